@@ -1,0 +1,67 @@
+# The commands of the house. Each recipe is one bash script that stops at the first failure.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench deps docs
+
+# mkfs.* and losetup live where an ordinary user's PATH may not look.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+SKIPPED := $(CURDIR)/target/skipped.txt
+TEST_LOG := $(CURDIR)/target/test.log
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: ## build, then show the story so far on a throw-away world
+	@cargo build --quiet --locked -p escrow-cli
+	scripts/demo.sh
+
+test: deps ## install what the tests need, run them all, list what was skipped
+	@mkdir -p target
+	rm -f '$(SKIPPED)' '$(TEST_LOG)'
+	ESCROW_SKIP_LOG='$(SKIPPED)' cargo test --workspace --locked | tee '$(TEST_LOG)'
+	passed=$$(awk '/^test result: ok\./ { n += $$4 } END { print n + 0 }' '$(TEST_LOG)')
+	if [[ $$passed -eq 0 ]]; then
+		echo "make test: FAILED: no test ran" >&2
+		exit 1
+	fi
+	skipped=0
+	if [[ -s '$(SKIPPED)' ]]; then
+		skipped=$$(wc -l < '$(SKIPPED)')
+		echo
+		echo "$$skipped skipped:"
+		sed 's/^/  /' '$(SKIPPED)'
+		if [[ "$${CI:-}" == true ]]; then
+			echo "make test: FAILED: in CI a skipped test is a failure" >&2
+			exit 1
+		fi
+	else
+		echo
+		echo "No test was skipped."
+	fi
+	echo "make test: passed: $$passed tests, $$skipped skipped"
+
+lint: ## formatting, clippy, rustdoc, dependencies, shell syntax; any warning fails
+	@cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	if command -v cargo-deny >/dev/null; then
+		cargo deny check
+	else
+		echo "cargo-deny is not installed: licences, bans and advisories were not checked"
+	fi
+	for script in scripts/*.sh .ci/run; do
+		bash -n "$$script"
+	done
+	echo "make lint: passed"
+
+bench: ## measure whole operations, in release mode
+	@cargo run --release --locked -p escrow-bench
+
+deps: ## check for the programs the tests use; as root, install the missing ones
+	@scripts/install-deps.sh
+
+docs: ## write the generated docs again (the tests compare them)
+	@ESCROW_BLESS=1 cargo test --locked -p escrow-cli --test cli reference

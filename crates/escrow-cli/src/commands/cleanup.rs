@@ -1,0 +1,52 @@
+//! `escrow cleanup`: removes what a plan has on disk.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Remove a plan's sandboxes, with everything in them
+///
+/// The originals are untouched. Can be run in any state, and again.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow cleanup try")]
+pub(crate) struct CleanupArgs {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl CleanupArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let question = format!(
+            "Remove the sandboxes of the plan {} and what was done in them?",
+            plan.name
+        );
+        if !ui.confirm(&question, self.yes) {
+            return Err(Failure::failed("nothing was removed"));
+        }
+        let cleaned = context.manager.cleanup(&plan)?;
+        if ui.is_json() {
+            let removed: Vec<Value> = cleaned
+                .iter()
+                .map(|one| json!({"resource": one.resource, "area": one.area}))
+                .collect();
+            ui.document(&json!({"plan": plan.name, "state": "cleaned_up", "removed": removed}));
+            return Ok(());
+        }
+        ui.line(&format!(
+            "plan {} is cleaned up: {} sandboxes removed",
+            plan.name,
+            cleaned.len()
+        ));
+        for one in &cleaned {
+            ui.whisper(&format!("  {}: {}", one.resource, one.area));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+//! `escrow diff`: everything a plan changed, in four forms.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use escrow::diff::{self, Summary};
+use escrow::error::Error;
+use escrow::manager::ResourceDiff;
+use escrow::model::{Change, ChangeKind, Facts, Field};
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint, size};
+
+/// Show everything that a plan's sandboxes changed
+///
+/// Lists what differs from the originals and nothing else: a file that was only read, touched or
+/// written with the same bytes is not a change.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow diff try --patch | less")]
+pub(crate) struct DiffArgs {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// Only this resource
+    #[arg(long, short, value_name = "RESOURCE")]
+    resource: Option<OsString>,
+    /// One line for each change, with sizes, and a sum (the default)
+    #[arg(long, group = "form")]
+    stat: bool,
+    /// One letter and one path for each change: A M D T P
+    #[arg(long, group = "form")]
+    name_status: bool,
+    /// Line by line, in a form that `git apply` and `patch -p1` take
+    #[arg(long, short, group = "form")]
+    patch: bool,
+}
+
+impl DiffArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let only = match &self.resource {
+            Some(resource) => Some(context.resource(resource)?),
+            None => None,
+        };
+        let diffs = context.manager.diff(&plan, only.as_ref())?;
+        if ui.is_json() {
+            let resources: Vec<Value> = diffs.iter().map(document).collect();
+            ui.document(&json!({"plan": plan.name, "resources": resources}));
+            return Ok(());
+        }
+        let mut out = ui.content();
+        let several = diffs.len() > 1;
+        for one in &diffs {
+            if several && (self.name_status || self.patch) {
+                writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
+            }
+            if self.name_status {
+                diff::name_status(&one.diff, &mut out)?;
+            } else if self.patch {
+                diff::patch(&one.diff, &context.manager.contents(&one.view)?, &mut out)?;
+            } else {
+                stat(one, ui);
+            }
+        }
+        out.flush().map_err(Error::Output)?;
+        Ok(())
+    }
+}
+
+fn document(one: &ResourceDiff) -> Value {
+    let change = |change: &Change| {
+        let mut document = show::path_fields(&change.path);
+        document["kind"] = json!(change.kind);
+        document["fields"] = json!(change.fields);
+        document["old"] = json!(change.old);
+        document["new"] = json!(change.new);
+        document
+    };
+    json!({
+        "resource": one.view.resource.name,
+        "strategy": one.view.sandbox.reference.strategy,
+        "changes": one.diff.changes.iter().map(change).collect::<Vec<_>>(),
+        "summary": Summary::of(&one.diff),
+    })
+}
+
+/// The default form: for people.
+fn stat(one: &ResourceDiff, ui: &Ui) {
+    let name = paint(Tone::Strong, &one.view.resource.name);
+    if one.diff.is_empty() {
+        ui.line(&format!("{name}: no changes"));
+        return;
+    }
+    ui.line(&format!("{name}: {}", sum(&one.diff)));
+    for change in &one.diff.changes {
+        let (word, tone) = match change.kind {
+            ChangeKind::Added => ("added", Tone::Good),
+            ChangeKind::Modified => ("modified", Tone::Careful),
+            ChangeKind::Deleted => ("deleted", Tone::Bad),
+            ChangeKind::TypeChanged => ("type", Tone::Careful),
+            ChangeKind::ModeChanged => ("mode", Tone::Careful),
+        };
+        let word = paint(tone, &format!("{word:<8}"));
+        let slash = match change.new.as_ref().or(change.old.as_ref()) {
+            Some(facts) if facts.kind == escrow::model::EntryKind::Directory => "/",
+            _ => "",
+        };
+        let line = format!(
+            "  {word}  {}{slash}  {}",
+            change.path,
+            paint(Tone::Faint, &detail(change))
+        );
+        ui.line(line.trim_end());
+    }
+}
+
+fn sum(view: &escrow::model::DiffView) -> String {
+    let summary = Summary::of(view);
+    let parts = [
+        (summary.added, "added"),
+        (summary.modified, "modified"),
+        (summary.deleted, "deleted"),
+        (summary.type_changed, "changed type"),
+        (summary.mode_changed, "changed mode"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    parts.join(", ")
+}
+
+/// What is worth knowing of a change beside its path.
+fn detail(change: &Change) -> String {
+    let plain = |facts: &Facts| match &facts.target {
+        Some(target) => format!("-> {target}"),
+        None if facts.kind == escrow::model::EntryKind::File => size(facts.size),
+        None => String::new(),
+    };
+    let mut parts = Vec::new();
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) if change.kind == ChangeKind::TypeChanged => {
+            parts.push(format!("{} → {}", old.kind.word(), new.kind.word()));
+        }
+        (Some(old), Some(new)) if change.kind == ChangeKind::Modified => {
+            parts.push(format!("{} → {}", plain(old), plain(new)));
+        }
+        (Some(_), Some(_)) => {}
+        (Some(one), None) | (None, Some(one)) => parts.push(plain(one)),
+        (None, None) => {}
+    }
+    if let (Some(old), Some(new), true) = (
+        &change.old,
+        &change.new,
+        change.fields.contains(&Field::Mode),
+    ) {
+        parts.push(format!("{:04o} → {:04o}", old.mode, new.mode));
+    }
+    for (field, word) in [(Field::Owner, "owner"), (Field::Xattrs, "attributes")] {
+        if change.fields.contains(&field) {
+            parts.push(word.to_owned());
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.join(", ")
+}

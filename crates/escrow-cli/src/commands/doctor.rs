@@ -1,0 +1,75 @@
+//! `escrow doctor`: what works here, and why the rest does not.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use escrow::fs::Resolver;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Explain which strategies work for a directory on this machine, and why the others do not
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow doctor ./app")]
+pub(crate) struct DoctorArgs {
+    /// The directory; the current one if left out
+    directory: Option<PathBuf>,
+}
+
+impl DoctorArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let directory = match self.directory {
+            Some(directory) => context.directory.join(directory),
+            None => context.directory.clone(),
+        };
+        let doctor = context.manager.doctor(&directory)?;
+        let confined = match doctor.resolver {
+            Resolver::Kernel => "by the kernel (openat2)",
+            Resolver::Checked => "name by name: this kernel has no openat2, or a filter forbids it",
+        };
+        if ui.is_json() {
+            let strategies: Vec<Value> = doctor
+                .verdicts
+                .iter()
+                .map(|one| {
+                    json!({
+                        "name": one.name,
+                        "works": one.probe.works,
+                        "reason": one.probe.reason,
+                        "capabilities": one.capabilities,
+                    })
+                })
+                .collect();
+            ui.document(&json!({
+                "at": doctor.at,
+                "area": doctor.area,
+                "area_reason": doctor.area_reason,
+                "paths_confined": confined,
+                "auto": doctor.auto,
+                "strategies": strategies,
+            }));
+            return Ok(());
+        }
+        ui.line(&paint(Tone::Strong, &doctor.at.to_string()));
+        ui.line(&format!(
+            "  auto takes {}",
+            paint(Tone::Strong, doctor.auto)
+        ));
+        for one in &doctor.verdicts {
+            let verdict = match one.probe.works {
+                true => paint(Tone::Good, "works"),
+                false => paint(Tone::Careful, "no   "),
+            };
+            ui.line(&format!(
+                "  {verdict}  {:<16} {}",
+                one.name, one.probe.reason
+            ));
+        }
+        ui.line(&format!("  sandboxes are made in {}", doctor.area));
+        ui.line(&format!("    {}", doctor.area_reason));
+        ui.line(&format!("  paths are confined {confined}"));
+        Ok(())
+    }
+}

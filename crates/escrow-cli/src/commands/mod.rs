@@ -1,0 +1,125 @@
+//! What can be typed. One verb, one file; the doc comments are the help.
+
+mod cleanup;
+mod completions;
+mod diff;
+mod doctor;
+mod man;
+mod path;
+mod plan;
+mod read;
+mod reference;
+mod resource;
+mod rollback;
+mod sandbox;
+mod show;
+mod status;
+mod strategy;
+mod write;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Let an agent work on the real thing without touching it.
+///
+/// A plan gives each of its resources a sandbox. Read and write inside, look at one diff over
+/// everything, and discard what you do not want: the originals stay as they are.
+#[derive(Parser)]
+#[command(
+    name = "escrow",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "Example:\n  escrow plan create try --resource ./app\n  \
+        echo 'hello' | escrow write try app notes.txt\n  escrow diff try\n  escrow rollback try"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command takes.
+#[derive(Args)]
+pub(crate) struct Global {
+    /// Give one JSON document on stdout, errors too
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Act as this principal instead of ESCROW_PRINCIPAL or user:NAME
+    #[arg(long, global = true, value_name = "WHO")]
+    pub(crate) principal: Option<String>,
+    /// Keep state here instead of in ESCROW_HOME or $XDG_DATA_HOME/escrow
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// Say more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Say nothing but errors and warnings
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Plan(plan::PlanArgs),
+    Sandbox(sandbox::SandboxArgs),
+    Path(path::PathArgs),
+    Read(read::ReadArgs),
+    Write(write::WriteArgs),
+    Diff(diff::DiffArgs),
+    Rollback(rollback::RollbackArgs),
+    Cleanup(cleanup::CleanupArgs),
+    Status(status::StatusArgs),
+    Doctor(doctor::DoctorArgs),
+    Strategy(strategy::StrategyArgs),
+    Resource(resource::ResourceArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+    Reference(reference::ReferenceArgs),
+}
+
+/// Does what was typed.
+pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
+    let global = &cli.global;
+    // Opened by the verbs that need it: help and completions touch no state.
+    let context = || Context::open(global);
+    match cli.command {
+        Command::Plan(args) => args.run(&mut context()?, ui),
+        Command::Sandbox(args) => args.run(&context()?, ui),
+        Command::Path(args) => args.run(&context()?, ui),
+        Command::Read(args) => args.run(&context()?, ui),
+        Command::Write(args) => args.run(&context()?, ui),
+        Command::Diff(args) => args.run(&context()?, ui),
+        Command::Rollback(args) => args.run(&context()?, ui),
+        Command::Cleanup(args) => args.run(&context()?, ui),
+        Command::Status(args) => args.run(&context()?, ui),
+        Command::Doctor(args) => args.run(&context()?, ui),
+        Command::Strategy(args) => args.run(&context()?, ui),
+        Command::Resource(args) => args.run(&context()?, ui),
+        Command::Completions(args) => args.run(ui),
+        Command::Man(args) => args.run(ui),
+        Command::Reference(args) => args.run(ui),
+    }
+}
+
+/// The words behind a verb that begin with a plan that may be left out.
+pub(crate) fn split_plan<T: Clone + AsRef<std::ffi::OsStr>>(
+    words: &[T],
+    rest: usize,
+) -> Result<(Option<String>, &[T]), Failure> {
+    if words.len() == rest {
+        return Ok((None, words));
+    }
+    let (plan, words) = words
+        .split_first()
+        .ok_or_else(|| Failure::usage("words are missing"))?;
+    let plan = plan.as_ref().to_string_lossy().into_owned();
+    Ok((Some(plan), words))
+}

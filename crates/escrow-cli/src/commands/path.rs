@@ -1,0 +1,43 @@
+//! `escrow path`: where native tools work.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use escrow::strategy::Access;
+use serde_json::json;
+
+use super::split_plan;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Print the directory in which native tools work inside a sandbox
+///
+/// Work done there is in the diff. Overlay sandboxes have no such directory.
+#[derive(Args)]
+#[command(
+    override_usage = "escrow path [PLAN] <RESOURCE>",
+    after_help = "Example:\n  cd \"$(escrow path try app)\""
+)]
+pub(crate) struct PathArgs {
+    /// Plan (the newest open one of this directory if left out) and resource
+    #[arg(num_args = 1..=2, required = true, value_names = ["PLAN", "RESOURCE"])]
+    words: Vec<OsString>,
+}
+
+impl PathArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let (plan, rest) = split_plan(&self.words, 1)?;
+        let plan = context.plan(plan.as_deref())?;
+        let resource = context.resource(&rest[0])?;
+        let Access::Directory(path) = context.manager.access(&plan, &resource)?;
+        if ui.is_json() {
+            ui.document(&json!({"path": escrow::model::text::Location::from(path)}));
+            return Ok(());
+        }
+        // Bytes, not text: it is there to be used.
+        ui.bytes(&[path.as_os_str().as_bytes(), b"\n"].concat());
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! `escrow plan`: plans are begun, listed, shown.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Begin and list plans
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct PlanArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Create(Create),
+    List,
+    Show(Show),
+}
+
+/// Begin a plan, with a sandbox of each resource
+///
+/// If one of the sandboxes cannot be made, nothing of the plan remains.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow plan create try --resource ./app --resource ./data")]
+struct Create {
+    /// A name; made from the current directory if left out
+    name: Option<String>,
+    /// A resource by its name, or a directory by its path; may be given several times
+    #[arg(long, short, value_name = "RESOURCE")]
+    resource: Vec<OsString>,
+    /// How the sandboxes are made; see `escrow doctor`
+    #[arg(long, value_name = "STRATEGY")]
+    strategy: Option<String>,
+}
+
+/// Show a plan and its sandboxes
+#[derive(Args)]
+struct Show {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+}
+
+impl PlanArgs {
+    pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+        match self.verb {
+            Verb::Create(args) => args.run(context, ui),
+            Verb::List => list(context, ui),
+            Verb::Show(args) => args.run(context, ui),
+        }
+    }
+}
+
+impl Create {
+    fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+        let progress = ui.progress();
+        let directory = context.directory.clone();
+        let view = context.manager.create_plan(
+            self.name.as_deref(),
+            &directory,
+            &self.resource,
+            self.strategy.as_deref(),
+            &progress,
+        )?;
+        drop(progress);
+        if ui.is_json() {
+            ui.document(&show::plan(context, &view)?);
+            return Ok(());
+        }
+        ui.line(&format!(
+            "plan {} is open",
+            paint(Tone::Strong, &view.plan.name)
+        ));
+        show::sandbox_lines(&view, ui);
+        for one in &view.sandboxes {
+            show::warnings(one, ui);
+        }
+        let name = &view.plan.name;
+        match view.sandboxes.first() {
+            None => ui.say(&format!("next: `escrow sandbox create {name} RESOURCE`")),
+            Some(_) => ui.say(&format!("next: work in it, then `escrow diff {name}`")),
+        }
+        Ok(())
+    }
+}
+
+/// List all plans
+fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    let views = context.manager.plans()?;
+    if ui.is_json() {
+        let plans: Result<Vec<Value>, Failure> =
+            views.iter().map(|view| show::plan(context, view)).collect();
+        ui.document(&json!({"plans": plans?}));
+        return Ok(());
+    }
+    if views.is_empty() {
+        ui.say("there are no plans; `escrow plan create --resource .` begins one");
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = views
+        .iter()
+        .map(|view| {
+            let resources: Vec<&str> = view
+                .sandboxes
+                .iter()
+                .map(|one| one.resource.name.as_str())
+                .collect();
+            vec![
+                view.plan.name.clone(),
+                view.plan.state.to_string(),
+                resources.join(" "),
+                show::moment(view.plan.created_at),
+                view.plan.id.to_string(),
+            ]
+        })
+        .collect();
+    ui.table(&["NAME", "STATE", "RESOURCES", "CREATED", "ID"], &rows);
+    Ok(())
+}
+
+impl Show {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let view = context.manager.view(plan)?;
+        if ui.is_json() {
+            ui.document(&show::plan(context, &view)?);
+            return Ok(());
+        }
+        let plan = &view.plan;
+        ui.line(&format!(
+            "plan {} is {}",
+            paint(Tone::Strong, &plan.name),
+            plan.state
+        ));
+        ui.line(&format!(
+            "  {}  made {} in {}",
+            plan.id,
+            show::moment(plan.created_at),
+            plan.directory
+        ));
+        show::sandbox_lines(&view, ui);
+        for one in &view.sandboxes {
+            if let Some(path) = context.manager.path_of(one)? {
+                let path = escrow::model::text::Location::from(path);
+                ui.line(&format!("    works in {path}"));
+            }
+            show::warnings(one, ui);
+        }
+        Ok(())
+    }
+}

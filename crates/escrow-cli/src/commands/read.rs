@@ -1,0 +1,59 @@
+//! `escrow read`: a file of a sandbox.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use clap::Args;
+use escrow::error::Error;
+use escrow::model::ResourcePath;
+use serde_json::json;
+
+use super::{show, split_plan};
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Print a file of a sandbox, byte for byte
+///
+/// Links are not followed. Reading changes nothing.
+#[derive(Args)]
+#[command(
+    override_usage = "escrow read [PLAN] <RESOURCE> <PATH>",
+    after_help = "Example:\n  escrow read try app src/main.rs"
+)]
+pub(crate) struct ReadArgs {
+    /// Plan (the newest open one of this directory if left out), resource, path in it
+    #[arg(num_args = 2..=3, required = true, value_names = ["PLAN", "RESOURCE", "PATH"])]
+    words: Vec<OsString>,
+}
+
+impl ReadArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let (plan, rest) = split_plan(&self.words, 2)?;
+        let path = ResourcePath::parse(rest[1].as_bytes()).map_err(Error::from)?;
+        let plan = context.plan(plan.as_deref())?;
+        let resource = context.resource(&rest[0])?;
+        let mut file = context.manager.read(&plan, &resource, &path)?;
+        let unreadable = |error| Failure::failed(format!("cannot read '{path}': {error}"));
+        if !ui.is_json() {
+            return ui.pour(&mut file).map_err(unreadable);
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(unreadable)?;
+        let mut document = show::path_fields(&path);
+        document["size"] = json!(bytes.len());
+        match String::from_utf8(bytes) {
+            Ok(text) => document["content"] = json!(text),
+            Err(binary) => {
+                let hex: String = binary
+                    .as_bytes()
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"))
+                    .collect();
+                document["content_hex"] = json!(hex);
+            }
+        }
+        ui.document(&document);
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! `escrow rollback`: discards what a plan changed.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Discard everything that a plan's sandboxes changed
+///
+/// The originals are untouched, and the sandboxes can be worked in again. One that cannot be
+/// rolled back does not stop the others.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow rollback try")]
+pub(crate) struct RollbackArgs {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl RollbackArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let question = format!("Discard everything changed in the plan {}?", plan.name);
+        if !ui.confirm(&question, self.yes) {
+            return Err(Failure::failed("nothing was discarded"));
+        }
+        let progress = ui.progress();
+        let report = context.manager.rollback(&plan, &progress)?;
+        drop(progress);
+        if ui.is_json() {
+            let resources: Vec<Value> = report
+                .resources
+                .iter()
+                .map(|one| {
+                    json!({"resource": one.resource, "discarded": one.discarded, "message": one.message})
+                })
+                .collect();
+            ui.document(&json!({"success": true, "plan": plan.name, "resources": resources}));
+            return Ok(());
+        }
+        for one in &report.resources {
+            ui.line(&format!("{}: {}", one.resource, one.message));
+        }
+        Ok(())
+    }
+}

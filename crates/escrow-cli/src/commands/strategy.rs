@@ -1,0 +1,125 @@
+//! `escrow strategy`: strategies are listed and held to their contract.
+
+use clap::{Args, Subcommand};
+use escrow::error::Error;
+use escrow::strategy::conformance;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// List strategies and check that one keeps its contract
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct StrategyArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    List,
+    Check(Check),
+}
+
+/// Run the conformance suite against a strategy, on a throw-away directory
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow strategy check overlay")]
+struct Check {
+    /// The strategy's name
+    name: String,
+}
+
+impl StrategyArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List => list(context, ui),
+            Verb::Check(args) => args.run(context, ui),
+        }
+    }
+}
+
+/// List the strategies and what they promise
+fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    let all = context.manager.registry().all();
+    if ui.is_json() {
+        let strategies: Vec<Value> = all
+            .iter()
+            .map(|one| json!({"name": one.name(), "capabilities": one.capabilities()}))
+            .collect();
+        ui.document(&json!({"strategies": strategies}));
+        return Ok(());
+    }
+    let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|one| {
+            let promises = one.capabilities();
+            vec![
+                one.name().to_owned(),
+                word(promises.isolates),
+                json!(promises.base).as_str().unwrap_or_default().to_owned(),
+                word(promises.gives_path),
+                promises.strength.to_string(),
+            ]
+        })
+        .collect();
+    ui.table(&["NAME", "ISOLATES", "BASE", "PATH", "STRENGTH"], &rows);
+    ui.say("`escrow doctor` says which of them work here");
+    Ok(())
+}
+
+impl Check {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let strategy = context
+            .manager
+            .registry()
+            .get(&self.name)
+            .map_err(Error::from)?;
+        let fixture = conformance::DirectoryFixture::new(context.manager.home());
+        let report = conformance::run(&**strategy, &fixture);
+        let failed = report
+            .checks
+            .iter()
+            .filter(|check| check.problem.is_some())
+            .count();
+        if ui.is_json() {
+            let checks: Vec<Value> = report
+                .checks
+                .iter()
+                .map(|check| json!({"name": check.name, "passed": check.problem.is_none(), "problem": check.problem}))
+                .collect();
+            ui.document(&json!({"strategy": self.name, "conforms": failed == 0, "checks": checks}));
+        } else {
+            for check in &report.checks {
+                match &check.problem {
+                    None => ui.line(&format!("{}  {}", paint(Tone::Good, "ok    "), check.name)),
+                    Some(problem) => {
+                        ui.line(&format!(
+                            "{}  {}: {problem}",
+                            paint(Tone::Bad, "FAILED"),
+                            check.name
+                        ));
+                    }
+                }
+            }
+        }
+        match failed {
+            0 => {
+                ui.say(&format!(
+                    "{} keeps the contract: {} checks",
+                    self.name,
+                    report.checks.len()
+                ));
+                Ok(())
+            }
+            _ if ui.is_json() => Err(Failure::told()),
+            _ => Err(Failure::failed(format!(
+                "{} breaks the contract in {failed} of {} checks",
+                self.name,
+                report.checks.len()
+            ))),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The command `escrow`: what was typed, done by the engine, shown by `ui`.
+//!
+//! One verb is one file in `commands/`; its doc comment is its help. `ui` is the only printer,
+//! `error` the only place of exit codes, `context` the only reader of the environment.
+
+mod commands;
+mod context;
+mod error;
+mod ui;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use commands::Cli;
+use ui::Ui;
+
+fn main() -> ExitCode {
+    let typed = context::arguments();
+    let cli = match Cli::try_parse_from(&typed) {
+        Ok(cli) => cli,
+        Err(refused) => return error::usage(&refused, context::wants_json(&typed)),
+    };
+    let ui = Ui::new(cli.global.json, cli.global.quiet, cli.global.verbose);
+    match commands::run(cli, &ui) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(&ui),
+    }
+}

@@ -1,0 +1,260 @@
+//! The only printer. Data goes to stdout, talk to stderr; with `--json` stdout is one document.
+//!
+//! Everything can be read without colour, which a pipe and `NO_COLOR` do without. Names and
+//! messages are escaped before they reach a terminal.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the one file that reaches for stdout and stderr"
+)]
+
+use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anstream::{eprint, eprintln};
+use escrow::event::Observer;
+use escrow::model::text::harmless;
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What a word means to the reader; the colour only underlines it.
+#[derive(Clone, Copy)]
+pub(crate) enum Tone {
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Careful,
+}
+
+/// The screen, or what stands for it.
+pub(crate) struct Ui {
+    json: bool,
+    quiet: bool,
+    verbose: bool,
+}
+
+impl Ui {
+    pub(crate) fn new(json: bool, quiet: bool, verbose: u8) -> Self {
+        Self {
+            json,
+            quiet,
+            verbose: verbose > 0,
+        }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// One JSON document on stdout.
+    pub(crate) fn document(&self, value: &serde_json::Value) {
+        let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
+        self.bytes(format!("{text}\n").as_bytes());
+    }
+
+    /// Bytes on stdout as they are.
+    pub(crate) fn bytes(&self, bytes: &[u8]) {
+        self.finish(Enough(std::io::stdout()).write_all(bytes));
+    }
+
+    /// Everything that can be read from `from`, on stdout as it is.
+    pub(crate) fn pour(&self, from: &mut dyn Read) -> std::io::Result<()> {
+        let mut out = Enough(std::io::stdout());
+        std::io::copy(from, &mut out)?;
+        out.flush()
+    }
+
+    /// Output that cannot be written cannot be told of on stdout either.
+    fn finish(&self, written: std::io::Result<()>) {
+        if let Err(error) = written.and_then(|()| Enough(std::io::stdout()).flush()) {
+            self.error(&format!("cannot write the output: {error}"), &[]);
+        }
+    }
+
+    /// A line of data on stdout.
+    pub(crate) fn line(&self, text: &str) {
+        self.finish(writeln!(Enough(anstream::stdout()), "{text}"));
+    }
+
+    /// Where content can be poured: escaped on a terminal, untouched in a pipe.
+    pub(crate) fn content(&self) -> Box<dyn Write> {
+        let out = std::io::stdout();
+        match out.is_terminal() {
+            true => Box::new(Harmless(Enough(out))),
+            false => Box::new(std::io::BufWriter::new(Enough(out))),
+        }
+    }
+
+    /// Rows under headings, in columns.
+    pub(crate) fn table(&self, headings: &[&str], rows: &[Vec<String>]) {
+        let width = |column: usize| {
+            let cells = rows.iter().map(|row| row[column].chars().count());
+            cells.chain([headings[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..headings.len()).map(width).collect();
+        let show = |cells: Vec<&str>| {
+            let mut line = String::new();
+            for (cell, width) in cells.iter().zip(&widths) {
+                line.push_str(cell);
+                line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+            }
+            line.trim_end().to_owned()
+        };
+        self.line(&paint(Tone::Faint, &show(headings.to_vec())));
+        for row in rows {
+            self.line(&show(row.iter().map(String::as_str).collect()));
+        }
+    }
+
+    /// Talk: what happened and what comes next.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.quiet && !self.json {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Talk for those who asked for more.
+    pub(crate) fn whisper(&self, text: &str) {
+        if self.verbose && !self.json {
+            eprintln!("{}", paint(Tone::Faint, text));
+        }
+    }
+
+    /// Something the user should know although all went well.
+    pub(crate) fn warn(&self, text: &str) {
+        if !self.json {
+            eprintln!("{} {text}", paint(Tone::Careful, "warning:"));
+        }
+    }
+
+    /// A failure and what to do about it.
+    pub(crate) fn error(&self, message: &str, hints: &[String]) {
+        eprintln!(
+            "{} {}",
+            paint(Tone::Bad, "error:"),
+            harmless(message.as_bytes())
+        );
+        for hint in hints {
+            eprintln!(
+                "{} {}",
+                paint(Tone::Strong, "hint:"),
+                harmless(hint.as_bytes())
+            );
+        }
+    }
+
+    /// What clap says of a line it could not understand.
+    pub(crate) fn refusal(&self, refused: &clap::Error) {
+        eprint!("{}", refused.render().ansi());
+    }
+
+    /// Asks before something is lost; only on a terminal, where someone can answer.
+    pub(crate) fn confirm(&self, question: &str, yes: bool) -> bool {
+        let stdin = std::io::stdin();
+        if yes || self.json || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+            return true;
+        }
+        eprint!("{question} [y/N] ");
+        let mut answer = String::new();
+        match stdin.read_line(&mut answer) {
+            Ok(_) => matches!(answer.trim(), "y" | "Y" | "yes"),
+            Err(_) => false,
+        }
+    }
+
+    /// A moving line on a terminal while something is copied; nothing elsewhere.
+    pub(crate) fn progress(&self) -> Progress {
+        let shown = !self.quiet && !self.json && std::io::stderr().is_terminal();
+        let target = match shown {
+            true => ProgressDrawTarget::stderr_with_hz(10),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let style = ProgressStyle::with_template("{spinner} copying: {msg} ({elapsed})");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        if shown {
+            bar.enable_steady_tick(Duration::from_millis(120));
+        }
+        Progress {
+            bar,
+            shown,
+            entries: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Colours a word; a pipe and `NO_COLOR` take the colour off again.
+pub(crate) fn paint(tone: Tone, text: &str) -> String {
+    let code = match tone {
+        Tone::Strong => "1",
+        Tone::Faint => "2",
+        Tone::Good => "32",
+        Tone::Bad => "1;31",
+        Tone::Careful => "33",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Takes a closed pipe for an answer: whoever closed it has read enough.
+struct Enough<W>(W);
+
+impl<W: Write> Write for Enough<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self.0.write(bytes) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
+            answer => answer,
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self.0.flush() {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            answer => answer,
+        }
+    }
+}
+
+/// Escapes what passes through, for a terminal.
+struct Harmless<W>(W);
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write_all(harmless(bytes).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Shows how far a copy is.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    shown: bool,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Observer for Progress {
+    fn copied(&self, entries: u64, bytes: u64) {
+        let entries = self.entries.fetch_add(entries, Ordering::Relaxed) + entries;
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if self.shown && entries.is_multiple_of(64) {
+            self.bar
+                .set_message(format!("{entries} entries, {}", HumanBytes(bytes)));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A number of bytes for people.
+pub(crate) fn size(bytes: u64) -> String {
+    HumanBytes(bytes).to_string()
+}

@@ -1,0 +1,219 @@
+//! Running a built binary hermetically: in a world, with an environment that holds nothing of the caller's.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::process;
+use crate::skip::is_root;
+use crate::strace::{Counts, Spec, count_syscalls};
+use crate::user::{BINARIES, GID, UID, copy_executable};
+use crate::world::{World, chown_tree};
+
+/// A binary and the surroundings it is run in. Cloning is cheap.
+#[derive(Debug, Clone)]
+pub struct Cli {
+    binary: PathBuf,
+    cwd: PathBuf,
+    env: Vec<(OsString, OsString)>,
+    stdin: Vec<u8>,
+    user: Option<Arc<World>>,
+}
+
+/// What a run left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exit status; a signal counts negative, so SIGKILL is -9.
+    pub status: i32,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl Outcome {
+    /// Standard output as text.
+    pub fn stdout_text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard error as text.
+    pub fn stderr_text(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+}
+
+impl Cli {
+    /// `binary` in `world`: the world is the working directory, `HOME`, `ESCROW_HOME` and `TMPDIR` lie in it, `TZ` is
+    /// UTC, `LC_ALL` is C, and besides `PATH` nothing else is set.
+    ///
+    /// In a test that was started by `rerun_test_as_user_with`, the copy of the binary that was made there is used.
+    pub fn new(world: &World, binary: &Path) -> Self {
+        let copied = std::env::var_os(BINARIES)
+            .zip(binary.file_name())
+            .map(|(dir, name)| Path::new(&dir).join(name))
+            .filter(|copy| copy.is_file());
+        let mut env: Vec<(OsString, OsString)> = vec![
+            ("HOME".into(), world.dir("user-home").into()),
+            ("ESCROW_HOME".into(), world.home().into()),
+            ("TMPDIR".into(), world.dir("tmp").into()),
+            ("TZ".into(), "UTC".into()),
+            ("LC_ALL".into(), "C".into()),
+        ];
+        // Coverage of the binary is measured through its children too.
+        env.extend(
+            ["PATH", "LLVM_PROFILE_FILE"]
+                .into_iter()
+                .filter_map(|name| Some((name.into(), std::env::var_os(name)?))),
+        );
+        Self {
+            binary: copied.unwrap_or_else(|| binary.to_owned()),
+            cwd: world.path().to_owned(),
+            env,
+            stdin: Vec::new(),
+            user: None,
+        }
+    }
+
+    /// From here on as the test user, from a copy of the binary that everyone can run; `HOME`, `ESCROW_HOME` and
+    /// `TMPDIR` are given to that user. Changes nothing for an ordinary user.
+    #[must_use]
+    pub fn user(mut self) -> Self {
+        if is_root() && self.user.is_none() {
+            for (name, value) in &self.env {
+                if name == "HOME" || name == "ESCROW_HOME" || name == "TMPDIR" {
+                    chown_tree(Path::new(value));
+                }
+            }
+            let world = World::new();
+            self.binary = copy_executable(&self.binary, world.path());
+            self.user = Some(Arc::new(world));
+        }
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.retain(|(have, _)| have != name.as_ref());
+        self.env
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets what the program reads; without it, its input is empty.
+    #[must_use]
+    pub fn stdin(mut self, bytes: impl AsRef<[u8]>) -> Self {
+        self.stdin = bytes.as_ref().to_vec();
+        self
+    }
+
+    /// Sets the working directory.
+    #[must_use]
+    pub fn cwd(mut self, cwd: impl AsRef<Path>) -> Self {
+        self.cwd = cwd.as_ref().to_owned();
+        self
+    }
+
+    /// The command itself, for tests that start, kill or feed it in their own way.
+    pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut words = self.prefix();
+        words.push(self.binary.clone().into());
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .args(args)
+            .env_clear()
+            .current_dir(&self.cwd);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Outcome {
+        let output = process::run(self.command(args), &self.stdin);
+        let status = match (output.status.code(), output.status.signal()) {
+            (Some(code), _) => code,
+            (None, Some(signal)) => -signal,
+            (None, None) => panic!("{} neither exited nor was killed", self.binary.display()),
+        };
+        Outcome {
+            status,
+            stdout: output.stdout,
+            stderr: output.stderr,
+        }
+    }
+
+    /// Runs it in another directory.
+    pub fn run_in(
+        &self,
+        cwd: impl AsRef<Path>,
+        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Outcome {
+        self.clone().cwd(cwd).run(args)
+    }
+
+    /// Runs it under strace.
+    pub fn trace(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Counts {
+        let mut words = self.prefix();
+        words.push(self.binary.clone().into());
+        let spec = Spec::new(&words[0])
+            .args(&words[1..])
+            .args(args)
+            .cwd(&self.cwd);
+        count_syscalls(
+            &self
+                .env
+                .iter()
+                .fold(spec, |spec, (name, value)| spec.env(name, value)),
+        )
+    }
+
+    /// Runs what must succeed; its standard output.
+    ///
+    /// # Panics
+    /// With both streams, unless the status is 0.
+    #[track_caller]
+    pub fn ok(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+        self.expect(args, 0).stdout_text()
+    }
+
+    /// Runs what must fail with `code`; its standard error.
+    ///
+    /// # Panics
+    /// With both streams, unless the status is `code`.
+    #[track_caller]
+    pub fn fails(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>, code: i32) -> String {
+        self.expect(args, code).stderr_text()
+    }
+
+    #[track_caller]
+    fn expect(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>, code: i32) -> Outcome {
+        let args: Vec<OsString> = args
+            .into_iter()
+            .map(|arg| arg.as_ref().to_owned())
+            .collect();
+        let outcome = self.run(&args);
+        assert!(
+            outcome.status == code,
+            "{} {args:?} ended with {} instead of {code}\nstdout: {}\nstderr: {}",
+            self.binary.display(),
+            outcome.status,
+            outcome.stdout_text(),
+            outcome.stderr_text(),
+        );
+        outcome
+    }
+
+    fn prefix(&self) -> Vec<OsString> {
+        if self.user.is_none() {
+            return Vec::new();
+        }
+        let [uid, gid] = [format!("--reuid={UID}"), format!("--regid={GID}")];
+        ["setpriv", &uid, &gid, "--clear-groups", "--"]
+            .map(OsString::from)
+            .into()
+    }
+}

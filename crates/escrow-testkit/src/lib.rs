@@ -1,0 +1,29 @@
+//! What Escrow's tests stand on: private worlds, trees from text, a zoo of odd metadata, loop file systems, real
+//! overlay mounts, system call counts, a hermetic command line, a reference model, and a checker of trees.
+//!
+//! Promise: nothing here knows the engine. What this crate says about a tree was found out by its own means, so that a
+//! fault of the engine cannot hide in the check. Every set-up that fails panics with what failed and on which path.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "std::fs is banned in the engine; this crate is the checker beside it"
+)]
+
+pub mod cli;
+pub mod loopfs;
+pub mod model;
+pub mod namespace;
+mod process;
+pub mod signature;
+pub mod skip;
+pub mod strace;
+pub mod text;
+pub mod tree;
+pub mod user;
+mod walk;
+pub mod world;
+pub mod zoo;
+
+pub use cli::{Cli, Outcome};
+pub use loopfs::{Fs, LoopFs};
+pub use namespace::{OverlayMount, XattrKind};
+pub use world::World;

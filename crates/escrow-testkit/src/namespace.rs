@@ -1,0 +1,122 @@
+//! Real kernel overlay mounts, each in a mount namespace of its own that ends with the script that uses it.
+//!
+//! Promise: a path never becomes part of a mount option. The layers are opened as directories and named to the kernel
+//! as `/proc/self/fd/N`, so commas, colons, backslashes and any bytes are safe.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::process;
+use crate::skip::is_root;
+use crate::user::as_user;
+use crate::world::World;
+
+/// Where the kernel keeps its overlay marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrKind {
+    /// `user.overlay.*`, in a user namespace that maps only the caller: what an ordinary user gets. Files of other
+    /// owners belong to nobody in there, even for root, and cannot be changed.
+    User,
+    /// `trusted.overlay.*`, without a user namespace: root only.
+    Trusted,
+}
+
+/// An overlay of one lower and one upper directory. It is mounted anew for each run; the upper directory stays.
+#[derive(Debug, Clone, Copy)]
+pub struct OverlayMount<'a> {
+    /// The layer that is only read.
+    pub lower: &'a Path,
+    /// The layer that takes the changes.
+    pub upper: &'a Path,
+    /// The kernel's working directory, empty, on the file system of `upper`.
+    pub work: &'a Path,
+    /// The kind of marks.
+    pub xattr: XattrKind,
+}
+
+/// Mounts, then becomes the script, with the umask 022.
+/// `$1 $2 $3` are the layers, `$4` the mount point, `$5` the script, `$6` options.
+const WRAPPER: &str = r#"
+umask 022
+exec 3<"$1" 4<"$2" 5<"$3"
+mount -t overlay overlay -o "$6lowerdir=/proc/self/fd/3,upperdir=/proc/self/fd/4,workdir=/proc/self/fd/5" "$4"
+exec 3<&- 4<&- 5<&-
+cd "$4"
+exec sh -eu "$5"
+"#;
+
+impl OverlayMount<'_> {
+    /// Runs `script` by `sh -eu` with the merged view as its working directory, as the user who runs the test.
+    ///
+    /// # Panics
+    /// When mounting or the script fails, with both streams.
+    pub fn run(&self, script: &str) -> Output {
+        self.start(script, false, None)
+    }
+
+    /// [`OverlayMount::run`] as the test user, who must own the upper and work directories. [`XattrKind::User`] only.
+    pub fn run_as_user(&self, script: &str) -> Output {
+        self.start(script, true, None)
+    }
+
+    /// Copies the merged view by `cp -a`, from inside, to `dest`, which is made if need be. `cp` cannot copy paths
+    /// beyond PATH_MAX, nor, in a user namespace, owners other than the caller and `trusted.*`.
+    pub fn snapshot_merged_to(&self, dest: &Path) {
+        self.start(SNAPSHOT, false, Some(dest));
+    }
+
+    /// [`OverlayMount::snapshot_merged_to`] as the test user.
+    pub fn snapshot_merged_to_as_user(&self, dest: &Path) {
+        self.start(SNAPSHOT, true, Some(dest));
+    }
+
+    fn start(&self, script: &str, user: bool, dest: Option<&Path>) -> Output {
+        let world = World::new();
+        let merged = world.dir("merged");
+        // A file, because one argument of a process is at most 128 KiB.
+        let file = world.path().join("script");
+        std::fs::write(&file, script)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+        if user {
+            world.chown_to_user();
+        }
+        let (mut command, options) = self.unshare(user && is_root());
+        command.args(["sh", "-eu", "-c", WRAPPER, "overlay"]);
+        command
+            .args([self.lower, self.upper, self.work, &merged, &file])
+            .arg(options);
+        if let Some(dest) = dest {
+            let dest = std::path::absolute(dest)
+                .unwrap_or_else(|error| panic!("cannot tell where {} is: {error}", dest.display()));
+            command.env("DEST", dest);
+        }
+        process::succeed(command)
+    }
+
+    fn unshare(&self, user: bool) -> (Command, &'static OsStr) {
+        match (self.xattr, user || !is_root()) {
+            (XattrKind::Trusted, false) => {
+                let mut command = Command::new("unshare");
+                command.arg("-m");
+                (command, OsStr::new(""))
+            }
+            (XattrKind::Trusted, true) => {
+                panic!("only root can mount an overlay with trusted.overlay.* marks")
+            }
+            (XattrKind::User, false) => {
+                let mut command = Command::new("unshare");
+                command.args(["-U", "-m", "--map-root-user"]);
+                (command, OsStr::new("userxattr,"))
+            }
+            (XattrKind::User, true) => {
+                let mut command = as_user("unshare");
+                // The user keeps the own id; mount(8) is content with capabilities in place of the id 0.
+                command.args(["-U", "-m", "--map-current-user", "--keep-caps"]);
+                (command, OsStr::new("userxattr,"))
+            }
+        }
+    }
+}
+
+const SNAPSHOT: &str = r#"mkdir -p -- "$DEST"; cp -a -- ./. "$DEST/""#;

@@ -1,0 +1,200 @@
+//! Running things: as the test user, in an overlay, under strace, by the command line, and not at all.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::namespace::{OverlayMount, XattrKind};
+use escrow_testkit::signature::{Kind, signature};
+use escrow_testkit::skip::{is_root, require_root, skip};
+use escrow_testkit::strace::{Spec, count_syscalls};
+use escrow_testkit::user::{UID, as_user, is_rerun, rerun_test_as_user};
+use escrow_testkit::{Cli, World, tree};
+
+#[test]
+fn the_test_user_is_ordinary() {
+    if !require_root("setpriv") {
+        return;
+    }
+    let output = as_user("sh")
+        .args(["-c", "id -u; id -G; ls /root"])
+        .output()
+        .expect("setpriv starts");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        format!("{UID}\n{UID}\n")
+    );
+    assert!(!output.status.success());
+}
+
+#[test]
+fn a_rerun_that_runs_nothing_or_fails_is_noticed() {
+    assert!(!is_rerun() || !is_root());
+    if !require_root("setpriv") {
+        return;
+    }
+    let panic = std::panic::catch_unwind(|| rerun_test_as_user("there_is_no_such_test"));
+    assert!(panic.is_err());
+}
+
+fn check_overlay(world: &World, xattr: XattrKind, user: bool) {
+    let [lower, upper, work] = ["lower", "upper, layer", "work:\\"].map(|name| world.dir(name));
+    tree::build(&lower, "keep \"k\"\ngone \"g\"\nsub/a \"a\"\nsub/b \"b\"");
+    if user {
+        world.chown_to_user();
+    }
+    let mount = OverlayMount {
+        lower: &lower,
+        upper: &upper,
+        work: &work,
+        xattr,
+    };
+    let copy = world.path().join("copy");
+    let script = "rm gone; echo n > new; rm -rf sub; mkdir sub; echo c > sub/c; cat keep";
+    let output = if user {
+        mount.run_as_user(script)
+    } else {
+        mount.run(script)
+    };
+    assert_eq!(output.stdout, b"k");
+    if user {
+        mount.snapshot_merged_to_as_user(&copy)
+    } else {
+        mount.snapshot_merged_to(&copy)
+    };
+    assert_eq!(
+        tree::render(&copy),
+        "keep \"k\"\nnew \"n\\n\"\nsub/\nsub/c \"c\\n\"\n"
+    );
+    assert_eq!(
+        tree::render(&lower),
+        "gone \"g\"\nkeep \"k\"\nsub/\nsub/a \"a\"\nsub/b \"b\"\n"
+    );
+    let sig = signature(&upper);
+    assert_eq!(
+        (sig[&b"gone"[..]].kind, sig[&b"gone"[..]].rdev),
+        (Kind::CharDevice, (0, 0))
+    );
+    let opaque: &[u8] = match xattr {
+        XattrKind::User => b"user.overlay.opaque",
+        XattrKind::Trusted => b"trusted.overlay.opaque",
+    };
+    assert_eq!(
+        sig[&b"sub"[..]].xattrs.get(opaque).map(Vec::as_slice),
+        Some(&b"y"[..])
+    );
+}
+
+#[test]
+fn overlays_are_real_for_the_user_who_runs_the_test() {
+    rerun_test_as_user("running::overlays_are_real_for_the_user_who_runs_the_test");
+    for world in [World::new(), World::odd()] {
+        check_overlay(&world, XattrKind::User, !is_root());
+    }
+}
+
+#[test]
+fn overlays_are_real_for_root_and_lent_to_the_user() {
+    if !require_root("trusted.overlay.* and setpriv") {
+        return;
+    }
+    for world in [World::new(), World::odd()] {
+        check_overlay(&world, XattrKind::Trusted, false);
+    }
+    let world = World::odd();
+    world.chown_to_user();
+    check_overlay(&world, XattrKind::User, true);
+}
+
+#[test]
+fn strace_sees_opens_and_touches_across_children() {
+    rerun_test_as_user("running::strace_sees_opens_and_touches_across_children");
+    for world in [World::new(), World::odd()] {
+        tree::build(world.path(), "seen/a \"a\"\nseen/b \"b\"\nunseen/c \"c\"");
+        let seen = world.path().join("seen");
+        let script = "cat seen/a; ls seen; (cd seen; cat b; cat missing; true)";
+        let spec = Spec::new("sh")
+            .args(["-c", script])
+            .cwd(world.path())
+            .env("LC_ALL", "C");
+        let counts = count_syscalls(&spec);
+        assert_eq!(counts.output.stdout, b"aa\nb\nb");
+        let opens = counts.file_opens_below(&seen);
+        assert_eq!(opens.len(), 2, "{opens:#?}\n{:#?}", counts.lines);
+        assert_eq!(
+            counts.file_opens_below(&world.path().join("unseen")),
+            [""; 0]
+        );
+        assert_eq!(counts.touching(&world.path().join("unseen")), 0);
+        assert_eq!(counts.touching(&world.path().join("see")), 0);
+        assert!(counts.touching(&seen) >= 5, "{}", counts.touching(&seen));
+        assert_eq!(counts.total, counts.by_name.values().sum::<usize>());
+        assert!(counts.count("execve") >= 4);
+    }
+}
+
+#[test]
+fn the_command_line_runs_hermetically() {
+    rerun_test_as_user("running::the_command_line_runs_hermetically");
+    let world = World::odd();
+    let cli = Cli::new(&world, Path::new("/bin/sh"));
+    for cli in [cli.clone(), cli.clone().user()] {
+        let names = cli.ok(["-c", "env | sed 's/=.*//' | sort | tr '\\n' ' '"]);
+        let words: Vec<&str> = names
+            .split_whitespace()
+            .filter(|name| *name != "LLVM_PROFILE_FILE")
+            .collect();
+        assert_eq!(
+            words,
+            [
+                "ESCROW_HOME",
+                "HOME",
+                "LC_ALL",
+                "PATH",
+                "PWD",
+                "TMPDIR",
+                "TZ"
+            ]
+        );
+        cli.ok(["-c", "touch \"$ESCROW_HOME/x\" \"$TMPDIR/x\" \"$HOME/x\"; rm \"$ESCROW_HOME/x\" \"$TMPDIR/x\" \"$HOME/x\""]);
+        assert_eq!(cli.clone().stdin("to cat").ok(["-c", "cat"]), "to cat");
+        assert_eq!(cli.fails(["-c", "echo why >&2; exit 7"], 7), "why\n");
+        assert_eq!(cli.run(["-c", "kill -9 $$"]).status, -9);
+        assert_eq!(cli.run_in("/usr", ["-c", "pwd"]).stdout, b"/usr\n");
+        assert!(cli.trace(["-c", "true"]).count("execve") >= 1);
+    }
+    assert_ne!(cli.user().ok(["-c", "id -u"]), "0\n");
+    assert!(
+        std::panic::catch_unwind(|| Cli::new(&world, Path::new("/bin/sh")).ok(["-c", "exit 3"]))
+            .is_err()
+    );
+}
+
+/// Started by the next test, which looks at it from outside.
+#[test]
+fn skips_when_told_to() {
+    if std::env::var_os("ESCROW_TESTKIT_SKIP").is_some() {
+        skip("told to");
+    }
+}
+
+#[test]
+fn a_skip_is_seen_counted_and_a_failure_in_ci() {
+    let world = World::new();
+    let log = world.path().join("log");
+    let run = |ci: &str| {
+        Command::new(std::env::current_exe().expect("a test knows itself"))
+            .args(["--exact", "running::skips_when_told_to", "--test-threads=2"])
+            .env("ESCROW_TESTKIT_SKIP", "1")
+            .env("ESCROW_SKIP_LOG", &log)
+            .env("CI", ci)
+            .output()
+            .expect("the test binary starts")
+    };
+    let line = "SKIPPED: running::skips_when_told_to: told to\n";
+    let output = run("");
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), line);
+    assert!(!run("true").status.success());
+    assert_eq!(fs::read_to_string(&log).expect("a log"), line.repeat(2));
+}

@@ -1,0 +1,261 @@
+//! A diff as text: a listing, a summary, or a patch that `patch -p1` and `git apply` take.
+
+use std::io::{Read, Write};
+
+use similar::TextDiff;
+
+use crate::error::{Error, Result};
+use crate::model::{Change, ChangeKind, DiffView, EntryKind, Facts, Field, ResourcePath};
+
+/// A file above this size is named in a patch, not shown.
+const SHOWN: u64 = 4 << 20;
+
+/// How many unchanged lines stand around a change.
+const CONTEXT: usize = 3;
+
+/// Where the bytes of both versions come from.
+pub trait Contents {
+    /// The original's version of a file.
+    fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>>;
+    /// The sandbox's version of a file.
+    fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>>;
+}
+
+/// How many changes of each kind there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Summary {
+    /// Added paths.
+    pub added: usize,
+    /// Modified paths.
+    pub modified: usize,
+    /// Deleted paths.
+    pub deleted: usize,
+    /// Paths that are another kind of thing now.
+    pub type_changed: usize,
+    /// Paths of which only mode, owner or attributes changed.
+    pub mode_changed: usize,
+}
+
+impl Summary {
+    /// The sum of a view.
+    pub fn of(view: &DiffView) -> Self {
+        let mut summary = Self::default();
+        for change in &view.changes {
+            *match change.kind {
+                ChangeKind::Added => &mut summary.added,
+                ChangeKind::Modified => &mut summary.modified,
+                ChangeKind::Deleted => &mut summary.deleted,
+                ChangeKind::TypeChanged => &mut summary.type_changed,
+                ChangeKind::ModeChanged => &mut summary.mode_changed,
+            } += 1;
+        }
+        summary
+    }
+}
+
+/// One line for each change: a letter, a tab, the escaped path.
+pub fn name_status(view: &DiffView, to: &mut dyn Write) -> Result<()> {
+    for change in &view.changes {
+        writeln!(to, "{}\t{}", change.kind.letter(), change.path).map_err(Error::Output)?;
+    }
+    Ok(())
+}
+
+/// The changes as a unified patch in git's form.
+///
+/// Text is shown line by line; what is binary or very large is named with its sizes. Owners and
+/// attributes have no place in a patch: they are named on a line of their own.
+pub fn patch(view: &DiffView, contents: &dyn Contents, to: &mut dyn Write) -> Result<()> {
+    for change in &view.changes {
+        match change.kind {
+            ChangeKind::TypeChanged => {
+                let (mut gone, mut came) = (change.clone(), change.clone());
+                (gone.kind, gone.new) = (ChangeKind::Deleted, None);
+                (came.kind, came.old) = (ChangeKind::Added, None);
+                one(&gone, contents, to)?;
+                one(&came, contents, to)?;
+            }
+            _ => one(change, contents, to)?,
+        }
+    }
+    Ok(())
+}
+
+fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<()> {
+    let (a, b) = (quoted(b"a/", &change.path), quoted(b"b/", &change.path));
+    let kind = change
+        .new
+        .as_ref()
+        .or(change.old.as_ref())
+        .map(|facts| facts.kind);
+    let head = header(change, &a, &b);
+    to.write_all(&head).map_err(Error::Output)?;
+    if !matches!(kind, Some(EntryKind::File | EntryKind::Symlink)) {
+        return Ok(());
+    }
+    if change.kind == ChangeKind::ModeChanged {
+        return Ok(());
+    }
+    let old = side(change.old.as_ref(), &|| contents.original(&change.path))?;
+    let new = side(change.new.as_ref(), &|| contents.sandbox(&change.path))?;
+    let null = b"/dev/null".to_vec();
+    let from = if change.old.is_some() {
+        a
+    } else {
+        null.clone()
+    };
+    let into = if change.new.is_some() { b } else { null };
+    let body = match (old, new) {
+        (Side::Text(old), Side::Text(new)) => hunks(&old, &new, &from, &into),
+        _ => opaque(change, &from, &into),
+    };
+    to.write_all(&body).map_err(Error::Output)
+}
+
+/// Everything above the hunks.
+fn header(change: &Change, a: &[u8], b: &[u8]) -> Vec<u8> {
+    let mut head = [b"diff --git ", a, b" ", b, b"\n"].concat();
+    let mut line = |text: String| {
+        head.extend_from_slice(text.as_bytes());
+        head.push(b'\n');
+    };
+    match (&change.old, &change.new) {
+        (Some(old), None) => line(format!("deleted file mode {:06o}", git_mode(old))),
+        (None, Some(new)) => line(format!("new file mode {:06o}", git_mode(new))),
+        (Some(old), Some(new)) if change.fields.contains(&Field::Mode) => {
+            line(format!("old mode {:06o}", git_mode(old)));
+            line(format!("new mode {:06o}", git_mode(new)));
+        }
+        _ => {}
+    }
+    for (field, word) in [(Field::Owner, "owner"), (Field::Xattrs, "attributes")] {
+        if change.fields.contains(&field) {
+            line(format!("# {word} changed"));
+        }
+    }
+    let kind = change
+        .new
+        .as_ref()
+        .or(change.old.as_ref())
+        .map(|facts| facts.kind);
+    if let Some(kind) = kind.filter(|kind| !matches!(kind, EntryKind::File | EntryKind::Symlink)) {
+        line(format!("# a {}", kind.word()));
+    }
+    head
+}
+
+/// The mode with its type, as git and `stat` write it.
+fn git_mode(facts: &Facts) -> u32 {
+    let kind = match facts.kind {
+        EntryKind::File => 0o100_000,
+        EntryKind::Symlink => return 0o120_000,
+        EntryKind::Directory => 0o040_000,
+        EntryKind::Fifo => 0o010_000,
+        EntryKind::Socket => 0o140_000,
+        EntryKind::Device => 0o020_000,
+    };
+    kind | u32::from(facts.mode)
+}
+
+enum Side {
+    Text(Vec<u8>),
+    Opaque,
+}
+
+fn side(facts: Option<&Facts>, open: &dyn Fn() -> Result<Box<dyn Read + Send>>) -> Result<Side> {
+    let Some(facts) = facts else {
+        return Ok(Side::Text(Vec::new()));
+    };
+    if let Some(target) = &facts.target {
+        return Ok(Side::Text(target.as_bytes().to_vec()));
+    }
+    if facts.size > SHOWN {
+        return Ok(Side::Opaque);
+    }
+    let mut bytes = Vec::new();
+    open()?
+        .take(SHOWN + 1)
+        .read_to_end(&mut bytes)
+        .map_err(Error::Output)?;
+    let binary = bytes.len() as u64 > SHOWN || bytes.contains(&0);
+    Ok(if binary {
+        Side::Opaque
+    } else {
+        Side::Text(bytes)
+    })
+}
+
+fn opaque(change: &Change, from: &[u8], into: &[u8]) -> Vec<u8> {
+    let size = |facts: Option<&Facts>| facts.map_or(0, |facts| facts.size);
+    let (old, new) = (size(change.old.as_ref()), size(change.new.as_ref()));
+    let word = if old.max(new) > SHOWN {
+        "Large"
+    } else {
+        "Binary"
+    };
+    let sizes = format!(" differ ({old} -> {new} bytes)\n");
+    [
+        word.as_bytes(),
+        b" files ",
+        from,
+        b" and ",
+        into,
+        sizes.as_bytes(),
+    ]
+    .concat()
+}
+
+fn hunks(old: &[u8], new: &[u8], from: &[u8], into: &[u8]) -> Vec<u8> {
+    let diff = TextDiff::configure()
+        .timeout(std::time::Duration::from_secs(5))
+        .diff_lines(old, new);
+    let mut body = Vec::new();
+    for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
+        if body.is_empty() {
+            // A tab ends a name that has spaces.
+            let end = |name: &[u8]| {
+                if name.contains(&b' ') {
+                    &b"\t\n"[..]
+                } else {
+                    b"\n"
+                }
+            };
+            body.extend([b"--- ", from, end(from), b"+++ ", into, end(into)].concat());
+        }
+        body.extend(format!("{}\n", hunk.header()).into_bytes());
+        for change in hunk.iter_changes() {
+            body.push(match change.tag() {
+                similar::ChangeTag::Equal => b' ',
+                similar::ChangeTag::Delete => b'-',
+                similar::ChangeTag::Insert => b'+',
+            });
+            let line: &[u8] = change.value();
+            body.extend_from_slice(line);
+            if !line.ends_with(b"\n") {
+                body.extend_from_slice(b"\n\\ No newline at end of file\n");
+            }
+        }
+    }
+    body
+}
+
+/// A name as git writes it in a patch: plain where it is plain, else quoted as in C.
+fn quoted(prefix: &[u8], path: &ResourcePath) -> Vec<u8> {
+    let name = [prefix, path.as_bytes()].concat();
+    let plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\".contains(byte) || *byte == b' ';
+    if name.iter().all(plain) {
+        return name;
+    }
+    let mut text = vec![b'"'];
+    for byte in name {
+        match byte {
+            b'"' | b'\\' => text.extend([b'\\', byte]),
+            b'\n' => text.extend(b"\\n"),
+            b'\t' => text.extend(b"\\t"),
+            _ if byte.is_ascii_graphic() || byte == b' ' => text.push(byte),
+            _ => text.extend(format!("\\{byte:03o}").into_bytes()),
+        }
+    }
+    text.push(b'"');
+    text
+}

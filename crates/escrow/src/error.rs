@@ -1,0 +1,339 @@
+//! Everything that can go wrong, as a person meets it: what, where, why, and what to do next.
+//!
+//! Each error has a stable [`Kind`], which scripts can rely on, and hints. The cause is in the
+//! chain of sources, not repeated in the text. Only the command line knows exit codes.
+
+use serde::Serialize;
+
+use crate::fs::FsError;
+use crate::model::text::Location;
+use crate::model::{IllegalMove, InvalidPath, SandboxState};
+use crate::store::StoreError;
+use crate::strategy::StrategyError;
+use crate::strategy::registry::RegistryError;
+
+/// What the manager returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What sort of failure it is. These words are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// What was asked for makes no sense.
+    Usage,
+    /// What was named does not exist.
+    NotFound,
+    /// It is not permitted.
+    Denied,
+    /// It contradicts what is there.
+    Conflict,
+    /// Somebody else is at it.
+    Busy,
+    /// Something died half way and must be brought to an end first.
+    RecoveryNeeded,
+    /// It cannot be done here or by this strategy.
+    Unsupported,
+    /// It went wrong.
+    Failed,
+}
+
+/// A request that could not be fulfilled.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A text that cannot be a name.
+    #[error(
+        "'{name}' cannot be a name: use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 64"
+    )]
+    InvalidName {
+        /// The text, escaped.
+        name: String,
+    },
+    /// A directory that must not be a resource.
+    #[error("'{at}' cannot be a resource: {why}")]
+    Forbidden {
+        /// Where.
+        at: Location,
+        /// Why not.
+        why: &'static str,
+    },
+    /// No such type of resource.
+    #[error("there is no resource type '{name}'")]
+    UnknownType {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<&'static str>,
+    },
+    /// No such resource.
+    #[error("there is no resource '{name}'")]
+    UnknownResource {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The name or the location is taken by another resource.
+    #[error("there is a resource '{name}' already, at '{at}'")]
+    ResourceExists {
+        /// Its name.
+        name: String,
+        /// Where it is.
+        at: Location,
+    },
+    /// A resource that is still in use.
+    #[error("the resource '{name}' still has a sandbox in the plan '{plan}'")]
+    ResourceInUse {
+        /// The resource.
+        name: String,
+        /// One plan that uses it.
+        plan: String,
+    },
+    /// No such plan.
+    #[error("there is no plan '{name}'")]
+    UnknownPlan {
+        /// What was asked for.
+        name: String,
+    },
+    /// More than one plan is meant.
+    #[error("'{name}' could be any of {} plans", .matches.len())]
+    AmbiguousPlan {
+        /// What was asked for.
+        name: String,
+        /// The names and ids it could be.
+        matches: Vec<String>,
+    },
+    /// No plan was named and none belongs to this directory.
+    #[error("no open plan belongs to '{directory}'")]
+    NoPlanHere {
+        /// The current directory.
+        directory: Location,
+    },
+    /// The name is taken by another open plan.
+    #[error("there is an open plan '{name}' already")]
+    PlanExists {
+        /// The name.
+        name: String,
+    },
+    /// The plan is over.
+    #[error("the plan '{plan}' was cleaned up")]
+    PlanOver {
+        /// The plan.
+        plan: String,
+    },
+    /// The plan has no sandbox of this resource.
+    #[error("the plan '{plan}' has no sandbox of '{resource}'")]
+    NoSandbox {
+        /// The plan.
+        plan: String,
+        /// The resource.
+        resource: String,
+        /// The resources it has sandboxes of.
+        known: Vec<String>,
+    },
+    /// The sandbox was never finished: its maker died.
+    #[error("the sandbox of '{resource}' in the plan '{plan}' was never finished")]
+    Unfinished {
+        /// The plan.
+        plan: String,
+        /// The resource.
+        resource: String,
+    },
+    /// The sandbox is not in a state for this.
+    #[error("the sandbox of '{resource}' cannot be used: it is {state}")]
+    NotUsable {
+        /// The resource.
+        resource: String,
+        /// The state it is in.
+        state: SandboxState,
+    },
+    /// Another process works on the plan.
+    #[error("another process works on the plan '{plan}'{}", .owner.as_deref().map(|owner| format!(" ({owner})")).unwrap_or_default())]
+    Busy {
+        /// The plan.
+        plan: String,
+        /// What is known of the process.
+        owner: Option<String>,
+    },
+    /// Discarding, or removing, worked for some sandboxes only.
+    #[error("{} of {} sandboxes of the plan '{plan}' could not be {done}", .failed.len(), .all)]
+    Partly {
+        /// The plan.
+        plan: String,
+        /// What should have been done to each, as a participle.
+        done: &'static str,
+        /// How many there are.
+        all: usize,
+        /// What failed: resource and reason.
+        failed: Vec<(String, String)>,
+    },
+    /// A path that is not inside a resource.
+    #[error(transparent)]
+    Path(#[from] InvalidPath),
+    /// A move the table of states does not have.
+    #[error(transparent)]
+    Move(#[from] IllegalMove),
+    /// A name that leads to no strategy.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A strategy could not do it.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// The state store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The file system refused.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    /// What was to be shown could not be written.
+    #[error("cannot write the output")]
+    Output(#[source] std::io::Error),
+}
+
+impl Error {
+    /// What sort of failure it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
+            Self::UnknownType { .. } | Self::Registry(_) => Kind::Usage,
+            Self::AmbiguousPlan { .. } => Kind::Usage,
+            Self::UnknownResource { .. }
+            | Self::UnknownPlan { .. }
+            | Self::NoPlanHere { .. }
+            | Self::NoSandbox { .. } => Kind::NotFound,
+            Self::ResourceExists { .. }
+            | Self::ResourceInUse { .. }
+            | Self::PlanExists { .. }
+            | Self::PlanOver { .. }
+            | Self::NotUsable { .. }
+            | Self::Move(_) => Kind::Conflict,
+            Self::Busy { .. } | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
+            Self::Unfinished { .. } => Kind::RecoveryNeeded,
+            Self::Strategy(error) => strategy_kind(error),
+            Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
+            Self::Fs(error) if error.is_absent() => Kind::NotFound,
+            Self::Partly { .. } | Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
+        }
+    }
+
+    /// What to do next; words in backquotes can be typed.
+    pub fn hints(&self) -> Vec<String> {
+        let one = |hint: &str| vec![hint.to_owned()];
+        let list = |what: &str, names: &[String]| match names.is_empty() {
+            true => Vec::new(),
+            false => vec![format!("{what}: {}", names.join(", "))],
+        };
+        let owned = |names: &[&str]| {
+            names
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect::<Vec<_>>()
+        };
+        match self {
+            Self::UnknownType { known, .. } => list("known types", &owned(known)),
+            Self::UnknownResource { known, .. } => {
+                let mut hints = list("known resources", known);
+                hints.push(
+                    "name a resource, or give the path of a directory with a '/' in it (./app)"
+                        .into(),
+                );
+                hints
+            }
+            Self::UnknownPlan { .. } => one("`escrow plan list` shows the plans"),
+            Self::AmbiguousPlan { matches, .. } => list("it could be", matches),
+            Self::NoPlanHere { .. } => vec![
+                "name a plan; `escrow plan list` shows them".into(),
+                "`escrow plan create --resource .` begins one for this directory".into(),
+            ],
+            Self::PlanExists { .. } => {
+                one("choose another name, or `escrow cleanup` the other plan")
+            }
+            Self::PlanOver { .. } => one("`escrow plan create` begins a new one"),
+            Self::ResourceInUse { plan, .. } => {
+                vec![format!("`escrow cleanup {plan}` removes its sandboxes")]
+            }
+            Self::NoSandbox {
+                plan,
+                resource,
+                known,
+            } => {
+                let mut hints = list("it has sandboxes of", known);
+                hints.push(format!(
+                    "`escrow sandbox create {plan} {resource}` makes one"
+                ));
+                hints
+            }
+            Self::Unfinished { plan, resource } => vec![
+                format!("`escrow sandbox create {plan} {resource}` makes it anew"),
+                format!("`escrow cleanup {plan}` removes what is there"),
+            ],
+            Self::NotUsable { .. } => {
+                one("`escrow rollback` discards its changes and makes it usable again")
+            }
+            Self::Busy { .. } => one("wait for it to end; `escrow status` shows what runs"),
+            Self::Partly { failed, .. } => failed
+                .iter()
+                .map(|(resource, why)| format!("{resource}: {why}"))
+                .chain(["nothing is lost; the same command can be run again".to_owned()])
+                .collect(),
+            Self::Registry(RegistryError::Unknown { known, .. }) => {
+                let mut names = vec!["auto".to_owned()];
+                names.extend(owned(known));
+                list("known strategies", &names)
+            }
+            Self::Registry(RegistryError::NotAllowed { allowed, .. }) => {
+                list("it takes", &owned(allowed))
+            }
+            Self::Strategy(error) => strategy_hints(error),
+            Self::Store(StoreError::Newer { .. }) => {
+                one("use the newer version, or another `--home`")
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn strategy_kind(error: &StrategyError) -> Kind {
+    match error {
+        StrategyError::NotThere { .. } => Kind::NotFound,
+        StrategyError::NotAFile { .. } => Kind::Usage,
+        StrategyError::Leaves { .. } | StrategyError::ForgedMark { .. } => Kind::Denied,
+        StrategyError::Replaced { .. } => Kind::Conflict,
+        StrategyError::Unsupported { .. } => Kind::Unsupported,
+        StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {
+            Kind::Failed
+        }
+    }
+}
+
+fn strategy_hints(error: &StrategyError) -> Vec<String> {
+    let hint = match error {
+        StrategyError::NotAFile {
+            kind: "symbolic link",
+            ..
+        } => "links are never followed; name the file it points to",
+        StrategyError::Leaves { .. } => {
+            "name the file by a path inside the resource, without links"
+        }
+        StrategyError::ForgedMark { .. } => "`escrow rollback` discards the sandbox's changes",
+        StrategyError::Replaced { .. } => {
+            "put the original back where it was, or make a new plan for the directory that is there now"
+        }
+        StrategyError::Unsupported {
+            what: "give native tools a path",
+            ..
+        } => {
+            "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
+        }
+        StrategyError::Damaged { .. } => {
+            "the original is untouched; `escrow cleanup` removes the sandbox"
+        }
+        StrategyError::Fs(error) if error.is(rustix::io::Errno::ACCESS) => {
+            "every file must be readable for a copy; run as its owner, or use `--strategy overlay`"
+        }
+        StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {
+            "free some space, or use `--strategy overlay`, which copies nothing"
+        }
+        _ => return Vec::new(),
+    };
+    vec![hint.to_owned()]
+}

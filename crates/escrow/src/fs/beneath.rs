@@ -1,0 +1,468 @@
+//! A handle to a directory, from which only what lies beneath it can be reached.
+//!
+//! Paths are resolved by the kernel in one call (`openat2` with BENEATH, NO_SYMLINKS,
+//! NO_MAGICLINKS and NO_XDEV), so that nothing can be swapped between a check and its use
+//! (rules S1, S2). Where the kernel or a seccomp filter has no `openat2`, [`Resolver::Checked`]
+//! takes one component at a time, each without following, and compares the mount it came to.
+//!
+//! A path may be longer than the kernel takes at once: it is resolved in pieces (rule F5).
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rayon::prelude::*;
+use rustix::fs::{
+    self, AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, StatxFlags,
+};
+use rustix::io::Errno;
+
+use super::handle::Handle;
+use super::{Cause, FsError, Meta, Result};
+use crate::model::text::Location;
+use crate::model::{EntryKind, Facts, ResourcePath};
+
+/// The kernel takes 4095 bytes at once.
+const PIECE: usize = 4000;
+
+/// `openat2` answers EAGAIN while something is renamed beside it; then one asks again.
+const RACES: usize = 128;
+
+/// A directory of this size or more is asked for its metadata by several threads.
+const WIDE: usize = 1024;
+
+/// How paths are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolver {
+    /// By `openat2`.
+    Kernel,
+    /// One component at a time, each checked.
+    Checked,
+}
+
+impl Resolver {
+    /// The better one that works here.
+    pub fn here() -> Self {
+        static HERE: OnceLock<Resolver> = OnceLock::new();
+        *HERE.get_or_init(|| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            match fs::openat2(fs::CWD, c"/", flags, Mode::empty(), ResolveFlags::empty()) {
+                Ok(_) => Self::Kernel,
+                Err(_) => Self::Checked,
+            }
+        })
+    }
+}
+
+/// One name in a directory and what stands there.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// The name, as bytes.
+    pub name: Box<[u8]>,
+    /// What the kernel says of it.
+    pub meta: Meta,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Dir {
+    fd: OwnedFd,
+    path: PathBuf,
+    resolver: Resolver,
+    mount: u64,
+}
+
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Dir {
+    /// Opens a directory of the machine by its path; its last name must not be a link.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, Resolver::here())
+    }
+
+    /// The same with a resolver of the caller's choice.
+    pub fn open_with(path: &Path, resolver: Resolver) -> Result<Self> {
+        let fail = |errno| failed("open the directory", path.to_owned(), errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = fs::open(path, flags, Mode::empty()).map_err(fail)?;
+        let mount = stat_fd(&fd).map_err(fail)?.mount;
+        Ok(Self {
+            fd,
+            path: path.to_owned(),
+            resolver,
+            mount,
+        })
+    }
+
+    /// Another handle to the same directory.
+    pub fn again(&self) -> Result<Self> {
+        self.child_dir(
+            self.fd.try_clone().map_err(|error| {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
+                failed("open the directory", self.path.clone(), errno)
+            })?,
+            self.path.clone(),
+        )
+    }
+
+    /// Where it was opened; for messages, never for access.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where `path` lies; for messages.
+    pub fn locate(&self, path: &ResourcePath) -> PathBuf {
+        if path.is_root() {
+            return self.path.clone();
+        }
+        self.path.join(OsStr::from_bytes(path.as_bytes()))
+    }
+
+    /// An error about `name` in this directory.
+    pub fn error(&self, action: &'static str, name: &[u8], cause: Cause) -> FsError {
+        FsError {
+            action,
+            path: Location::from(self.path.join(OsStr::from_bytes(name))),
+            cause,
+        }
+    }
+
+    fn fail(&self, action: &'static str, name: &[u8]) -> impl Fn(Errno) -> FsError {
+        let path = self.path.join(OsStr::from_bytes(name));
+        move |errno| failed(action, path.clone(), errno)
+    }
+
+    fn child_dir(&self, fd: OwnedFd, path: PathBuf) -> Result<Self> {
+        Ok(Self {
+            fd,
+            path,
+            resolver: self.resolver,
+            mount: self.mount,
+        })
+    }
+
+    /// The directory at `path` beneath this one.
+    pub fn dir(&self, path: &ResourcePath) -> Result<Self> {
+        let located = self.locate(path);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = if path.is_root() {
+            self.open_one(b".", flags)
+        } else {
+            self.resolve(path, flags)
+        };
+        let fd = fd.map_err(|errno| failed("open the directory", located.clone(), errno))?;
+        self.child_dir(fd, located)
+    }
+
+    /// The directory `name` in this one.
+    pub fn subdir(&self, name: &[u8]) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = self
+            .open_one(name, flags)
+            .map_err(self.fail("open the directory", name))?;
+        self.child_dir(fd, self.path.join(OsStr::from_bytes(name)))
+    }
+
+    /// The directory that `path` lies in, and the last name of `path`.
+    pub fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Self, &'p [u8])> {
+        let (parent, name) = path
+            .split()
+            .ok_or_else(|| self.error("use", b"", Cause::Kind("directory, the resource itself")))?;
+        Ok((self.dir(&parent)?, name))
+    }
+
+    fn resolve(&self, path: &ResourcePath, flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
+        let mut here: Option<OwnedFd> = None;
+        let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut rest = path.as_bytes();
+        let piece = match self.resolver {
+            Resolver::Kernel => PIECE,
+            Resolver::Checked => 0,
+        };
+        while rest.len() > piece {
+            // The last slash within the piece, else the first one: a name is at most 255 bytes.
+            let cut = rest[..piece.min(rest.len())]
+                .iter()
+                .rposition(|byte| *byte == b'/');
+            let Some(cut) = cut.or_else(|| rest.iter().position(|byte| *byte == b'/')) else {
+                break;
+            };
+            let from = here.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
+            here = Some(self.open_from(from, &rest[..cut], through)?);
+            rest = &rest[cut + 1..];
+        }
+        let from = here.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
+        self.open_from(from, rest, flags)
+    }
+
+    fn open_one(&self, name: &[u8], flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
+        self.open_from(self.fd.as_fd(), name, flags)
+    }
+
+    /// With [`Resolver::Checked`] `path` is a single name.
+    fn open_from(
+        &self,
+        from: BorrowedFd<'_>,
+        path: &[u8],
+        flags: OFlags,
+    ) -> std::result::Result<OwnedFd, Errno> {
+        match self.resolver {
+            Resolver::Kernel => {
+                let resolve = ResolveFlags::BENEATH
+                    | ResolveFlags::NO_SYMLINKS
+                    | ResolveFlags::NO_MAGICLINKS
+                    | ResolveFlags::NO_XDEV;
+                for _ in 0..RACES {
+                    match fs::openat2(from, path, flags, Mode::empty(), resolve) {
+                        Err(Errno::AGAIN | Errno::INTR) => continue,
+                        answer => return answer,
+                    }
+                }
+                Err(Errno::AGAIN)
+            }
+            Resolver::Checked => {
+                let opened = fs::openat(from, path, flags | OFlags::NOFOLLOW, Mode::empty());
+                let fd = opened.map_err(|errno| match stat_at(from, path) {
+                    // A link answers ENOTDIR where a directory was asked for.
+                    Ok(meta) if meta.kind == EntryKind::Symlink => Errno::LOOP,
+                    _ => errno,
+                })?;
+                match stat_fd(&fd)?.mount == self.mount {
+                    true => Ok(fd),
+                    false => Err(Errno::XDEV),
+                }
+            }
+        }
+    }
+
+    /// Opens the regular file `name` for reading. Never follows, never waits for a pipe.
+    pub fn file(&self, name: &[u8]) -> Result<(File, Meta)> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |flags| self.open_one(name, flags);
+        // NOATIME: looking is not touching. Only the owner may ask for it.
+        let fd = match open(flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => open(flags),
+            answer => answer,
+        };
+        let fd = fd.map_err(self.fail("open", name))?;
+        let meta = stat_fd(&fd).map_err(self.fail("look at", name))?;
+        if !meta.is_file() {
+            return Err(self.error("read", name, Cause::Kind(meta.kind.word())));
+        }
+        Ok((File::from(fd), meta))
+    }
+
+    /// Opens the regular file at `path` beneath.
+    pub fn file_path(&self, path: &ResourcePath) -> Result<(File, Meta)> {
+        let (dir, name) = self.parent(path)?;
+        dir.file(name)
+    }
+
+    /// Holds whatever stands at `name` without opening it.
+    pub fn handle(&self, name: &[u8]) -> Result<Handle<'static>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // NO_SYMLINKS would refuse to hold a link itself; a single name cannot lead anywhere.
+        fs::openat(&self.fd, name, flags, Mode::empty())
+            .map(Handle::Unopened)
+            .map_err(self.fail("look at", name))
+    }
+
+    /// What stands at `name`; `None` where nothing does.
+    pub fn stat(&self, name: &[u8]) -> Result<Option<Meta>> {
+        match stat_at(self.fd.as_fd(), name) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.fail("look at", name)(errno)),
+        }
+    }
+
+    /// What stands at `path` beneath; `None` where nothing does.
+    pub fn stat_path(&self, path: &ResourcePath) -> Result<Option<Meta>> {
+        if path.is_root() {
+            return self.meta().map(Some);
+        }
+        match self.parent(path) {
+            Ok((dir, name)) => dir.stat(name),
+            Err(error) if error.is_absent() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The metadata of this directory.
+    pub fn meta(&self) -> Result<Meta> {
+        stat_fd(&self.fd).map_err(self.fail("look at", b""))
+    }
+
+    /// The metadata of an open file of this directory.
+    pub fn meta_of(&self, name: &[u8], file: &File) -> Result<Meta> {
+        stat_fd(file).map_err(self.fail("look at", name))
+    }
+
+    /// Whether another file system or a bind mount begins at an entry of this tree.
+    pub fn is_mount_point(&self, meta: &Meta) -> bool {
+        meta.mount != self.mount
+    }
+
+    /// Everything in this directory, sorted by name. One listing at a time: the handle has one
+    /// position.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        let mut names = self.names()?;
+        names.sort_unstable();
+        let look = |name: Box<[u8]>| match self.stat(&name) {
+            // Gone since it was listed: somebody removed it, so it is not there.
+            Ok(meta) => Ok(meta.map(|meta| Entry { name, meta })),
+            Err(error) => Err(error),
+        };
+        if names.len() < WIDE {
+            names
+                .into_iter()
+                .filter_map(|name| look(name).transpose())
+                .collect()
+        } else {
+            names
+                .into_par_iter()
+                .filter_map(|name| look(name).transpose())
+                .collect()
+        }
+    }
+
+    fn names(&self) -> Result<Vec<Box<[u8]>>> {
+        let fail = self.fail("list the directory", b"");
+        fs::seek(&self.fd, fs::SeekFrom::Start(0)).map_err(&fail)?;
+        let mut names = Vec::new();
+        let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+        let mut listing = RawDir::new(&self.fd, &mut buffer);
+        while let Some(entry) = listing.next() {
+            let name = entry.map_err(&fail)?.file_name().to_bytes().to_owned();
+            if name != b"." && name != b".." {
+                names.push(name.into_boxed_slice());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Where the symbolic link `name` points.
+    pub fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
+        fs::readlinkat(&self.fd, name, Vec::new())
+            .map(CString::into_bytes)
+            .map_err(self.fail("read the link", name))
+    }
+
+    /// What a diff says of `name`.
+    pub fn facts(&self, name: &[u8], meta: &Meta) -> Result<Facts> {
+        let mut facts = meta.facts();
+        if meta.kind == EntryKind::Symlink {
+            facts.target = Some(Location::from_bytes(&self.read_link(name)?));
+        }
+        Ok(facts)
+    }
+
+    /// A new file for writing; fails where `name` exists. The umask applies to `mode`.
+    pub fn create(&self, name: &[u8], mode: u16) -> Result<File> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::openat(&self.fd, name, flags, raw_mode(mode))
+            .map(File::from)
+            .map_err(self.fail("create", name))
+    }
+
+    /// A new directory; fails where `name` exists. The umask applies to `mode`.
+    pub fn make_dir(&self, name: &[u8], mode: u16) -> Result<()> {
+        fs::mkdirat(&self.fd, name, raw_mode(mode)).map_err(self.fail("create the directory", name))
+    }
+
+    /// A new symbolic link.
+    pub fn make_link(&self, name: &[u8], target: &[u8]) -> Result<()> {
+        fs::symlinkat(target, &self.fd, name).map_err(self.fail("create the link", name))
+    }
+
+    /// A new named pipe.
+    pub fn make_fifo(&self, name: &[u8], mode: u16) -> Result<()> {
+        fs::mknodat(&self.fd, name, FileType::Fifo, raw_mode(mode), 0)
+            .map_err(self.fail("create the named pipe", name))
+    }
+
+    /// Another name for the entry at `path` beneath `root`.
+    pub fn hard_link(&self, name: &[u8], root: &Self, path: &ResourcePath) -> Result<()> {
+        let (dir, first) = root.parent(path)?;
+        fs::linkat(&dir.fd, first, &self.fd, name, AtFlags::empty())
+            .map_err(self.fail("create the hard link", name))
+    }
+
+    /// Removes a name that is no directory.
+    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        fs::unlinkat(&self.fd, name, AtFlags::empty()).map_err(self.fail("remove", name))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, name: &[u8]) -> Result<()> {
+        fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+            .map_err(self.fail("remove the directory", name))
+    }
+
+    /// Moves `name` to `to_name` in `to`, replacing what is there.
+    pub fn rename(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        fs::renameat(&self.fd, name, &to.fd, to_name).map_err(self.fail("move", name))
+    }
+
+    /// Swaps two entries in one step.
+    pub fn exchange(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        fs::renameat_with(&self.fd, name, &to.fd, to_name, RenameFlags::EXCHANGE)
+            .map_err(self.fail("exchange", name))
+    }
+
+    /// Sets the mode of `name`, which is no link.
+    pub fn set_mode(&self, name: &[u8], mode: u16) -> Result<()> {
+        fs::chmodat(&self.fd, name, raw_mode(mode), AtFlags::empty())
+            .map_err(self.fail("set the mode of", name))
+    }
+
+    /// Makes the names in this directory durable. Called once: a failed sync is final.
+    pub fn sync(&self) -> Result<()> {
+        fs::fsync(&self.fd).map_err(self.fail("sync", b""))
+    }
+
+    /// Makes everything written to the file system of this directory durable.
+    pub fn sync_file_system(&self) -> Result<()> {
+        fs::syncfs(&self.fd).map_err(self.fail("sync the file system of", b""))
+    }
+}
+
+/// The mode bits as the system calls take them.
+pub(super) fn raw_mode(mode: u16) -> Mode {
+    Mode::from_raw_mode(u32::from(mode))
+}
+
+fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<Meta, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    fs::statx(dir, name, flags, wanted()).map(Meta::from)
+}
+
+fn stat_fd(fd: impl AsFd) -> std::result::Result<Meta, Errno> {
+    fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted()).map(Meta::from)
+}
+
+fn wanted() -> StatxFlags {
+    StatxFlags::BASIC_STATS | StatxFlags::MNT_ID
+}
+
+fn failed(action: &'static str, path: PathBuf, errno: Errno) -> FsError {
+    let cause = match errno {
+        Errno::LOOP => Cause::Link,
+        Errno::XDEV if action.starts_with("open") => Cause::Mount,
+        errno => Cause::Os(errno),
+    };
+    FsError {
+        action,
+        path: Location::from(path),
+        cause,
+    }
+}

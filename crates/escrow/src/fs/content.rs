@@ -1,0 +1,185 @@
+//! The bytes of one file: copied with their holes, or compared with another's.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs as sys;
+use rustix::io::Errno;
+
+use super::{Dir, Meta};
+
+/// A file up to this size is read and written in one go, which is quicker than asking the
+/// kernel to copy it.
+const SMALL: usize = 64 * 1024;
+
+/// Whether contents may be shared with the copy, and whether that still works.
+#[derive(Debug)]
+pub struct Reflinks {
+    working: AtomicBool,
+}
+
+impl Reflinks {
+    /// Contents are shared where the file system can.
+    pub fn wanted() -> Self {
+        Self {
+            working: AtomicBool::new(true),
+        }
+    }
+
+    /// Contents are copied.
+    pub fn never() -> Self {
+        Self {
+            working: AtomicBool::new(false),
+        }
+    }
+}
+
+/// How the bytes came across.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transfer {
+    /// Both files share them until one of the two is changed.
+    Shared,
+    /// They were copied.
+    Copied,
+}
+
+/// Brings the bytes of `from` into the empty file `to`; holes stay holes.
+pub fn transfer(
+    from: &File,
+    to: &File,
+    meta: &Meta,
+    reflinks: &Reflinks,
+) -> std::io::Result<Transfer> {
+    if meta.size == 0 {
+        return Ok(Transfer::Copied);
+    }
+    if reflinks.working.load(Ordering::Relaxed) {
+        match sys::ioctl_ficlone(to, from) {
+            Ok(()) => return Ok(Transfer::Shared),
+            // This file system, or this pair of them, shares nothing: do not ask again.
+            Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
+                reflinks.working.store(false, Ordering::Relaxed);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    let has_holes = meta.blocks * 512 < meta.size;
+    if has_holes {
+        copy_extents(from, to, meta.size)?;
+    } else if meta.size <= SMALL as u64 {
+        copy_small(from, to)?;
+    } else {
+        copy_range(from, to, 0, u64::MAX)?;
+    }
+    Ok(Transfer::Copied)
+}
+
+fn copy_small(mut from: &File, mut to: &File) -> std::io::Result<()> {
+    let mut buffer = [0u8; SMALL];
+    loop {
+        match read(&mut from, &mut buffer)? {
+            0 => return Ok(()),
+            length => to.write_all(&buffer[..length])?,
+        }
+        // A file that grew meanwhile is noticed by the caller; a short read is the usual end.
+    }
+}
+
+/// Copies only where there is data, then sets the length.
+fn copy_extents(from: &File, to: &File, size: u64) -> std::io::Result<()> {
+    let mut at = 0;
+    while at < size {
+        let start = match sys::seek(from, sys::SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = sys::seek(from, sys::SeekFrom::Hole(start))?;
+        copy_range(from, to, start, end - start)?;
+        at = end;
+    }
+    to.set_len(size)
+}
+
+/// Copies `length` bytes from `start` on, or up to the end, inside the kernel where it can.
+fn copy_range(from: &File, to: &File, start: u64, length: u64) -> std::io::Result<()> {
+    let (mut read_at, mut write_at, mut left) = (start, start, length);
+    while left > 0 {
+        let step = left.min(1 << 30) as usize;
+        match sys::copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), step) {
+            Ok(0) => return Ok(()),
+            Ok(copied) => left -= copied as u64,
+            Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::PERM) => {
+                return copy_by_hand(from, to, read_at, left);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn copy_by_hand(mut from: &File, mut to: &File, start: u64, mut left: u64) -> std::io::Result<()> {
+    from.seek(SeekFrom::Start(start))?;
+    to.seek(SeekFrom::Start(start))?;
+    let mut buffer = vec![0u8; 4 * SMALL];
+    while left > 0 {
+        let step = left.min(buffer.len() as u64) as usize;
+        match read(&mut from, &mut buffer[..step])? {
+            0 => return Ok(()),
+            length => {
+                to.write_all(&buffer[..length])?;
+                left -= length as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether two open files hold the same bytes. Stops at the first difference.
+pub fn same(mut a: &File, mut b: &File) -> std::io::Result<bool> {
+    let (mut left, mut right) = (vec![0u8; SMALL], vec![0u8; SMALL]);
+    loop {
+        let length = fill(&mut a, &mut left)?;
+        if length != fill(&mut b, &mut right)? || left[..length] != right[..length] {
+            return Ok(false);
+        }
+        if length < SMALL {
+            return Ok(true);
+        }
+    }
+}
+
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match read(from, &mut buffer[filled..])? {
+            0 => break,
+            length => filled += length,
+        }
+    }
+    Ok(filled)
+}
+
+fn read(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match from.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            answer => return answer,
+        }
+    }
+}
+
+/// Whether files on the file system of `dir` can share their contents; tried on two files
+/// without a name, of which nothing stays.
+pub fn can_share(dir: &Dir) -> super::Result<()> {
+    let fail = |errno| dir.error("share contents in", b"", super::Cause::Os(errno));
+    let unnamed = || {
+        let flags = sys::OFlags::RDWR | sys::OFlags::TMPFILE | sys::OFlags::CLOEXEC;
+        sys::openat(dir, c".", flags, sys::Mode::RUSR | sys::Mode::WUSR).map(File::from)
+    };
+    let (from, to) = (unnamed().map_err(fail)?, unnamed().map_err(fail)?);
+    rustix::io::write(&from, &[b'e'; 4096]).map_err(fail)?;
+    sys::ioctl_ficlone(&to, &from).map_err(fail)
+}

@@ -1,0 +1,414 @@
+//! A parallel copy that keeps everything (rules F1 to F5), made in one pass with its manifest.
+//!
+//! Files get their owner, mode, attributes and times as they are made; directories get theirs
+//! last, deepest first, so that a restrictive mode or a time is not undone by what follows.
+//! Hard links stay hard links: the first name of an inode is copied, the others are linked to it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rayon::prelude::*;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::beneath::{Dir, Entry};
+use super::content::{self, Reflinks, Transfer};
+use super::handle::Handle;
+use super::manifest::{Builder, Index, Manifest, NewEntry, Record};
+use super::walk::walk;
+use super::xattr::{self, Xattrs};
+use super::{Cause, Meta, Result, Stamp};
+use crate::event::Observer;
+use crate::model::{EntryKind, ResourcePath};
+
+/// How often a file that changes under our eyes is read again before we give up.
+const TRIES: usize = 4;
+
+/// A directory with at least this many entries is copied by several threads.
+const WIDE: usize = 64;
+
+/// Something that the copy does not have, or not as it was.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Loss {
+    /// Where.
+    pub path: ResourcePath,
+    /// What is missing and why.
+    pub what: String,
+}
+
+/// What a copy did.
+#[derive(Debug, Default)]
+pub struct CopyReport {
+    /// Entries below the root that were copied.
+    pub entries: u64,
+    /// Files whose content is shared with the original.
+    pub shared: u64,
+    /// Files whose content was copied.
+    pub copied: u64,
+    /// Everything that was left out or could not be kept, sorted.
+    pub losses: Vec<Loss>,
+}
+
+/// The names of one inode: the first one copied, once it is there.
+struct Links {
+    number: u32,
+    first: Mutex<Option<ResourcePath>>,
+}
+
+struct Copy<'a> {
+    to: &'a Dir,
+    reflinks: Reflinks,
+    observer: &'a dyn Observer,
+    builder: Builder,
+    links: Mutex<HashMap<(u64, u64), Arc<Links>>>,
+    linked: Mutex<Vec<(Index, ResourcePath)>>,
+    directories: Mutex<Vec<(Index, ResourcePath, Meta, Xattrs)>>,
+    losses: Mutex<Vec<Loss>>,
+    shared: AtomicU64,
+    copied: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Copies everything in `from` into the empty directory `to`, the root's own metadata included.
+pub fn copy_tree(
+    from: &Dir,
+    to: &Dir,
+    reflinks: Reflinks,
+    observer: &dyn Observer,
+) -> Result<(Manifest, CopyReport)> {
+    let copy = Copy {
+        to,
+        reflinks,
+        observer,
+        builder: Builder::new(Record::of(&from.meta()?)),
+        links: Mutex::default(),
+        linked: Mutex::default(),
+        directories: Mutex::default(),
+        losses: Mutex::default(),
+        shared: AtomicU64::new(0),
+        copied: AtomicU64::new(0),
+    };
+    walk(from, Manifest::ROOT, |visit| {
+        copy.directory(visit.dir, visit.path, visit.entries, visit.state)
+    })?;
+    copy.finish()
+}
+
+impl Copy<'_> {
+    fn directory(
+        &self,
+        from: &Dir,
+        path: &ResourcePath,
+        entries: Vec<Entry>,
+        index: Index,
+    ) -> Result<Vec<(Box<[u8]>, Index)>> {
+        let to = self.to.dir(path)?;
+        let meta = from.meta()?;
+        let attributes = xattr::read(&Handle::of(from))
+            .map_err(|errno| from.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let into: Vec<bool> = entries
+            .iter()
+            .map(|entry| entry.meta.is_dir() && !from.is_mount_point(&entry.meta))
+            .collect();
+        let one = |entry: Entry| self.entry(from, &to, path, entry);
+        let copied: Vec<NewEntry> = if entries.len() < WIDE {
+            entries.into_iter().map(one).collect::<Result<_>>()?
+        } else {
+            entries.into_par_iter().map(one).collect::<Result<_>>()?
+        };
+        let names: Vec<Box<[u8]>> = copied.iter().map(|entry| entry.name.clone()).collect();
+        let linked: Vec<bool> = copied.iter().map(|entry| entry.record.link != 0).collect();
+        let first = self
+            .builder
+            .add(index, copied)
+            .map_err(|_| from.error("record", b"", Cause::Damaged("the tree is too large")))?;
+        lock(&self.directories).push((index, path.clone(), meta, attributes));
+        let mut next = Vec::new();
+        for (position, name) in names.into_iter().enumerate() {
+            let index = first + position as Index;
+            if linked[position] {
+                lock(&self.linked).push((index, path.join(&name)));
+            }
+            if into[position] {
+                next.push((name, index));
+            }
+        }
+        Ok(next)
+    }
+
+    /// Copies one entry; of a directory only the empty shell.
+    fn entry(&self, from: &Dir, to: &Dir, path: &ResourcePath, entry: Entry) -> Result<NewEntry> {
+        let Entry { name, meta } = entry;
+        let mut new = NewEntry {
+            target: Vec::new(),
+            record: Record::of(&meta),
+            name,
+        };
+        let name = &*new.name;
+        if from.is_mount_point(&meta) {
+            new.record.leave_out();
+            if meta.is_dir() {
+                to.make_dir(name, 0o700)?;
+            }
+            self.lost(
+                path,
+                name,
+                "another file system is mounted there; it is not part of the resource".into(),
+            );
+            return Ok(new);
+        }
+        if matches!(meta.kind, EntryKind::Socket | EntryKind::Device) {
+            new.record.leave_out();
+            self.lost(path, name, format!("a {} is not copied", meta.kind.word()));
+            return Ok(new);
+        }
+        if meta.is_dir() {
+            to.make_dir(name, 0o700)?;
+            return Ok(new);
+        }
+        let links = (meta.nlink > 1).then(|| self.links_of(&meta));
+        let mut first = links.as_ref().map(|links| {
+            new.record.link = links.number;
+            lock(&links.first)
+        });
+        if let Some(Some(first)) = first.as_deref() {
+            // Its metadata came with the first name; the record is completed at the end.
+            to.hard_link(name, self.to, first)?;
+            if meta.kind == EntryKind::Symlink {
+                new.target = from.read_link(name)?;
+            }
+            self.observer.copied(1, 0);
+            return Ok(new);
+        }
+        let (original, copy, attributes, lost) = match meta.kind {
+            EntryKind::File => self.file(from, to, name)?,
+            _ => {
+                if meta.kind == EntryKind::Symlink {
+                    new.target = from.read_link(name)?;
+                }
+                special(from, to, name, &meta, &new.target)?
+            }
+        };
+        for attribute in lost {
+            let attribute = crate::model::text::escape(&attribute);
+            self.lost(
+                path,
+                name,
+                format!("the attribute {attribute} cannot be kept here"),
+            );
+        }
+        let link = new.record.link;
+        new.record = Record::of(&original);
+        new.record.link = link;
+        new.record.copied(&copy);
+        new.record.xattrs = xattr::digest(&attributes);
+        if let Some(first) = first.as_deref_mut() {
+            *first = Some(path.join(name));
+        }
+        self.observer.copied(1, original.size);
+        drop(first);
+        Ok(new)
+    }
+
+    fn file(
+        &self,
+        from: &Dir,
+        to: &Dir,
+        name: &[u8],
+    ) -> Result<(Meta, Meta, Xattrs, Vec<Vec<u8>>)> {
+        let (meta, copy, attributes, lost, transfer) = copy_file(from, to, name, &self.reflinks)?;
+        match transfer {
+            Transfer::Shared => self.shared.fetch_add(1, Ordering::Relaxed),
+            Transfer::Copied => self.copied.fetch_add(1, Ordering::Relaxed),
+        };
+        Ok((meta, copy, attributes, lost))
+    }
+
+    fn links_of(&self, meta: &Meta) -> Arc<Links> {
+        let mut table = lock(&self.links);
+        let number = table.len() as u32 + 1;
+        let links = table.entry((meta.dev, meta.ino)).or_insert_with(|| {
+            Arc::new(Links {
+                number,
+                first: Mutex::new(None),
+            })
+        });
+        Arc::clone(links)
+    }
+
+    fn lost(&self, path: &ResourcePath, name: &[u8], what: String) {
+        lock(&self.losses).push(Loss {
+            path: path.join(name),
+            what,
+        });
+    }
+
+    fn finish(self) -> Result<(Manifest, CopyReport)> {
+        let mut manifest = self.builder.finish();
+        let mut losses = take(self.losses);
+        let mut newest = Stamp::default();
+        // A further name moves the ctime of an inode, so they are looked at when all are made;
+        // the attributes of the inode came with the name that was copied.
+        let linked = take(self.linked);
+        let mut digests = HashMap::new();
+        for (index, _) in &linked {
+            let record = manifest.record(*index);
+            if record.xattrs != [0; 16] {
+                digests.insert(record.link, record.xattrs);
+            }
+        }
+        for (index, path) in &linked {
+            let copy = self.to.stat_path(path)?.ok_or_else(|| {
+                self.to
+                    .error("find the copy of", path.as_bytes(), Cause::Os(Errno::NOENT))
+            })?;
+            manifest.update(*index, |record| {
+                record.copied(&copy);
+                record.xattrs = digests.get(&record.link).copied().unwrap_or_default();
+            });
+        }
+        // Parents were recorded before their children, so backwards is deepest first.
+        let mut directories = take(self.directories);
+        directories.sort_unstable_by_key(|(index, ..)| *index);
+        for (index, path, meta, attributes) in directories.iter().rev() {
+            let dir = self.to.dir(path)?;
+            let dressed = Handle::of(&dir).dress(meta, attributes);
+            let lost =
+                dressed.map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
+            let mut kept = attributes.clone();
+            for attribute in lost {
+                kept.retain(|(name, _)| *name != attribute);
+                let attribute = crate::model::text::escape(&attribute);
+                losses.push(Loss {
+                    path: path.clone(),
+                    what: format!("the attribute {attribute} cannot be kept here"),
+                });
+            }
+            let copy = dir.meta()?;
+            manifest.update(*index, |record| {
+                record.copied(&copy);
+                record.xattrs = xattr::digest(&kept);
+            });
+        }
+        for index in 0..manifest.len() {
+            newest = newest.max(manifest.record(index as Index).copy_ctime);
+        }
+        manifest.ctime_decides = settle(newest);
+        losses.sort_unstable();
+        let report = CopyReport {
+            entries: manifest.len() as u64 - 1,
+            shared: self.shared.into_inner(),
+            copied: self.copied.into_inner(),
+            losses,
+        };
+        Ok((manifest, report))
+    }
+}
+
+type Copied = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
+
+/// Copies one regular file with all its metadata; nothing may stand at `name` in `to`.
+///
+/// Returns the original's metadata as copied, the copy's, the attributes the copy has, and those
+/// it could not keep. A file that changes meanwhile is copied again.
+pub fn copy_file(from: &Dir, to: &Dir, name: &[u8], reflinks: &Reflinks) -> Result<Copied> {
+    for _ in 0..TRIES {
+        let (source, before) = from.file(name)?;
+        let target = to.create(name, 0o600)?;
+        let io = |error: std::io::Error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            from.error("copy", name, Cause::Os(errno))
+        };
+        let transfer = content::transfer(&source, &target, &before, reflinks).map_err(io)?;
+        let mut attributes = xattr::read(&Handle::of(&source))
+            .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
+        if !from.meta_of(name, &source)?.same_state(&before) {
+            to.unlink(name)?;
+            continue;
+        }
+        let lost = Handle::of(&target)
+            .dress(&before, &attributes)
+            .map_err(|errno| to.error("set the metadata of", name, Cause::Os(errno)))?;
+        attributes.retain(|(attribute, _)| !lost.contains(attribute));
+        let copy = to.meta_of(name, &target)?;
+        return Ok((before, copy, attributes, lost, transfer));
+    }
+    Err(from.error("copy", name, Cause::Unsteady))
+}
+
+/// Copies a symbolic link or a named pipe.
+fn special(
+    from: &Dir,
+    to: &Dir,
+    name: &[u8],
+    meta: &Meta,
+    target: &[u8],
+) -> Result<(Meta, Meta, Xattrs, Vec<Vec<u8>>)> {
+    let original = from.handle(name)?;
+    let mut attributes = xattr::read(&original)
+        .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
+    match meta.kind {
+        EntryKind::Symlink => to.make_link(name, target)?,
+        _ => to.make_fifo(name, 0o600)?,
+    }
+    let lost = to
+        .handle(name)?
+        .dress(meta, &attributes)
+        .map_err(|errno| to.error("set the metadata of", name, Cause::Os(errno)))?;
+    attributes.retain(|(attribute, _)| !lost.contains(attribute));
+    let copy = to
+        .stat(name)?
+        .ok_or_else(|| to.error("find the copy of", name, Cause::Os(Errno::NOENT)))?;
+    Ok((*meta, copy, attributes, lost))
+}
+
+/// Copies one entry that is no directory. Nothing may stand at `name` in `to`.
+pub fn copy_entry(
+    from: &Dir,
+    to: &Dir,
+    name: &[u8],
+    meta: &Meta,
+    reflinks: &Reflinks,
+) -> Result<()> {
+    match meta.kind {
+        EntryKind::File => copy_file(from, to, name, reflinks).map(drop),
+        EntryKind::Symlink | EntryKind::Fifo => {
+            let target = match meta.kind {
+                EntryKind::Symlink => from.read_link(name)?,
+                _ => Vec::new(),
+            };
+            special(from, to, name, meta, &target).map(drop)
+        }
+        kind => Err(from.error("copy", name, Cause::Kind(kind.word()))),
+    }
+}
+
+/// Waits until the clock by which the file system stamps changes has moved past `newest`, so
+/// that any later change gets a later ctime. Says whether that can be relied on.
+fn settle(newest: Stamp) -> bool {
+    // A file system that keeps whole seconds only cannot tell two changes of one second apart.
+    if newest.nsec == 0 {
+        return false;
+    }
+    for _ in 0..64 {
+        let now = clock_gettime(ClockId::RealtimeCoarse);
+        let now = Stamp {
+            sec: now.tv_sec,
+            nsec: u32::try_from(now.tv_nsec).unwrap_or_default(),
+        };
+        if now > newest {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}

@@ -1,0 +1,58 @@
+//! The one error of the file system: what was tried, on which path, and why it failed.
+
+use rustix::io::Errno;
+
+use crate::model::text::Location;
+
+/// Why an operation on a path failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The kernel said so.
+    #[error("{}", std::io::Error::from(*.0))]
+    Os(Errno),
+    /// A symbolic link stands where none may be followed.
+    #[error("a symbolic link is on the way, and links are never followed")]
+    Link,
+    /// Another file system or a bind mount begins there.
+    #[error("a mount point is on the way; what is mounted there is not part of the resource")]
+    Mount,
+    /// It is another kind of thing than the operation needs.
+    #[error("it is a {0}")]
+    Kind(&'static str),
+    /// It changed again and again while it was being read.
+    #[error("it kept changing while it was being read")]
+    Unsteady,
+    /// What was read is not what was once written.
+    #[error("{0}")]
+    Damaged(&'static str),
+}
+
+/// An operation on a path that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot {action} '{path}'")]
+pub struct FsError {
+    /// What was tried, as a verb.
+    pub action: &'static str,
+    /// Where.
+    pub path: Location,
+    /// Why it failed.
+    #[source]
+    pub cause: Cause,
+}
+
+impl FsError {
+    /// Whether the kernel gave this reason.
+    pub fn is(&self, errno: Errno) -> bool {
+        self.cause == Cause::Os(errno)
+    }
+
+    /// Whether there is nothing at the path.
+    pub fn is_absent(&self) -> bool {
+        self.is(Errno::NOENT) || self.is(Errno::NOTDIR)
+    }
+
+    /// Whether the path would have led out of the resource.
+    pub fn leaves(&self) -> bool {
+        matches!(self.cause, Cause::Link | Cause::Mount)
+    }
+}

@@ -1,0 +1,110 @@
+//! One entry by its handle, and everything of it but its content: owner, mode, attributes, times.
+//!
+//! By handle, so that nothing swapped in under the name is hit instead (rule S2).
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{self as sys, AtFlags, Gid, Timespec, Timestamps, Uid};
+use rustix::io::{Errno, Result};
+
+use super::beneath::raw_mode;
+use super::meta::{Meta, Stamp};
+use super::xattr::{self, Xattrs};
+use crate::model::EntryKind;
+
+/// An entry that can be given its metadata.
+pub enum Handle<'a> {
+    /// A file or directory that is open.
+    Open(BorrowedFd<'a>),
+    /// Anything else, a link or a named pipe among them, held without being opened.
+    Unopened(OwnedFd),
+}
+
+impl<'a> Handle<'a> {
+    /// The handle of something open.
+    pub fn of(open: &'a impl AsFd) -> Self {
+        Self::Open(open.as_fd())
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Open(fd) => *fd,
+            Self::Unopened(fd) => fd.as_fd(),
+        }
+    }
+
+    /// The name by which calls that need a path reach exactly this entry.
+    pub(super) fn proc_path(&self) -> String {
+        format!("/proc/self/fd/{}", self.fd().as_raw_fd())
+    }
+
+    /// Sets the owner as far as this user may. Who cannot give files away keeps them.
+    fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
+        let me = (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        if me == (uid, gid) {
+            return Ok(());
+        }
+        let uid = (me.0 == 0 || me.0 == uid).then(|| Uid::from_raw(uid));
+        let gid = Some(Gid::from_raw(gid));
+        match sys::chownat(self.fd(), c"", uid, gid, AtFlags::EMPTY_PATH) {
+            Ok(()) | Err(Errno::PERM | Errno::INVAL) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Sets the permission bits; a link has none.
+    pub fn set_mode(&self, mode: u16) -> Result<()> {
+        match self {
+            Self::Open(fd) => sys::fchmod(fd, raw_mode(mode)),
+            Self::Unopened(_) => {
+                sys::chmodat(sys::CWD, self.proc_path(), raw_mode(mode), AtFlags::empty())
+            }
+        }
+    }
+
+    fn set_times(&self, atime: Stamp, mtime: Stamp) -> Result<()> {
+        let spec = |stamp: Stamp| Timespec {
+            tv_sec: stamp.sec,
+            tv_nsec: stamp.nsec.into(),
+        };
+        let times = Timestamps {
+            last_access: spec(atime),
+            last_modification: spec(mtime),
+        };
+        match self {
+            Self::Open(fd) => sys::futimens(fd, &times),
+            Self::Unopened(fd) => sys::utimensat(fd, c"", &times, AtFlags::EMPTY_PATH),
+        }
+    }
+
+    /// Makes this entry look like `model`. Returns the attributes that this user or this file
+    /// system could not keep.
+    ///
+    /// The order matters: a new owner clears setuid and capabilities, a new mode rewrites the
+    /// access control list.
+    pub fn dress(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
+        let lost = self.dress_timeless(model, attributes)?;
+        self.set_times(model.atime, model.mtime)?;
+        Ok(lost)
+    }
+
+    /// The same but for the times: the content is new.
+    pub fn dress_timeless(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
+        self.set_owner(model.uid, model.gid)?;
+        if model.kind != EntryKind::Symlink {
+            self.set_mode(model.mode)?;
+        }
+        let mut lost = Vec::new();
+        for (name, value) in attributes {
+            match xattr::set(self, name, value) {
+                Ok(()) => {}
+                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.push(name.clone()),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(lost)
+    }
+}

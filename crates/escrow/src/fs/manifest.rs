@@ -1,0 +1,450 @@
+//! What a tree was when it was copied, compact enough for a million files.
+//!
+//! One fixed-size record for each entry and one arena for all names. The children of a directory
+//! are one contiguous, sorted run of records, so that a later walk compares directory by
+//! directory without an index and without a global sort. A record remembers both sides: how the
+//! original looked (to notice that somebody changed it) and which inode and ctime its copy got
+//! (to know without opening it that nobody touched the copy).
+//!
+//! On disk: magic, header, records, names, and a BLAKE3 checksum of all before it.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::sync::{Mutex, PoisonError};
+
+use super::meta::{Meta, Stamp};
+use super::xattr::Digest;
+use crate::model::text::Location;
+use crate::model::{EntryKind, Facts, ResourcePath};
+
+const MAGIC: &[u8; 16] = b"escrow-manifest1";
+const RECORD: usize = 113;
+
+/// The entry was recorded, not copied: a socket, a device, or what is mounted there.
+const LEFT_OUT: u8 = 1;
+
+/// One entry as it was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// The original's size.
+    pub size: u64,
+    /// The original's inode.
+    pub ino: u64,
+    /// The copy's inode.
+    pub copy_ino: u64,
+    /// The modification time of both.
+    pub mtime: Stamp,
+    /// The original's change time.
+    pub ctime: Stamp,
+    /// The copy's change time.
+    pub copy_ctime: Stamp,
+    /// Digest of the attributes that the copy has.
+    pub xattrs: Digest,
+    /// The original's user.
+    pub uid: u32,
+    /// The original's group.
+    pub gid: u32,
+    /// User and group of the copy: another one's where this user cannot give files away.
+    pub copy_owner: (u32, u32),
+    /// Which entries are one inode: equal numbers, 0 for none.
+    pub link: u32,
+    /// The permission bits of both.
+    pub mode: u16,
+    /// What it is.
+    pub kind: EntryKind,
+    flags: u8,
+    name: u32,
+    name_len: u8,
+    /// Directories: first child and number of children. Links: offset and length of the target.
+    span: (u32, u32),
+}
+
+impl Record {
+    /// A record of an original that has no copy yet.
+    pub fn of(meta: &Meta) -> Self {
+        Self {
+            size: meta.size,
+            ino: meta.ino,
+            copy_ino: 0,
+            mtime: meta.mtime,
+            ctime: meta.ctime,
+            copy_ctime: Stamp::default(),
+            xattrs: [0; 16],
+            uid: meta.uid,
+            gid: meta.gid,
+            copy_owner: (meta.uid, meta.gid),
+            link: 0,
+            mode: meta.mode,
+            kind: meta.kind,
+            flags: 0,
+            name: 0,
+            name_len: 0,
+            span: (0, 0),
+        }
+    }
+
+    /// Notes that the entry was left out of the copy.
+    pub fn leave_out(&mut self) {
+        self.flags |= LEFT_OUT;
+    }
+
+    /// Whether the entry was left out of the copy.
+    pub fn is_left_out(&self) -> bool {
+        self.flags & LEFT_OUT != 0
+    }
+
+    /// Notes what the copy became.
+    pub fn copied(&mut self, copy: &Meta) {
+        self.copy_ino = copy.ino;
+        self.copy_ctime = copy.ctime;
+        self.copy_owner = (copy.uid, copy.gid);
+    }
+
+    /// Whether `copy` is still exactly what was made: any change since then would show in its
+    /// ctime, which nobody can set (rule F6).
+    pub fn is_untouched(&self, copy: &Meta) -> bool {
+        self.copy_ino == copy.ino && self.copy_ctime == copy.ctime && self.kind == copy.kind
+    }
+
+    /// Whether `original` is still what was copied.
+    pub fn is_current(&self, original: &Meta) -> bool {
+        (self.kind, self.ino, self.ctime) == (original.kind, original.ino, original.ctime)
+    }
+}
+
+/// The records of a whole tree; record 0 is the root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    records: Vec<Record>,
+    arena: Vec<u8>,
+    /// Whether every change after the copy is sure to have moved a ctime.
+    pub ctime_decides: bool,
+}
+
+/// A number of a record.
+pub type Index = u32;
+
+/// A tree with more entries or longer names than the format holds (four thousand million).
+fn too_large() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::FileTooLarge,
+        "the tree is too large for a manifest",
+    )
+}
+
+impl Manifest {
+    /// The root directory.
+    pub const ROOT: Index = 0;
+
+    /// One record.
+    pub fn record(&self, index: Index) -> &Record {
+        &self.records[index as usize]
+    }
+
+    /// The name of one entry; empty for the root.
+    pub fn name(&self, index: Index) -> &[u8] {
+        let record = self.record(index);
+        &self.arena[record.name as usize..][..usize::from(record.name_len)]
+    }
+
+    /// Where a symbolic link pointed.
+    pub fn target(&self, index: Index) -> &[u8] {
+        let record = self.record(index);
+        match record.kind {
+            EntryKind::Symlink => &self.arena[record.span.0 as usize..][..record.span.1 as usize],
+            _ => &[],
+        }
+    }
+
+    /// What a diff says of it.
+    pub fn facts(&self, index: Index) -> Facts {
+        let record = self.record(index);
+        let sized = matches!(record.kind, EntryKind::File | EntryKind::Symlink);
+        Facts {
+            kind: record.kind,
+            size: if sized { record.size } else { 0 },
+            mode: record.mode,
+            target: (record.kind == EntryKind::Symlink)
+                .then(|| Location::from_bytes(self.target(index))),
+        }
+    }
+
+    /// The entries of a directory, sorted by name.
+    pub fn children(&self, index: Index) -> std::ops::Range<Index> {
+        let record = self.record(index);
+        match record.kind {
+            EntryKind::Directory => record.span.0..record.span.0 + record.span.1,
+            _ => 0..0,
+        }
+    }
+
+    /// How many entries there are, the root among them.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Never: a manifest has at least its root.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Calls `each` for everything below a directory, parents first.
+    pub fn below(
+        &self,
+        index: Index,
+        path: &ResourcePath,
+        each: &mut impl FnMut(Index, &ResourcePath),
+    ) {
+        // A list instead of recursion: the tree may be deeper than the stack.
+        let mut open = vec![(index, path.clone())];
+        while let Some((index, path)) = open.pop() {
+            for child in self.children(index) {
+                let path = path.join(self.name(child));
+                each(child, &path);
+                open.push((child, path));
+            }
+        }
+    }
+
+    /// Writes the manifest.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut to = Hashing {
+            inner: to,
+            hasher: blake3::Hasher::new(),
+        };
+        to.write_all(MAGIC)?;
+        to.write_all(&[u8::from(self.ctime_decides)])?;
+        to.write_all(&(self.records.len() as u64).to_le_bytes())?;
+        to.write_all(&(self.arena.len() as u64).to_le_bytes())?;
+        for record in &self.records {
+            to.write_all(&pack(record))?;
+        }
+        to.write_all(&self.arena)?;
+        let checksum = to.hasher.finalize();
+        to.inner.write_all(checksum.as_bytes())
+    }
+
+    /// Reads a manifest back; damage of any kind is an error.
+    pub fn read(file: &File) -> io::Result<Self> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the manifest is damaged");
+        let mut from = Hashing {
+            inner: BufReader::with_capacity(256 * 1024, file),
+            hasher: blake3::Hasher::new(),
+        };
+        if &from.take::<16>()? != MAGIC {
+            return Err(damaged());
+        }
+        let [ctime_decides] = from.take::<1>()?;
+        let count = u64::from_le_bytes(from.take()?);
+        let names = u64::from_le_bytes(from.take()?);
+        let expected = (16 + 1 + 16 + 32u64)
+            .checked_add(count.checked_mul(RECORD as u64).ok_or_else(damaged)?)
+            .and_then(|sum| sum.checked_add(names));
+        if expected != Some(file.metadata()?.len()) || count == 0 {
+            return Err(damaged());
+        }
+        let mut records = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            records.push(unpack(&from.take()?).ok_or_else(damaged)?);
+        }
+        let mut arena = vec![0; names as usize];
+        from.fill(&mut arena)?;
+        let checksum = from.hasher.finalize();
+        let mut stored = [0; 32];
+        from.inner.read_exact(&mut stored)?;
+        if checksum != stored {
+            return Err(damaged());
+        }
+        Ok(Self {
+            records,
+            arena,
+            ctime_decides: ctime_decides == 1,
+        })
+    }
+}
+
+struct Hashing<T> {
+    inner: T,
+    hasher: blake3::Hasher,
+}
+
+impl<T: Write> Hashing<&mut T> {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hasher.update(bytes);
+        self.inner.write_all(bytes)
+    }
+}
+
+impl<T: Read> Hashing<T> {
+    fn fill(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        self.inner.read_exact(buffer)?;
+        self.hasher.update(buffer);
+        Ok(())
+    }
+
+    fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+const KINDS: [EntryKind; 6] = [
+    EntryKind::File,
+    EntryKind::Directory,
+    EntryKind::Symlink,
+    EntryKind::Fifo,
+    EntryKind::Socket,
+    EntryKind::Device,
+];
+
+fn pack(record: &Record) -> [u8; RECORD] {
+    let mut bytes = [0; RECORD];
+    let mut at = 0;
+    let mut put = |part: &[u8]| {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    };
+    for number in [record.size, record.ino, record.copy_ino] {
+        put(&number.to_le_bytes());
+    }
+    for stamp in [record.mtime, record.ctime, record.copy_ctime] {
+        put(&stamp.sec.to_le_bytes());
+        put(&stamp.nsec.to_le_bytes());
+    }
+    put(&record.xattrs);
+    let (copy_uid, copy_gid) = record.copy_owner;
+    for number in [
+        record.uid,
+        record.gid,
+        copy_uid,
+        copy_gid,
+        record.link,
+        record.name,
+    ] {
+        put(&number.to_le_bytes());
+    }
+    for number in [record.span.0, record.span.1] {
+        put(&number.to_le_bytes());
+    }
+    put(&record.mode.to_le_bytes());
+    let kind = KINDS.iter().position(|kind| *kind == record.kind);
+    put(&[
+        kind.expect("every kind is in the list") as u8,
+        record.flags,
+        record.name_len,
+    ]);
+    debug_assert_eq!(at, RECORD);
+    bytes
+}
+
+fn unpack(bytes: &[u8; RECORD]) -> Option<Record> {
+    let mut rest = bytes.as_slice();
+    fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+        let (head, tail) = rest.split_first_chunk::<N>()?;
+        *rest = tail;
+        Some(*head)
+    }
+    let rest = &mut rest;
+    let long = |rest: &mut &[u8]| take(rest).map(u64::from_le_bytes);
+    let short = |rest: &mut &[u8]| take(rest).map(u32::from_le_bytes);
+    let stamp = |rest: &mut &[u8]| {
+        Some(Stamp {
+            sec: take(rest).map(i64::from_le_bytes)?,
+            nsec: take(rest).map(u32::from_le_bytes)?,
+        })
+    };
+    let (size, ino, copy_ino) = (long(rest)?, long(rest)?, long(rest)?);
+    let (mtime, ctime, copy_ctime) = (stamp(rest)?, stamp(rest)?, stamp(rest)?);
+    let xattrs = take(rest)?;
+    let (uid, gid, copy_owner) = (short(rest)?, short(rest)?, (short(rest)?, short(rest)?));
+    let (link, name) = (short(rest)?, short(rest)?);
+    let span = (short(rest)?, short(rest)?);
+    let mode = take(rest).map(u16::from_le_bytes)?;
+    let [kind, flags, name_len] = take(rest)?;
+    Some(Record {
+        size,
+        ino,
+        copy_ino,
+        mtime,
+        ctime,
+        copy_ctime,
+        xattrs,
+        uid,
+        gid,
+        copy_owner,
+        link,
+        mode,
+        kind: *KINDS.get(usize::from(kind))?,
+        flags,
+        name,
+        name_len,
+        span,
+    })
+}
+
+/// One entry on its way into a manifest.
+pub struct NewEntry {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Where it points, for a link.
+    pub target: Vec<u8>,
+    /// The rest.
+    pub record: Record,
+}
+
+/// A manifest that several threads fill, a directory at a time.
+pub struct Builder {
+    inner: Mutex<Manifest>,
+}
+
+impl Builder {
+    /// A manifest with nothing but its root.
+    pub fn new(root: Record) -> Self {
+        Self {
+            inner: Mutex::new(Manifest {
+                records: vec![root],
+                arena: Vec::new(),
+                ctime_decides: false,
+            }),
+        }
+    }
+
+    /// Adds the entries of the directory `parent`, sorted by name, and returns the number of the
+    /// first of them.
+    pub fn add(&self, parent: Index, entries: Vec<NewEntry>) -> io::Result<Index> {
+        let mut manifest = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let manifest = &mut *manifest;
+        let first = Index::try_from(manifest.records.len()).map_err(|_| too_large())?;
+        let count = Index::try_from(entries.len()).map_err(|_| too_large())?;
+        first.checked_add(count).ok_or_else(too_large)?;
+        for mut entry in entries {
+            entry.record.name = u32::try_from(manifest.arena.len()).map_err(|_| too_large())?;
+            entry.record.name_len = u8::try_from(entry.name.len()).map_err(|_| too_large())?;
+            manifest.arena.extend_from_slice(&entry.name);
+            if entry.record.kind == EntryKind::Symlink {
+                let start = u32::try_from(manifest.arena.len()).map_err(|_| too_large())?;
+                let length = u32::try_from(entry.target.len()).map_err(|_| too_large())?;
+                entry.record.span = (start, length);
+                manifest.arena.extend_from_slice(&entry.target);
+            }
+            manifest.records.push(entry.record);
+        }
+        manifest.records[parent as usize].span = (first, count);
+        Ok(first)
+    }
+
+    /// The manifest so far, to be completed by one thread.
+    pub fn finish(self) -> Manifest {
+        self.inner
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Manifest {
+    /// Changes one record in place.
+    pub fn update(&mut self, index: Index, change: impl FnOnce(&mut Record)) {
+        change(&mut self.records[index as usize]);
+    }
+}

@@ -1,0 +1,41 @@
+//! The only door to the file system.
+//!
+//! Everything works from directory handles that cannot be left ([`Dir`]); nothing follows a
+//! symbolic link, crosses a mount point or builds a path by pasting (rules S1, S2, S4).
+//!
+//! | file | promise |
+//! |---|---|
+//! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
+//! | `meta` | what the kernel says of one entry |
+//! | `walk` | every directory of a tree once, in parallel, at any depth |
+//! | `manifest` | what a tree was, compact enough for a million files |
+//! | `copy` | a parallel copy that keeps everything, in one pass with its manifest |
+//! | `content` | bytes of one file: copied with their holes, compared |
+//! | `handle` | owner, mode, attributes and times of one entry, by its handle |
+//! | `xattr` | extended attributes of one entry: read, set, digested |
+//! | `durable` | a file that is wholly old or wholly new, also after a power cut |
+//! | `private` | directories and locks that are the engine's own |
+//! | `process` | which process is meant, also when its number is reused |
+//! | `remove` | a tree that is gone afterwards, whatever its modes |
+
+pub mod beneath;
+pub mod content;
+pub mod copy;
+pub mod durable;
+mod error;
+pub mod handle;
+pub mod manifest;
+pub mod meta;
+pub mod private;
+pub mod process;
+pub mod remove;
+pub mod walk;
+pub mod xattr;
+
+pub use beneath::{Dir, Resolver};
+pub use error::{Cause, FsError};
+pub use handle::Handle;
+pub use meta::{Meta, Stamp};
+
+/// What the functions of this room return.
+pub type Result<T> = std::result::Result<T, FsError>;

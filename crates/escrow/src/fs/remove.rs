@@ -1,0 +1,65 @@
+//! A tree that is gone afterwards, whatever its modes and its depth.
+
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use super::beneath::Dir;
+use super::walk::walk;
+use super::{Cause, FsError, Result};
+use crate::model::ResourcePath;
+
+/// Removes `name` and everything in it; done already if it is not there.
+///
+/// Directories that their owner locked (mode 000) are unlocked first. Mount points inside are
+/// never emptied: the removal fails and names them.
+pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
+    let Some(meta) = parent.stat(name)? else {
+        return Ok(());
+    };
+    if !meta.is_dir() {
+        return parent.unlink(name);
+    }
+    if parent.is_mount_point(&meta) {
+        return Err(parent.error("remove", name, Cause::Mount));
+    }
+    unlock(parent, name, meta.mode)?;
+    let root = parent.subdir(name)?;
+    // Parents come before their children, so that backwards every directory is empty in turn.
+    let directories = Mutex::new(Vec::<ResourcePath>::new());
+    walk(&root, (), |visit| {
+        let mut next = Vec::new();
+        for entry in visit.entries {
+            if !entry.meta.is_dir() {
+                visit.dir.unlink(&entry.name)?;
+                continue;
+            }
+            if visit.dir.is_mount_point(&entry.meta) {
+                return Err(visit.dir.error("remove", &entry.name, Cause::Mount));
+            }
+            unlock(visit.dir, &entry.name, entry.meta.mode)?;
+            let mut found = directories.lock().unwrap_or_else(PoisonError::into_inner);
+            found.push(visit.path.join(&entry.name));
+            next.push((entry.name, ()));
+        }
+        Ok::<_, FsError>(next)
+    })?;
+    let directories = directories
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    for path in directories.iter().rev() {
+        let (dir, name) = root.parent(path)?;
+        dir.remove_dir(name)?;
+    }
+    match parent.remove_dir(name) {
+        Err(error) if error.is(Errno::NOENT) => Ok(()),
+        answer => answer,
+    }
+}
+
+fn unlock(parent: &Dir, name: &[u8], mode: u16) -> Result<()> {
+    if mode & 0o700 == 0o700 {
+        return Ok(());
+    }
+    parent.set_mode(name, mode | 0o700)
+}

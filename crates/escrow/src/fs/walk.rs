@@ -1,0 +1,114 @@
+//! Every directory of a tree once, in parallel, names as bytes, at any depth.
+//!
+//! Each directory is opened by its path from the root in one call, so no chain of handles is
+//! held: the number of open files depends on the number of threads, not on the tree.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
+
+use super::FsError;
+use super::beneath::{Dir, Entry};
+use crate::model::ResourcePath;
+
+/// One directory, opened and listed.
+pub struct Visit<'a, S> {
+    /// The directory.
+    pub dir: &'a Dir,
+    /// Its path beneath the root of the walk.
+    pub path: &'a ResourcePath,
+    /// What is in it, sorted by name.
+    pub entries: Vec<Entry>,
+    /// What its parent's visit handed down.
+    pub state: S,
+}
+
+/// The directories to go into next, each with what its visit is handed.
+pub type Next<S> = Vec<(Box<[u8]>, S)>;
+
+/// The threads that wait for the file system. A few more than there are cores: they sleep often.
+fn pool() -> &'static ThreadPool {
+    static POOL: OnceLock<ThreadPool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        ThreadPoolBuilder::new()
+            .num_threads((cores * 2).clamp(2, 16))
+            .thread_name(|n| format!("escrow-fs-{n}"))
+            .build()
+            .expect("a process that cannot start a thread cannot go on")
+    })
+}
+
+struct Walk<'a, F, E> {
+    root: &'a Dir,
+    visit: F,
+    stopped: AtomicBool,
+    failure: Mutex<Option<E>>,
+}
+
+/// Visits `root` and then whatever the visits name, parents before children, siblings at once.
+/// The first error ends the walk and is returned.
+pub fn walk<S, E, F>(root: &Dir, state: S, visit: F) -> Result<(), E>
+where
+    S: Send,
+    E: Send + From<FsError>,
+    F: Fn(Visit<'_, S>) -> Result<Next<S>, E> + Sync,
+{
+    let walk = Walk {
+        root,
+        visit,
+        stopped: AtomicBool::new(false),
+        failure: Mutex::new(None),
+    };
+    pool().scope(|scope| walk.step(scope, ResourcePath::root(), state));
+    match walk
+        .failure
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+    {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+impl<'a, F, E> Walk<'a, F, E> {
+    fn step<'s, S>(&'s self, scope: &Scope<'s>, path: ResourcePath, state: S)
+    where
+        S: Send + 's,
+        E: Send + From<FsError>,
+        F: Fn(Visit<'_, S>) -> Result<Next<S>, E> + Sync,
+    {
+        if self.stopped.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.one(&path, state) {
+            Ok(children) => {
+                for (name, state) in children {
+                    let path = path.join(&name);
+                    scope.spawn(move |scope| self.step(scope, path, state));
+                }
+            }
+            Err(error) => {
+                self.stopped.store(true, Ordering::Relaxed);
+                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(error);
+            }
+        }
+    }
+
+    fn one<S>(&self, path: &ResourcePath, state: S) -> Result<Next<S>, E>
+    where
+        E: From<FsError>,
+        F: Fn(Visit<'_, S>) -> Result<Next<S>, E>,
+    {
+        let dir = self.root.dir(path)?;
+        let entries = dir.entries()?;
+        (self.visit)(Visit {
+            dir: &dir,
+            path,
+            entries,
+            state,
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! Extended attributes of one entry, access control lists among them: read, set, digested.
+
+use rustix::fs as sys;
+use rustix::fs::XattrFlags;
+use rustix::io::{Errno, Result};
+
+use super::handle::Handle;
+
+/// Attributes and their values, sorted by name.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The digest of a set of attributes; all zero for none.
+pub type Digest = [u8; 16];
+
+/// All attributes of an entry.
+pub fn read(of: &Handle<'_>) -> Result<Xattrs> {
+    let names = match grow(|buffer| match of {
+        Handle::Open(fd) => sys::flistxattr(fd, buffer),
+        Handle::Unopened(_) => sys::listxattr(of.proc_path(), buffer),
+    }) {
+        Ok(names) => names,
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(errno) => return Err(errno),
+    };
+    let mut attributes = Vec::new();
+    for name in names
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+    {
+        // None: removed since it was listed.
+        if let Some(value) = get(of, name)? {
+            attributes.push((name.to_owned(), value));
+        }
+    }
+    attributes.sort_unstable();
+    Ok(attributes)
+}
+
+/// One attribute; `None` where the entry has none of that name.
+pub fn get(of: &Handle<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    match grow(|buffer| match of {
+        Handle::Open(fd) => sys::fgetxattr(fd, name, buffer),
+        Handle::Unopened(_) => sys::getxattr(of.proc_path(), name, buffer),
+    }) {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Calls with a larger buffer until the answer fits. Most answers fit into the first.
+fn grow(call: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    let mut small = [0u8; 256];
+    match call(&mut small) {
+        Ok(length) => return Ok(small[..length].to_owned()),
+        Err(Errno::RANGE) => {}
+        Err(errno) => return Err(errno),
+    }
+    let mut buffer = vec![0; 4096];
+    loop {
+        match call(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            // The kernel's limit is 64 KiB for a value and for a list.
+            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Sets one attribute.
+pub fn set(of: &Handle<'_>, name: &[u8], value: &[u8]) -> Result<()> {
+    match of {
+        Handle::Open(fd) => sys::fsetxattr(fd, name, value, XattrFlags::empty()),
+        Handle::Unopened(_) => sys::setxattr(of.proc_path(), name, value, XattrFlags::empty()),
+    }
+}
+
+/// Removes one attribute.
+pub fn remove(of: &Handle<'_>, name: &[u8]) -> Result<()> {
+    match of {
+        Handle::Open(fd) => sys::fremovexattr(fd, name),
+        Handle::Unopened(_) => sys::removexattr(of.proc_path(), name),
+    }
+}
+
+/// A short stand-in for a set of attributes: equal digests, equal attributes.
+pub fn digest(attributes: &Xattrs) -> Digest {
+    if attributes.is_empty() {
+        return [0; 16];
+    }
+    let mut hasher = blake3::Hasher::new();
+    for (name, value) in attributes {
+        for part in [name, value] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+    }
+    let mut digest = [0; 16];
+    digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    digest
+}

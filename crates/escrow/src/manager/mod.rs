@@ -1,0 +1,191 @@
+//! The one way in: plans, sandboxes and everything done with them, for the command line and for
+//! programs.
+//!
+//! Every call can come from another process than the one before, also after a crash or a reboot:
+//! whatever is needed is in the state store and in the sandboxes' areas (rule P3). One process at
+//! a time changes a plan; its lock ends with it, however it ends. Everything that changes
+//! something is recorded as an operation with its owner.
+//!
+//! | file | promise |
+//! |---|---|
+//! | `resources` | which real things there are, and which must not be touched |
+//! | `plans` | plans by name, id or prefix, or the newest one of a directory |
+//! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
+//! | `work` | read, write, diff, roll back |
+//! | `survey` | what there is and what works here, without changing anything |
+
+mod plans;
+mod resources;
+mod sandboxes;
+mod survey;
+mod work;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use plans::PlanView;
+pub use resources::NewResource;
+pub use sandboxes::{Cleaned, Made, SandboxView};
+pub use survey::{Doctor, Running, Status, Verdict};
+pub use work::{Discarded, ResourceDiff, RollbackReport};
+
+use crate::error::{Error, Result};
+use crate::fs::private::{self, Lock};
+use crate::fs::process::Owner;
+use crate::fs::{Dir, FsError};
+use crate::model::{OperationId, Origin, PlanId};
+use crate::store::{Operation, Outcome, Plan, Store};
+use crate::strategy::Registry;
+
+/// What a manager is given; it asks the environment for nothing.
+pub struct Options {
+    /// The directory of all state; made where it is missing.
+    pub home: PathBuf,
+    /// The time and fresh ids.
+    pub origin: Arc<dyn Origin>,
+    /// The strategies there are.
+    pub registry: Registry,
+    /// Who asks.
+    pub principal: String,
+    /// The strategy of resources that ask for none.
+    pub strategy: String,
+    /// The user's own home directory, which must not be a resource as a whole.
+    pub user_home: Option<PathBuf>,
+    /// How long to wait for another process that works on the same plan.
+    pub patience: Duration,
+}
+
+/// The engine, opened on one home.
+pub struct Manager {
+    options: Options,
+    home: Dir,
+    areas: Dir,
+    locks: Dir,
+    store: Store,
+}
+
+impl Manager {
+    /// Opens the state in `options.home`, which is made and brought to the present version.
+    pub fn open(options: Options) -> Result<Self> {
+        let home = private::make_all(&options.home)?;
+        let areas = private_dir(&home, b"sandboxes")?;
+        let locks = private_dir(&home, b"locks")?;
+        private::make_file(&home, b"state.db")?;
+        let store = Store::open(&home.path().join("state.db"))?;
+        Ok(Self {
+            options,
+            home,
+            areas,
+            locks,
+            store,
+        })
+    }
+
+    /// The directory of all state.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// The strategies there are.
+    pub fn registry(&self) -> &Registry {
+        &self.options.registry
+    }
+
+    /// Takes the plan's lock: shared to look, alone to change.
+    fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
+        let name = plan.id.to_string();
+        let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
+        let Some(lock) = lock else {
+            return Err(Error::Busy {
+                plan: plan.name.clone(),
+                owner: self.owner_of(plan.id)?,
+            });
+        };
+        if !shared {
+            self.bury(plan.id)?;
+        }
+        Ok(lock)
+    }
+
+    fn owner_of(&self, plan: PlanId) -> Result<Option<String>> {
+        let running = self.store.running()?;
+        let found = running
+            .iter()
+            .find(|operation| operation.plan_id == Some(plan));
+        Ok(found.map(|operation| {
+            format!(
+                "process {} does '{}'",
+                operation.owner.pid, operation.action
+            )
+        }))
+    }
+
+    /// Notes that operations of this plan whose process died were interrupted. The caller holds
+    /// the plan's lock alone, so whoever is still recorded as running is dead.
+    fn bury(&self, plan: PlanId) -> Result<()> {
+        for operation in self.store.running()? {
+            if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
+                let now = self.options.origin.now();
+                self.store
+                    .end(operation.id, Outcome::Interrupted, None, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does `work` and records it: who, what, on what, how it ended.
+    fn record<T>(
+        &self,
+        action: &str,
+        plan: Option<PlanId>,
+        target: &str,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let id = OperationId::new(&*self.options.origin);
+        self.store.begin(&Operation {
+            id,
+            principal: self.options.principal.clone(),
+            action: action.to_owned(),
+            plan_id: plan,
+            target: target.to_owned(),
+            owner: Owner::me()?,
+            started_at: self.options.origin.now(),
+        })?;
+        let answer = work();
+        let (outcome, error) = match &answer {
+            Ok(_) => (Outcome::Done, None),
+            Err(error) => (Outcome::Failed, Some(chain(error))),
+        };
+        let now = self.options.origin.now();
+        let ended = self.store.end(id, outcome, error.as_deref(), now);
+        // The work's own error is the one to tell.
+        match (answer, ended) {
+            (Ok(done), Ok(())) => Ok(done),
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+/// An error and all its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // A transparent wrapper says the same as what it wraps.
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn private_dir(home: &Dir, name: &[u8]) -> std::result::Result<Dir, FsError> {
+    match home.make_dir(name, 0o700) {
+        Err(error) if !error.is(rustix::io::Errno::EXIST) => Err(error),
+        _ => home.subdir(name),
+    }
+}

@@ -1,0 +1,186 @@
+//! Plans by name, id or prefix, or the newest one of a directory.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::resources::{check_name, free_name};
+use super::{Manager, SandboxView};
+use crate::error::{Error, Result};
+use crate::event::Observer;
+use crate::fs::private;
+use crate::model::text::{Location, escape};
+use crate::model::{PlanId, PlanState};
+use crate::store::{Plan, StoreError};
+
+/// A plan with its sandboxes.
+#[derive(Debug)]
+pub struct PlanView {
+    /// The plan.
+    pub plan: Plan,
+    /// Its sandboxes, oldest first; those that were cleaned up only where the plan was.
+    pub sandboxes: Vec<SandboxView>,
+}
+
+impl Manager {
+    /// Every plan, newest first, each with its sandboxes.
+    pub fn plans(&self) -> Result<Vec<PlanView>> {
+        self.store
+            .plans()?
+            .into_iter()
+            .map(|plan| self.view(plan))
+            .collect()
+    }
+
+    /// The plans that are not over, newest first.
+    pub(super) fn open_plans(&self) -> Result<Vec<Plan>> {
+        let mut plans = self.store.plans()?;
+        plans.retain(|plan| plan.state == PlanState::Open);
+        Ok(plans)
+    }
+
+    /// A plan with its sandboxes.
+    pub fn view(&self, plan: Plan) -> Result<PlanView> {
+        let sandboxes = match plan.state {
+            PlanState::Open => self.live_sandboxes(&plan)?,
+            PlanState::CleanedUp => self.all_sandboxes(&plan)?,
+        };
+        Ok(PlanView { plan, sandboxes })
+    }
+
+    /// The plan that `typed` means: its name, its id, or an unambiguous beginning of one. Open
+    /// plans come first; without `typed` it is the newest open plan of `directory`.
+    pub fn resolve_plan(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
+        match typed {
+            Some(typed) => self.plan_named(typed),
+            None => self.plan_of(directory),
+        }
+    }
+
+    fn plan_named(&self, typed: &str) -> Result<Plan> {
+        let plans = self.store.plans()?;
+        let unknown = || Error::UnknownPlan {
+            name: escape(typed.as_bytes()),
+        };
+        if typed.is_empty() {
+            return Err(unknown());
+        }
+        let exact = |plan: &&Plan| plan.name == typed || plan.id.to_string() == typed;
+        let open = |plan: &&Plan| plan.state == PlanState::Open;
+        if let Some(plan) = plans
+            .iter()
+            .filter(exact)
+            .find(open)
+            .or_else(|| plans.iter().find(exact))
+        {
+            return Ok(plan.clone());
+        }
+        // Of an id, the part behind the common prefix may be typed alone.
+        let begins = |plan: &&Plan| {
+            let id = plan.id.to_string();
+            let bare = &id[PlanId::PREFIX.len()..];
+            [plan.name.as_str(), &id, bare]
+                .iter()
+                .any(|text| text.starts_with(typed))
+        };
+        let mut matches: Vec<&Plan> = plans.iter().filter(begins).filter(open).collect();
+        if matches.is_empty() {
+            matches = plans.iter().filter(begins).collect();
+        }
+        match matches.as_slice() {
+            [] => Err(unknown()),
+            [plan] => Ok((*plan).clone()),
+            several => Err(Error::AmbiguousPlan {
+                name: escape(typed.as_bytes()),
+                matches: several
+                    .iter()
+                    .map(|plan| format!("{} ({})", plan.name, plan.id))
+                    .collect(),
+            }),
+        }
+    }
+
+    /// The newest open plan that was made in `directory` or above it, or that has a sandbox of a
+    /// resource that `directory` lies in.
+    fn plan_of(&self, directory: &Path) -> Result<Plan> {
+        let directory = private::canonical(directory)?;
+        for plan in self.open_plans()? {
+            let here = directory.starts_with(plan.directory.as_path());
+            let holds = |view: &SandboxView| directory.starts_with(view.resource.at.as_path());
+            if here || self.live_sandboxes(&plan)?.iter().any(holds) {
+                return Ok(plan);
+            }
+        }
+        Err(Error::NoPlanHere {
+            directory: Location::from(directory),
+        })
+    }
+
+    /// Begins a plan and makes a sandbox of each resource; if one of them cannot be made, nothing
+    /// of the plan remains.
+    pub fn create_plan(
+        &mut self,
+        name: Option<&str>,
+        directory: &Path,
+        resources: &[OsString],
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<PlanView> {
+        let directory = Location::from(private::canonical(directory)?);
+        if let Some(name) = name {
+            check_name(name)?;
+        }
+        let resources = resources
+            .iter()
+            .map(|typed| self.take_resource(typed, directory.as_path()))
+            .collect::<Result<Vec<_>>>()?;
+        for resource in &resources {
+            self.check_strategy(resource, strategy)?;
+        }
+        let plan = self.add_plan(name, directory)?;
+        for resource in &resources {
+            if let Err(error) = self.make_sandbox(&plan, resource, strategy, observer) {
+                self.abandon(&plan)?;
+                return Err(error);
+            }
+        }
+        self.view(plan)
+    }
+
+    fn add_plan(&self, name: Option<&str>, directory: Location) -> Result<Plan> {
+        loop {
+            let taken = self.open_plans()?;
+            let plan = Plan {
+                id: PlanId::new(&*self.options.origin),
+                name: match name {
+                    Some(name) => name.to_owned(),
+                    None => free_name(&directory, |name| {
+                        taken.iter().any(|plan| plan.name == name)
+                    }),
+                },
+                state: PlanState::Open,
+                directory: directory.clone(),
+                created_at: self.options.origin.now(),
+            };
+            let added = self.record("plan create", Some(plan.id), &plan.name, || {
+                Ok(self.store.add_plan(&plan)?)
+            });
+            match (added, name) {
+                (Ok(()), _) => return Ok(plan),
+                // Another process was quicker with the name that we made up: make up another.
+                (Err(Error::Store(StoreError::Exists)), None) => {}
+                (Err(Error::Store(StoreError::Exists)), Some(name)) => {
+                    return Err(Error::PlanExists {
+                        name: name.to_owned(),
+                    });
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    /// Removes a plan that could not be begun, with everything made for it.
+    fn abandon(&mut self, plan: &Plan) -> Result<()> {
+        self.cleanup(plan)?;
+        Ok(self.store.forget_plan(plan.id)?)
+    }
+}

@@ -1,0 +1,247 @@
+//! Which real things there are, and which must not be touched.
+
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+
+use super::Manager;
+use crate::error::{Error, Result};
+use crate::fs::private;
+use crate::model::text::{Location, escape};
+use crate::model::{ResourceId, ResourceType, plan, resource};
+use crate::store::{Resource, StoreError};
+use crate::strategy::registry::AUTO;
+
+/// A resource to be added.
+pub struct NewResource<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its type.
+    pub kind: &'a str,
+    /// Where it is.
+    pub at: &'a Path,
+    /// The resource it lies in.
+    pub parent: Option<&'a str>,
+    /// The strategy it asks for; the default one if none.
+    pub strategy: Option<&'a str>,
+    /// Take the root of the file system, which is refused otherwise.
+    pub allow_root: bool,
+}
+
+/// The type of this name.
+pub(super) fn kind_named(name: &str) -> Result<ResourceType> {
+    ResourceType::named(name).ok_or_else(|| Error::UnknownType {
+        name: escape(name.as_bytes()),
+        known: resource::ALL.iter().map(|kind| kind.name).collect(),
+    })
+}
+
+pub(super) fn check_name(name: &str) -> Result<()> {
+    match plan::is_name(name) {
+        true => Ok(()),
+        false => Err(Error::InvalidName {
+            name: escape(name.as_bytes()),
+        }),
+    }
+}
+
+impl Manager {
+    /// Every resource, oldest first.
+    pub fn resources(&self) -> Result<Vec<Resource>> {
+        Ok(self.store.resources()?)
+    }
+
+    /// The resource of this name.
+    pub fn resource(&self, name: &str) -> Result<Resource> {
+        let resources = self.store.resources()?;
+        let known = resources
+            .iter()
+            .map(|resource| resource.name.clone())
+            .collect();
+        let found = resources.into_iter().find(|resource| resource.name == name);
+        found.ok_or_else(|| Error::UnknownResource {
+            name: escape(name.as_bytes()),
+            known,
+        })
+    }
+
+    /// Adds a resource.
+    pub fn add_resource(&self, new: &NewResource<'_>) -> Result<Resource> {
+        check_name(new.name)?;
+        let kind = kind_named(new.kind)?;
+        let strategy = new.strategy.unwrap_or(AUTO);
+        self.registry().check(strategy, kind)?;
+        if let Some(parent) = new.parent {
+            self.resource(parent)?;
+        }
+        let at = self.take_location(new.at, new.allow_root)?;
+        let resource = Resource {
+            id: ResourceId::new(&*self.options.origin),
+            name: new.name.to_owned(),
+            kind: kind.name.to_owned(),
+            at,
+            parent: new.parent.map(str::to_owned),
+            strategy: strategy.to_owned(),
+            created_at: self.options.origin.now(),
+        };
+        self.record("resource add", None, new.name, || {
+            match self.store.add_resource(&resource) {
+                Err(StoreError::Exists) => Err(self.taken(&resource)?),
+                answer => Ok(answer?),
+            }
+        })?;
+        Ok(resource)
+    }
+
+    fn taken(&self, wanted: &Resource) -> Result<Error> {
+        let resources = self.store.resources()?;
+        let other = resources
+            .into_iter()
+            .find(|other| other.name == wanted.name || other.at == wanted.at);
+        Ok(match other {
+            Some(other) => Error::ResourceExists {
+                name: other.name,
+                at: other.at,
+            },
+            None => StoreError::Exists.into(),
+        })
+    }
+
+    /// Forgets a resource that no open plan uses. The real thing stays as it is.
+    pub fn remove_resource(&self, name: &str) -> Result<Resource> {
+        let resource = self.resource(name)?;
+        self.record("resource remove", None, name, || {
+            for plan in self.open_plans()? {
+                let uses = |view: &super::SandboxView| view.resource.id == resource.id;
+                if self.live_sandboxes(&plan)?.iter().any(uses) {
+                    return Err(Error::ResourceInUse {
+                        name: resource.name.clone(),
+                        plan: plan.name,
+                    });
+                }
+            }
+            Ok(self.store.remove_resource(resource.id)?)
+        })?;
+        Ok(resource)
+    }
+
+    /// The resource that a person means: by its name, else by its path.
+    pub fn find_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
+        let resources = self.store.resources()?;
+        let named = |resource: &&Resource| typed == resource.name.as_str();
+        let path = private::canonical(&directory.join(typed)).ok();
+        let located = |resource: &&Resource| path.as_deref() == Some(resource.at.as_path());
+        let found = resources
+            .iter()
+            .find(named)
+            .or_else(|| resources.iter().find(located));
+        match found {
+            Some(resource) => Ok(resource.clone()),
+            None => Err(Error::UnknownResource {
+                name: escape(typed.as_encoded_bytes()),
+                known: resources
+                    .into_iter()
+                    .map(|resource| resource.name)
+                    .collect(),
+            }),
+        }
+    }
+
+    /// The same; a directory that is no resource yet becomes one, named after it.
+    pub fn take_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
+        let path = directory.join(typed);
+        match self.find_resource(typed, directory) {
+            Err(error @ Error::UnknownResource { .. }) => {
+                // What has a slash can only be a path, so say what is wrong with the path.
+                let is_path = typed.is_empty() || typed.as_encoded_bytes().contains(&b'/');
+                if !is_path && private::canonical(&path).is_err() {
+                    return Err(error);
+                }
+            }
+            answer => return answer,
+        }
+        let path = if typed.is_empty() {
+            PathBuf::new()
+        } else {
+            path
+        };
+        let at = self.take_location(&path, false)?;
+        let resources = self.store.resources()?;
+        let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
+        self.add_resource(&NewResource {
+            name: &name,
+            kind: resource::FS_DIRECTORY.name,
+            at: at.as_path(),
+            parent: None,
+            strategy: None,
+            allow_root: false,
+        })
+    }
+
+    /// The one path of a directory that may be a resource. Too large a target is refused: nobody
+    /// means the whole machine or a whole home by it.
+    fn take_location(&self, typed: &Path, allow_root: bool) -> Result<Location> {
+        let refuse = |why| {
+            Err(Error::Forbidden {
+                at: Location::from(typed),
+                why,
+            })
+        };
+        if typed.as_os_str().is_empty() {
+            return refuse("the path is empty");
+        }
+        if typed.components().next_back() == Some(Component::ParentDir) {
+            return refuse(
+                "a path that ends in '..' is too easily another one than meant; name the directory",
+            );
+        }
+        let at = private::canonical(typed)?;
+        if at == Path::new("/") && !allow_root {
+            return refuse("it is the whole machine");
+        }
+        let user_home = self.options.user_home.as_deref();
+        if let Some(home) = user_home.and_then(|home| private::canonical(home).ok()) {
+            if home == at {
+                return refuse("it is your whole home directory");
+            }
+            if home.starts_with(&at) && !allow_root {
+                return refuse("your home directory is in it");
+            }
+        }
+        if self.home().starts_with(&at) && !allow_root {
+            return refuse("Escrow's own state is in it");
+        }
+        if at.starts_with(self.home()) {
+            return refuse("it is part of Escrow's own state");
+        }
+        Ok(Location::from(at))
+    }
+}
+
+/// A free name made from the last part of a location.
+pub(super) fn free_name(at: &Location, taken: impl Fn(&str) -> bool) -> String {
+    let last = at.as_path().file_name().unwrap_or_default();
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let name: String = last
+        .as_encoded_bytes()
+        .iter()
+        .map(|byte| if plain(byte) { char::from(*byte) } else { '-' })
+        .skip_while(|c| !c.is_ascii_alphanumeric())
+        .take(48)
+        .collect();
+    let name = if name.is_empty() {
+        "dir".to_owned()
+    } else {
+        name
+    };
+    if !taken(&name) {
+        return name;
+    }
+    let mut number = 2;
+    loop {
+        let numbered = format!("{name}-{number}");
+        if !taken(&numbered) {
+            return numbered;
+        }
+        number += 1;
+    }
+}

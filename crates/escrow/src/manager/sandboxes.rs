@@ -1,0 +1,270 @@
+//! Sandboxes: made once for a plan and a resource, cleaned up for good.
+
+use super::resources::kind_named;
+use super::{Manager, chain};
+use crate::error::{Error, Result};
+use crate::event::Observer;
+use crate::fs::private;
+use crate::fs::{Dir, remove};
+use crate::model::text::Location;
+use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
+use crate::store::{Plan, Resource, Sandbox, StoreError};
+use crate::strategy::CreateRequest;
+use crate::strategy::registry::AUTO;
+
+/// A sandbox and what it is a sandbox of.
+#[derive(Debug, Clone)]
+pub struct SandboxView {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Its resource.
+    pub resource: Resource,
+}
+
+/// The answer to a wish for a sandbox.
+#[derive(Debug)]
+pub struct Made {
+    /// The sandbox.
+    pub view: SandboxView,
+    /// Whether it was made now; otherwise it was there (rule P4).
+    pub created: bool,
+}
+
+/// What a cleanup removed.
+#[derive(Debug)]
+pub struct Cleaned {
+    /// The resource whose sandbox it was.
+    pub resource: String,
+    /// The area that is gone.
+    pub area: Location,
+}
+
+impl Manager {
+    /// Every sandbox of a plan, those that were cleaned up among them.
+    pub(super) fn all_sandboxes(&self, plan: &Plan) -> Result<Vec<SandboxView>> {
+        let mut views = Vec::new();
+        for sandbox in self.store.sandboxes(Some(plan.id))? {
+            let id = sandbox.reference.resource_id;
+            let resource = self
+                .store
+                .resource(id)?
+                .ok_or_else(|| Error::UnknownResource {
+                    name: id.to_string(),
+                    known: Vec::new(),
+                })?;
+            views.push(SandboxView { sandbox, resource });
+        }
+        Ok(views)
+    }
+
+    /// The sandboxes of a plan that are still there.
+    pub(super) fn live_sandboxes(&self, plan: &Plan) -> Result<Vec<SandboxView>> {
+        let mut views = self.all_sandboxes(plan)?;
+        views.retain(|view| view.sandbox.state != SandboxState::CleanedUp);
+        Ok(views)
+    }
+
+    /// The strategy a new sandbox asks for: what was typed, else what the resource says, else the
+    /// general setting.
+    pub(super) fn check_strategy<'a>(
+        &'a self,
+        resource: &'a Resource,
+        typed: Option<&'a str>,
+    ) -> Result<&'a str> {
+        let wanted = match (typed, resource.strategy.as_str()) {
+            (Some(typed), _) => typed,
+            (None, AUTO) => self.options.strategy.as_str(),
+            (None, named) => named,
+        };
+        self.registry().check(wanted, kind_named(&resource.kind)?)?;
+        Ok(wanted)
+    }
+
+    /// The plan's sandbox of a resource, made if it is not there.
+    pub fn create_sandbox(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Made> {
+        if plan.state != PlanState::Open {
+            return Err(Error::PlanOver {
+                plan: plan.name.clone(),
+            });
+        }
+        self.check_strategy(resource, strategy)?;
+        self.make_sandbox(plan, resource, strategy, observer)
+    }
+
+    pub(super) fn make_sandbox(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Made> {
+        let _lock = self.lock(plan, false)?;
+        let there = self.live_sandboxes(plan)?;
+        let found = there
+            .into_iter()
+            .find(|view| view.resource.id == resource.id);
+        let mut unfinished = None;
+        if let Some(view) = found {
+            if view.sandbox.state != SandboxState::Pending {
+                return Ok(Made {
+                    view,
+                    created: false,
+                });
+            }
+            // Its maker died: we hold the lock that it held. Begin anew in its area.
+            unfinished = Some(view.sandbox);
+        }
+        self.record("create", Some(plan.id), &resource.name, || {
+            if let Some(old) = unfinished {
+                remove_area(&old)?;
+                self.store.forget_sandbox(old.id)?;
+            }
+            let wanted = self.check_strategy(resource, strategy)?;
+            let sandbox = self.make_new(plan, resource, wanted, observer)?;
+            let resource = resource.clone();
+            Ok(Made {
+                view: SandboxView { sandbox, resource },
+                created: true,
+            })
+        })
+    }
+
+    fn make_new(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        wanted: &str,
+        observer: &dyn Observer,
+    ) -> Result<Sandbox> {
+        let id = SandboxId::new(&*self.options.origin);
+        let place = private::place(&self.areas, resource.at.as_path())?;
+        let name = format!("{}{id}", place.prefix);
+        let mut sandbox = Sandbox {
+            id,
+            reference: SandboxRef {
+                plan_id: plan.id,
+                resource_id: resource.id,
+                strategy: wanted.to_owned(),
+                metadata: serde_json::Value::Null,
+            },
+            requested: wanted.to_owned(),
+            state: SandboxState::Pending,
+            area: Location::from(place.parent.join(&name)),
+            message: String::new(),
+            warnings: Vec::new(),
+            created_at: self.options.origin.now(),
+        };
+        // Recorded before it exists: whatever dies from here on, someone knows where to sweep.
+        match self.store.put_sandbox(&sandbox) {
+            Err(StoreError::Exists) => {
+                return Err(Error::Busy {
+                    plan: plan.name.clone(),
+                    owner: None,
+                });
+            }
+            answer => answer?,
+        }
+        let made = self.fill(&mut sandbox, resource, wanted, observer);
+        if let Err(error) = made {
+            // Nothing of it stays. Should even that fail, the record stays as pending and
+            // `cleanup` finds it; the first error is the one to tell.
+            return match remove_area(&sandbox).and_then(|()| Ok(self.store.forget_sandbox(id)?)) {
+                Ok(()) | Err(_) => Err(error),
+            };
+        }
+        Ok(sandbox)
+    }
+
+    fn fill(
+        &self,
+        sandbox: &mut Sandbox,
+        resource: &Resource,
+        wanted: &str,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        let area = sandbox.area.as_path();
+        let parent = Dir::open(area.parent().unwrap_or(area))?;
+        let name = area.file_name().unwrap_or_default();
+        parent.make_dir(name.as_encoded_bytes(), 0o700)?;
+        parent.sync()?;
+        let kind = kind_named(&resource.kind)?;
+        let original = resource.at.as_path();
+        let choice = self.registry().choose(wanted, kind, original, area)?;
+        let created = choice.strategy.create(&CreateRequest {
+            plan_id: sandbox.reference.plan_id,
+            resource_id: sandbox.reference.resource_id,
+            original,
+            area,
+            observer,
+        })?;
+        sandbox.state = sandbox.state.go(SandboxState::Created)?;
+        sandbox.reference = created.sandbox;
+        sandbox.message = match choice.instead {
+            Some(instead) => format!("{instead}; instead: {}", created.message),
+            None => created.message,
+        };
+        sandbox.warnings = created.warnings;
+        Ok(self.store.put_sandbox(sandbox)?)
+    }
+
+    /// Removes everything the plan has on disk; legal in every state, and again. One that cannot
+    /// be removed does not stop the others.
+    pub fn cleanup(&self, plan: &Plan) -> Result<Vec<Cleaned>> {
+        let lock = self.lock(plan, false)?;
+        let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
+            let views = self.live_sandboxes(plan)?;
+            let (mut cleaned, mut failed) = (Vec::new(), Vec::new());
+            for view in &views {
+                match self.clean_one(&view.sandbox) {
+                    Ok(()) => cleaned.push(Cleaned {
+                        resource: view.resource.name.clone(),
+                        area: view.sandbox.area.clone(),
+                    }),
+                    Err(error) => failed.push((view.resource.name.clone(), chain(&error))),
+                }
+            }
+            if !failed.is_empty() {
+                return Err(Error::Partly {
+                    plan: plan.name.clone(),
+                    done: "removed",
+                    all: views.len(),
+                    failed,
+                });
+            }
+            self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
+            Ok(cleaned)
+        })?;
+        lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
+        Ok(cleaned)
+    }
+
+    fn clean_one(&self, sandbox: &Sandbox) -> Result<()> {
+        // A pending one was never finished, so its strategy knows nothing of it.
+        if sandbox.state != SandboxState::Pending {
+            let strategy = self.registry().get(&sandbox.reference.strategy)?;
+            strategy.cleanup(&sandbox.reference)?;
+        }
+        remove_area(sandbox)?;
+        let state = sandbox.state.go(SandboxState::CleanedUp)?;
+        Ok(self.store.set_sandbox_state(sandbox.id, state)?)
+    }
+}
+
+/// Removes the area of a sandbox; done already if it is not there.
+fn remove_area(sandbox: &Sandbox) -> Result<()> {
+    let area = sandbox.area.as_path();
+    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        return Ok(());
+    };
+    match Dir::open(parent) {
+        // The directory the area lay in is gone, and the area with it.
+        Err(error) if error.is_absent() => Ok(()),
+        parent => Ok(remove::remove(&parent?, name.as_encoded_bytes())?),
+    }
+}

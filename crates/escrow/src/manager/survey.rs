@@ -1,0 +1,110 @@
+//! What there is and what works here, without changing anything.
+
+use std::path::Path;
+
+use super::resources::kind_named;
+use super::{Manager, PlanView};
+use crate::error::Result;
+use crate::fs::{Dir, private::Place};
+use crate::fs::{Resolver, private, remove};
+use crate::model::text::Location;
+use crate::model::{PlanState, SandboxId, resource};
+use crate::store::Operation;
+use crate::strategy::registry::AUTO;
+use crate::strategy::{Capabilities, Probe};
+
+/// An operation that has not ended.
+#[derive(Debug)]
+pub struct Running {
+    /// What it is.
+    pub operation: Operation,
+    /// Whether its process still runs; otherwise it was interrupted.
+    pub alive: bool,
+}
+
+/// What there is at this moment.
+#[derive(Debug)]
+pub struct Status {
+    /// The plans that are not over, newest first.
+    pub plans: Vec<PlanView>,
+    /// What has not ended.
+    pub running: Vec<Running>,
+}
+
+/// What is said of one strategy for one directory.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it works there, and why.
+    pub probe: Probe,
+    /// What it promises.
+    pub capabilities: Capabilities,
+}
+
+/// What works for one directory on this machine.
+#[derive(Debug)]
+pub struct Doctor {
+    /// The directory.
+    pub at: Location,
+    /// Where the area of a sandbox would be made.
+    pub area: Location,
+    /// Why there.
+    pub area_reason: &'static str,
+    /// How paths are confined.
+    pub resolver: Resolver,
+    /// What `auto` takes.
+    pub auto: &'static str,
+    /// Every strategy for a directory.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Manager {
+    /// What there is at this moment.
+    pub fn status(&self) -> Result<Status> {
+        let mut plans = self.plans()?;
+        plans.retain(|view| view.plan.state == PlanState::Open);
+        let mut running = Vec::new();
+        for operation in self.store.running()? {
+            let alive = operation.owner.is_alive()?;
+            running.push(Running { operation, alive });
+        }
+        Ok(Status { plans, running })
+    }
+
+    /// What works for `directory` here. Strategies are tried for real, in an area of their own
+    /// that is gone afterwards.
+    pub fn doctor(&self, directory: &Path) -> Result<Doctor> {
+        let at = private::canonical(directory)?;
+        let Place {
+            parent,
+            prefix,
+            why,
+        } = private::place(&self.areas, &at)?;
+        let name = format!("{prefix}probe-{}", SandboxId::new(&*self.options.origin));
+        let holder = Dir::open(&parent)?;
+        holder.make_dir(name.as_bytes(), 0o700)?;
+        let area = parent.join(&name);
+        let verdicts = self.verdicts(&at, &area);
+        let kind = kind_named(resource::FS_DIRECTORY.name)?;
+        let auto = self.registry().choose(AUTO, kind, &at, &area);
+        remove::remove(&holder, name.as_bytes())?;
+        Ok(Doctor {
+            at: Location::from(at),
+            area: Location::from(parent),
+            area_reason: why,
+            resolver: Resolver::here(),
+            auto: auto?.strategy.name(),
+            verdicts,
+        })
+    }
+
+    fn verdicts(&self, at: &Path, area: &Path) -> Vec<Verdict> {
+        let verdict = |strategy: &std::sync::Arc<dyn crate::strategy::Strategy>| Verdict {
+            name: strategy.name(),
+            probe: self.registry().probe(strategy, at, area),
+            capabilities: strategy.capabilities(),
+        };
+        self.registry().all().iter().map(verdict).collect()
+    }
+}

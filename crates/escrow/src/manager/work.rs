@@ -1,0 +1,246 @@
+//! Work inside a plan's sandboxes: read, write, compare, discard.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use super::{Manager, SandboxView, chain};
+use crate::diff::Contents;
+use crate::error::{Error, Result};
+use crate::event::Observer;
+use crate::fs::Dir;
+use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxState};
+use crate::store::{Plan, Resource};
+use crate::strategy::{Access, StrategyError};
+
+/// What one sandbox changed.
+#[derive(Debug)]
+pub struct ResourceDiff {
+    /// The sandbox.
+    pub view: SandboxView,
+    /// The changes.
+    pub diff: DiffView,
+}
+
+/// How discarding went for one sandbox.
+#[derive(Debug)]
+pub struct Discarded {
+    /// The resource.
+    pub resource: String,
+    /// Whether its changes are gone.
+    pub discarded: bool,
+    /// Why not, or what was done.
+    pub message: String,
+}
+
+/// How discarding went for a plan.
+#[derive(Debug)]
+pub struct RollbackReport {
+    /// One entry for each sandbox.
+    pub resources: Vec<Discarded>,
+}
+
+impl Manager {
+    /// The plan's sandbox of a resource, if it can be read.
+    fn sandbox_of(&self, plan: &Plan, resource: &Resource) -> Result<SandboxView> {
+        let views = self.live_sandboxes(plan)?;
+        let known = views
+            .iter()
+            .map(|view| view.resource.name.clone())
+            .collect();
+        let Some(view) = views
+            .into_iter()
+            .find(|view| view.resource.id == resource.id)
+        else {
+            return Err(Error::NoSandbox {
+                plan: plan.name.clone(),
+                resource: resource.name.clone(),
+                known,
+            });
+        };
+        check_readable(plan, &view)?;
+        Ok(view)
+    }
+
+    /// Moves a sandbox to `active`, because something may be written in it from now on.
+    fn activate(&self, view: &SandboxView) -> Result<()> {
+        let next = view.sandbox.state.go(SandboxState::Active);
+        let next = next.map_err(|_| Error::NotUsable {
+            resource: view.resource.name.clone(),
+            state: view.sandbox.state,
+        })?;
+        if next != view.sandbox.state {
+            self.store.set_sandbox_state(view.sandbox.id, next)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a file of a sandbox. Reading changes nothing, not even the sandbox's state.
+    pub fn read(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        path: &ResourcePath,
+    ) -> Result<Box<dyn Read + Send>> {
+        let _lock = self.lock(plan, true)?;
+        let view = self.sandbox_of(plan, resource)?;
+        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+        Ok(strategy.read(&view.sandbox.reference, path)?)
+    }
+
+    /// Puts a file into a sandbox.
+    pub fn write(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        path: &ResourcePath,
+        content: &mut dyn Read,
+    ) -> Result<ChangeKind> {
+        let _lock = self.lock(plan, false)?;
+        let view = self.sandbox_of(plan, resource)?;
+        let target = format!("{}:{path}", resource.name);
+        self.record("write", Some(plan.id), &target, || {
+            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+            self.activate(&view)?;
+            Ok(strategy.write(&view.sandbox.reference, path, content)?)
+        })
+    }
+
+    /// How native tools reach a sandbox. They may write, so it becomes active.
+    pub fn access(&self, plan: &Plan, resource: &Resource) -> Result<Access> {
+        let _lock = self.lock(plan, false)?;
+        let view = self.sandbox_of(plan, resource)?;
+        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+        let access = strategy.access(&view.sandbox.reference)?;
+        self.activate(&view)?;
+        Ok(access)
+    }
+
+    /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.
+    pub fn path_of(&self, view: &SandboxView) -> Result<Option<PathBuf>> {
+        let reference = &view.sandbox.reference;
+        let strategy = self.registry().get(&reference.strategy)?;
+        if !strategy.capabilities().gives_path || !view.sandbox.state.is_readable() {
+            return Ok(None);
+        }
+        // One whose original or area is gone has no path either; using it will say why.
+        Ok(strategy
+            .access(reference)
+            .ok()
+            .map(|Access::Directory(path)| path))
+    }
+
+    /// What every sandbox of the plan changed, or that of one resource.
+    pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<Vec<ResourceDiff>> {
+        let _lock = self.lock(plan, true)?;
+        let views = match only {
+            Some(resource) => vec![self.sandbox_of(plan, resource)?],
+            None => self.live_sandboxes(plan)?,
+        };
+        let mut diffs = Vec::new();
+        for view in views {
+            check_readable(plan, &view)?;
+            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+            let diff = strategy.diff(&view.sandbox.reference)?;
+            diffs.push(ResourceDiff { view, diff });
+        }
+        Ok(diffs)
+    }
+
+    /// Where the bytes of a diff come from.
+    pub fn contents<'a>(&'a self, view: &'a SandboxView) -> Result<impl Contents + 'a> {
+        Ok(BothSides {
+            manager: self,
+            view,
+            original: Dir::open(view.resource.at.as_path())?,
+        })
+    }
+
+    /// Discards the changes of every sandbox of the plan. One that fails does not stop the
+    /// others; the report says of each what was done, and never more.
+    pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<RollbackReport> {
+        let _lock = self.lock(plan, false)?;
+        self.record("rollback", Some(plan.id), &plan.name, || {
+            let views = self.live_sandboxes(plan)?;
+            let mut resources = Vec::new();
+            for view in &views {
+                let discarded = match self.discard(plan, view, observer) {
+                    Ok(()) => Discarded {
+                        resource: view.resource.name.clone(),
+                        discarded: true,
+                        message: "its changes were discarded".to_owned(),
+                    },
+                    Err(error) => Discarded {
+                        resource: view.resource.name.clone(),
+                        discarded: false,
+                        message: chain(&error),
+                    },
+                };
+                resources.push(discarded);
+            }
+            let failed: Vec<(String, String)> = resources
+                .iter()
+                .filter(|one| !one.discarded)
+                .map(|one| (one.resource.clone(), one.message.clone()))
+                .collect();
+            match failed.is_empty() {
+                true => Ok(RollbackReport { resources }),
+                false => Err(Error::Partly {
+                    plan: plan.name.clone(),
+                    done: "rolled back",
+                    all: views.len(),
+                    failed,
+                }),
+            }
+        })
+    }
+
+    fn discard(&self, plan: &Plan, view: &SandboxView, observer: &dyn Observer) -> Result<()> {
+        check_readable(plan, view)?;
+        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+        let next = view.sandbox.state.go(SandboxState::RolledBack)?;
+        let done = strategy.rollback(&view.sandbox.reference, observer);
+        let state = match &done {
+            Ok(()) => next,
+            // Refused before anything was touched.
+            Err(StrategyError::Unsupported { .. }) => view.sandbox.state,
+            Err(_) => view.sandbox.state.go(SandboxState::Errored)?,
+        };
+        if state != view.sandbox.state {
+            self.store.set_sandbox_state(view.sandbox.id, state)?;
+        }
+        Ok(done?)
+    }
+}
+
+fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
+    match view.sandbox.state {
+        SandboxState::Pending => Err(Error::Unfinished {
+            plan: plan.name.clone(),
+            resource: view.resource.name.clone(),
+        }),
+        state if state.is_readable() => Ok(()),
+        state => Err(Error::NotUsable {
+            resource: view.resource.name.clone(),
+            state,
+        }),
+    }
+}
+
+struct BothSides<'a> {
+    manager: &'a Manager,
+    view: &'a SandboxView,
+    original: Dir,
+}
+
+impl Contents for BothSides<'_> {
+    fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let (file, _) = self.original.file_path(path)?;
+        Ok(Box::new(file))
+    }
+
+    fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let reference = &self.view.sandbox.reference;
+        let strategy = self.manager.registry().get(&reference.strategy)?;
+        Ok(strategy.read(reference, path)?)
+    }
+}

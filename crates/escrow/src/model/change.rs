@@ -1,0 +1,184 @@
+//! What a diff is made of: one [`Change`] for each path that differs, nothing else.
+
+use serde::Serialize;
+
+use super::path::ResourcePath;
+use super::text::Location;
+
+/// What stands at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix socket.
+    Socket,
+    /// A character or block device.
+    Device,
+}
+
+impl EntryKind {
+    /// The word people use for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symbolic link",
+            Self::Fifo => "named pipe",
+            Self::Socket => "socket",
+            Self::Device => "device",
+        }
+    }
+}
+
+/// How a path differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// It is new in the sandbox.
+    Added,
+    /// Its content, or a link's target, differs.
+    Modified,
+    /// The sandbox removed it.
+    Deleted,
+    /// It is another kind of thing now.
+    TypeChanged,
+    /// Only its mode, owner or extended attributes differ.
+    ModeChanged,
+}
+
+impl ChangeKind {
+    /// The letter of a name-status listing.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Added => 'A',
+            Self::Modified => 'M',
+            Self::Deleted => 'D',
+            Self::TypeChanged => 'T',
+            Self::ModeChanged => 'P',
+        }
+    }
+}
+
+/// One respect in which two versions of an entry differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Field {
+    /// A file's bytes.
+    Content,
+    /// Where a symbolic link points.
+    Target,
+    /// Permission, setuid, setgid and sticky bits.
+    Mode,
+    /// User or group.
+    Owner,
+    /// Extended attributes, access control lists among them.
+    Xattrs,
+}
+
+/// What is known of one version of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Facts {
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: EntryKind,
+    /// Bytes of a file, length of a link's target; 0 for others.
+    pub size: u64,
+    /// The twelve permission bits.
+    pub mode: u16,
+    /// Where a symbolic link points.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Location>,
+}
+
+/// One difference between sandbox and original.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Where.
+    pub path: ResourcePath,
+    /// How.
+    pub kind: ChangeKind,
+    /// In which respects, for [`ChangeKind::Modified`] and [`ChangeKind::ModeChanged`].
+    pub fields: Vec<Field>,
+    /// The original's version; `None` for what was added.
+    pub old: Option<Facts>,
+    /// The sandbox's version; `None` for what was deleted.
+    pub new: Option<Facts>,
+}
+
+impl Change {
+    /// A path that only the sandbox has.
+    pub fn added(path: ResourcePath, new: Facts) -> Self {
+        Self {
+            path,
+            kind: ChangeKind::Added,
+            fields: Vec::new(),
+            old: None,
+            new: Some(new),
+        }
+    }
+
+    /// A path that only the original has.
+    pub fn deleted(path: ResourcePath, old: Facts) -> Self {
+        Self {
+            path,
+            kind: ChangeKind::Deleted,
+            fields: Vec::new(),
+            old: Some(old),
+            new: None,
+        }
+    }
+
+    /// A path that both have; `None` where they do not differ.
+    pub fn between(
+        path: ResourcePath,
+        old: Facts,
+        new: Facts,
+        mut fields: Vec<Field>,
+    ) -> Option<Self> {
+        let kind = if old.kind != new.kind {
+            fields.clear();
+            ChangeKind::TypeChanged
+        } else if fields.contains(&Field::Content) || fields.contains(&Field::Target) {
+            ChangeKind::Modified
+        } else if fields.is_empty() {
+            return None;
+        } else {
+            ChangeKind::ModeChanged
+        };
+        fields.sort_unstable();
+        Some(Self {
+            path,
+            kind,
+            fields,
+            old: Some(old),
+            new: Some(new),
+        })
+    }
+}
+
+/// Everything in which one sandbox differs from its original, in the order of the paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DiffView {
+    /// The differences.
+    pub changes: Vec<Change>,
+}
+
+impl DiffView {
+    /// A view of these changes, sorted by path.
+    pub fn new(mut changes: Vec<Change>) -> Self {
+        changes.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        Self { changes }
+    }
+
+    /// Whether sandbox and original agree.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}

@@ -1,0 +1,51 @@
+//! A plan: a named set of sandboxes that are released together.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a plan stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PlanState {
+    /// Its sandboxes can be worked in.
+    Open,
+    /// Everything it had on disk was removed; only the record is left.
+    CleanedUp,
+}
+
+impl PlanState {
+    /// The word in the store, in JSON and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::CleanedUp => "cleaned_up",
+        }
+    }
+}
+
+impl fmt::Display for PlanState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for PlanState {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        [Self::Open, Self::CleanedUp]
+            .into_iter()
+            .find(|state| state.as_str() == word)
+            .ok_or_else(|| format!("no plan is ever '{word}'"))
+    }
+}
+
+/// Whether a text can name a plan or a resource: a letter or digit first, then letters, digits,
+/// `.`, `_` and `-`, at most 64 in all. So a name is never an option, a path or an escape code.
+pub fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric();
+    text.len() <= 64
+        && text.bytes().next().is_some_and(plain)
+        && text
+            .bytes()
+            .all(|byte| plain(byte) || b"._-".contains(&byte))
+}

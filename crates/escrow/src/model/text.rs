@@ -1,0 +1,157 @@
+//! Bytes as text that can be read safely and turned back exactly.
+//!
+//! Names are bytes: they may hold newlines, terminal codes, right-to-left marks or no UTF-8 at
+//! all. [`escape`] gives one line of harmless text; [`unescape`] gives the same bytes back.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Characters that change what a terminal shows without being visible themselves.
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The bytes as one line of text; what is not plain becomes `\xNN`, a backslash `\\`.
+pub fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c == '\\' {
+                text.push_str("\\\\");
+            } else if is_hostile(c) {
+                push_hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
+            } else {
+                text.push(c);
+            }
+        }
+        push_hex(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn push_hex(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        text.push_str(&format!("\\x{byte:02x}"));
+    }
+}
+
+/// Text for a terminal: tabs and line ends stay, everything that could fool a reader becomes
+/// `\\xNN`. For content that is shown, not for names: it does not come back.
+pub fn harmless(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if is_hostile(c) && !matches!(c, '\n' | '\t') {
+                push_hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
+            } else {
+                text.push(c);
+            }
+        }
+        push_hex(&mut text, chunk.invalid());
+    }
+    text
+}
+
+/// The bytes behind an escaped text; `None` where it was not made by [`escape`].
+pub fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            rest = after;
+        } else if let Some(after) = after.strip_prefix(b"\\") {
+            bytes.push(b'\\');
+            rest = after;
+        } else {
+            let digits = after.strip_prefix(b"x")?.get(..2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = &after[3..];
+        }
+    }
+    Some(bytes)
+}
+
+/// A path of the machine, shown escaped and stored so that it comes back byte for byte.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location(PathBuf);
+
+impl Location {
+    /// The path itself.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The path's bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_os_str().as_bytes()
+    }
+
+    /// A location from the bytes of its path.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(PathBuf::from(OsStr::from_bytes(bytes)))
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for Location {
+    fn from(path: P) -> Self {
+        Self(path.into())
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&escape(self.as_bytes()))
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{self}'")
+    }
+}
+
+impl Serialize for Location {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Location {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = unescape(&text).ok_or_else(|| serde::de::Error::custom("a broken escape"))?;
+        Ok(Self::from_bytes(&bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // rule F5
+    #[test]
+    fn any_bytes_come_back_and_none_can_fool_a_terminal() {
+        let every: Vec<u8> = (0..=255).collect();
+        let odd = "a\u{202e}b\\x41\n\u{1b}[2J ü".as_bytes();
+        for bytes in [every.as_slice(), odd, b"", b"plain name"] {
+            let text = escape(bytes);
+            assert!(!text.chars().any(is_hostile), "{text}");
+            assert_eq!(unescape(&text).as_deref(), Some(bytes));
+        }
+        assert_eq!(escape(b"plain name"), "plain name");
+    }
+
+    #[test]
+    fn a_broken_escape_is_not_guessed_at() {
+        for text in ["\\", "\\x", "\\x4", "\\q", "\\xzz"] {
+            assert_eq!(unescape(text), None, "{text}");
+        }
+    }
+}

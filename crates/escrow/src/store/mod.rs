@@ -1,0 +1,18 @@
+//! The state store: which plans, sandboxes and resources there are, and what was done to them.
+//!
+//! ```text
+//! $ESCROW_HOME/
+//!   state.db         everything in here; SQLite, WAL, synchronous=FULL
+//!   locks/<plan id>  held while a process works on a plan
+//!   sandboxes/<id>/  areas of sandboxes, private
+//! ```
+//!
+//! Several processes use one store at once: writers wait for each other for a bounded time. The
+//! schema moves forward by the files in `schema/`, one transaction each; a store of a newer
+//! version is refused.
+
+mod rows;
+mod sqlite;
+
+pub use rows::{Operation, Outcome, Plan, Resource, Sandbox};
+pub use sqlite::{Store, StoreError};

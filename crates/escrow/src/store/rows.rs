@@ -1,0 +1,108 @@
+//! What the store holds, as values.
+
+use jiff::Timestamp;
+
+use crate::fs::process::Owner;
+use crate::model::text::Location;
+use crate::model::{
+    OperationId, PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState,
+};
+
+/// A real thing that may be sandboxed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource {
+    /// Its id.
+    pub id: ResourceId,
+    /// Its name.
+    pub name: String,
+    /// Its type's name.
+    pub kind: String,
+    /// Where it is.
+    pub at: Location,
+    /// The name of the resource it lies in, if it was told.
+    pub parent: Option<String>,
+    /// The strategy it asks for; `auto` if none.
+    pub strategy: String,
+    /// When it was added.
+    pub created_at: Timestamp,
+}
+
+/// A named set of sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Its id.
+    pub id: PlanId,
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub state: PlanState,
+    /// The directory it was made in.
+    pub directory: Location,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// One plan's private version of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// What refers to it; without metadata while it is pending.
+    pub reference: SandboxRef,
+    /// The strategy that was asked for.
+    pub requested: String,
+    /// Where it stands.
+    pub state: SandboxState,
+    /// Its private directory.
+    pub area: Location,
+    /// How it was made.
+    pub message: String,
+    /// What is not in it, or not as in the original.
+    pub warnings: Vec<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has not ended; its owner may be dead.
+    Running,
+    /// It did what it was asked.
+    Done,
+    /// It failed.
+    Failed,
+    /// Its process died in the middle.
+    Interrupted,
+}
+
+impl Outcome {
+    /// The word in the store, in JSON and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// Something that is being done or was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation {
+    /// Its id.
+    pub id: OperationId,
+    /// Who.
+    pub principal: String,
+    /// What.
+    pub action: String,
+    /// On which plan.
+    pub plan_id: Option<PlanId>,
+    /// On what in it.
+    pub target: String,
+    /// By which process.
+    pub owner: Owner,
+    /// Since when.
+    pub started_at: Timestamp,
+}

@@ -1,0 +1,467 @@
+//! The store in SQLite.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rusqlite::types::Type;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, params};
+
+use super::rows::{Operation, Outcome, Plan, Resource, Sandbox};
+use crate::fs::process::Owner;
+use crate::model::text::Location;
+use crate::model::{
+    OperationId, PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState,
+};
+
+/// The steps from an empty store to the present one; step n makes version n + 1.
+const MIGRATIONS: &[&str] = &[include_str!("schema/0001.sql")];
+
+/// Tells our files from anyone else's SQLite databases ("escr").
+const APPLICATION_ID: i32 = 0x6573_6372;
+
+/// How long a writer waits for another one.
+const BUSY: Duration = Duration::from_secs(20);
+
+/// Why the store did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A newer Escrow wrote it.
+    #[error(
+        "the state in '{path}' was written by a newer version of Escrow ({found}; this one knows {known})"
+    )]
+    Newer {
+        /// The database.
+        path: Location,
+        /// Its version.
+        found: i64,
+        /// The newest version known here.
+        known: i64,
+    },
+    /// It is a database, but not ours.
+    #[error("'{path}' is not a state store of Escrow")]
+    Foreign {
+        /// The database.
+        path: Location,
+    },
+    /// Another process held it for too long.
+    #[error("the state in '{path}' is in use by another process")]
+    Busy {
+        /// The database.
+        path: Location,
+    },
+    /// A name, or a sandbox of this plan and resource, exists already.
+    #[error("it exists already")]
+    Exists,
+    /// SQLite failed.
+    #[error("the state in '{path}' cannot be read or written")]
+    Sqlite {
+        /// The database.
+        path: Location,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+/// An open state store.
+pub struct Store {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Store {
+    /// Opens the store at `path`, an existing file, and brings it to the present version.
+    pub fn open(path: &Path) -> Result<Self> {
+        let fail = |source| failed(path, source);
+        let connection = Connection::open(path).map_err(fail)?;
+        connection.busy_timeout(BUSY).map_err(fail)?;
+        let mut store = Self {
+            connection,
+            path: path.to_owned(),
+        };
+        store.configure()?;
+        store.migrate()?;
+        Ok(store)
+    }
+
+    fn configure(&self) -> Result<()> {
+        let start = Instant::now();
+        // The change to WAL does not wait for others by itself.
+        loop {
+            let wal = self.connection.pragma_update(None, "journal_mode", "WAL");
+            match wal.map_err(|source| failed(&self.path, source)) {
+                Err(StoreError::Busy { .. }) if start.elapsed() < BUSY => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                answer => break answer?,
+            }
+        }
+        self.run(|connection| {
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            connection.pragma_update(None, "foreign_keys", true)?;
+            connection.pragma_update(None, "trusted_schema", false)
+        })
+    }
+
+    fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        work(&self.connection).map_err(|source| failed(&self.path, source))
+    }
+
+    fn migrate(&mut self) -> Result<()> {
+        let version = |connection: &Connection| {
+            connection.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))
+        };
+        let known = MIGRATIONS.len() as i64;
+        if self.run(version)? == known {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        let fail = |source| failed(&path, source);
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(fail)?;
+        // Looked at again inside: another process may have just done it.
+        let found = version(&transaction).map_err(fail)?;
+        if found > known {
+            let path = Location::from(path.clone());
+            return Err(StoreError::Newer { path, found, known });
+        }
+        let application: i32 = transaction
+            .query_row("PRAGMA application_id", [], |row| row.get(0))
+            .map_err(fail)?;
+        let tables: i64 = transaction
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .map_err(fail)?;
+        if application != APPLICATION_ID && tables > 0 {
+            return Err(StoreError::Foreign {
+                path: Location::from(path.clone()),
+            });
+        }
+        for step in &MIGRATIONS[found as usize..] {
+            transaction.execute_batch(step).map_err(fail)?;
+        }
+        transaction
+            .pragma_update(None, "application_id", APPLICATION_ID)
+            .and_then(|()| transaction.pragma_update(None, "user_version", known))
+            .and_then(|()| transaction.commit())
+            .map_err(fail)
+    }
+
+    /// Adds a resource; its name and its location are free.
+    pub fn add_resource(&self, resource: &Resource) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![
+                    resource.id.to_string(),
+                    resource.name,
+                    resource.kind,
+                    resource.at.as_bytes(),
+                    resource.parent,
+                    resource.strategy,
+                    resource.created_at.to_string(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Every resource, oldest first.
+    pub fn resources(&self) -> Result<Vec<Resource>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT id, name, type, location, parent, strategy, created_at
+                 FROM resource WHERE removed = 0 ORDER BY seq",
+            )?;
+            query.query_map([], resource_row)?.collect()
+        })
+    }
+
+    /// One resource, also one that was removed since.
+    pub fn resource(&self, id: ResourceId) -> Result<Option<Resource>> {
+        self.run(|connection| {
+            connection
+                .query_row(
+                    "SELECT id, name, type, location, parent, strategy, created_at
+                     FROM resource WHERE id = ?1",
+                    [id.to_string()],
+                    resource_row,
+                )
+                .optional()
+        })
+    }
+
+    /// Forgets a resource; sandboxes that were made of it keep their record.
+    pub fn remove_resource(&self, id: ResourceId) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "UPDATE resource SET removed = 1 WHERE id = ?1",
+                [id.to_string()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Adds a plan; its name is free.
+    pub fn add_plan(&self, plan: &Plan) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "INSERT INTO plan (id, name, state, directory, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    plan.id.to_string(),
+                    plan.name,
+                    plan.state.as_str(),
+                    plan.directory.as_bytes(),
+                    plan.created_at.to_string(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Every plan, newest first.
+    pub fn plans(&self) -> Result<Vec<Plan>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT id, name, state, directory, created_at FROM plan ORDER BY seq DESC",
+            )?;
+            query
+                .query_map([], |row| {
+                    Ok(Plan {
+                        id: parsed(row, 0)?,
+                        name: row.get(1)?,
+                        state: parsed::<PlanState>(row, 2)?,
+                        directory: location(row, 3)?,
+                        created_at: parsed::<Timestamp>(row, 4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// Notes where a plan stands.
+    pub fn set_plan_state(&self, id: PlanId, state: PlanState) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "UPDATE plan SET state = ?2 WHERE id = ?1",
+                params![id.to_string(), state.as_str()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Removes every trace of a plan that came to nothing.
+    pub fn forget_plan(&mut self, id: PlanId) -> Result<()> {
+        let path = self.path.clone();
+        let forget = |connection: &mut Connection| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let id = id.to_string();
+            transaction.execute("DELETE FROM sandbox WHERE plan_id = ?1", [&id])?;
+            transaction.execute("DELETE FROM plan WHERE id = ?1", [&id])?;
+            transaction.commit()
+        };
+        forget(&mut self.connection).map_err(|source| failed(&path, source))
+    }
+
+    /// Adds a sandbox, or replaces the record of the same id.
+    pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
+        let warnings = serde_json::to_string(&sandbox.warnings).expect("texts are JSON");
+        self.run(|connection| {
+            connection.execute(
+                "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
+                                      metadata, message, warnings, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                 ON CONFLICT (id) DO UPDATE SET requested = ?4, strategy = ?5, state = ?6, area = ?7,
+                                                metadata = ?8, message = ?9, warnings = ?10",
+                params![
+                    sandbox.id.to_string(),
+                    sandbox.reference.plan_id.to_string(),
+                    sandbox.reference.resource_id.to_string(),
+                    sandbox.requested,
+                    sandbox.reference.strategy,
+                    sandbox.state.as_str(),
+                    sandbox.area.as_bytes(),
+                    sandbox.reference.metadata.to_string(),
+                    sandbox.message,
+                    warnings,
+                    sandbox.created_at.to_string(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Removes the record of a sandbox that came to nothing.
+    pub fn forget_sandbox(&self, id: SandboxId) -> Result<()> {
+        self.run(|connection| {
+            connection.execute("DELETE FROM sandbox WHERE id = ?1", [id.to_string()])?;
+            Ok(())
+        })
+    }
+
+    /// Notes where a sandbox stands.
+    pub fn set_sandbox_state(&self, id: SandboxId, state: SandboxState) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "UPDATE sandbox SET state = ?2 WHERE id = ?1",
+                params![id.to_string(), state.as_str()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The sandboxes of all plans, or of one, oldest first.
+    pub fn sandboxes(&self, plan: Option<PlanId>) -> Result<Vec<Sandbox>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT id, plan_id, resource_id, requested, strategy, state, area, metadata,
+                        message, warnings, created_at
+                 FROM sandbox WHERE ?1 IS NULL OR plan_id = ?1 ORDER BY seq",
+            )?;
+            query
+                .query_map([plan.map(|id| id.to_string())], sandbox_row)?
+                .collect()
+        })
+    }
+
+    /// Notes that an operation begins.
+    pub fn begin(&self, operation: &Operation) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "INSERT INTO operation (id, principal, action, plan_id, target, outcome, owner_pid,
+                                        owner_start, owner_boot, started_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                params![
+                    operation.id.to_string(),
+                    operation.principal,
+                    operation.action,
+                    operation.plan_id.map(|id| id.to_string()),
+                    operation.target,
+                    Outcome::Running.as_str(),
+                    operation.owner.pid,
+                    operation.owner.start.cast_signed(),
+                    operation.owner.boot,
+                    operation.started_at.to_string(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Notes how an operation ended.
+    pub fn end(
+        &self,
+        id: OperationId,
+        outcome: Outcome,
+        error: Option<&str>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "UPDATE operation SET outcome = ?2, error = ?3, finished_at = ?4 WHERE id = ?1",
+                params![id.to_string(), outcome.as_str(), error, at.to_string()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The operations that have not ended, oldest first. Their owners may be dead.
+    pub fn running(&self) -> Result<Vec<Operation>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT id, principal, action, plan_id, target, owner_pid, owner_start, owner_boot,
+                        started_at
+                 FROM operation WHERE outcome = 'running' ORDER BY seq",
+            )?;
+            query
+                .query_map([], |row| {
+                    let plan: Option<String> = row.get(3)?;
+                    Ok(Operation {
+                        id: parsed(row, 0)?,
+                        principal: row.get(1)?,
+                        action: row.get(2)?,
+                        plan_id: plan.map(|_| parsed(row, 3)).transpose()?,
+                        target: row.get(4)?,
+                        owner: Owner {
+                            pid: row.get(5)?,
+                            start: row.get::<_, i64>(6)?.cast_unsigned(),
+                            boot: row.get(7)?,
+                        },
+                        started_at: parsed::<Timestamp>(row, 8)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
+    Ok(Resource {
+        id: parsed(row, 0)?,
+        name: row.get(1)?,
+        kind: row.get(2)?,
+        at: location(row, 3)?,
+        parent: row.get(4)?,
+        strategy: row.get(5)?,
+        created_at: parsed::<Timestamp>(row, 6)?,
+    })
+}
+
+fn sandbox_row(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
+    Ok(Sandbox {
+        id: parsed(row, 0)?,
+        reference: SandboxRef {
+            plan_id: parsed(row, 1)?,
+            resource_id: parsed(row, 2)?,
+            strategy: row.get(4)?,
+            metadata: json(row, 7)?,
+        },
+        requested: row.get(3)?,
+        state: parsed::<SandboxState>(row, 5)?,
+        area: location(row, 6)?,
+        message: row.get(8)?,
+        warnings: json(row, 9)?,
+        created_at: parsed::<Timestamp>(row, 10)?,
+    })
+}
+
+fn location(row: &Row<'_>, column: usize) -> rusqlite::Result<Location> {
+    Ok(Location::from_bytes(row.get_ref(column)?.as_blob()?))
+}
+
+fn conversion(
+    column: usize,
+    error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
+}
+
+fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
+where
+    T: std::str::FromStr,
+    T::Err: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let text: String = row.get(column)?;
+    text.parse().map_err(|error| conversion(column, error))
+}
+
+fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    serde_json::from_str(&text).map_err(|error| conversion(column, error))
+}
+
+fn failed(path: &Path, source: rusqlite::Error) -> StoreError {
+    let path = Location::from(path);
+    match source.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path },
+        Some(ErrorCode::NotADatabase) => StoreError::Foreign { path },
+        Some(ErrorCode::ConstraintViolation) => StoreError::Exists,
+        _ => StoreError::Sqlite { path, source },
+    }
+}

@@ -1,0 +1,428 @@
+//! The promises themselves. Each is one function from a strategy and a case to a problem.
+
+use std::fmt::Debug;
+use std::io::{Cursor, Read};
+
+use super::super::{Access, CreateRequest, Strategy, StrategyError};
+use super::Case;
+use crate::event::Unobserved;
+use crate::model::{ChangeKind, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin};
+
+pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> Answer;
+type Answer = Result<(), String>;
+
+pub(super) const ALL: &[(&str, CheckFn)] = &[
+    ("its name and its promises do not change", steady),
+    ("a probe leaves nothing behind", probe),
+    ("create leaves the original alone", create),
+    ("create in the same area begins anew", create_again),
+    (
+        "a fresh sandbox shows the original, without a difference",
+        fresh,
+    ),
+    ("reading changes nothing", reading),
+    ("what cannot be read is refused", unreadable),
+    ("nothing leads out of the resource", ways_out),
+    ("what is written is read back", writing),
+    (
+        "the original is untouched by writing, or the strategy says so",
+        isolation,
+    ),
+    ("the diff lists what was written and nothing else", diff),
+    ("the same bytes written again are no change", same_bytes),
+    ("a write that breaks off changes nothing", broken_write),
+    (
+        "rollback discards everything, again and again, or says it cannot",
+        rollback,
+    ),
+    ("the reference is enough for another process", reference),
+    ("access keeps its word", access),
+    (
+        "another directory in the original's place is noticed",
+        replaced,
+    ),
+    (
+        "cleanup can be repeated and leaves the original alone",
+        cleanup,
+    ),
+];
+
+fn must<T, E: std::error::Error>(what: &str, answer: Result<T, E>) -> Result<T, String> {
+    answer.map_err(|error| {
+        let mut text = format!("{what}: {error}");
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    })
+}
+
+fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> Answer {
+    match found == wanted {
+        true => Ok(()),
+        false => Err(format!("{what}: {found:?}, wanted {wanted:?}")),
+    }
+}
+
+fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
+    let created = strategy.create(&CreateRequest {
+        plan_id: PlanId::new(&SystemOrigin),
+        resource_id: ResourceId::new(&SystemOrigin),
+        original: case.original(),
+        area: case.area(),
+        observer: &Unobserved,
+    });
+    Ok(must("create", created)?.sandbox)
+}
+
+fn content(
+    strategy: &dyn Strategy,
+    sandbox: &SandboxRef,
+    path: &ResourcePath,
+) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let mut file = must("read", strategy.read(sandbox, path))?;
+    must("read", file.read_to_end(&mut bytes))?;
+    Ok(bytes)
+}
+
+fn put(
+    strategy: &dyn Strategy,
+    sandbox: &SandboxRef,
+    path: &ResourcePath,
+    bytes: &[u8],
+) -> Result<ChangeKind, String> {
+    must(
+        "write",
+        strategy.write(sandbox, path, &mut Cursor::new(bytes)),
+    )
+}
+
+fn changes(
+    strategy: &dyn Strategy,
+    sandbox: &SandboxRef,
+) -> Result<Vec<(String, ChangeKind)>, String> {
+    let view = must("diff", strategy.diff(sandbox))?;
+    Ok(view
+        .changes
+        .iter()
+        .map(|change| (change.path.to_string(), change.kind))
+        .collect())
+}
+
+fn unchanged(case: &dyn Case, before: &str) -> Answer {
+    match case.fingerprint()? == before {
+        true => Ok(()),
+        false => Err("the original is not what it was".to_owned()),
+    }
+}
+
+fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> Answer {
+    equal("name", &strategy.name(), &strategy.name())?;
+    equal(
+        "capabilities",
+        &strategy.capabilities(),
+        &strategy.capabilities(),
+    )?;
+    match strategy.name().is_empty() {
+        true => Err("it has no name".to_owned()),
+        false => Ok(()),
+    }
+}
+
+fn probe(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let before = case.fingerprint()?;
+    let first = strategy.probe(case.original(), case.area());
+    equal(
+        "a second probe",
+        &strategy.probe(case.original(), case.area()),
+        &first,
+    )?;
+    if first.reason.is_empty() {
+        return Err("it gives no reason".to_owned());
+    }
+    let area = must("open the area", crate::fs::Dir::open(case.area()))?;
+    equal(
+        "entries left in the area",
+        &must("list", area.entries())?.len(),
+        &0,
+    )?;
+    unchanged(case, &before)
+}
+
+fn create(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let before = case.fingerprint()?;
+    let sandbox = made(strategy, case)?;
+    equal(
+        "strategy in the reference",
+        &sandbox.strategy.as_str(),
+        &strategy.name(),
+    )?;
+    unchanged(case, &before)
+}
+
+fn create_again(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let first = made(strategy, case)?;
+    if strategy.capabilities().isolates {
+        put(strategy, &first, &case.absent(), b"from the first")?;
+    }
+    let second = made(strategy, case)?;
+    equal("changes", &changes(strategy, &second)?, &Vec::new())
+}
+
+fn fresh(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    for (path, wanted) in case.contents()? {
+        if content(strategy, &sandbox, &path)? != wanted {
+            return Err(format!("'{path}' is another one than in the original"));
+        }
+    }
+    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
+}
+
+fn reading(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let before = case.fingerprint()?;
+    content(strategy, &sandbox, &case.known().0)?;
+    changes(strategy, &sandbox)?;
+    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
+    unchanged(case, &before)
+}
+
+fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    match strategy.read(&sandbox, &case.absent()) {
+        Err(StrategyError::NotThere { .. }) => {}
+        Err(other) => return Err(format!("what is not there is refused with: {other}")),
+        Ok(_) => return Err("what is not there can be read".to_owned()),
+    }
+    for path in case.obstacles() {
+        if strategy.read(&sandbox, &path).is_ok() {
+            return Err(format!("'{path}' can be read"));
+        }
+        if strategy
+            .write(&sandbox, &path, &mut Cursor::new(b"x"))
+            .is_ok()
+        {
+            return Err(format!("'{path}' can be written"));
+        }
+    }
+    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
+}
+
+fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let before = case.fingerprint()?;
+    for path in case.ways_out() {
+        if strategy.read(&sandbox, &path).is_ok() {
+            return Err(format!("'{path}' was read"));
+        }
+        if strategy
+            .write(&sandbox, &path, &mut Cursor::new(b"x"))
+            .is_ok()
+        {
+            return Err(format!("'{path}' was written"));
+        }
+    }
+    unchanged(case, &before)
+}
+
+fn writing(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let (known, absent) = (case.known().0, case.absent());
+    for (path, wanted) in [(&known, ChangeKind::Modified), (&absent, ChangeKind::Added)] {
+        equal("kind", &put(strategy, &sandbox, path, b"first\n")?, &wanted)?;
+        equal(
+            "content",
+            &content(strategy, &sandbox, path)?,
+            &b"first\n".to_vec(),
+        )?;
+        let again = put(strategy, &sandbox, path, b"second, longer\0\xff")?;
+        equal("kind of a second write", &again, &ChangeKind::Modified)?;
+        equal(
+            "content",
+            &content(strategy, &sandbox, path)?,
+            &b"second, longer\0\xff".to_vec(),
+        )?;
+        put(strategy, &sandbox, path, b"")?;
+        equal("content", &content(strategy, &sandbox, path)?, &Vec::new())?;
+    }
+    Ok(())
+}
+
+fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let before = case.fingerprint()?;
+    put(strategy, &sandbox, &case.known().0, b"changed")?;
+    put(strategy, &sandbox, &case.absent(), b"new")?;
+    let touched = case.fingerprint()? != before;
+    match (strategy.capabilities().isolates, touched) {
+        (true, true) => Err("it says that it isolates, and the original changed".to_owned()),
+        (false, false) => {
+            Err("it says that it does not isolate, and nothing was written".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn diff(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    if !strategy.capabilities().isolates {
+        // Sandbox and original are one thing.
+        let sandbox = made(strategy, case)?;
+        put(strategy, &sandbox, &case.known().0, b"changed")?;
+        return equal("changes", &changes(strategy, &sandbox)?, &Vec::new());
+    }
+    let sandbox = made(strategy, case)?;
+    put(
+        strategy,
+        &sandbox,
+        &case.known().0,
+        b"changed, and of another length",
+    )?;
+    put(strategy, &sandbox, &case.absent(), b"new")?;
+    let mut wanted = vec![(case.known().0.to_string(), ChangeKind::Modified)];
+    wanted.push((case.absent().to_string(), ChangeKind::Added));
+    for path in case.on_the_way() {
+        wanted.push((path.to_string(), ChangeKind::Added));
+    }
+    wanted.sort();
+    let mut found = changes(strategy, &sandbox)?;
+    found.sort();
+    equal("changes", &found, &wanted)
+}
+
+fn same_bytes(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let (path, bytes) = case.known();
+    put(strategy, &sandbox, &path, b"something else")?;
+    put(strategy, &sandbox, &path, &bytes)?;
+    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
+    // Of the same length: neither size nor time gives it away.
+    let other: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
+    put(strategy, &sandbox, &path, &other)?;
+    let wanted = match strategy.capabilities().isolates {
+        true => vec![(path.to_string(), ChangeKind::Modified)],
+        false => Vec::new(),
+    };
+    equal("changes", &changes(strategy, &sandbox)?, &wanted)
+}
+
+/// Bytes that end in an error.
+struct Breaks(bool);
+
+impl Read for Breaks {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match std::mem::replace(&mut self.0, true) {
+            true => Err(std::io::ErrorKind::ConnectionReset.into()),
+            false => {
+                buffer[0] = b'x';
+                Ok(1)
+            }
+        }
+    }
+}
+
+fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let (path, bytes) = case.known();
+    match strategy.write(&sandbox, &path, &mut Breaks(false)) {
+        Err(StrategyError::Input { .. }) => {}
+        Err(other) => return Err(format!("the error blames another than the source: {other}")),
+        Ok(_) => return Err("a write without its bytes succeeded".to_owned()),
+    }
+    equal("content", &content(strategy, &sandbox, &path)?, &bytes)?;
+    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
+}
+
+fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    if !strategy.capabilities().isolates {
+        return match strategy.rollback(&sandbox, &Unobserved) {
+            Err(StrategyError::Unsupported { .. }) => Ok(()),
+            Err(other) => Err(format!("it cannot roll back, but says: {other}")),
+            Ok(()) => Err("it claims to have discarded what it never isolated".to_owned()),
+        };
+    }
+    let before = case.fingerprint()?;
+    for _ in 0..2 {
+        put(strategy, &sandbox, &case.known().0, b"changed")?;
+        put(strategy, &sandbox, &case.absent(), b"new")?;
+        for _ in 0..2 {
+            must("rollback", strategy.rollback(&sandbox, &Unobserved))?;
+            equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
+        }
+        for (path, wanted) in case.contents()? {
+            if content(strategy, &sandbox, &path)? != wanted {
+                return Err(format!("'{path}' did not come back"));
+            }
+        }
+    }
+    unchanged(case, &before)
+}
+
+fn reference(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    put(strategy, &sandbox, &case.known().0, b"changed")?;
+    let text = must("store the reference", serde_json::to_string(&sandbox))?;
+    let sandbox: SandboxRef = must("read it back", serde_json::from_str(&text))?;
+    equal(
+        "content",
+        &content(strategy, &sandbox, &case.known().0)?,
+        &b"changed".to_vec(),
+    )?;
+    let count = usize::from(strategy.capabilities().isolates);
+    equal(
+        "number of changes",
+        &changes(strategy, &sandbox)?.len(),
+        &count,
+    )
+}
+
+fn access(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    match (
+        strategy.capabilities().gives_path,
+        strategy.access(&sandbox),
+    ) {
+        (true, Ok(Access::Directory(directory))) => {
+            let path = case.known().0;
+            case.work_in(&directory, &path, b"by a native tool")?;
+            equal(
+                "content",
+                &content(strategy, &sandbox, &path)?,
+                &b"by a native tool".to_vec(),
+            )?;
+            let count = usize::from(strategy.capabilities().isolates);
+            equal(
+                "number of changes",
+                &changes(strategy, &sandbox)?.len(),
+                &count,
+            )
+        }
+        (false, Err(StrategyError::Unsupported { .. })) => Ok(()),
+        (promised, answer) => Err(format!(
+            "gives_path is {promised}, and access says {answer:?}"
+        )),
+    }
+}
+
+fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    case.replace_original()?;
+    match strategy.diff(&sandbox) {
+        Err(StrategyError::Replaced { .. }) => Ok(()),
+        Err(other) => Err(format!("it is refused with: {other}")),
+        Ok(_) => Err("it was compared as if nothing had happened".to_owned()),
+    }
+}
+
+fn cleanup(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let sandbox = made(strategy, case)?;
+    let before = case.fingerprint()?;
+    for _ in 0..2 {
+        must("cleanup", strategy.cleanup(&sandbox))?;
+    }
+    unchanged(case, &before)
+}

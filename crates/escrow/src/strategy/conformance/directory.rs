@@ -1,0 +1,236 @@
+//! The fixture for directories: a small tree with one of each thing that strategies get wrong.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Case, Fixture};
+use crate::fs::walk::walk;
+use crate::fs::{Dir, FsError, private, remove};
+use crate::model::{EntryKind, ResourcePath};
+
+/// Makes cases below a directory that the caller chose, on the file system that matters.
+pub struct DirectoryFixture {
+    base: PathBuf,
+}
+
+impl DirectoryFixture {
+    /// Cases are made below `base`, an existing directory.
+    pub fn new(base: &Path) -> Self {
+        Self {
+            base: base.to_owned(),
+        }
+    }
+}
+
+struct DirectoryCase {
+    base: Dir,
+    name: String,
+    original: PathBuf,
+    area: PathBuf,
+}
+
+fn text(error: FsError) -> String {
+    format!("{error}: {}", error.cause)
+}
+
+fn plain(path: &str) -> ResourcePath {
+    ResourcePath::parse(path.as_bytes()).expect("a path of the fixture")
+}
+
+impl Fixture for DirectoryFixture {
+    fn fresh(&self) -> Result<Box<dyn Case>, String> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("conformance-{}-{number}", std::process::id());
+        let base = private::canonical(&self.base)
+            .and_then(|base| Dir::open(&base))
+            .map_err(text)?;
+        base.make_dir(name.as_bytes(), 0o700).map_err(text)?;
+        let room = base.path().join(&name);
+        let case = DirectoryCase {
+            base,
+            name,
+            original: room.join("original"),
+            area: room.join("area"),
+        };
+        case.build().map_err(text)?;
+        Ok(Box::new(case))
+    }
+}
+
+impl DirectoryCase {
+    fn room(&self) -> Result<Dir, FsError> {
+        self.base.subdir(self.name.as_bytes())
+    }
+
+    fn build(&self) -> Result<(), FsError> {
+        let room = self.room()?;
+        for name in [&b"original"[..], b"area", b"outside"] {
+            room.make_dir(name, 0o700)?;
+        }
+        fill(&room.subdir(b"outside")?, b"secret", b"outside\n")?;
+        let original = room.subdir(b"original")?;
+        original.make_dir(b"deep", 0o755)?;
+        let deep = original.subdir(b"deep")?;
+        deep.make_dir(b"er", 0o750)?;
+        fill(&original, b"known", b"the original's own\n")?;
+        fill(&original, b"empty", b"")?;
+        fill(&original, b"- odd\n\xff", b"odd name\n")?;
+        fill(&deep.subdir(b"er")?, b"file", &[7; 70_000])?;
+        original.make_link(b"out", b"../outside")?;
+        original.make_link(b"secret", b"../outside/secret")?;
+        original.make_link(b"broken", b"nowhere")?;
+        original.make_link(b"root", b"/")?;
+        original.make_fifo(b"pipe", 0o600)
+    }
+}
+
+fn fill(dir: &Dir, name: &[u8], content: &[u8]) -> Result<(), FsError> {
+    let mut file = dir.create(name, 0o644)?;
+    file.write_all(content).map_err(|error| {
+        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+        dir.error("write", name, crate::fs::Cause::Os(errno))
+    })
+}
+
+impl Drop for DirectoryCase {
+    fn drop(&mut self) {
+        // A case that cannot be removed shows in the directory that the caller chose.
+        match remove::remove(&self.base, self.name.as_bytes()) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+impl Case for DirectoryCase {
+    fn original(&self) -> &Path {
+        &self.original
+    }
+
+    fn area(&self) -> &Path {
+        &self.area
+    }
+
+    fn known(&self) -> (ResourcePath, Vec<u8>) {
+        (plain("known"), b"the original's own\n".to_vec())
+    }
+
+    fn absent(&self) -> ResourcePath {
+        plain("deep/new/absent")
+    }
+
+    fn on_the_way(&self) -> Vec<ResourcePath> {
+        vec![plain("deep/new")]
+    }
+
+    fn obstacles(&self) -> Vec<ResourcePath> {
+        vec![
+            ResourcePath::root(),
+            plain("deep"),
+            plain("pipe"),
+            plain("broken"),
+            plain("known/below"),
+        ]
+    }
+
+    fn ways_out(&self) -> Vec<ResourcePath> {
+        let names = [
+            "out",
+            "out/secret",
+            "out/new",
+            "secret",
+            "root",
+            "root/etc/passwd",
+        ];
+        names.map(plain).to_vec()
+    }
+
+    fn fingerprint(&self) -> Result<String, String> {
+        let lines = Mutex::new(Vec::new());
+        let root = self.room().map_err(text)?;
+        let (original, outside) = (&b"original"[..], &b"outside"[..]);
+        for name in [original, outside] {
+            let dir = root.subdir(name).map_err(text)?;
+            walk(&dir, (), |visit| {
+                let mut next = Vec::new();
+                let mut found = vec![format!("{:?} {:?}", visit.path, looks(&visit.dir.meta()?))];
+                for entry in visit.entries {
+                    let path = visit.path.join(&entry.name);
+                    found.push(format!("{path:?} {:?}", looks(&entry.meta)));
+                    if entry.meta.is_dir() {
+                        next.push((entry.name, ()));
+                    }
+                }
+                lines
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner)
+                    .extend(found);
+                Ok::<_, FsError>(next)
+            })
+            .map_err(text)?;
+        }
+        let mut lines = lines
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        lines.sort();
+        Ok(lines.join("\n"))
+    }
+
+    fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+        let found = Mutex::new(Vec::new());
+        let original = Dir::open(&self.original).map_err(text)?;
+        walk(&original, (), |visit| {
+            let mut next = Vec::new();
+            for entry in visit.entries {
+                match entry.meta.kind {
+                    EntryKind::Directory => next.push((entry.name, ())),
+                    EntryKind::File => {
+                        let (mut file, _) = visit.dir.file(&entry.name)?;
+                        let mut bytes = Vec::new();
+                        file.read_to_end(&mut bytes).map_err(|_| {
+                            let cause = crate::fs::Cause::Os(rustix::io::Errno::IO);
+                            visit.dir.error("read", &entry.name, cause)
+                        })?;
+                        let path = visit.path.join(&entry.name);
+                        found
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner)
+                            .push((path, bytes));
+                    }
+                    _ => {}
+                }
+            }
+            Ok::<_, FsError>(next)
+        })
+        .map_err(text)?;
+        Ok(found
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    fn replace_original(&self) -> Result<(), String> {
+        let room = self.room().map_err(text)?;
+        room.rename(b"original", &room, b"moved away")
+            .map_err(text)?;
+        room.make_dir(b"original", 0o700).map_err(text)
+    }
+
+    fn work_in(&self, directory: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
+        let root = Dir::open(directory).map_err(text)?;
+        let (dir, name) = root.parent(path).map_err(text)?;
+        dir.unlink(name).map_err(text)?;
+        fill(&dir, name, content).map_err(text)
+    }
+}
+
+/// Everything about an entry but when it was last read. Its ctime stands for the content too:
+/// nothing can be changed without moving it.
+fn looks(meta: &crate::fs::Meta) -> crate::fs::Meta {
+    crate::fs::Meta {
+        atime: crate::fs::Stamp::default(),
+        blocks: 0,
+        ..*meta
+    }
+}

@@ -1,0 +1,101 @@
+//! What "a strategy" means: plain checks that every strategy passes, ours and anyone's.
+//!
+//! Each check gets a fresh [`Case`] from a [`Fixture`], one for each kind of resource, so that the
+//! same promises are asked of a directory today and of a database later. Where strategies may
+//! differ, the check asks their [`Capabilities`](super::Capabilities) and holds them to the
+//! answer.
+//! `escrow strategy check NAME` runs the same checks.
+
+mod checks;
+mod directory;
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+
+pub use directory::DirectoryFixture;
+
+use super::Strategy;
+use crate::model::ResourcePath;
+
+/// Where cases come from.
+pub trait Fixture {
+    /// A new original with an empty area beside it; both are gone when the case is dropped.
+    fn fresh(&self) -> Result<Box<dyn Case>, String>;
+}
+
+/// One original, made for one check.
+pub trait Case {
+    /// The original.
+    fn original(&self) -> &Path;
+    /// An empty private directory for the sandbox.
+    fn area(&self) -> &Path;
+    /// Something that is in the original, and its content.
+    fn known(&self) -> (ResourcePath, Vec<u8>);
+    /// Something that is not in it, and that could be written.
+    fn absent(&self) -> ResourcePath;
+    /// The paths that writing `absent` creates on the way, outermost first.
+    fn on_the_way(&self) -> Vec<ResourcePath>;
+    /// Paths that exist but cannot be read or written as content.
+    fn obstacles(&self) -> Vec<ResourcePath>;
+    /// Paths that would lead out of the original if they were followed.
+    fn ways_out(&self) -> Vec<ResourcePath>;
+    /// Everything about the original that a strategy must leave alone, as text.
+    fn fingerprint(&self) -> Result<String, String>;
+    /// Everything that can be read in the original, with its content.
+    fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String>;
+    /// Puts another original in the place of this one.
+    fn replace_original(&self) -> Result<(), String>;
+    /// Works in a directory that the strategy gave as a native tool would: puts `content` at
+    /// `path`.
+    fn work_in(&self, directory: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String>;
+}
+
+/// One promise, and how it was broken if it was.
+#[derive(Debug)]
+pub struct Check {
+    /// The promise.
+    pub name: &'static str,
+    /// What is wrong; `None` if it was kept.
+    pub problem: Option<String>,
+}
+
+/// How a strategy did.
+#[derive(Debug)]
+pub struct Report {
+    /// Its name.
+    pub strategy: &'static str,
+    /// Every promise.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// The promises that were broken, as text; empty if none was.
+    pub fn problems(&self) -> Vec<String> {
+        let problem = |check: &Check| {
+            let problem = check.problem.as_ref()?;
+            Some(format!("{}: {}: {problem}", self.strategy, check.name))
+        };
+        self.checks.iter().filter_map(problem).collect()
+    }
+}
+
+/// Asks every promise of a strategy. A panic breaks a promise too.
+pub fn run(strategy: &dyn Strategy, fixture: &dyn Fixture) -> Report {
+    let one = |(name, check): &(&'static str, checks::CheckFn)| {
+        let asked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let case = fixture
+                .fresh()
+                .map_err(|why| format!("no case could be made: {why}"))?;
+            check(strategy, &*case)
+        }));
+        let problem = match asked {
+            Ok(answer) => answer.err(),
+            Err(_) => Some("it panicked".to_owned()),
+        };
+        Check { name, problem }
+    };
+    Report {
+        strategy: strategy.name(),
+        checks: checks::ALL.iter().map(one).collect(),
+    }
+}

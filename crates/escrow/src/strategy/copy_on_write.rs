@@ -1,0 +1,59 @@
+//! `copy_on_write`: a copy that shares its contents with the original until one of them changes.
+//!
+//! Where the file system cannot share (ext4, tmpfs, or an area on another file system) the probe
+//! says so; asked for by name, the strategy copies and the sandbox says that it did.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::Probe;
+use super::tree_copy::{CopyKind, TreeCopy};
+use crate::fs::content::{Reflinks, can_share};
+use crate::fs::copy::CopyReport;
+use crate::fs::{Cause, Dir};
+
+pub(super) struct Shared;
+
+pub(super) type CopyOnWrite = TreeCopy<Shared>;
+
+impl CopyKind for Shared {
+    const NAME: &'static str = "copy_on_write";
+    const STRENGTH: u8 = 5;
+
+    fn reflinks() -> Reflinks {
+        Reflinks::wanted()
+    }
+
+    fn probe(original: &Path, area: &Path) -> Probe {
+        let tried = Dir::open(original).and_then(|original| {
+            let area = Dir::open(area)?;
+            if original.meta()?.dev != area.meta()?.dev {
+                return Ok(Probe::no(
+                    "the sandbox's area is on another file system than the original, and contents are shared within one only",
+                ));
+            }
+            can_share(&area)?;
+            Ok(Probe::yes("the file system shares contents between copies (reflinks)"))
+        });
+        tried.unwrap_or_else(|error| match error.cause {
+            Cause::Os(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
+                Probe::no("the file system cannot share contents between copies (no reflinks; xfs and btrfs can)")
+            }
+            ref cause => Probe::no(format!("{error}: {cause}")),
+        })
+    }
+
+    fn message(report: &CopyReport) -> String {
+        match (report.shared, report.copied) {
+            (0, 0) => "nothing to share: no file has content".to_owned(),
+            (shared, 0) => format!("{shared} files share their contents with the original"),
+            (0, copied) => format!(
+                "this file system cannot share contents: {copied} files were copied in full"
+            ),
+            (shared, copied) => format!(
+                "{shared} files share their contents with the original, {copied} were copied"
+            ),
+        }
+    }
+}

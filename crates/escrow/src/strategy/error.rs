@@ -1,0 +1,78 @@
+//! Why a strategy could not do what it was asked, named by what the caller can do about it.
+
+use crate::fs::FsError;
+use crate::model::ResourcePath;
+use crate::model::text::Location;
+
+/// What a strategy returns.
+pub type Result<T> = std::result::Result<T, StrategyError>;
+
+/// A request that a strategy could not fulfil.
+#[derive(Debug, thiserror::Error)]
+pub enum StrategyError {
+    /// There is nothing at the path.
+    #[error("there is no '{path}' in the sandbox")]
+    NotThere {
+        /// The path that was asked for.
+        path: ResourcePath,
+    },
+    /// Something stands at the path that cannot be read or written as a file.
+    #[error("'{path}' is a {kind}, not a file")]
+    NotAFile {
+        /// The path that was asked for.
+        path: ResourcePath,
+        /// What stands there.
+        kind: &'static str,
+    },
+    /// A link or a mount point on the path would lead out of the resource.
+    #[error("'{path}' leads out of the resource")]
+    Leaves {
+        /// The path that was asked for.
+        path: ResourcePath,
+        /// What the kernel found on the way.
+        source: FsError,
+    },
+    /// Another directory stands where the original was.
+    #[error("'{original}' is not the directory this sandbox was made from")]
+    Replaced {
+        /// Where the original was.
+        original: Location,
+    },
+    /// The strategy cannot do this at all.
+    #[error("{strategy} cannot {what}: {why}")]
+    Unsupported {
+        /// Which strategy.
+        strategy: &'static str,
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// A layer holds marks that OverlayFS itself would refuse to follow.
+    #[error(
+        "'{path}' carries the overlay mark '{mark}', which nothing of ours makes and nothing follows"
+    )]
+    ForgedMark {
+        /// Where.
+        path: ResourcePath,
+        /// The attribute.
+        mark: &'static str,
+    },
+    /// What the strategy once wrote down cannot be read back.
+    #[error("the sandbox is damaged: {what}")]
+    Damaged {
+        /// What is wrong.
+        what: String,
+    },
+    /// The bytes to write could not be read from where they come.
+    #[error("cannot read what is to be written to '{path}'")]
+    Input {
+        /// The path to write to.
+        path: ResourcePath,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file system refused.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+}

@@ -1,0 +1,29 @@
+//! `filesystem_copy`: a full, faithful copy. Works everywhere; the others are compared with it.
+
+use std::path::Path;
+
+use super::Probe;
+use super::tree_copy::{CopyKind, TreeCopy};
+use crate::fs::content::Reflinks;
+use crate::fs::copy::CopyReport;
+
+pub(super) struct Full;
+
+pub(super) type FilesystemCopy = TreeCopy<Full>;
+
+impl CopyKind for Full {
+    const NAME: &'static str = "filesystem_copy";
+    const STRENGTH: u8 = 4;
+
+    fn reflinks() -> Reflinks {
+        Reflinks::never()
+    }
+
+    fn probe(_original: &Path, _area: &Path) -> Probe {
+        Probe::yes("a full copy works on every file system")
+    }
+
+    fn message(report: &CopyReport) -> String {
+        format!("copied {} entries", report.entries)
+    }
+}

@@ -1,0 +1,209 @@
+//! How one resource is sandboxed: the contract that every strategy keeps.
+//!
+//! A strategy gives one resource a private version, shows how the two differ, and throws the
+//! private one away. It keeps no state of its own between calls: everything it needs later is in
+//! the [`SandboxRef`] it returned and in the sandbox's area, so that another process can go on
+//! after a crash or a reboot (rule P3). It never touches the state store.
+//!
+//! Callers reach strategies through the [`registry`] only and ask [`Capabilities`] where they
+//! differ; nothing matches on a concrete strategy (rule P1). What "a strategy" means in practice
+//! is defined by [`conformance`], which runs against every one of them.
+//!
+//! The verbs that release a sandbox (`prepare`, `commit`, undo) and those that go back in it
+//! (`checkpoint`, `restore_checkpoint`) join this trait together with their implementations.
+
+pub mod conformance;
+mod copy_on_write;
+mod error;
+mod filesystem_copy;
+mod none;
+pub mod overlay;
+pub mod registry;
+mod tree;
+mod tree_copy;
+mod tree_diff;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub use error::{Result, StrategyError};
+pub use registry::Registry;
+
+use crate::event::Observer;
+use crate::model::{ChangeKind, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
+
+/// What the original is while the sandbox lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Base {
+    /// The sandbox holds the original as it was when it was made.
+    Frozen,
+    /// What the sandbox did not change is seen as it is now.
+    Live,
+}
+
+/// How a strategy goes back to an earlier moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpoints {
+    /// It cannot.
+    None,
+    /// By copying what changed.
+    Copy,
+    /// At the same cost whatever changed.
+    Constant,
+}
+
+/// What a strategy promises. Where two strategies differ, this says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Capabilities {
+    /// Writing in the sandbox leaves the original alone.
+    pub isolates: bool,
+    /// What is seen of the original.
+    pub base: Base,
+    /// It can promise a commit before doing it.
+    pub prepares: bool,
+    /// It can take a commit back.
+    pub undoes: bool,
+    /// How it goes back to an earlier moment.
+    pub checkpoints: Checkpoints,
+    /// Native tools can work in the sandbox through a path.
+    pub gives_path: bool,
+    /// How strong the isolation is; more is stronger.
+    pub strength: u8,
+}
+
+/// Whether a strategy works here, and why or why not, in words for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Probe {
+    /// It works.
+    pub works: bool,
+    /// Why, or why not.
+    pub reason: String,
+}
+
+impl Probe {
+    /// It works, and this is why.
+    pub fn yes(reason: impl Into<String>) -> Self {
+        Self {
+            works: true,
+            reason: reason.into(),
+        }
+    }
+
+    /// It does not work, and this is why.
+    pub fn no(reason: impl Into<String>) -> Self {
+        Self {
+            works: false,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// What a new sandbox is made from and where.
+pub struct CreateRequest<'a> {
+    /// The plan it will belong to.
+    pub plan_id: PlanId,
+    /// What it is a sandbox of.
+    pub resource_id: ResourceId,
+    /// The real thing.
+    pub original: &'a Path,
+    /// An existing, private directory for this sandbox alone.
+    pub area: &'a Path,
+    /// Who watches.
+    pub observer: &'a dyn Observer,
+}
+
+/// A sandbox that was just made.
+#[derive(Debug)]
+pub struct Created {
+    /// What refers to it from now on.
+    pub sandbox: SandboxRef,
+    /// How it was made, in a few words.
+    pub message: String,
+    /// Everything that is not in it, or not as in the original; nothing is left out silently.
+    pub warnings: Vec<String>,
+}
+
+/// How native tools reach a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Access {
+    /// By working in this directory.
+    Directory(PathBuf),
+}
+
+/// One way to sandbox a resource.
+///
+/// Every method may be called by any process at any time after [`create`](Self::create)
+/// returned; the caller makes sure that only one call at a time works on one sandbox.
+pub trait Strategy: Send + Sync {
+    /// The name it is registered, stored and asked for by.
+    fn name(&self) -> &'static str;
+
+    /// What it promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whether it works for this original with its area in `area`, an existing directory.
+    ///
+    /// *Guarantees:* the original is untouched, nothing stays behind, and the reason can be shown
+    /// to a person. *Errors:* none; what goes wrong is a reason.
+    fn probe(&self, original: &Path, area: &Path) -> Probe;
+
+    /// Makes a sandbox.
+    ///
+    /// *Guarantees:* the original is untouched; when this returns the sandbox is on disk, not only
+    /// in memory. *After a crash:* the area holds something half made; calling again begins anew.
+    /// *Idempotent:* yes, for one area. *Errors:* the area may hold remains, for
+    /// [`cleanup`](Self::cleanup) or the next call.
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created>;
+
+    /// Opens a file of the sandbox for reading.
+    ///
+    /// *Guarantees:* changes nothing, follows no link, waits for no pipe. *Errors:*
+    /// [`NotThere`](StrategyError::NotThere), [`NotAFile`](StrategyError::NotAFile),
+    /// [`Leaves`](StrategyError::Leaves).
+    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>>;
+
+    /// Puts a file with this content at `path`, making the directories it needs.
+    ///
+    /// A file that was there keeps its mode, owner and attributes, but loses setuid, setgid and
+    /// capabilities, as with any write. A further hard link to it keeps the old content.
+    ///
+    /// *Guarantees:* the original is untouched (where the strategy isolates); the new content is
+    /// durable. *After a crash:* old or new content, never a mixture. *Idempotent:* yes. Returns
+    /// whether the file was [`Added`](ChangeKind::Added) or [`Modified`](ChangeKind::Modified).
+    fn write(
+        &self,
+        sandbox: &SandboxRef,
+        path: &ResourcePath,
+        content: &mut dyn Read,
+    ) -> Result<ChangeKind>;
+
+    /// Everything in which the sandbox differs from the original.
+    ///
+    /// *Guarantees:* changes nothing; lists every path that differs and no other: a read, a new
+    /// time stamp or the same bytes written again are no difference (rules F6, F8).
+    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView>;
+
+    /// Discards every change in the sandbox, which can then be worked in again.
+    ///
+    /// *Guarantees:* the original is untouched; afterwards the diff is empty. *After a crash:* some
+    /// changes may be gone, others not; calling again finishes. *Idempotent:* yes. *Errors:*
+    /// [`Unsupported`](StrategyError::Unsupported) where nothing isolates: what was written is
+    /// written.
+    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<()>;
+
+    /// How native tools reach the sandbox.
+    ///
+    /// *Errors:* [`Unsupported`](StrategyError::Unsupported) where `gives_path` is not promised.
+    fn access(&self, sandbox: &SandboxRef) -> Result<Access>;
+
+    /// Removes everything the sandbox has on disk outside its area directory; the area itself is
+    /// the caller's.
+    ///
+    /// *Guarantees:* the original is untouched. *Idempotent:* yes, from every state, also after a
+    /// half-made [`create`](Self::create).
+    fn cleanup(&self, sandbox: &SandboxRef) -> Result<()>;
+}

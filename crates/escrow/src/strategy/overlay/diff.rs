@@ -1,0 +1,213 @@
+//! How an overlay differs from its original: one walk over the upper layer, whose size is that of
+//! the changes.
+//!
+//! The kernel copies a file up for many reasons, a changed time or an open for writing among
+//! them; so everything in the upper layer is compared with what it hides, and what does not
+//! differ is no change (rules F6, F8).
+
+use std::sync::{Mutex, PoisonError};
+
+use super::super::error::{Result, StrategyError};
+use super::super::tree;
+use super::Root;
+use super::layers::{self, Mark};
+use crate::fs::beneath::Entry;
+use crate::fs::walk::{Next, Visit, walk};
+use crate::fs::{Dir, FsError, Meta};
+use crate::model::{Change, DiffView, EntryKind, Field, ResourcePath};
+
+/// What is known of a directory of the upper layer before it is listed.
+#[derive(Clone, Copy)]
+struct Beside {
+    /// The original has a directory of this path.
+    lower: bool,
+    /// It does not show through.
+    opaque: bool,
+}
+
+/// Every path that differs.
+pub(super) fn diff(upper: &Dir, lower: &Dir, made: Root) -> Result<DiffView> {
+    let changes = Mutex::new(Vec::new());
+    let report = |found: Vec<Change>| {
+        changes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(found);
+    };
+    report(root_change(upper, lower, made)?.into_iter().collect());
+    let start = Beside {
+        lower: true,
+        opaque: false,
+    };
+    walk(upper, start, |visit| {
+        let mut found = Vec::new();
+        let next = directory(visit, lower, &mut found)?;
+        report(found);
+        Ok::<_, StrategyError>(next)
+    })?;
+    Ok(DiffView::new(
+        changes.into_inner().unwrap_or_else(PoisonError::into_inner),
+    ))
+}
+
+fn root_change(upper: &Dir, lower: &Dir, made: Root) -> Result<Option<Change>> {
+    let (now, live) = (Root::of(upper)?, Root::of(lower)?);
+    if now == live || now == made {
+        return Ok(None);
+    }
+    let fields = [
+        (now.mode != made.mode, Field::Mode),
+        ((now.uid, now.gid) != (made.uid, made.gid), Field::Owner),
+        (now.xattrs != made.xattrs, Field::Xattrs),
+    ];
+    let fields = fields
+        .into_iter()
+        .filter_map(|(differs, field)| differs.then_some(field));
+    let (old, new) = (lower.meta()?.facts(), upper.meta()?.facts());
+    Ok(Change::between(
+        ResourcePath::root(),
+        old,
+        new,
+        fields.collect(),
+    ))
+}
+
+fn directory(
+    visit: Visit<'_, Beside>,
+    lower: &Dir,
+    found: &mut Vec<Change>,
+) -> Result<Next<Beside>> {
+    let lower_dir = match visit.state.lower {
+        true => Some(lower.dir(visit.path)?),
+        false => None,
+    };
+    let below = |name: &[u8]| -> Result<Option<Meta>> {
+        let Some(dir) = &lower_dir else {
+            return Ok(None);
+        };
+        Ok(dir.stat(name)?.filter(|meta| !meta.is_whiteout()))
+    };
+    if visit.state.opaque
+        && let Some(dir) = &lower_dir
+    {
+        let known = |entry: &Entry| {
+            visit
+                .entries
+                .binary_search_by(|upper| upper.name.cmp(&entry.name))
+                .is_ok()
+        };
+        for entry in dir.entries()?.into_iter().filter(|entry| !known(entry)) {
+            if !entry.meta.is_whiteout() {
+                deleted(dir, visit.path, &entry.name, &entry.meta, found)?;
+            }
+        }
+    }
+    let mut next = Vec::new();
+    for Entry { name, meta } in visit.entries {
+        let path = visit.path.join(&name);
+        let mark = layers::mark(visit.dir, &name, &meta, &path)?;
+        let hidden = below(&name)?;
+        let lower_at = lower_dir.as_ref();
+        if mark == Mark::Whiteout {
+            if let (Some(old), Some(dir)) = (hidden, lower_at) {
+                deleted(dir, visit.path, &name, &old, found)?;
+            }
+            continue;
+        }
+        match (hidden, lower_at) {
+            (Some(old), Some(dir)) => {
+                let fields = match old.kind == meta.kind {
+                    true => compare((visit.dir, &meta), (dir, &old), &name)?,
+                    false => Vec::new(),
+                };
+                let facts = (dir.facts(&name, &old)?, visit.dir.facts(&name, &meta)?);
+                found.extend(Change::between(path.clone(), facts.0, facts.1, fields));
+                if old.is_dir() && !meta.is_dir() {
+                    deleted_below(dir, &path, &name, &old, found)?;
+                }
+            }
+            _ => found.push(Change::added(path, visit.dir.facts(&name, &meta)?)),
+        }
+        if meta.is_dir() {
+            let beside = Beside {
+                lower: hidden.is_some_and(|old| old.is_dir()),
+                opaque: visit.state.opaque || mark == Mark::Opaque,
+            };
+            next.push((name, beside));
+        }
+    }
+    Ok(next)
+}
+
+/// In what an entry of the upper layer differs from the one of the same kind that it hides.
+fn compare(upper: (&Dir, &Meta), lower: (&Dir, &Meta), name: &[u8]) -> Result<Vec<Field>> {
+    let ((upper, new), (lower, old)) = (upper, lower);
+    let mut fields = Vec::new();
+    if new.mode != old.mode && new.kind != EntryKind::Symlink {
+        fields.push(Field::Mode);
+    }
+    if (new.uid, new.gid) != (old.uid, old.gid) {
+        fields.push(Field::Owner);
+    }
+    let seen = |dir| tree::xattrs(dir, name).map(layers::visible);
+    if seen(upper)? != seen(lower)? {
+        fields.push(Field::Xattrs);
+    }
+    match new.kind {
+        EntryKind::Symlink if upper.read_link(name)? != lower.read_link(name)? => {
+            fields.push(Field::Target);
+        }
+        EntryKind::File
+            if new.size != old.size || !tree::same_content((upper, name), (lower, name))? =>
+        {
+            fields.push(Field::Content);
+        }
+        _ => {}
+    }
+    Ok(fields)
+}
+
+fn deleted(
+    dir: &Dir,
+    parent: &ResourcePath,
+    name: &[u8],
+    meta: &Meta,
+    found: &mut Vec<Change>,
+) -> Result<()> {
+    let path = parent.join(name);
+    found.push(Change::deleted(path.clone(), dir.facts(name, meta)?));
+    deleted_below(dir, &path, name, meta, found)
+}
+
+/// Lists everything below a directory of the original that is hidden. What is mounted there is
+/// not part of the resource.
+fn deleted_below(
+    dir: &Dir,
+    path: &ResourcePath,
+    name: &[u8],
+    meta: &Meta,
+    found: &mut Vec<Change>,
+) -> Result<()> {
+    if !meta.is_dir() || dir.is_mount_point(meta) {
+        return Ok(());
+    }
+    let root = dir.subdir(name)?;
+    let list = Mutex::new(found);
+    walk(&root, path.clone(), |visit: Visit<'_, ResourcePath>| {
+        let mut next = Vec::new();
+        for Entry { name, meta } in visit.entries {
+            if meta.is_whiteout() {
+                continue;
+            }
+            let path = visit.state.join(&name);
+            let facts = visit.dir.facts(&name, &meta)?;
+            let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push(Change::deleted(path.clone(), facts));
+            if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
+                next.push((name, path));
+            }
+        }
+        Ok::<_, FsError>(next)
+    })?;
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! `overlay`: the original below, an almost empty layer above that takes every change.
+//!
+//! Making one costs the same for ten files and ten million. Nothing is ever mounted outside a
+//! private namespace: reading, writing and comparing understand the layers themselves, exactly as
+//! the kernel does, whether the kernel made them or we did.
+//!
+//! ```text
+//! <area>/
+//!   upper/           what the sandbox changed: files, whiteouts, opaque directories
+//!   upper.new/       a layer in the making, or an old one on its way out
+//!   work/            the kernel's own, for a mount
+//!   stage/           files being written
+//! ```
+
+mod diff;
+mod layers;
+mod probe;
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Result, StrategyError};
+use super::tree::{self, Original, STAGE};
+use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
+use crate::event::Observer;
+use crate::fs::{Cause, Dir, Handle, Meta, remove, xattr};
+use crate::model::text::{Location, escape};
+use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
+use layers::Found;
+
+const NAME: &str = "overlay";
+const UPPER: &[u8] = b"upper";
+const NEW: &[u8] = b"upper.new";
+const WORK: &[u8] = b"work";
+
+pub(super) struct Overlay;
+
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    original: Original,
+    area: Location,
+    root: Root,
+}
+
+/// How the upper layer's root was made. It stands for the original's root from the beginning, so
+/// this, and not the live original, says whether the sandbox changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Root {
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    xattrs: xattr::Digest,
+}
+
+impl Root {
+    fn of(upper: &Dir) -> Result<Self> {
+        let meta = upper.meta()?;
+        Ok(Self {
+            mode: meta.mode,
+            uid: meta.uid,
+            gid: meta.gid,
+            xattrs: xattr::digest(&layers::visible(xattrs_of(upper)?)),
+        })
+    }
+}
+
+fn xattrs_of(dir: &Dir) -> Result<xattr::Xattrs> {
+    xattr::read(&Handle::of(dir)).map_err(|errno| {
+        dir.error("read the attributes of", b"", Cause::Os(errno))
+            .into()
+    })
+}
+
+/// An open sandbox.
+struct Sandbox {
+    lower: Dir,
+    upper: Dir,
+    area: Dir,
+    root: Root,
+}
+
+fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
+    let metadata: Metadata = tree::metadata(sandbox)?;
+    let area = Dir::open(metadata.area.as_path())?;
+    Ok(Sandbox {
+        lower: metadata.original.open()?,
+        upper: area.subdir(UPPER)?,
+        area,
+        root: metadata.root,
+    })
+}
+
+/// An empty layer in `upper.new` whose root looks like the original's.
+fn new_layer(area: &Dir, lower: &Dir, looks: &Meta) -> Result<(Dir, Vec<Vec<u8>>)> {
+    remove::remove(area, NEW)?;
+    area.make_dir(NEW, 0o700)?;
+    let upper = area.subdir(NEW)?;
+    let lost = layers::dress(&upper, looks, xattrs_of(lower)?)?;
+    upper.sync()?;
+    Ok((upper, lost))
+}
+
+impl Strategy for Overlay {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolates: true,
+            base: Base::Live,
+            prepares: false,
+            undoes: false,
+            checkpoints: Checkpoints::None,
+            gives_path: false,
+            strength: 3,
+        }
+    }
+
+    fn probe(&self, original: &Path, area: &Path) -> Probe {
+        probe::probe(original, area)
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        let (original, lower) = Original::take(request.original)?;
+        let area = Dir::open(request.area)?;
+        for remains in [UPPER, WORK, STAGE] {
+            remove::remove(&area, remains)?;
+        }
+        area.make_dir(WORK, 0o700)?;
+        area.make_dir(STAGE, 0o700)?;
+        let (upper, lost) = new_layer(&area, &lower, &lower.meta()?)?;
+        area.rename(NEW, &area, UPPER)?;
+        area.sync()?;
+        let metadata = Metadata {
+            original,
+            area: Location::from(request.area),
+            root: Root::of(&upper)?,
+        };
+        Ok(Created {
+            sandbox: SandboxRef {
+                plan_id: request.plan_id,
+                resource_id: request.resource_id,
+                strategy: NAME.to_owned(),
+                metadata: tree::stored(&metadata),
+            },
+            message: "an empty layer over the original; nothing was copied".to_owned(),
+            warnings: lost
+                .iter()
+                .map(|name| format!("'.': the attribute {} cannot be kept here", escape(name)))
+                .collect(),
+        })
+    }
+
+    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let open = open(sandbox)?;
+        let (dir, meta) = match layers::find(&open.upper, &open.lower, path)? {
+            Found::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
+            Found::Upper(dir, meta) | Found::Lower(dir, meta) => (dir, meta),
+        };
+        tree::replaceable(Some(meta), path)?;
+        let (_, name) = path
+            .split()
+            .expect("the root is a directory, refused above");
+        let (file, _) = dir.file(name).map_err(|error| tree::explain(path, error))?;
+        Ok(Box::new(file))
+    }
+
+    fn write(
+        &self,
+        sandbox: &SandboxRef,
+        path: &ResourcePath,
+        content: &mut dyn Read,
+    ) -> Result<ChangeKind> {
+        let Sandbox {
+            lower, upper, area, ..
+        } = open(sandbox)?;
+        let found = match layers::find(&upper, &lower, path)? {
+            Found::Nothing => None,
+            Found::Upper(dir, meta) | Found::Lower(dir, meta) => Some((dir, meta)),
+        };
+        tree::replaceable(found.as_ref().map(|(_, meta)| *meta), path)?;
+        let (parent, name) = path
+            .split()
+            .expect("the root is a directory, refused above");
+        let before = match found {
+            Some((dir, meta)) => {
+                let attributes = layers::visible(tree::xattrs(&dir, name)?);
+                Some((meta, layers::stored(attributes)))
+            }
+            None => None,
+        };
+        let stage = area.subdir(STAGE)?;
+        let to = layers::make_upper(&upper, &lower, &stage, &parent)?;
+        tree::put(&stage, &to, path, name, before, content)
+    }
+
+    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
+        let open = open(sandbox)?;
+        diff::diff(&open.upper, &open.lower, open.root)
+    }
+
+    fn rollback(&self, sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<()> {
+        let Sandbox {
+            lower, area, root, ..
+        } = open(sandbox)?;
+        let looks = Meta {
+            mode: root.mode,
+            uid: root.uid,
+            gid: root.gid,
+            ..lower.meta()?
+        };
+        new_layer(&area, &lower, &looks)?;
+        area.exchange(NEW, &area, UPPER)?;
+        area.sync()?;
+        remove::remove(&area, NEW)?;
+        // What the kernel left from an earlier mount belongs to the old layer.
+        remove::remove(&area, WORK)?;
+        Ok(area.make_dir(WORK, 0o700)?)
+    }
+
+    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
+        open(sandbox)?;
+        Err(StrategyError::Unsupported {
+            strategy: NAME,
+            what: "give native tools a path",
+            why: "its layers become one directory only inside a private mount".to_owned(),
+        })
+    }
+
+    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+        // Everything lies in the area, and nothing was ever mounted.
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! The only way to a strategy: by its name, resolved in one place (rules P1, P7).
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Probe, Strategy};
+use super::{copy_on_write, filesystem_copy, none, overlay};
+use crate::model::ResourceType;
+
+/// The word that leaves the choice to the machine.
+pub const AUTO: &str = "auto";
+
+/// What stands in where a strategy that was asked for by name does not work and has no way to
+/// help itself: it works everywhere.
+const FALLBACK: &str = "filesystem_copy";
+
+/// Why a name leads to no strategy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// Nobody registered it.
+    #[error("there is no strategy '{name}'")]
+    Unknown {
+        /// The name that was asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<&'static str>,
+    },
+    /// The type of the resource does not take it.
+    #[error("a resource of type {kind} cannot have the strategy '{name}'")]
+    NotAllowed {
+        /// The name that was asked for.
+        name: String,
+        /// The type of the resource.
+        kind: &'static str,
+        /// What it takes.
+        allowed: &'static [&'static str],
+    },
+    /// The name is taken.
+    #[error("a strategy '{name}' is registered already")]
+    Taken {
+        /// The name.
+        name: &'static str,
+    },
+}
+
+/// A strategy that was chosen, and why.
+pub struct Choice {
+    /// It.
+    pub strategy: Arc<dyn Strategy>,
+    /// What was asked for.
+    pub requested: String,
+    /// What every candidate answered, in the order they were asked.
+    pub probes: Vec<(&'static str, Probe)>,
+    /// Set where it is not the one that was asked for by name.
+    pub instead: Option<String>,
+}
+
+/// Answers of strategies that were asked already: by name, and where original and area lie.
+type Asked = HashMap<(&'static str, u64, u64), Probe>;
+
+/// All strategies there are.
+pub struct Registry {
+    strategies: Vec<Arc<dyn Strategy>>,
+    asked: Mutex<Asked>,
+}
+
+impl Registry {
+    /// The strategies that come with the engine, strongest first.
+    pub fn builtin() -> Self {
+        Self {
+            strategies: vec![
+                Arc::new(copy_on_write::CopyOnWrite::new()),
+                Arc::new(filesystem_copy::FilesystemCopy::new()),
+                Arc::new(overlay::Overlay),
+                Arc::new(none::NoIsolation),
+            ],
+            asked: Mutex::default(),
+        }
+    }
+
+    /// Adds one of the caller's own.
+    pub fn register(&mut self, strategy: Arc<dyn Strategy>) -> Result<(), RegistryError> {
+        let name = strategy.name();
+        if name == AUTO || self.names().contains(&name) {
+            return Err(RegistryError::Taken { name });
+        }
+        self.strategies.push(strategy);
+        Ok(())
+    }
+
+    /// Every name.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.strategies
+            .iter()
+            .map(|strategy| strategy.name())
+            .collect()
+    }
+
+    /// Every strategy.
+    pub fn all(&self) -> &[Arc<dyn Strategy>] {
+        &self.strategies
+    }
+
+    /// The strategy of this name.
+    pub fn get(&self, name: &str) -> Result<&Arc<dyn Strategy>, RegistryError> {
+        let found = self
+            .strategies
+            .iter()
+            .find(|strategy| strategy.name() == name);
+        found.ok_or_else(|| RegistryError::Unknown {
+            name: name.to_owned(),
+            known: self.names(),
+        })
+    }
+
+    /// Checks that `name` is known, and that `kind` takes it; `auto` always is.
+    pub fn check(&self, name: &str, kind: ResourceType) -> Result<(), RegistryError> {
+        if name == AUTO {
+            return Ok(());
+        }
+        let name = self.get(name)?.name();
+        if kind.allowed.contains(&name) {
+            return Ok(());
+        }
+        Err(RegistryError::NotAllowed {
+            name: name.to_owned(),
+            kind: kind.name,
+            allowed: kind.allowed,
+        })
+    }
+
+    /// Whether a strategy works here. Each is asked once for one pair of file systems (rule S8).
+    pub fn probe(&self, strategy: &Arc<dyn Strategy>, original: &Path, area: &Path) -> Probe {
+        let device = |path: &Path| crate::fs::Dir::open(path).and_then(|dir| dir.meta());
+        let key = match (device(original), device(area)) {
+            (Ok(original), Ok(area)) => (strategy.name(), original.dev, area.dev),
+            (Err(error), _) | (_, Err(error)) => {
+                return Probe::no(format!("{error}: {}", error.cause));
+            }
+        };
+        let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = asked().get(&key) {
+            return known.clone();
+        }
+        let answer = strategy.probe(original, area);
+        asked().insert(key, answer.clone());
+        answer
+    }
+
+    /// The strategy for a new sandbox: the one asked for, or for `auto` the first that works.
+    pub fn choose(
+        &self,
+        requested: &str,
+        kind: ResourceType,
+        original: &Path,
+        area: &Path,
+    ) -> Result<Choice, RegistryError> {
+        self.check(requested, kind)?;
+        let candidates = match requested {
+            AUTO => kind.auto.to_vec(),
+            name => vec![self.get(name)?.name()],
+        };
+        let mut probes = Vec::new();
+        for name in candidates {
+            let strategy = Arc::clone(self.get(name)?);
+            let probe = self.probe(&strategy, original, area);
+            // A copy asked for by name copies wherever it is, and says how.
+            let serves = probe.works || (requested != AUTO && strategy.capabilities().gives_path);
+            probes.push((name, probe));
+            if serves {
+                return Ok(Choice {
+                    strategy,
+                    requested: requested.to_owned(),
+                    probes,
+                    instead: None,
+                });
+            }
+        }
+        let reason = probes
+            .last()
+            .map_or_else(String::new, |(_, probe)| probe.reason.clone());
+        Ok(Choice {
+            strategy: Arc::clone(self.get(FALLBACK)?),
+            requested: requested.to_owned(),
+            probes,
+            instead: Some(format!("{requested} cannot be had here ({reason})")),
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! A sandbox that is a copy of a directory, whichever way its bytes are copied.
+//!
+//! ```text
+//! <area>/
+//!   copy/            swapped in and out as one
+//!     tree/          the sandbox itself: native tools work here
+//!     manifest       what the original was, and which inode each copy got
+//!   copy.new/        a copy in the making, or an old one on its way out
+//!   stage/           files being written
+//! ```
+
+use std::io::Read;
+use std::marker::PhantomData;
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Result, StrategyError};
+use super::tree::{self, Original, STAGE};
+use super::tree_diff::{self, Copied};
+use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
+use crate::event::Observer;
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{CopyReport, copy_tree};
+use crate::fs::manifest::Manifest;
+use crate::fs::{Cause, Dir, durable, remove};
+use crate::model::text::Location;
+use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
+
+const COPY: &[u8] = b"copy";
+const NEW: &[u8] = b"copy.new";
+const TREE: &[u8] = b"tree";
+const MANIFEST: &[u8] = b"manifest";
+
+/// In what two copying strategies differ.
+pub(super) trait CopyKind: Send + Sync + 'static {
+    /// The strategy's name.
+    const NAME: &'static str;
+    /// How strong its isolation is.
+    const STRENGTH: u8;
+    /// How contents come across.
+    fn reflinks() -> Reflinks;
+    /// Whether it works here.
+    fn probe(original: &Path, area: &Path) -> Probe;
+    /// How it went, in a few words.
+    fn message(report: &CopyReport) -> String;
+}
+
+/// A strategy that copies.
+pub(super) struct TreeCopy<K>(PhantomData<K>);
+
+impl<K> TreeCopy<K> {
+    pub(super) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    original: Original,
+    area: Location,
+    shared: u64,
+    copied: u64,
+}
+
+/// An open sandbox.
+struct Sandbox {
+    original: Dir,
+    area: Dir,
+    tree: Dir,
+}
+
+impl<K: CopyKind> TreeCopy<K> {
+    fn open(&self, sandbox: &SandboxRef) -> Result<Sandbox> {
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        let area = Dir::open(metadata.area.as_path())?;
+        Ok(Sandbox {
+            original: metadata.original.open()?,
+            tree: area.subdir(COPY)?.subdir(TREE)?,
+            area,
+        })
+    }
+}
+
+/// Makes a fresh copy in `copy.new`, wholly on disk.
+fn copy_anew(
+    original: &Dir,
+    area: &Dir,
+    reflinks: Reflinks,
+    observer: &dyn Observer,
+) -> Result<CopyReport> {
+    remove::remove(area, NEW)?;
+    area.make_dir(NEW, 0o700)?;
+    let new = area.subdir(NEW)?;
+    new.make_dir(TREE, 0o700)?;
+    let (manifest, report) = copy_tree(original, &new.subdir(TREE)?, reflinks, observer)?;
+    durable::replace(
+        &new,
+        b"manifest.new",
+        &new,
+        MANIFEST,
+        |file| manifest.write(file),
+        |_| Ok(()),
+    )?;
+    // One sync for the whole copy: after a power cut it is complete, or it was never announced.
+    area.sync_file_system()?;
+    Ok(report)
+}
+
+fn read_manifest(area: &Dir) -> Result<Manifest> {
+    let copy = area.subdir(COPY)?;
+    let (file, _) = copy.file(MANIFEST)?;
+    Manifest::read(&file).map_err(|error| match Errno::from_io_error(&error) {
+        Some(errno) => copy.error("read", MANIFEST, Cause::Os(errno)).into(),
+        None => StrategyError::Damaged {
+            what: error.to_string(),
+        },
+    })
+}
+
+impl<K: CopyKind> Strategy for TreeCopy<K> {
+    fn name(&self) -> &'static str {
+        K::NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolates: true,
+            base: Base::Frozen,
+            prepares: false,
+            undoes: false,
+            checkpoints: Checkpoints::None,
+            gives_path: true,
+            strength: K::STRENGTH,
+        }
+    }
+
+    fn probe(&self, original: &Path, area: &Path) -> Probe {
+        K::probe(original, area)
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        let (original, original_dir) = Original::take(request.original)?;
+        let area = Dir::open(request.area)?;
+        for remains in [COPY, STAGE] {
+            remove::remove(&area, remains)?;
+        }
+        area.make_dir(STAGE, 0o700)?;
+        let report = copy_anew(&original_dir, &area, K::reflinks(), request.observer)?;
+        area.rename(NEW, &area, COPY)?;
+        area.sync()?;
+        let metadata = Metadata {
+            original,
+            area: Location::from(request.area),
+            shared: report.shared,
+            copied: report.copied,
+        };
+        Ok(Created {
+            sandbox: SandboxRef {
+                plan_id: request.plan_id,
+                resource_id: request.resource_id,
+                strategy: K::NAME.to_owned(),
+                metadata: tree::stored(&metadata),
+            },
+            message: K::message(&report),
+            warnings: report
+                .losses
+                .iter()
+                .map(|loss| format!("'{}': {}", loss.path, loss.what))
+                .collect(),
+        })
+    }
+
+    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        tree::read(&self.open(sandbox)?.tree, path)
+    }
+
+    fn write(
+        &self,
+        sandbox: &SandboxRef,
+        path: &ResourcePath,
+        content: &mut dyn Read,
+    ) -> Result<ChangeKind> {
+        let Sandbox { tree, area, .. } = self.open(sandbox)?;
+        tree::write(&tree, Some(&area.subdir(STAGE)?), path, content)
+    }
+
+    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
+        let open = self.open(sandbox)?;
+        let manifest = read_manifest(&open.area)?;
+        Copied {
+            original: &open.original,
+            tree: &open.tree,
+            manifest: &manifest,
+        }
+        .diff()
+    }
+
+    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<()> {
+        let Sandbox {
+            original,
+            area,
+            tree,
+        } = self.open(sandbox)?;
+        let manifest = read_manifest(&area)?;
+        let copied = Copied {
+            original: &original,
+            tree: &tree,
+            manifest: &manifest,
+        };
+        // What cannot even be compared, a directory closed to us for one, is replaced as a whole.
+        if let Ok(diff) = copied.diff() {
+            if diff.is_empty() {
+                return Ok(());
+            }
+            if tree_diff::restore(&copied, &diff, &area.subdir(STAGE)?)? {
+                return Ok(area.sync_file_system()?);
+            }
+        }
+        copy_anew(&original, &area, K::reflinks(), observer)?;
+        area.exchange(NEW, &area, COPY)?;
+        area.sync()?;
+        Ok(remove::remove(&area, NEW)?)
+    }
+
+    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
+        let open = self.open(sandbox)?;
+        Ok(Access::Directory(open.tree.path().to_owned()))
+    }
+
+    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+        // Everything lies in the area.
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Checks for everything the build and the tests use. As root with apt-get, installs what is missing;
+# otherwise says what to install and fails. Does nothing when nothing is missing.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# mkfs.*, losetup and setcap live where an ordinary user's PATH may not look.
+PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+
+# command:Debian packages that bring it, separated by commas
+needs=(
+    cc:gcc,libc6-dev
+    git:git
+    strace:strace
+    mkfs.ext4:e2fsprogs
+    mkfs.xfs:xfsprogs
+    mkfs.btrfs:btrfs-progs
+    setfacl:acl
+    setfattr:attr
+    setpriv:util-linux
+    unshare:util-linux
+    mount:mount
+    losetup:mount
+    patch:patch
+    setcap:libcap2-bin
+)
+
+# Sets `missing` (commands) and `packages` (what to install for them).
+look() {
+    missing=()
+    packages=()
+    local need command package
+    for need in "${needs[@]}"; do
+        command=${need%%:*}
+        if ! command -v "$command" >/dev/null; then
+            missing+=("$command")
+            for package in $(tr ',' ' ' <<<"${need#*:}"); do
+                if [[ " ${packages[*]} " != *" $package "* ]]; then
+                    packages+=("$package")
+                fi
+            done
+        fi
+    done
+}
+
+fail() {
+    printf 'install-deps: %s\n' "$@" >&2
+    exit 1
+}
+
+look
+if [[ ${#missing[@]} -gt 0 ]]; then
+    if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
+        fail "missing: ${missing[*]}" "install these Debian packages, or what your system calls them: ${packages[*]}"
+    fi
+    echo "install-deps: missing: ${missing[*]}; installing: ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update
+    apt-get install --yes --no-install-recommends "${packages[@]}"
+    look
+    if [[ ${#missing[@]} -gt 0 ]]; then
+        fail "still missing after the installation: ${missing[*]}"
+    fi
+fi
+
+# The version the workspace asks for, so that it is written down once.
+wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+if ! command -v cargo >/dev/null || ! command -v rustc >/dev/null; then
+    fail "cargo is missing: install Rust $wanted or newer with rustup (https://rustup.rs)"
+fi
+found=$(rustc --version | awk '{ print $2 }')
+# The older of the two must be the wanted one. `-dev`, `-nightly` and the like do not count.
+if [[ $(printf '%s\n' "$wanted" "${found%%-*}" | sort -V | head -n 1) != "$wanted" ]]; then
+    fail "Rust $found is too old: $wanted or newer is needed (rustup update stable)"
+fi
