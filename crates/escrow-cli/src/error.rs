@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use escrow::error::{Error, Kind};
-use escrow::manager::chain;
+use escrow::error::{Error, Kind, chain};
 use serde_json::json;
 
 use crate::ui::Ui;

@@ -82,17 +82,19 @@ pub fn patch(view: &DiffView, contents: &dyn Contents, to: &mut dyn Write) -> Re
 }
 
 fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<()> {
-    let (a, b) = (quoted(b"a/", &change.path), quoted(b"b/", &change.path));
-    let kind = change
-        .new
-        .as_ref()
-        .or(change.old.as_ref())
-        .map(|facts| facts.kind);
-    let head = header(change, &a, &b);
-    to.write_all(&head).map_err(Error::Output)?;
-    if !matches!(kind, Some(EntryKind::File | EntryKind::Symlink)) {
+    let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
+    for remark in remarks(change) {
+        write(format!("# {remark}: {}\n", change.path).as_bytes())?;
+    }
+    let of = |facts: &Facts| matches!(facts.kind, EntryKind::File | EntryKind::Symlink);
+    let shown = change.new.as_ref().or(change.old.as_ref()).is_some_and(of);
+    let only_remarks =
+        change.kind == ChangeKind::ModeChanged && !change.fields.contains(&Field::Mode);
+    if !shown || only_remarks {
         return Ok(());
     }
+    let (a, b) = (quoted(b"a/", &change.path), quoted(b"b/", &change.path));
+    write(&header(change, &a, &b))?;
     if change.kind == ChangeKind::ModeChanged {
         return Ok(());
     }
@@ -105,11 +107,31 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
         null.clone()
     };
     let into = if change.new.is_some() { b } else { null };
-    let body = match (old, new) {
+    write(&match (old, new) {
         (Side::Text(old), Side::Text(new)) => hunks(&old, &new, &from, &into),
         _ => opaque(change, &from, &into),
-    };
-    to.write_all(&body).map_err(Error::Output)
+    })
+}
+
+/// What has no place in a patch, for a line of its own that every tool skips.
+fn remarks(change: &Change) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let facts = change.new.as_ref().or(change.old.as_ref());
+    let kind = facts.map_or(EntryKind::File, |facts| facts.kind);
+    if !matches!(kind, EntryKind::File | EntryKind::Symlink) {
+        let done = match change.kind {
+            ChangeKind::Added => "added",
+            ChangeKind::Deleted => "deleted",
+            _ => "changed",
+        };
+        remarks.push(format!("{} {done}", kind.word()));
+    }
+    for (field, word) in [(Field::Owner, "owner"), (Field::Xattrs, "attributes")] {
+        if change.fields.contains(&field) {
+            remarks.push(format!("{word} changed"));
+        }
+    }
+    remarks
 }
 
 /// Everything above the hunks.
@@ -128,33 +150,15 @@ fn header(change: &Change, a: &[u8], b: &[u8]) -> Vec<u8> {
         }
         _ => {}
     }
-    for (field, word) in [(Field::Owner, "owner"), (Field::Xattrs, "attributes")] {
-        if change.fields.contains(&field) {
-            line(format!("# {word} changed"));
-        }
-    }
-    let kind = change
-        .new
-        .as_ref()
-        .or(change.old.as_ref())
-        .map(|facts| facts.kind);
-    if let Some(kind) = kind.filter(|kind| !matches!(kind, EntryKind::File | EntryKind::Symlink)) {
-        line(format!("# a {}", kind.word()));
-    }
     head
 }
 
-/// The mode with its type, as git and `stat` write it.
+/// The mode of a file or link with its type, as git writes it.
 fn git_mode(facts: &Facts) -> u32 {
-    let kind = match facts.kind {
-        EntryKind::File => 0o100_000,
-        EntryKind::Symlink => return 0o120_000,
-        EntryKind::Directory => 0o040_000,
-        EntryKind::Fifo => 0o010_000,
-        EntryKind::Socket => 0o140_000,
-        EntryKind::Device => 0o020_000,
-    };
-    kind | u32::from(facts.mode)
+    match facts.kind {
+        EntryKind::Symlink => 0o120_000,
+        _ => 0o100_000 | u32::from(facts.mode),
+    }
 }
 
 enum Side {

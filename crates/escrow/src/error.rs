@@ -166,6 +166,14 @@ pub enum Error {
         /// What failed: resource and reason.
         failed: Vec<(String, String)>,
     },
+    /// It failed, and then what it had begun could not be removed.
+    #[error("{} (and what was begun could not be removed: {left})", crate::error::chain(.first))]
+    LeftBehind {
+        /// Why it failed.
+        first: Box<Error>,
+        /// Why it could not be removed.
+        left: String,
+    },
     /// A path that is not inside a resource.
     #[error(transparent)]
     Path(#[from] InvalidPath),
@@ -189,7 +197,33 @@ pub enum Error {
     Output(#[source] std::io::Error),
 }
 
+/// An error and all its causes on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        // A transparent wrapper says the same as what it wraps.
+        if !text.ends_with(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 impl Error {
+    /// This error, and that what had been begun could not be removed either.
+    pub(crate) fn and_left(self, removed: Result<()>) -> Self {
+        match removed {
+            Ok(()) => self,
+            Err(left) => Self::LeftBehind {
+                first: Box::new(self),
+                left: chain(&left),
+            },
+        }
+    }
+
     /// What sort of failure it is.
     pub fn kind(&self) -> Kind {
         match self {
@@ -208,6 +242,7 @@ impl Error {
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. } | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
             Self::Unfinished { .. } => Kind::RecoveryNeeded,
+            Self::LeftBehind { first, .. } => first.kind(),
             Self::Strategy(error) => strategy_kind(error),
             Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
             Self::Fs(error) if error.is_absent() => Kind::NotFound,
@@ -282,6 +317,11 @@ impl Error {
             }
             Self::Registry(RegistryError::NotAllowed { allowed, .. }) => {
                 list("it takes", &owned(allowed))
+            }
+            Self::LeftBehind { first, .. } => {
+                let mut hints = first.hints();
+                hints.push("`escrow cleanup` removes what is left".into());
+                hints
             }
             Self::Strategy(error) => strategy_hints(error),
             Self::Store(StoreError::Newer { .. }) => {

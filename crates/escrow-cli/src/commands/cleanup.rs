@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Failure;
-use crate::ui::Ui;
+use crate::ui::{Ui, count};
 
 /// Remove a plan's sandboxes, with everything in them
 ///
@@ -40,9 +40,9 @@ impl CleanupArgs {
             return Ok(());
         }
         ui.line(&format!(
-            "plan {} is cleaned up: {} sandboxes removed",
+            "plan {} is cleaned up: {} removed",
             plan.name,
-            cleaned.len()
+            count(cleaned.len() as u64, "sandbox", "sandboxes"),
         ));
         for one in &cleaned {
             ui.whisper(&format!("  {}: {}", one.resource, one.area));

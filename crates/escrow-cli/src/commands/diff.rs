@@ -107,12 +107,15 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
             Some(facts) if facts.kind == escrow::model::EntryKind::Directory => "/",
             _ => "",
         };
-        let line = format!(
-            "  {word}  {}{slash}  {}",
-            change.path,
-            paint(Tone::Faint, &detail(change))
-        );
-        ui.line(line.trim_end());
+        let detail = detail(change);
+        let path = format!("{}{slash}", change.path);
+        match detail.is_empty() {
+            true => ui.line(&format!("  {word}  {path}")),
+            false => ui.line(&format!(
+                "  {word}  {path}  {}",
+                paint(Tone::Faint, &detail)
+            )),
+        }
     }
 }
 

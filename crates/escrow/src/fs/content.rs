@@ -1,7 +1,7 @@
 //! The bytes of one file: copied with their holes, or compared with another's.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs as sys;
@@ -12,6 +12,9 @@ use super::{Dir, Meta};
 /// A file up to this size is read and written in one go, which is quicker than asking the
 /// kernel to copy it.
 const SMALL: usize = 64 * 1024;
+
+/// What is to be written is kept in memory up to this size.
+const SPOOLED_IN_MEMORY: u64 = 1 << 20;
 
 /// Whether contents may be shared with the copy, and whether that still works.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub enum Transfer {
     Shared,
     /// They were copied.
     Copied,
+    /// There are none.
+    Nothing,
 }
 
 /// Brings the bytes of `from` into the empty file `to`; holes stay holes.
@@ -52,7 +57,7 @@ pub fn transfer(
     reflinks: &Reflinks,
 ) -> std::io::Result<Transfer> {
     if meta.size == 0 {
-        return Ok(Transfer::Copied);
+        return Ok(Transfer::Nothing);
     }
     if reflinks.working.load(Ordering::Relaxed) {
         match sys::ioctl_ficlone(to, from) {
@@ -171,15 +176,50 @@ fn read(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     }
 }
 
+/// Takes in everything that can be read from `from`: a little into memory, more into a file
+/// without a name in `dir`, of which nothing stays. The inner error is that of the source.
+pub fn spool(from: &mut dyn Read, dir: &Dir) -> super::Result<std::io::Result<Box<dyn Read>>> {
+    let mut head = Vec::new();
+    if let Err(error) = from.take(SPOOLED_IN_MEMORY).read_to_end(&mut head) {
+        return Ok(Err(error));
+    }
+    if (head.len() as u64) < SPOOLED_IN_MEMORY {
+        return Ok(Ok(Box::new(Cursor::new(head))));
+    }
+    let mut rest = unnamed(dir)?;
+    let mut buffer = vec![0u8; SMALL];
+    let kept = |error: std::io::Error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        dir.error(
+            "keep what is to be written in",
+            b"",
+            super::Cause::Os(errno),
+        )
+    };
+    loop {
+        match read(&mut &mut *from, &mut buffer) {
+            Ok(0) => break,
+            Ok(length) => rest.write_all(&buffer[..length]).map_err(kept)?,
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    rest.seek(SeekFrom::Start(0)).map_err(kept)?;
+    Ok(Ok(Box::new(Cursor::new(head).chain(rest))))
+}
+
+/// A new file without a name on the file system of `dir`.
+fn unnamed(dir: &Dir) -> super::Result<File> {
+    let flags = sys::OFlags::RDWR | sys::OFlags::TMPFILE | sys::OFlags::CLOEXEC;
+    sys::openat(dir, c".", flags, sys::Mode::RUSR | sys::Mode::WUSR)
+        .map(File::from)
+        .map_err(|errno| dir.error("create a file in", b"", super::Cause::Os(errno)))
+}
+
 /// Whether files on the file system of `dir` can share their contents; tried on two files
 /// without a name, of which nothing stays.
 pub fn can_share(dir: &Dir) -> super::Result<()> {
     let fail = |errno| dir.error("share contents in", b"", super::Cause::Os(errno));
-    let unnamed = || {
-        let flags = sys::OFlags::RDWR | sys::OFlags::TMPFILE | sys::OFlags::CLOEXEC;
-        sys::openat(dir, c".", flags, sys::Mode::RUSR | sys::Mode::WUSR).map(File::from)
-    };
-    let (from, to) = (unnamed().map_err(fail)?, unnamed().map_err(fail)?);
+    let (from, to) = (unnamed(dir)?, unnamed(dir)?);
     rustix::io::write(&from, &[b'e'; 4096]).map_err(fail)?;
     sys::ioctl_ficlone(&to, &from).map_err(fail)
 }

@@ -64,6 +64,7 @@ struct Copy<'a> {
     builder: Builder,
     links: Mutex<HashMap<(u64, u64), Arc<Links>>>,
     linked: Mutex<Vec<(Index, ResourcePath)>>,
+    expected: Mutex<HashMap<Index, ResourcePath>>,
     directories: Mutex<Vec<(Index, ResourcePath, Meta, Xattrs)>>,
     losses: Mutex<Vec<Loss>>,
     shared: AtomicU64,
@@ -92,6 +93,7 @@ pub fn copy_tree(
         builder: Builder::new(Record::of(&from.meta()?)),
         links: Mutex::default(),
         linked: Mutex::default(),
+        expected: Mutex::default(),
         directories: Mutex::default(),
         losses: Mutex::default(),
         shared: AtomicU64::new(0),
@@ -115,38 +117,60 @@ impl Copy<'_> {
         let meta = from.meta()?;
         let attributes = xattr::read(&Handle::of(from))
             .map_err(|errno| from.error("read the attributes of", b"", Cause::Os(errno)))?;
-        let into: Vec<bool> = entries
-            .iter()
-            .map(|entry| entry.meta.is_dir() && !from.is_mount_point(&entry.meta))
-            .collect();
-        let one = |entry: Entry| self.entry(from, &to, path, entry);
+        let one = |entry: Entry| self.entry(from, &to, path, entry).transpose();
         let copied: Vec<NewEntry> = if entries.len() < WIDE {
-            entries.into_iter().map(one).collect::<Result<_>>()?
+            entries.into_iter().filter_map(one).collect::<Result<_>>()?
         } else {
-            entries.into_par_iter().map(one).collect::<Result<_>>()?
+            entries
+                .into_par_iter()
+                .filter_map(one)
+                .collect::<Result<_>>()?
         };
-        let names: Vec<Box<[u8]>> = copied.iter().map(|entry| entry.name.clone()).collect();
-        let linked: Vec<bool> = copied.iter().map(|entry| entry.record.link != 0).collect();
+        let notable: Vec<(usize, Box<[u8]>, bool)> = copied
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.record.is_dir() || entry.record.link != 0)
+            .map(|(at, entry)| (at, entry.name.clone(), entry.record.is_dir()))
+            .collect();
         let first = self
             .builder
             .add(index, copied)
             .map_err(|_| from.error("record", b"", Cause::Damaged("the tree is too large")))?;
+        lock(&self.expected).remove(&index);
         lock(&self.directories).push((index, path.clone(), meta, attributes));
         let mut next = Vec::new();
-        for (position, name) in names.into_iter().enumerate() {
-            let index = first + position as Index;
-            if linked[position] {
-                lock(&self.linked).push((index, path.join(&name)));
-            }
-            if into[position] {
+        for (at, name, is_dir) in notable {
+            let index = first + at as Index;
+            let path = path.join(&name);
+            if is_dir {
+                lock(&self.expected).insert(index, path);
                 next.push((name, index));
+            } else {
+                lock(&self.linked).push((index, path));
             }
         }
         Ok(next)
     }
 
-    /// Copies one entry; of a directory only the empty shell.
-    fn entry(&self, from: &Dir, to: &Dir, path: &ResourcePath, entry: Entry) -> Result<NewEntry> {
+    /// Copies one entry; of a directory only the empty shell. `None` where it is gone by now.
+    fn entry(
+        &self,
+        from: &Dir,
+        to: &Dir,
+        path: &ResourcePath,
+        entry: Entry,
+    ) -> Result<Option<NewEntry>> {
+        let name = entry.name.clone();
+        match self.present(from, to, path, entry) {
+            Err(error) if error.is_absent() && from.stat(&name)?.is_none() => {
+                super::remove::remove(to, &name)?;
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+
+    fn present(&self, from: &Dir, to: &Dir, path: &ResourcePath, entry: Entry) -> Result<NewEntry> {
         let Entry { name, meta } = entry;
         let mut new = NewEntry {
             target: Vec::new(),
@@ -229,6 +253,7 @@ impl Copy<'_> {
         match transfer {
             Transfer::Shared => self.shared.fetch_add(1, Ordering::Relaxed),
             Transfer::Copied => self.copied.fetch_add(1, Ordering::Relaxed),
+            Transfer::Nothing => 0,
         };
         Ok((meta, copy, attributes, lost))
     }
@@ -297,6 +322,14 @@ impl Copy<'_> {
             manifest.update(*index, |record| {
                 record.copied(&copy);
                 record.xattrs = xattr::digest(&kept);
+            });
+        }
+        for (index, path) in take(self.expected) {
+            // Its shell is in the copy, but nothing is known of what it held.
+            manifest.update(index, Record::leave_out);
+            losses.push(Loss {
+                path,
+                what: "it was removed while it was being copied".to_owned(),
             });
         }
         for index in 0..manifest.len() {

@@ -88,6 +88,11 @@ impl Record {
         self.flags |= LEFT_OUT;
     }
 
+    /// Whether it is a directory that was copied with what is in it.
+    pub fn is_dir(&self) -> bool {
+        self.kind == EntryKind::Directory && !self.is_left_out()
+    }
+
     /// Whether the entry was left out of the copy.
     pub fn is_left_out(&self) -> bool {
         self.flags & LEFT_OUT != 0

@@ -48,7 +48,8 @@ struct Walk<'a, F, E> {
 }
 
 /// Visits `root` and then whatever the visits name, parents before children, siblings at once.
-/// The first error ends the walk and is returned.
+/// The first error ends the walk and is returned; a directory that is gone by the time of its
+/// visit is none.
 pub fn walk<S, E, F>(root: &Dir, state: S, visit: F) -> Result<(), E>
 where
     S: Send,
@@ -102,7 +103,11 @@ impl<'a, F, E> Walk<'a, F, E> {
         E: From<FsError>,
         F: Fn(Visit<'_, S>) -> Result<Next<S>, E>,
     {
-        let dir = self.root.dir(path)?;
+        let dir = match self.root.dir(path) {
+            // Removed, or replaced by a file, since its parent was listed: it is not there.
+            Err(error) if error.is_absent() && !path.is_root() => return Ok(Vec::new()),
+            answer => answer?,
+        };
         let entries = dir.entries()?;
         (self.visit)(Visit {
             dir: &dir,

@@ -30,11 +30,11 @@ pub use sandboxes::{Cleaned, Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Verdict};
 pub use work::{Discarded, ResourceDiff, RollbackReport};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::fs::private::{self, Lock};
 use crate::fs::process::Owner;
 use crate::fs::{Dir, FsError};
-use crate::model::{OperationId, Origin, PlanId};
+use crate::model::{OperationId, Origin, PlanId, PlanState};
 use crate::store::{Operation, Outcome, Plan, Store};
 use crate::strategy::Registry;
 
@@ -92,8 +92,23 @@ impl Manager {
         &self.options.registry
     }
 
-    /// Takes the plan's lock: shared to look, alone to change.
+    /// Takes the lock of a plan that is open: shared to look, alone to change.
     fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
+        let lock = self.lock_any(plan, shared)?;
+        // Looked at under the lock: it may have been cleaned up while we waited.
+        let plans = self.store.plans()?;
+        let now = plans.iter().find(|known| known.id == plan.id);
+        if now.is_some_and(|now| now.state == PlanState::Open) {
+            return Ok(lock);
+        }
+        lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
+        Err(Error::PlanOver {
+            plan: plan.name.clone(),
+        })
+    }
+
+    /// The same for a plan in any state.
+    fn lock_any(&self, plan: &Plan, shared: bool) -> Result<Lock> {
         let name = plan.id.to_string();
         let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
         let Some(lock) = lock else {
@@ -121,11 +136,11 @@ impl Manager {
         }))
     }
 
-    /// Notes that operations of this plan whose process died were interrupted. The caller holds
-    /// the plan's lock alone, so whoever is still recorded as running is dead.
+    /// Notes that operations of this plan, and of none, whose process died were interrupted.
     fn bury(&self, plan: PlanId) -> Result<()> {
         for operation in self.store.running()? {
-            if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
+            let ours = operation.plan_id.is_none_or(|id| id == plan);
+            if ours && !operation.owner.is_alive()? {
                 let now = self.options.origin.now();
                 self.store
                     .end(operation.id, Outcome::Interrupted, None, now)?;
@@ -166,21 +181,6 @@ impl Manager {
             (Err(error), _) => Err(error),
         }
     }
-}
-
-/// An error and all its causes on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        // A transparent wrapper says the same as what it wraps.
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn private_dir(home: &Dir, name: &[u8]) -> std::result::Result<Dir, FsError> {

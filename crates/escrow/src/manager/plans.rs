@@ -138,9 +138,8 @@ impl Manager {
         }
         let plan = self.add_plan(name, directory)?;
         for resource in &resources {
-            if let Err(error) = self.make_sandbox(&plan, resource, strategy, observer) {
-                self.abandon(&plan)?;
-                return Err(error);
+            if let Err(error) = self.create_sandbox(&plan, resource, strategy, observer) {
+                return Err(error.and_left(self.abandon(&plan)));
             }
         }
         self.view(plan)

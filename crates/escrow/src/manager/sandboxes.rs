@@ -1,8 +1,8 @@
 //! Sandboxes: made once for a plan and a resource, cleaned up for good.
 
+use super::Manager;
 use super::resources::kind_named;
-use super::{Manager, chain};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::private;
 use crate::fs::{Dir, remove};
@@ -88,22 +88,7 @@ impl Manager {
         strategy: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<Made> {
-        if plan.state != PlanState::Open {
-            return Err(Error::PlanOver {
-                plan: plan.name.clone(),
-            });
-        }
         self.check_strategy(resource, strategy)?;
-        self.make_sandbox(plan, resource, strategy, observer)
-    }
-
-    pub(super) fn make_sandbox(
-        &self,
-        plan: &Plan,
-        resource: &Resource,
-        strategy: Option<&str>,
-        observer: &dyn Observer,
-    ) -> Result<Made> {
         let _lock = self.lock(plan, false)?;
         let there = self.live_sandboxes(plan)?;
         let found = there
@@ -172,11 +157,10 @@ impl Manager {
         }
         let made = self.fill(&mut sandbox, resource, wanted, observer);
         if let Err(error) = made {
-            // Nothing of it stays. Should even that fail, the record stays as pending and
-            // `cleanup` finds it; the first error is the one to tell.
-            return match remove_area(&sandbox).and_then(|()| Ok(self.store.forget_sandbox(id)?)) {
-                Ok(()) | Err(_) => Err(error),
-            };
+            // Nothing of it stays. Should even that fail, the record stays as pending, where
+            // `cleanup` finds it.
+            let swept = remove_area(&sandbox).and_then(|()| Ok(self.store.forget_sandbox(id)?));
+            return Err(error.and_left(swept));
         }
         Ok(sandbox)
     }
@@ -216,7 +200,7 @@ impl Manager {
     /// Removes everything the plan has on disk; legal in every state, and again. One that cannot
     /// be removed does not stop the others.
     pub fn cleanup(&self, plan: &Plan) -> Result<Vec<Cleaned>> {
-        let lock = self.lock(plan, false)?;
+        let lock = self.lock_any(plan, false)?;
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());

@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::path::PathBuf;
 
-use super::{Manager, SandboxView, chain};
+use super::{Manager, SandboxView};
 use crate::diff::Contents;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::Dir;
+use crate::fs::content::spool;
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxState};
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, StrategyError};
@@ -88,6 +89,9 @@ impl Manager {
     }
 
     /// Puts a file into a sandbox.
+    ///
+    /// The content is taken in before the plan is locked: its source may be slow, may never end,
+    /// or may itself be waiting for the plan.
     pub fn write(
         &self,
         plan: &Plan,
@@ -95,13 +99,18 @@ impl Manager {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
+        let unreadable = |source| StrategyError::Input {
+            path: path.clone(),
+            source,
+        };
+        let mut content = spool(content, &self.home)?.map_err(unreadable)?;
         let _lock = self.lock(plan, false)?;
         let view = self.sandbox_of(plan, resource)?;
         let target = format!("{}:{path}", resource.name);
         self.record("write", Some(plan.id), &target, || {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             self.activate(&view)?;
-            Ok(strategy.write(&view.sandbox.reference, path, content)?)
+            Ok(strategy.write(&view.sandbox.reference, path, &mut content)?)
         })
     }
 

@@ -45,15 +45,19 @@ impl CopyKind for Shared {
     }
 
     fn message(report: &CopyReport) -> String {
+        let share = match report.shared {
+            1 => "1 file shares its contents with the original".to_owned(),
+            shared => format!("{shared} files share their contents with the original"),
+        };
+        let copied = match report.copied {
+            1 => "1 file was copied in full".to_owned(),
+            copied => format!("{copied} files were copied in full"),
+        };
         match (report.shared, report.copied) {
-            (0, 0) => "nothing to share: no file has content".to_owned(),
-            (shared, 0) => format!("{shared} files share their contents with the original"),
-            (0, copied) => format!(
-                "this file system cannot share contents: {copied} files were copied in full"
-            ),
-            (shared, copied) => format!(
-                "{shared} files share their contents with the original, {copied} were copied"
-            ),
+            (0, 0) => "no file has contents that could be shared".to_owned(),
+            (_, 0) => share,
+            (0, _) => format!("this file system cannot share contents: {copied}"),
+            _ => format!("{share}, {copied}"),
         }
     }
 }

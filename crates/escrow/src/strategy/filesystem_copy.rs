@@ -24,6 +24,9 @@ impl CopyKind for Full {
     }
 
     fn message(report: &CopyReport) -> String {
-        format!("copied {} entries", report.entries)
+        match report.entries {
+            1 => "copied 1 entry".to_owned(),
+            entries => format!("copied {entries} entries"),
+        }
     }
 }

@@ -18,6 +18,9 @@ use crate::model::{ChangeKind, ResourcePath, SandboxRef};
 /// Where staged files wait inside an area.
 pub(super) const STAGE: &[u8] = b"stage";
 
+/// How often a tree that changes under our eyes is looked at again.
+const TRIES: usize = 8;
+
 /// The directory that was sandboxed: its path, and the inode that tells it from another
 /// directory that was moved there since.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -232,6 +235,18 @@ pub(super) fn xattrs(dir: &Dir, name: &[u8]) -> Result<Xattrs> {
         dir.error("read the attributes of", name, Cause::Os(errno))
             .into()
     })
+}
+
+/// Looks again where something vanished between being listed and being looked at: others may be
+/// at work in the tree.
+pub(super) fn steady<T>(look: impl Fn() -> Result<T>) -> Result<T> {
+    for _ in 0..TRIES {
+        match look() {
+            Err(StrategyError::Fs(error)) if error.is_absent() => {}
+            answer => return answer,
+        }
+    }
+    look()
 }
 
 /// Whether two regular files hold the same bytes; sizes are equal already.

@@ -189,12 +189,12 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         let open = self.open(sandbox)?;
         let manifest = read_manifest(&open.area)?;
-        Copied {
+        let copied = Copied {
             original: &open.original,
             tree: &open.tree,
             manifest: &manifest,
-        }
-        .diff()
+        };
+        tree::steady(|| copied.diff())
     }
 
     fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<()> {

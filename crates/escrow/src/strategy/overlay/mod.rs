@@ -199,7 +199,7 @@ impl Strategy for Overlay {
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         let open = open(sandbox)?;
-        diff::diff(&open.upper, &open.lower, open.root)
+        tree::steady(|| diff::diff(&open.upper, &open.lower, open.root))
     }
 
     fn rollback(&self, sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<()> {

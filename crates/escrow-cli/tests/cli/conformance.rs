@@ -1,0 +1,159 @@
+//! Every strategy keeps its contract on every file system where it behaves differently, as root
+//! and as an ordinary user.
+
+use std::path::Path;
+
+use escrow_testkit::skip::is_root;
+use escrow_testkit::{Cli, Fs, LoopFs, World};
+
+use crate::{binary, json};
+
+const STRATEGIES: [&str; 4] = ["copy_on_write", "filesystem_copy", "overlay", "none"];
+
+/// Asks every strategy for its contract with originals and areas below `base`.
+fn keep_their_contract(base: &Path) {
+    let ask = |world: &World, cli: &Cli, who: &str| {
+        let cli = cli.clone().env("ESCROW_HOME", world.home());
+        for strategy in STRATEGIES {
+            let report = json(&cli, &format!("strategy check {strategy}"));
+            let checks = report["checks"].as_array().expect("a list");
+            assert!(checks.len() >= 18, "{who}: {report}");
+            assert_eq!(
+                report["conforms"],
+                true,
+                "{who} in {}: {report}",
+                base.display()
+            );
+        }
+        let left: Vec<String> = std::fs::read_dir(world.home())
+            .expect("the home is there")
+            .map(|entry| {
+                entry
+                    .expect("it can be listed")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .filter(|name| name.starts_with("conformance"))
+            .collect();
+        assert_eq!(left, Vec::<String>::new(), "{who}: cases stay behind");
+    };
+    let world = World::under(base);
+    let cli = Cli::new(&world, &binary());
+    ask(&world, &cli, "the first user");
+    if is_root() {
+        let world = World::under(base);
+        let cli = Cli::new(&world, &binary()).user();
+        ask(&world, &cli, "the ordinary user");
+    }
+}
+
+fn on(kind: Fs) {
+    let Some(fs) = LoopFs::new(kind, 64) else {
+        return;
+    };
+    keep_their_contract(fs.path());
+}
+
+// rule P1, P6, S8, T1
+#[test]
+fn strategies_keep_their_contract_here() {
+    keep_their_contract(&std::env::temp_dir());
+}
+
+#[test]
+fn strategies_keep_their_contract_on_ext4() {
+    on(Fs::Ext4);
+}
+
+#[test]
+fn strategies_keep_their_contract_on_xfs() {
+    on(Fs::Xfs);
+}
+
+#[test]
+fn strategies_keep_their_contract_on_btrfs() {
+    on(Fs::Btrfs);
+}
+
+/// What `auto` takes, and what `copy_on_write` says of itself, on each file system.
+#[test]
+fn probes_tell_file_systems_apart() {
+    for (kind, shares) in [(Fs::Ext4, false), (Fs::Xfs, true), (Fs::Btrfs, true)] {
+        let Some(fs) = LoopFs::new(kind, 64) else {
+            return;
+        };
+        let world = World::under(fs.path());
+        let app = world.dir("app");
+        std::fs::write(app.join("file"), [7; 9000]).expect("it can be written");
+        let cli = Cli::new(&world, &binary());
+        let doctor = json(&cli, "doctor app");
+        let cow = doctor["strategies"]
+            .as_array()
+            .and_then(|all| all.iter().find(|one| one["name"] == "copy_on_write"));
+        assert_eq!(
+            cow.map(|cow| cow["works"].clone()),
+            Some(shares.into()),
+            "{kind:?}: {doctor}"
+        );
+        let plan = json(
+            &cli,
+            "plan create try --resource ./app --strategy copy_on_write",
+        );
+        let message = plan["sandboxes"][0]["message"]
+            .as_str()
+            .expect("a text")
+            .to_owned();
+        let expected = match shares {
+            true => "1 file shares its contents with the original",
+            false => "this file system cannot share contents: 1 file was copied in full",
+        };
+        assert_eq!(message, expected, "{kind:?}");
+    }
+}
+
+/// With the state on another file system the area lies beside the original, and goes with it.
+// rule S3, P6
+#[test]
+fn an_area_lies_on_the_file_system_of_its_original() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 64) else {
+        return;
+    };
+    let there = World::under(fs.path());
+    let app = there.dir("app");
+    std::fs::write(app.join("file"), "x").expect("it can be written");
+    let home = World::new();
+    let cli = Cli::new(&home, &binary()).cwd(there.path());
+    for strategy in STRATEGIES {
+        json(
+            &cli,
+            &format!("plan create try --resource ./app --strategy {strategy}"),
+        );
+        let hidden: Vec<_> = std::fs::read_dir(there.path())
+            .expect("it is there")
+            .map(|entry| {
+                entry
+                    .expect("it can be listed")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .filter(|name| name.starts_with(".escrow-sbx_"))
+            .collect();
+        assert_eq!(hidden.len(), 1, "{strategy}");
+        json(&cli, "cleanup try");
+        let left: Vec<_> = std::fs::read_dir(there.path())
+            .expect("it is there")
+            .map(|entry| entry.expect("it can be listed").file_name())
+            .collect();
+        assert_eq!(left, ["app"], "{strategy}");
+    }
+    // The root of a file system has nothing beside it: the area is with the state.
+    let root = json(&cli, &format!("doctor {}", fs.path().display()));
+    assert!(
+        root["area_reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("root of a file system")),
+        "{root}"
+    );
+}

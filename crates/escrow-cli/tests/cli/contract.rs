@@ -1,0 +1,220 @@
+//! What scripts rely on: the fields of every document, the kinds of errors, the exit codes.
+//! A new field is added here deliberately.
+
+use escrow_testkit::user::rerun_test_as_user_with;
+
+use crate::{binary, json, json_error, keys, words, world};
+
+const SANDBOX: [&str; 10] = [
+    "created_at",
+    "message",
+    "original",
+    "requested",
+    "resource",
+    "sandbox_id",
+    "sandbox_path",
+    "state",
+    "strategy",
+    "warnings",
+];
+
+#[test]
+fn documents_have_these_fields() {
+    let (_world, cli) = world();
+    let plan = json(&cli, "plan create try --resource ./app");
+    assert_eq!(
+        keys(&plan),
+        [
+            "created_at",
+            "directory",
+            "id",
+            "name",
+            "sandboxes",
+            "state"
+        ]
+    );
+    assert_eq!(keys(&plan["sandboxes"][0]), SANDBOX);
+    assert_eq!(json(&cli, "plan show try"), plan);
+    let list = json(&cli, "plan list");
+    assert_eq!(list["plans"][0], plan);
+
+    let made = json(&cli, "sandbox create try app");
+    let mut fields = [SANDBOX.as_slice(), &["created", "plan"]].concat();
+    fields.sort_unstable();
+    assert_eq!(keys(&made), fields);
+    assert_eq!(made["created"], false);
+    let listed = json(&cli, "sandbox list");
+    assert_eq!(keys(&listed), ["sandboxes"]);
+
+    let written = json(&cli.clone().stdin("new"), "write try app new/file");
+    assert_eq!(
+        written,
+        serde_json::json!({"path": "new/file", "kind": "added"})
+    );
+    let read = json(&cli, "read try app new/file");
+    assert_eq!(
+        read,
+        serde_json::json!({"path": "new/file", "size": 3, "content": "new"})
+    );
+
+    let status = json(&cli, "status");
+    assert_eq!(keys(&status), ["home", "operations", "plans"]);
+    let doctor = json(&cli, "doctor app");
+    assert_eq!(
+        keys(&doctor),
+        [
+            "area",
+            "area_reason",
+            "at",
+            "auto",
+            "paths_confined",
+            "strategies"
+        ]
+    );
+    assert_eq!(
+        keys(&doctor["strategies"][0]),
+        ["capabilities", "name", "reason", "works"]
+    );
+    let list = json(&cli, "strategy list");
+    assert_eq!(
+        keys(&list["strategies"][0]["capabilities"]),
+        [
+            "base",
+            "checkpoints",
+            "gives_path",
+            "isolates",
+            "prepares",
+            "strength",
+            "undoes"
+        ]
+    );
+    let resource = json(&cli, "resource show app");
+    assert_eq!(
+        keys(&resource),
+        [
+            "at",
+            "created_at",
+            "id",
+            "name",
+            "parent",
+            "strategy",
+            "type"
+        ]
+    );
+    assert_eq!(json(&cli, "resource list")["resources"][0], resource);
+
+    let rolled = json(&cli, "rollback try");
+    assert_eq!(keys(&rolled), ["plan", "resources", "success"]);
+    assert_eq!(
+        keys(&rolled["resources"][0]),
+        ["discarded", "message", "resource"]
+    );
+    let cleaned = json(&cli, "cleanup try");
+    assert_eq!(keys(&cleaned), ["plan", "removed", "state"]);
+    assert_eq!(keys(&json(&cli, "completions bash")), ["script", "shell"]);
+    assert_eq!(keys(&json(&cli, "man diff")), ["name", "page"]);
+}
+
+#[test]
+fn a_diff_names_every_change_with_both_sides() {
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let path = cli.ok(words("path try app"));
+    let sandbox = std::path::Path::new(path.trim_end());
+    std::fs::write(sandbox.join("a.txt"), "changed\n").expect("the sandbox can be written");
+    std::fs::remove_file(sandbox.join("src/main.rs")).expect("it is there");
+    std::fs::remove_file(sandbox.join("link")).expect("it is there");
+    std::fs::create_dir(sandbox.join("link")).expect("nothing is there");
+    let document = json(&cli, "diff try");
+    assert_eq!(keys(&document), ["plan", "resources"]);
+    let one = &document["resources"][0];
+    assert_eq!(keys(one), ["changes", "resource", "strategy", "summary"]);
+    let changes = one["changes"].as_array().expect("a list");
+    let kinds: Vec<String> = changes
+        .iter()
+        .map(|c| format!("{} {}", c["kind"], c["path"]))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "\"modified\" \"a.txt\"",
+            "\"type_changed\" \"link\"",
+            "\"deleted\" \"src/main.rs\""
+        ]
+    );
+    assert_eq!(keys(&changes[0]), ["fields", "kind", "new", "old", "path"]);
+    assert_eq!(
+        changes[0]["old"],
+        serde_json::json!({"type": "file", "size": 14, "mode": 0o640})
+    );
+    assert_eq!(changes[1]["old"]["target"], "a.txt");
+    assert_eq!(one["summary"]["deleted"], 1);
+    drop(world);
+}
+
+// rule S1, P7
+#[test]
+fn every_kind_of_failure_has_its_exit_code() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let table = [
+        ("read try app ../x", 2, "usage"),
+        ("read try app /etc/passwd", 2, "usage"),
+        ("read try app src", 2, "usage"),
+        ("frobnicate", 2, "usage"),
+        ("diff --stat --patch", 2, "usage"),
+        ("plan create bad/name", 2, "usage"),
+        (
+            "plan create x --resource ./app --strategy quantum",
+            2,
+            "usage",
+        ),
+        ("resource add x --type teapot --at app", 2, "usage"),
+        ("resource add x --at /", 2, "usage"),
+        ("read nowhere app x", 1, "not_found"),
+        ("read try other x", 1, "not_found"),
+        ("read try app nope", 1, "not_found"),
+        ("plan create x --resource ./nope", 1, "not_found"),
+        ("path try app", 1, "unsupported"),
+        ("write try app link/x", 3, "denied"),
+        ("plan create try", 4, "conflict"),
+        ("resource remove app", 4, "conflict"),
+    ];
+    for (line, code, kind) in table {
+        let error = json_error(&cli, line, code);
+        assert_eq!(error["kind"], kind, "{line}");
+        assert_ne!(error["message"], "", "{line}");
+        // The same without --json: on stderr, with the same code, and nothing on stdout.
+        let outcome = cli.run(words(line));
+        assert_eq!((outcome.status, outcome.stdout.len()), (code, 0), "{line}");
+        assert!(
+            outcome.stderr_text().starts_with("error: "),
+            "{line}: {}",
+            outcome.stderr_text()
+        );
+    }
+    let hints = json_error(&cli, "plan create x --resource ./app --strategy quantum", 2)["hints"]
+        .to_string();
+    for known in [
+        "auto",
+        "overlay",
+        "copy_on_write",
+        "filesystem_copy",
+        "none",
+    ] {
+        assert!(hints.contains(known), "{hints}");
+    }
+    // None of it changed anything.
+    let plans = json(&cli, "plan list");
+    assert_eq!(plans["plans"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn every_kind_of_failure_has_its_exit_code_as_user() {
+    rerun_test_as_user_with(
+        "contract::every_kind_of_failure_has_its_exit_code",
+        &[&binary()],
+    );
+}

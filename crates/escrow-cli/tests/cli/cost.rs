@@ -1,0 +1,1 @@
+//! What operations cost, counted in system calls.

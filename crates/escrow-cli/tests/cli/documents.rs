@@ -1,0 +1,167 @@
+//! What is written down is true: the README's session, the demo, the reference, the tables.
+//! With `ESCROW_BLESS=1` generated documents are written instead of compared.
+
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::World;
+
+use crate::{binary, repository, words, world};
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Whether a line is what was expected; `…` stands for anything.
+fn matches(expected: &str, found: &str) -> bool {
+    let Some((before, after)) = expected.split_once('…') else {
+        return expected == found;
+    };
+    found.len() >= before.len() + after.len() && found.starts_with(before) && found.ends_with(after)
+}
+
+/// The commands in the `console` blocks of a document, each with the output it promises.
+fn sessions(document: &str) -> Vec<(String, Vec<String>)> {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    let mut inside = false;
+    for line in document.lines() {
+        if line.starts_with("```") {
+            inside = line == "```console";
+        } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
+            found.push((command.to_owned(), Vec::new()));
+        } else if let Some((_, output)) = found.last_mut().filter(|_| inside) {
+            output.push(line.to_owned());
+        }
+    }
+    found
+}
+
+/// Runs a shell line in a world with `escrow` on the path; both streams, in their order.
+fn shell(world: &World, line: &str) -> String {
+    let bin = binary();
+    let bin = bin.parent().expect("the binary lies in a directory");
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let output = Command::new("sh")
+        .args(["-c", &format!("exec 2>&1; {line}")])
+        .env("PATH", path)
+        .env("HOME", world.dir("user-home"))
+        .env("ESCROW_HOME", world.home())
+        .env_remove("ESCROW_SANDBOX_STRATEGY")
+        .current_dir(world.path())
+        .output()
+        .expect("there is a shell");
+    assert!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+    String::from_utf8(output.stdout).expect("the README shows text")
+}
+
+#[test]
+fn the_readme_tells_the_truth() {
+    let world = World::new();
+    let sessions = sessions(&read(&repository().join("README.md")));
+    assert!(sessions.len() > 10, "the README has no session");
+    for (command, expected) in sessions {
+        let output = shell(&world, &command);
+        let found: Vec<&str> = output.lines().collect();
+        let same = found.len() == expected.len()
+            && expected
+                .iter()
+                .zip(&found)
+                .all(|(expected, found)| matches(expected, found));
+        assert!(
+            same,
+            "$ {command}\nexpected:\n{}\nfound:\n{output}",
+            expected.join("\n")
+        );
+    }
+}
+
+#[test]
+fn the_demo_runs_to_its_end() {
+    let world = World::new();
+    let script = repository().join("scripts/demo.sh");
+    let target = binary();
+    let target = target
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/debug/escrow");
+    let line = format!(
+        "CARGO_TARGET_DIR='{}' TMPDIR='{}' '{}'",
+        target.display(),
+        world.dir("tmp").display(),
+        script.display()
+    );
+    let output = shell(&world, &line);
+    assert!(output.contains("That is the story so far."), "{output}");
+    assert!(!output.contains("error: another"), "{output}");
+    let left = std::fs::read_dir(world.dir("tmp"))
+        .expect("it is there")
+        .count();
+    assert_eq!(left, 0, "the demo leaves nothing behind");
+}
+
+/// Compares a generated part of a document, or writes it.
+fn generated(path: &Path, current: &str) {
+    if std::env::var_os("ESCROW_BLESS").is_some() {
+        std::fs::write(path, current).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+    assert!(
+        read(path) == current,
+        "{} is out of date: `make docs` writes it again",
+        path.display()
+    );
+}
+
+#[test]
+fn reference_is_current() {
+    let (_world, cli) = world();
+    let reference = cli.ok(words("reference"));
+    assert!(reference.contains("## escrow plan create"), "{reference}");
+    generated(&repository().join("docs/cli-reference.md"), &reference);
+}
+
+// rule P5
+#[test]
+fn reference_of_states_is_current() {
+    let path = repository().join("docs/architecture.md");
+    let text = read(&path);
+    let (begin, end) = ("<!-- states:begin -->\n", "<!-- states:end -->");
+    let (before, rest) = text.split_once(begin).expect("the marker is there");
+    let (_, after) = rest.split_once(end).expect("the marker is there");
+    let table = escrow::model::SandboxState::table();
+    generated(&path, &format!("{before}{begin}{table}{end}{after}"));
+}
+
+#[test]
+fn every_command_has_help_a_page_and_completions() {
+    let (_world, cli) = world();
+    let reference = cli.ok(words("reference"));
+    let commands: Vec<&str> = reference
+        .lines()
+        .filter_map(|line| line.strip_prefix("## escrow"))
+        .collect();
+    assert!(commands.len() > 20, "{commands:?}");
+    for command in commands {
+        let line = words(command);
+        let help = cli.ok([line.clone(), words("--help")].concat());
+        assert!(help.contains("Usage: escrow"), "{command}: {help}");
+        let page = cli.ok([words("man"), line].concat());
+        assert!(page.contains(".TH"), "{command}: {page}");
+    }
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        assert!(cli.ok(["completions", shell]).contains("escrow"), "{shell}");
+    }
+    let script = cli.ok(["completions", "bash"]);
+    let check = Command::new("bash")
+        .args(["-n", "-c", &script])
+        .status()
+        .expect("there is a bash");
+    assert!(check.success());
+}

@@ -1,0 +1,96 @@
+//! The command line as its users meet it: real processes, real files, as root and as an ordinary
+//! user.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests look at real files and their own environment"
+)]
+
+mod conformance;
+mod contract;
+mod cost;
+mod documents;
+mod verbs;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use escrow_testkit::{Cli, World, tree};
+
+/// The program under test.
+fn binary() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_escrow"))
+}
+
+/// The top of the repository.
+fn repository() -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    crates
+        .and_then(Path::parent)
+        .expect("the crate lies in crates/")
+        .to_owned()
+}
+
+/// A world with a small directory `app` in it.
+fn world() -> (World, Cli) {
+    furnish(World::new())
+}
+
+fn furnish(world: World) -> (World, Cli) {
+    let app = world.dir("app");
+    tree::build(
+        &app,
+        "a.txt 0640 \"one\\ntwo\\nthree\\n\"\nsrc/ 0750\nsrc/main.rs \"fn main() {}\\n\"\nlink -> a.txt\n",
+    );
+    let cli = Cli::new(&world, &binary());
+    (world, cli)
+}
+
+/// Words of a command line.
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+/// Runs a line that must succeed and gives its JSON.
+#[track_caller]
+fn json(cli: &Cli, line: &str) -> serde_json::Value {
+    let text = cli.ok([words("--json"), words(line)].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+}
+
+/// Runs a line that must fail with `code` and gives the error of its JSON.
+#[track_caller]
+fn json_error(cli: &Cli, line: &str, code: i32) -> serde_json::Value {
+    let outcome = cli.run([words("--json"), words(line)].concat());
+    let text = outcome.stdout_text();
+    assert_eq!(
+        outcome.status,
+        code,
+        "{line}: {text}{}",
+        outcome.stderr_text()
+    );
+    assert_eq!(
+        outcome.stderr_text(),
+        "",
+        "{line}: with --json everything is on stdout"
+    );
+    let document: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
+    assert_eq!(keys(&document), ["error"]);
+    assert_eq!(
+        keys(&document["error"]),
+        ["details", "hints", "kind", "message"]
+    );
+    document["error"].clone()
+}
+
+/// The keys of an object, sorted.
+fn keys(value: &serde_json::Value) -> Vec<&str> {
+    let mut keys: Vec<&str> = value
+        .as_object()
+        .expect("an object")
+        .keys()
+        .map(String::as_str)
+        .collect();
+    keys.sort_unstable();
+    keys
+}

@@ -1,0 +1,460 @@
+//! The verbs, one promise a test.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::{binary, furnish, json, words, world};
+
+fn sandbox_path(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
+    let mut path = cli.run(["path", plan, resource]).stdout;
+    assert_eq!(path.pop(), Some(b'\n'));
+    PathBuf::from(OsString::from_vec(path))
+}
+
+#[test]
+fn a_pipe_from_read_to_write_does_not_wait_for_itself() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let mut read = cli
+        .command(words("read try app a.txt"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let out = read.stdout.take().expect("it is piped");
+    let write = cli
+        .command(words("write try app copy.txt"))
+        .stdin(out)
+        .status();
+    assert!(write.expect("it starts").success());
+    assert!(read.wait().expect("it ends").success());
+    assert_eq!(cli.ok(words("read try app copy.txt")), "one\ntwo\nthree\n");
+}
+
+#[test]
+fn a_writer_whose_source_never_ends_holds_nobody_up() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let mut slow = cli
+        .command(words("write try app slow.txt"))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut source = slow.stdin.take().expect("it is piped");
+    source.write_all(b"the beginning").expect("it listens");
+    cli.clone()
+        .stdin("quick")
+        .ok(words("write try app quick.txt"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tquick.txt\n");
+    drop(source);
+    assert!(slow.wait().expect("it ends").success());
+    assert_eq!(cli.ok(words("read try app slow.txt")), "the beginning");
+}
+
+#[test]
+fn large_content_goes_through_whole() {
+    let (world, cli) = world();
+    let large: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
+    std::fs::write(world.path().join("large"), &large).expect("the world can be written");
+    cli.ok(words("plan create try --resource ./app"));
+    cli.clone()
+        .stdin(&large)
+        .ok(words("write try app from-stdin"));
+    cli.ok(words("write try app from-file --from large"));
+    for name in ["from-stdin", "from-file"] {
+        assert!(
+            cli.run(["read", "try", "app", name]).stdout == large,
+            "{name}"
+        );
+    }
+}
+
+// rule P3, P4
+#[test]
+fn a_sandbox_is_made_once_and_found_again_by_every_process() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try"));
+    let first = json(&cli, "sandbox create try ./app");
+    assert_eq!(first["created"], true);
+    let second = json(&cli, "sandbox create try app --strategy filesystem_copy");
+    assert_eq!(second["created"], false);
+    assert_eq!(second["sandbox_id"], first["sandbox_id"]);
+}
+
+#[test]
+fn a_plan_is_found_by_name_id_prefix_or_place() {
+    let (world, cli) = world();
+    let other = world.dir("elsewhere");
+    let first = json(&cli, "plan create alpha --resource ./app");
+    json(&cli, "plan create alpine");
+    let id = first["id"].as_str().expect("an id").to_owned();
+    for typed in ["alpha", &id, &id[..30], &id["plan_".len()..], "alph"] {
+        assert_eq!(
+            json(&cli, &format!("plan show {typed}"))["name"],
+            "alpha",
+            "{typed}"
+        );
+    }
+    assert!(
+        cli.fails(words("plan show alp"), 2)
+            .contains("could be any of 2 plans")
+    );
+    // Left out: the newest open plan that was made here, or that holds this directory.
+    assert_eq!(json(&cli, "plan show")["name"], "alpine");
+    let elsewhere = cli.clone().cwd(&other);
+    json(&elsewhere, "plan create gamma");
+    assert_eq!(json(&elsewhere, "plan show")["name"], "gamma");
+    assert_eq!(json(&cli, "plan show")["name"], "alpine");
+    json(&cli, "cleanup alpine");
+    assert_eq!(
+        json(&cli.clone().cwd(world.path().join("app/src")), "plan show")["name"],
+        "alpha"
+    );
+    json(&cli, "cleanup alpha");
+    assert!(
+        cli.fails(words("plan show"), 1)
+            .contains("no open plan belongs to")
+    );
+    // The name is free again, and the old plan can still be shown by its id.
+    json(&cli, "plan create alpha");
+    assert_eq!(
+        json(&cli, &format!("plan show {id}"))["state"],
+        "cleaned_up"
+    );
+}
+
+#[test]
+fn the_words_of_the_environment_count() {
+    let (_world, cli) = world();
+    let cli = cli.env("ESCROW_SANDBOX_STRATEGY", "filesystem_copy");
+    let plan = json(&cli, "plan create try --resource ./app");
+    assert_eq!(plan["sandboxes"][0]["strategy"], "filesystem_copy");
+    let error = cli
+        .env("ESCROW_SANDBOX_STRATEGY", "quantum")
+        .fails(words("plan list"), 2);
+    assert!(error.contains("there is no strategy 'quantum'"), "{error}");
+}
+
+/// Everything a person does, from creating to cleaning up, for one strategy.
+fn whole_story(world: World, strategy: &str) {
+    let (world, cli) = furnish(world);
+    let app = world.path().join("app");
+    let before = signature(&app);
+    let create = format!("plan create try --resource ./app --strategy {strategy}");
+    cli.ok(words(&create));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.clone()
+        .stdin("ONE\ntwo\nthree\n")
+        .ok(words("write try app a.txt"));
+    let odd = OsStr::from_bytes(b"new dir/-\n\xff");
+    let line = [words("write try app"), vec!["--".into(), odd.into()]].concat();
+    cli.clone().stdin("odd\n").ok(line);
+    let listed = cli.ok(words("diff try --name-status"));
+    assert_eq!(listed, "M\ta.txt\nA\tnew dir\nA\tnew dir/-\\x0a\\xff\n");
+    let back = cli.run([words("read try app"), vec!["--".into(), odd.into()]].concat());
+    assert_eq!(back.stdout_text(), "odd\n");
+    assert_same(&before, &signature(&app), &Ignore::default());
+    cli.ok(words("rollback try"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.ok(words("cleanup try"));
+    cli.ok(words("cleanup try"));
+    assert_same(&before, &signature(&app), &Ignore::default());
+    for room in ["sandboxes", "locks"] {
+        let left = std::fs::read_dir(world.home().join(room))
+            .expect("it is there")
+            .count();
+        assert_eq!(left, 0, "{room}");
+    }
+}
+
+// rule P6, S4, F5
+#[test]
+fn the_whole_story_in_an_odd_directory() {
+    for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
+        whole_story(World::odd(), strategy);
+    }
+}
+
+#[test]
+fn the_whole_story_in_an_odd_directory_as_user() {
+    rerun_test_as_user_with("verbs::the_whole_story_in_an_odd_directory", &[&binary()]);
+}
+
+#[test]
+fn the_patch_is_taken_by_git_and_by_patch() {
+    let (world, cli) = world();
+    // git knows 0644 and 0755 only.
+    let ordinary = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(world.path().join("app/a.txt"), ordinary).expect("it is ours");
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let sandbox = sandbox_path(&cli, "try", "app");
+    std::fs::write(sandbox.join("a.txt"), "one\n2\nthree\nno end").expect("it can be written");
+    std::fs::write(sandbox.join("with space"), "x\n").expect("it can be written");
+    std::fs::write(
+        sandbox.join(OsStr::from_bytes(b"tab\t\"quote\" \xc3\xbc")),
+        "y\n",
+    )
+    .expect("it can be written");
+    std::fs::remove_file(sandbox.join("src/main.rs")).expect("it is there");
+    std::fs::write(sandbox.join("binary"), b"a\0b").expect("it can be written");
+    let patch = cli.run(words("diff try --patch")).stdout;
+    let text = String::from_utf8_lossy(&patch).into_owned();
+    assert!(
+        text.contains("Binary files /dev/null and b/binary differ (0 -> 3 bytes)"),
+        "{text}"
+    );
+    std::fs::remove_file(sandbox.join("binary")).expect("it is there");
+    let patch = cli.run(words("diff try --patch")).stdout;
+    for tool in [&["git", "apply", "-p1"][..], &["patch", "-p1", "--quiet"]] {
+        let copy = world.dir(tool[0]);
+        let status = Command::new("cp")
+            .arg("-a")
+            .arg(world.path().join("app/."))
+            .arg(&copy)
+            .status();
+        assert!(status.expect("there is a cp").success());
+        let mut child = Command::new(tool[0])
+            .args(&tool[1..])
+            .current_dir(&copy)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("the tool is installed");
+        child
+            .stdin
+            .take()
+            .expect("it is piped")
+            .write_all(&patch)
+            .expect("it listens");
+        assert!(child.wait().expect("it ends").success(), "{tool:?}: {text}");
+        // Both tools remove directories that become empty; a patch knows none.
+        let mut wanted = signature(&sandbox);
+        wanted.retain(|path, _| path != b"src");
+        let mut found = signature(&copy);
+        found.retain(|path, _| path != b"src");
+        let ignore = Ignore {
+            times: true,
+            ..Ignore::default()
+        };
+        assert_same(&wanted, &found, &ignore);
+    }
+}
+
+#[test]
+fn colour_is_for_terminals_only() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    assert!(!cli.ok(words("plan show try")).contains('\x1b'));
+    let terminal = |extra: &[(&str, &str)]| {
+        let mut command = Command::new("script");
+        let line = format!("'{}' plan show try", binary().display());
+        command.args(["-qec", &line, "/dev/null"]);
+        let plain = cli.command(words("plan show try"));
+        command.env_clear();
+        for (name, value) in plain.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        command
+            .envs(extra.iter().copied())
+            .env("TERM", "xterm-256color");
+        command.current_dir(plain.get_current_dir().expect("it is set"));
+        let output = command
+            .stdin(Stdio::null())
+            .output()
+            .expect("script is part of util-linux");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(terminal(&[]).contains('\x1b'), "{}", terminal(&[]));
+    assert!(!terminal(&[("NO_COLOR", "1")]).contains('\x1b'));
+}
+
+#[test]
+fn names_cannot_fool_the_reader() {
+    let (world, cli) = world();
+    let name = OsStr::from_bytes("evil\u{1b}[2J\u{202e}\nA\tapproved".as_bytes());
+    std::fs::write(world.path().join("app").join(name), "x").expect("it can be written");
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    std::fs::remove_file(sandbox_path(&cli, "try", "app").join(name)).expect("it is there");
+    for form in ["--stat", "--name-status", "--patch"] {
+        let text = cli.ok(["diff", "try", form]);
+        assert!(
+            !text.contains('\x1b') && !text.contains('\u{202e}'),
+            "{form}: {text}"
+        );
+        assert!(
+            !text.lines().any(|line| line.starts_with("A\tapproved")),
+            "{form}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_error() {
+    let (_world, cli) = world();
+    let mut child = cli
+        .command(words("reference"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success());
+}
+
+#[test]
+fn what_is_left_out_is_named() {
+    let (world, cli) = world();
+    let socket = world.path().join("app/socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a short path");
+    let outcome = cli.run(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    assert_eq!(outcome.status, 0);
+    assert!(
+        outcome
+            .stderr_text()
+            .contains("warning: app: 'socket': a socket is not copied")
+    );
+    let shown = json(&cli, "plan show try");
+    assert_eq!(
+        shown["sandboxes"][0]["warnings"][0],
+        "'socket': a socket is not copied"
+    );
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+}
+
+#[test]
+fn doctor_gives_reasons_and_leaves_nothing() {
+    let (world, cli) = world();
+    let text = cli.ok(words("doctor app"));
+    for strategy in ["copy_on_write", "filesystem_copy", "overlay", "none"] {
+        assert!(text.contains(strategy), "{text}");
+    }
+    assert!(text.contains("auto takes "), "{text}");
+    let left = std::fs::read_dir(world.home().join("sandboxes"))
+        .expect("it is there")
+        .count();
+    assert_eq!(left, 0);
+    let missing = cli.fails(words("doctor nowhere"), 1);
+    assert!(missing.contains("cannot find the directory"), "{missing}");
+}
+
+#[test]
+fn strategies_keep_their_contract_when_asked() {
+    let (_world, cli) = world();
+    for strategy in ["copy_on_write", "filesystem_copy", "overlay", "none"] {
+        let report = json(&cli, &format!("strategy check {strategy}"));
+        assert_eq!(report["conforms"], true, "{report}");
+        assert!(
+            report["checks"]
+                .as_array()
+                .is_some_and(|checks| checks.len() > 15)
+        );
+    }
+}
+
+#[test]
+fn none_is_honest() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app --strategy none"));
+    cli.clone()
+        .stdin("for real")
+        .ok(words("write try app a.txt"));
+    let real = std::fs::read_to_string(world.path().join("app/a.txt")).expect("it is there");
+    assert_eq!(real, "for real");
+    let error = cli.fails(words("rollback try"), 1);
+    assert!(
+        error.contains("what was written is already in the original"),
+        "{error}"
+    );
+    cli.ok(words("cleanup try"));
+    assert!(world.path().join("app/a.txt").exists());
+}
+
+/// Kills a command that makes a large copy until it dies half way.
+fn interrupted(cli: &Cli, plan: &str) {
+    for wait in 1.. {
+        let mut child = cli
+            .command(words(&format!(
+                "sandbox create {plan} ./app --strategy filesystem_copy"
+            )))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(std::time::Duration::from_millis(wait % 97));
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+        let sandboxes = json(cli, &format!("sandbox list {plan}"));
+        match sandboxes["sandboxes"][0]["state"].as_str() {
+            Some("pending") => return,
+            Some(_) => panic!("the copy was finished before it could be killed"),
+            None => assert!(wait < 500, "it never got to work"),
+        }
+    }
+}
+
+// rule P3, P6
+#[test]
+fn a_killed_create_is_told_of_and_finished_or_swept() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    for directory in 0..40 {
+        let directory = app.join(format!("d{directory}"));
+        std::fs::create_dir(&directory).expect("the world can be written");
+        for file in 0..200 {
+            std::fs::write(directory.join(format!("f{file}")), "x")
+                .expect("the world can be written");
+        }
+    }
+    let before = signature(&app);
+    cli.ok(words("plan create try"));
+    interrupted(&cli, "try");
+    let status = cli.ok(words("status"));
+    assert!(status.contains("interrupted: create of app"), "{status}");
+    let error = cli.fails(words("diff try"), 5);
+    assert!(
+        error.contains("was never finished") && error.contains("hint: "),
+        "{error}"
+    );
+    json(&cli, "sandbox create try app --strategy filesystem_copy");
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(json(&cli, "status")["operations"], serde_json::json!([]));
+    cli.ok(words("plan create swept"));
+    interrupted(&cli, "swept");
+    cli.ok(words("cleanup swept"));
+    cli.ok(words("cleanup try"));
+    let left = std::fs::read_dir(world.home().join("sandboxes"))
+        .expect("it is there")
+        .count();
+    assert_eq!(left, 0);
+    assert_same(&before, &signature(&app), &Ignore::default());
+}
+
+// rule S3
+#[test]
+fn state_is_private() {
+    use std::os::unix::fs::MetadataExt;
+    let (world, cli) = world();
+    let home = world.path().join("deep/er/home");
+    let cli = cli.env("ESCROW_HOME", &home);
+    cli.ok(words("plan create try --resource ./app"));
+    let mode = |path: &Path| std::fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
+    assert_eq!(mode(&home), 0o700);
+    assert_eq!(mode(&home.join("state.db")), 0o600);
+    for area in std::fs::read_dir(home.join("sandboxes")).expect("it is there") {
+        assert_eq!(mode(&area.expect("it can be listed").path()), 0o700);
+    }
+}
