@@ -9,6 +9,7 @@ mod conformance;
 mod contract;
 mod cost;
 mod documents;
+mod full_disk;
 mod verbs;
 
 use std::ffi::OsString;

@@ -178,6 +178,7 @@ fn skips_when_told_to() {
     }
 }
 
+// rule T2
 #[test]
 fn a_skip_is_seen_counted_and_a_failure_in_ci() {
     let world = World::new();

@@ -15,6 +15,7 @@ use escrow_testkit::{Fs, LoopFs, World, tree};
 
 use crate::sh;
 
+// rule T3
 #[test]
 fn a_world_removes_what_is_deep_and_locked() {
     rerun_test_as_user("zoos::a_world_removes_what_is_deep_and_locked");
@@ -110,6 +111,7 @@ fn check_zoo(dir: &Path) -> Sig {
     sig
 }
 
+// rule T4
 #[test]
 fn the_zoo_stands_for_root_and_user() {
     rerun_test_as_user("zoos::the_zoo_stands_for_root_and_user");
