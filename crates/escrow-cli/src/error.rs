@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use escrow::error::{Error, Kind, chain};
+use escrow::strategy::StrategyError;
 use serde_json::json;
 
 use crate::ui::Ui;
@@ -90,16 +91,35 @@ fn document(
     json!({"error": {"kind": kind, "message": message, "hints": hints, "details": details}})
 }
 
+/// What a program may want to know of an error, as fields.
+fn details(error: &Error) -> serde_json::Value {
+    match error {
+        Error::Partly { done, failed, .. } => {
+            let entry =
+                |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
+            json!({"done": done, "failed": failed.iter().map(entry).collect::<Vec<_>>()})
+        }
+        Error::Fs(error) | Error::Strategy(StrategyError::Fs(error)) => {
+            json!({"path": error.path, "action": error.action})
+        }
+        Error::Strategy(
+            StrategyError::NotThere { path } | StrategyError::NotAFile { path, .. },
+        ) => {
+            json!({"path": path})
+        }
+        Error::UnknownPlan { name } | Error::PlanExists { name } => json!({"plan": name}),
+        Error::UnknownResource { name, .. } => json!({"resource": name}),
+        Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {
+            json!({"plan": plan, "resource": resource})
+        }
+        Error::Busy { plan, .. } | Error::PlanOver { plan } => json!({"plan": plan}),
+        _ => json!({}),
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let details = match &error {
-            Error::Partly { failed, .. } => {
-                let entry =
-                    |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
-                json!({"failed": failed.iter().map(entry).collect::<Vec<_>>()})
-            }
-            _ => json!({}),
-        };
+        let details = details(&error);
         Self {
             kind: error.kind(),
             message: chain(&error),

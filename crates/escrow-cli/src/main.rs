@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     };
     let ui = Ui::new(cli.global.json, cli.global.quiet, cli.global.verbose);
     match commands::run(cli, &ui) {
+        Ok(()) if ui.lost_output() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(&ui),
     }

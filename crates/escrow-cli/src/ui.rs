@@ -7,6 +7,7 @@
     reason = "this is the one file that reaches for stdout and stderr"
 )]
 
+use std::cell::Cell;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub(crate) struct Ui {
     json: bool,
     quiet: bool,
     verbose: bool,
+    lost: Cell<bool>,
 }
 
 impl Ui {
@@ -39,6 +41,7 @@ impl Ui {
             json,
             quiet,
             verbose: verbose > 0,
+            lost: Cell::new(false),
         }
     }
 
@@ -57,18 +60,35 @@ impl Ui {
         self.finish(Enough(std::io::stdout()).write_all(bytes));
     }
 
-    /// Everything that can be read from `from`, on stdout as it is.
+    /// Everything that can be read from `from`, on stdout as it is. The error is that of `from`.
     pub(crate) fn pour(&self, from: &mut dyn Read) -> std::io::Result<()> {
-        let mut out = Enough(std::io::stdout());
-        std::io::copy(from, &mut out)?;
-        out.flush()
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            match from.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(length) => self.bytes(&buffer[..length]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.lost.get() {
+                return Ok(());
+            }
+        }
     }
 
-    /// Output that cannot be written cannot be told of on stdout either.
+    /// Notes output that could not be written, and says so once.
     fn finish(&self, written: std::io::Result<()>) {
-        if let Err(error) = written.and_then(|()| Enough(std::io::stdout()).flush()) {
+        let flushed = written.and_then(|()| Enough(std::io::stdout()).flush());
+        if let Err(error) = flushed
+            && !self.lost.replace(true)
+        {
             self.error(&format!("cannot write the output: {error}"), &[]);
         }
+    }
+
+    /// Whether output was lost, so that the command failed whatever else it did.
+    pub(crate) fn lost_output(&self) -> bool {
+        self.lost.get()
     }
 
     /// A line of data on stdout.

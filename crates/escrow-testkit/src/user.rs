@@ -1,8 +1,6 @@
 //! The ordinary user of the tests: a numeric id without an entry in passwd, and everything again as that user.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -100,14 +98,17 @@ pub(crate) fn copy_executable(from: &Path, dir: &Path) -> PathBuf {
         .unwrap_or_else(|| panic!("{} names no file", from.display()))
         .to_owned();
     let to = dir.join(name);
-    fs::copy(from, &to)
-        .and_then(|_| fs::set_permissions(&to, Permissions::from_mode(0o755)))
-        .unwrap_or_else(|error| {
-            panic!(
-                "cannot copy {} to {}: {error}",
-                from.display(),
-                to.display()
-            )
-        });
+    // By a child: a fork of another test would inherit a file that this process has open for writing, and running it
+    // would fail with "Text file busy".
+    let status = Command::new("install")
+        .args(["-m", "0755", "--"])
+        .args([from, &to])
+        .status();
+    assert!(
+        status.as_ref().is_ok_and(|status| status.success()),
+        "cannot copy {} to {}: {status:?}",
+        from.display(),
+        to.display()
+    );
     to
 }

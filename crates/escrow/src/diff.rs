@@ -98,7 +98,13 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
     if change.kind == ChangeKind::ModeChanged {
         return Ok(());
     }
-    let old = side(change.old.as_ref(), &|| contents.original(&change.path))?;
+    let old = match side(change.old.as_ref(), &|| contents.original(&change.path)) {
+        Err(Error::Fs(error)) if error.is_absent() || error.leaves() => {
+            let gone = format!("# the original's version is gone: {}\n", change.path);
+            return write(gone.as_bytes());
+        }
+        answer => answer?,
+    };
     let new = side(change.new.as_ref(), &|| contents.sandbox(&change.path))?;
     let null = b"/dev/null".to_vec();
     let from = if change.old.is_some() {
@@ -210,9 +216,12 @@ fn opaque(change: &Change, from: &[u8], into: &[u8]) -> Vec<u8> {
 }
 
 fn hunks(old: &[u8], new: &[u8], from: &[u8], into: &[u8]) -> Vec<u8> {
+    // Lines end at a line feed and nowhere else, as for every tool that reads patches.
+    let lines = |text| <[u8]>::split_inclusive(text, |byte| *byte == b'\n').collect::<Vec<_>>();
+    let (old, new) = (lines(old), lines(new));
     let diff = TextDiff::configure()
         .timeout(std::time::Duration::from_secs(5))
-        .diff_lines(old, new);
+        .diff_slices(&old, &new);
     let mut body = Vec::new();
     for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
         if body.is_empty() {

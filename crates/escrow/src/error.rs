@@ -155,16 +155,18 @@ pub enum Error {
         owner: Option<String>,
     },
     /// Discarding, or removing, worked for some sandboxes only.
-    #[error("{} of {} sandboxes of the plan '{plan}' could not be {done}", .failed.len(), .all)]
+    #[error("{} of {} sandboxes of the plan '{plan}' could not be {what}", .failed.len(), .failed.len() + .done.len())]
     Partly {
         /// The plan.
         plan: String,
         /// What should have been done to each, as a participle.
-        done: &'static str,
-        /// How many there are.
-        all: usize,
+        what: &'static str,
+        /// The resources for which it was done.
+        done: Vec<String>,
         /// What failed: resource and reason.
         failed: Vec<(String, String)>,
+        /// Whether trying again may help.
+        again: bool,
     },
     /// It failed, and then what it had begun could not be removed.
     #[error("{} (and what was begun could not be removed: {left})", crate::error::chain(.first))]
@@ -305,11 +307,16 @@ impl Error {
                 one("`escrow rollback` discards its changes and makes it usable again")
             }
             Self::Busy { .. } => one("wait for it to end; `escrow status` shows what runs"),
-            Self::Partly { failed, .. } => failed
-                .iter()
-                .map(|(resource, why)| format!("{resource}: {why}"))
-                .chain(["nothing is lost; the same command can be run again".to_owned()])
-                .collect(),
+            Self::Partly { failed, again, .. } => {
+                let mut hints: Vec<String> = failed
+                    .iter()
+                    .map(|(resource, why)| format!("{resource}: {why}"))
+                    .collect();
+                if *again {
+                    hints.push("nothing is lost; the same command can be run again".into());
+                }
+                hints
+            }
             Self::Registry(RegistryError::Unknown { known, .. }) => {
                 let mut names = vec!["auto".to_owned()];
                 names.extend(owned(known));
@@ -324,6 +331,9 @@ impl Error {
                 hints
             }
             Self::Strategy(error) => strategy_hints(error),
+            Self::Store(error) if error.wants_room() => {
+                one("is the disk full? `escrow cleanup PLAN` removes a plan's sandboxes")
+            }
             Self::Store(StoreError::Newer { .. }) => {
                 one("use the newer version, or another `--home`")
             }
@@ -335,9 +345,10 @@ impl Error {
 fn strategy_kind(error: &StrategyError) -> Kind {
     match error {
         StrategyError::NotThere { .. } => Kind::NotFound,
-        StrategyError::NotAFile { .. } => Kind::Usage,
+        StrategyError::NotAFile { .. } | StrategyError::InTheWay { .. } => Kind::Usage,
         StrategyError::Leaves { .. } | StrategyError::ForgedMark { .. } => Kind::Denied,
         StrategyError::Replaced { .. } => Kind::Conflict,
+        StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
         StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {
             Kind::Failed
@@ -358,6 +369,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Replaced { .. } => {
             "put the original back where it was, or make a new plan for the directory that is there now"
         }
+        StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported {
             what: "give native tools a path",
             ..

@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Ui, count};
@@ -34,7 +35,7 @@ impl CleanupArgs {
         if ui.is_json() {
             let removed: Vec<Value> = cleaned
                 .iter()
-                .map(|one| json!({"resource": one.resource, "area": one.area}))
+                .map(|one| json!({"resource": one.resource, "area": show::location(&one.area)}))
                 .collect();
             ui.document(&json!({"plan": plan.name, "state": "cleaned_up", "removed": removed}));
             return Ok(());

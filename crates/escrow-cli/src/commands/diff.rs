@@ -44,7 +44,8 @@ impl DiffArgs {
             Some(resource) => Some(context.resource(resource)?),
             None => None,
         };
-        let diffs = context.manager.diff(&plan, only.as_ref())?;
+        let found = context.manager.diff(&plan, only.as_ref())?;
+        let diffs = &found.resources;
         if ui.is_json() {
             let resources: Vec<Value> = diffs.iter().map(document).collect();
             ui.document(&json!({"plan": plan.name, "resources": resources}));
@@ -52,7 +53,7 @@ impl DiffArgs {
         }
         let mut out = ui.content();
         let several = diffs.len() > 1;
-        for one in &diffs {
+        for one in diffs {
             if several && (self.name_status || self.patch) {
                 writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
             }
@@ -74,8 +75,8 @@ fn document(one: &ResourceDiff) -> Value {
         let mut document = show::path_fields(&change.path);
         document["kind"] = json!(change.kind);
         document["fields"] = json!(change.fields);
-        document["old"] = json!(change.old);
-        document["new"] = json!(change.new);
+        document["old"] = json!(change.old.as_ref().map(facts));
+        document["new"] = json!(change.new.as_ref().map(facts));
         document
     };
     json!({
@@ -84,6 +85,14 @@ fn document(one: &ResourceDiff) -> Value {
         "changes": one.diff.changes.iter().map(change).collect::<Vec<_>>(),
         "summary": Summary::of(&one.diff),
     })
+}
+
+fn facts(facts: &Facts) -> Value {
+    let mut document = json!({"type": facts.kind, "size": facts.size, "mode": facts.mode});
+    if let Some(target) = &facts.target {
+        document["target"] = show::location(target);
+    }
+    document
 }
 
 /// The default form: for people.

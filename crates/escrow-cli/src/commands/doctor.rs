@@ -6,6 +6,7 @@ use clap::Args;
 use escrow::fs::Resolver;
 use serde_json::{Value, json};
 
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
@@ -43,8 +44,8 @@ impl DoctorArgs {
                 })
                 .collect();
             ui.document(&json!({
-                "at": doctor.at,
-                "area": doctor.area,
+                "at": show::location(&doctor.at),
+                "area": show::location(&doctor.area),
                 "area_reason": doctor.area_reason,
                 "paths_confined": confined,
                 "auto": doctor.auto,

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
+use escrow::model::text::Location;
 use escrow::strategy::Access;
 use serde_json::json;
 
-use super::split_plan;
+use super::{show, split_plan};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -33,7 +34,7 @@ impl PathArgs {
         let resource = context.resource(&rest[0])?;
         let Access::Directory(path) = context.manager.access(&plan, &resource)?;
         if ui.is_json() {
-            ui.document(&json!({"path": escrow::model::text::Location::from(path)}));
+            ui.document(&json!({"path": show::location(&Location::from(path))}));
             return Ok(());
         }
         // Bytes, not text: it is there to be used.

@@ -21,6 +21,7 @@ pub(crate) struct PlanArgs {
 #[derive(Subcommand)]
 enum Verb {
     Create(Create),
+    /// List all plans
     List,
     Show(Show),
 }
@@ -91,7 +92,6 @@ impl Create {
     }
 }
 
-/// List all plans
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     let views = context.manager.plans()?;
     if ui.is_json() {

@@ -22,8 +22,11 @@ pub(crate) struct ResourceArgs {
 #[derive(Subcommand)]
 enum Verb {
     Add(Add),
+    /// List the resources
     List,
+    /// Show a resource
     Show(Named),
+    /// Forget a resource that no open plan uses; the real thing stays as it is
     Remove(Named),
 }
 
@@ -109,7 +112,6 @@ fn one(resource: &escrow::store::Resource, before: &str, ui: &Ui) {
     ));
 }
 
-/// List the resources
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     let resources = context.manager.resources()?;
     if ui.is_json() {

@@ -29,20 +29,17 @@ impl RollbackArgs {
             return Err(Failure::failed("nothing was discarded"));
         }
         let progress = ui.progress();
-        let report = context.manager.rollback(&plan, &progress)?;
+        let discarded = context.manager.rollback(&plan, &progress)?;
         drop(progress);
         if ui.is_json() {
-            let resources: Vec<Value> = report
-                .resources
+            let resources: Vec<Value> = discarded
                 .iter()
-                .map(|one| {
-                    json!({"resource": one.resource, "discarded": one.discarded, "message": one.message})
-                })
+                .map(|one| json!({"resource": one.resource, "message": one.message}))
                 .collect();
             ui.document(&json!({"success": true, "plan": plan.name, "resources": resources}));
             return Ok(());
         }
-        for one in &report.resources {
+        for one in &discarded {
             ui.line(&format!("{}: {}", one.resource, one.message));
         }
         Ok(())

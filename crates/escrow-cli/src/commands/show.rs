@@ -2,6 +2,7 @@
 
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::ResourcePath;
+use escrow::model::text::Location;
 use escrow::store::Resource;
 use serde_json::{Value, json};
 
@@ -18,6 +19,14 @@ pub(crate) fn path_fields(path: &ResourcePath) -> Value {
     }
 }
 
+/// A path of the machine as JSON: as it is where it is UTF-8, else escaped.
+pub(crate) fn location(at: &Location) -> Value {
+    match std::str::from_utf8(at.as_bytes()) {
+        Ok(text) => json!(text),
+        Err(_) => json!(at),
+    }
+}
+
 /// A sandbox as JSON.
 pub(crate) fn sandbox(context: &Context, view: &SandboxView) -> Result<Value, Failure> {
     let sandbox = &view.sandbox;
@@ -25,13 +34,14 @@ pub(crate) fn sandbox(context: &Context, view: &SandboxView) -> Result<Value, Fa
     Ok(json!({
         "sandbox_id": sandbox.id,
         "resource": view.resource.name,
-        "original": view.resource.at,
-        "sandbox_path": path.map(escrow::model::text::Location::from),
+        "original": location(&view.resource.at),
+        "sandbox_path": path.map(|path| location(&Location::from(path))),
         "strategy": sandbox.reference.strategy,
         "requested": sandbox.requested,
         "state": sandbox.state.as_str(),
         "message": sandbox.message,
         "warnings": sandbox.warnings,
+        "reasons": sandbox.reasons,
         "created_at": sandbox.created_at.to_string(),
     }))
 }
@@ -47,7 +57,7 @@ pub(crate) fn plan(context: &Context, view: &PlanView) -> Result<Value, Failure>
         "id": view.plan.id,
         "name": view.plan.name,
         "state": view.plan.state.as_str(),
-        "directory": view.plan.directory,
+        "directory": location(&view.plan.directory),
         "created_at": view.plan.created_at.to_string(),
         "sandboxes": sandboxes?,
     }))
@@ -59,7 +69,7 @@ pub(crate) fn resource(resource: &Resource) -> Value {
         "id": resource.id,
         "name": resource.name,
         "type": resource.kind,
-        "at": resource.at,
+        "at": location(&resource.at),
         "parent": resource.parent,
         "strategy": resource.strategy,
         "created_at": resource.created_at.to_string(),
@@ -78,6 +88,9 @@ pub(crate) fn sandbox_lines(view: &PlanView, ui: &Ui) {
         ));
         if !one.sandbox.message.is_empty() {
             ui.line(&format!("    {}", one.sandbox.message));
+        }
+        for reason in &one.sandbox.reasons {
+            ui.whisper(&format!("    {reason}"));
         }
     }
 }

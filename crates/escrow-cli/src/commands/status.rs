@@ -37,7 +37,9 @@ impl StatusArgs {
                     })
                 })
                 .collect();
-            ui.document(&json!({"home": home, "plans": plans?, "operations": running}));
+            ui.document(
+                &json!({"home": show::location(&home), "plans": plans?, "operations": running}),
+            );
             return Ok(());
         }
         ui.whisper(&format!("state is in {home}"));

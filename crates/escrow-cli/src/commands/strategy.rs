@@ -19,6 +19,7 @@ pub(crate) struct StrategyArgs {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// List the strategies and what they promise
     List,
     Check(Check),
 }
@@ -40,7 +41,6 @@ impl StrategyArgs {
     }
 }
 
-/// List the strategies and what they promise
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     let all = context.manager.registry().all();
     if ui.is_json() {
@@ -77,7 +77,8 @@ impl Check {
             .registry()
             .get(&self.name)
             .map_err(Error::from)?;
-        let fixture = conformance::DirectoryFixture::new(context.manager.home());
+        let scratch = context.manager.scratch()?;
+        let fixture = conformance::DirectoryFixture::new(scratch.path());
         let report = conformance::run(&**strategy, &fixture);
         let failed = report
             .checks

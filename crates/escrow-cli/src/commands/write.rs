@@ -39,6 +39,11 @@ pub(crate) struct WriteArgs {
 impl WriteArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let (plan, rest) = split_plan(&self.words, 2)?;
+        if rest[1].as_bytes().ends_with(b"/") {
+            return Err(Failure::usage(
+                "the path ends in '/', but a file is to be written",
+            ));
+        }
         let path = ResourcePath::parse(rest[1].as_bytes()).map_err(Error::from)?;
         let plan = context.plan(plan.as_deref())?;
         let resource = context.resource(&rest[0])?;

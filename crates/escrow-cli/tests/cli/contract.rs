@@ -5,10 +5,11 @@ use escrow_testkit::user::rerun_test_as_user_with;
 
 use crate::{binary, json, json_error, keys, words, world};
 
-const SANDBOX: [&str; 10] = [
+const SANDBOX: [&str; 11] = [
     "created_at",
     "message",
     "original",
+    "reasons",
     "requested",
     "resource",
     "sandbox_id",
@@ -105,10 +106,7 @@ fn documents_have_these_fields() {
 
     let rolled = json(&cli, "rollback try");
     assert_eq!(keys(&rolled), ["plan", "resources", "success"]);
-    assert_eq!(
-        keys(&rolled["resources"][0]),
-        ["discarded", "message", "resource"]
-    );
+    assert_eq!(keys(&rolled["resources"][0]), ["message", "resource"]);
     let cleaned = json(&cli, "cleanup try");
     assert_eq!(keys(&cleaned), ["plan", "removed", "state"]);
     assert_eq!(keys(&json(&cli, "completions bash")), ["script", "shell"]);

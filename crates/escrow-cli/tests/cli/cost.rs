@@ -1,1 +1,364 @@
-//! What operations cost, counted in system calls.
+//! What things cost, counted and never timed: system calls, files opened, memory at its peak.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use escrow::fs::manifest::{Builder, Manifest, NewEntry, Record};
+use escrow::fs::{Meta, Stamp};
+use escrow::model::EntryKind;
+use escrow_testkit::strace::Counts;
+use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+
+const FILES_IN_A_DIRECTORY: usize = 100;
+
+fn cli(world: &World) -> Cli {
+    Cli::new(world, &crate::binary())
+}
+
+fn name(file: usize) -> String {
+    format!("d{:04}/file-{file:06}", file / FILES_IN_A_DIRECTORY)
+}
+
+/// The directory `name` with so many small files, a hundred in each directory.
+fn original(world: &World, name_of_root: &str, files: usize) -> PathBuf {
+    let root = world.dir(name_of_root);
+    for file in 0..files {
+        let path = root.join(name(file));
+        if file % FILES_IN_A_DIRECTORY == 0 {
+            world.dir(Path::new(name_of_root).join(format!("d{:04}", file / FILES_IN_A_DIRECTORY)));
+        }
+        fs::write(&path, format!("file {file:06}\n"))
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+    }
+    root
+}
+
+/// Calls that do something: how often threads wait for each other depends on the day.
+fn working(counts: &Counts) -> usize {
+    assert!(
+        counts.output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&counts.output.stderr)
+    );
+    counts.total - counts.count("futex") - counts.count("sched_yield")
+}
+
+/// Equal but for what threads and memory allocation add by chance.
+#[track_caller]
+fn assert_same_cost(what: &str, small: usize, large: usize) {
+    let slack = 40.max(small / 20);
+    assert!(
+        small.abs_diff(large) <= slack,
+        "{what}: {small} system calls for the small tree, {large} for the large one"
+    );
+}
+
+/// What `escrow sandbox create` of an overlay does for a tree of so many files: all calls, and those that name the
+/// original.
+fn overlay_creation(files: usize) -> (usize, usize) {
+    let world = World::new();
+    let original = original(&world, "original", files);
+    let escrow = cli(&world);
+    escrow.ok(["plan", "create", "p"]);
+    let args = [
+        "sandbox",
+        "create",
+        "p",
+        "original",
+        "--strategy",
+        "overlay",
+    ];
+    let counts = escrow.trace(args);
+    (working(&counts), counts.touching(&original))
+}
+
+#[test]
+fn an_overlay_sandbox_of_a_hundred_times_the_files_costs_the_same() {
+    let (small, small_touching) = overlay_creation(1000);
+    let (large, large_touching) = overlay_creation(100_000);
+    assert_same_cost("creating an overlay", small, large);
+    assert!(small_touching > 0, "the original is looked at");
+    assert_eq!(
+        small_touching, large_touching,
+        "calls that name the original"
+    );
+}
+
+/// A plan `p` with a copy of 2,000 files; the copy's root.
+fn copied(world: &World) -> (Cli, PathBuf, PathBuf) {
+    let original = original(world, "original", 2000);
+    let escrow = cli(world);
+    let strategy = ["--strategy", "filesystem_copy"];
+    escrow.ok([
+        "plan",
+        "create",
+        "p",
+        "--resource",
+        "original",
+        strategy[0],
+        strategy[1],
+    ]);
+    let tree = PathBuf::from(escrow.ok(["path", "p", "original"]).trim_end());
+    assert!(
+        tree.join(name(1999)).is_file(),
+        "{} is the copy",
+        tree.display()
+    );
+    (escrow, original, tree)
+}
+
+// rule F6, F8
+#[test]
+fn an_unchanged_copy_is_compared_without_opening_a_file() {
+    let world = World::new();
+    let (escrow, original, tree) = copied(&world);
+    let counts = escrow.trace(["diff", "--name-status", "p"]);
+    working(&counts);
+    assert_eq!(String::from_utf8_lossy(&counts.output.stdout), "");
+    assert_eq!(counts.file_opens_below(&tree), [""; 0]);
+    assert_eq!(counts.file_opens_below(&original), [""; 0]);
+    // The count can see opens at all: the manifest is one.
+    assert!(!counts.file_opens_below(&world.home()).is_empty());
+}
+
+// rule F6
+#[test]
+fn a_change_that_keeps_size_and_mtime_is_found_and_nothing_else_is_opened() {
+    let world = World::new();
+    let (escrow, original, tree) = copied(&world);
+    let changed = tree.join(name(777));
+    let before = fs::metadata(&changed).expect("it was copied");
+    let mut other = fs::read(&changed).expect("it can be read");
+    other.reverse();
+    fs::write(&changed, other).expect("it can be written");
+    set_mtime(&changed, before.mtime(), before.mtime_nsec());
+    let after = fs::metadata(&changed).expect("it is there");
+    assert_eq!(
+        (before.len(), before.mtime(), before.mtime_nsec()),
+        (after.len(), after.mtime(), after.mtime_nsec())
+    );
+
+    let counts = escrow.trace(["diff", "--name-status", "p"]);
+    working(&counts);
+    assert_eq!(
+        String::from_utf8_lossy(&counts.output.stdout),
+        format!("M\t{}\n", name(777))
+    );
+    for root in [&tree, &original] {
+        let opened = counts.file_opens_below(root);
+        let shown = format!("<{}>", root.join(name(777)).display());
+        assert!(
+            !opened.is_empty() && opened.iter().all(|line| line.ends_with(&shown)),
+            "not only {shown}: {opened:#?}"
+        );
+    }
+}
+
+fn set_mtime(path: &Path, seconds: i64, nanoseconds: i64) {
+    let time = Timespec {
+        tv_sec: seconds,
+        tv_nsec: nanoseconds,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())
+        .unwrap_or_else(|error| panic!("cannot set the times of {}: {error}", path.display()));
+}
+
+/// The calls of a diff of 100 changes in an overlay over so many files.
+fn overlay_diff(files: usize) -> usize {
+    let world = World::new();
+    let lower = original(&world, "original", files);
+    let escrow = cli(&world);
+    let strategy = ["--strategy", "overlay"];
+    escrow.ok([
+        "plan",
+        "create",
+        "p",
+        "--resource",
+        "original",
+        strategy[0],
+        strategy[1],
+    ]);
+    let areas = world.home().join("sandboxes");
+    let area = fs::read_dir(&areas)
+        .and_then(|mut entries| entries.next().expect("the sandbox has an area"))
+        .unwrap_or_else(|error| panic!("cannot list {}: {error}", areas.display()))
+        .path();
+    let mount = OverlayMount {
+        lower: &lower,
+        upper: &area.join("upper"),
+        work: &area.join("work"),
+        xattr: XattrKind::User,
+    };
+    let change = |change: usize| {
+        let name = name(change * 10);
+        match change % 10 {
+            0..5 => format!("echo changed >> {name}\n"),
+            5..8 => format!("echo added > {name}.new\n"),
+            _ => format!("rm {name}\n"),
+        }
+    };
+    mount.run(&(0..100).map(change).collect::<String>());
+    let counts = escrow.trace(["diff", "--name-status", "p"]);
+    let listed = String::from_utf8_lossy(&counts.output.stdout);
+    assert_eq!(listed.lines().count(), 100, "{listed}");
+    working(&counts)
+}
+
+#[test]
+fn the_diff_of_an_overlay_costs_what_was_changed_and_not_what_lies_below() {
+    assert_same_cost("100 changes", overlay_diff(1000), overlay_diff(20_000));
+}
+
+const MILLION: usize = 1_000_000;
+const STEP: &str = "ESCROW_TEST_MANIFEST_STEP";
+const FILE: &str = "ESCROW_TEST_MANIFEST_FILE";
+const MOST_KIB: u64 = 300 * 1024;
+
+#[test]
+fn a_manifest_of_a_million_files_takes_less_than_300_mib() {
+    match std::env::var(STEP).as_deref() {
+        Ok("write") => write_million(&own_file()),
+        Ok("read") => read_million(&own_file()),
+        Ok(step) => panic!("there is no step {step}"),
+        Err(_) => {
+            let world = World::new();
+            let file = world.path().join("manifest");
+            for step in ["write", "read"] {
+                let peak = peak_of_step(step, &file);
+                assert!(peak < MOST_KIB, "{step}: {} MiB", peak / 1024);
+                // Less than the records alone would mean that nothing was done.
+                assert!(peak > 50 * 1024, "{step}: only {} MiB", peak / 1024);
+            }
+        }
+    }
+}
+
+fn own_file() -> PathBuf {
+    PathBuf::from(std::env::var_os(FILE).expect("the parent says which file"))
+}
+
+/// Runs this test again in a process of its own, which does one step; the most memory it ever had, in KiB.
+fn peak_of_step(step: &str, file: &Path) -> u64 {
+    let test = std::thread::current();
+    let test = test.name().expect("a test's thread has its name");
+    let me = std::env::current_exe().expect("a running program has a file");
+    let output = Command::new(me)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(STEP, step)
+        .env(FILE, file)
+        .output()
+        .expect("this program runs, so it runs again");
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{step}: {stdout}{stderr}");
+    stdout
+        .lines()
+        .find_map(|line| line.split_once("VmHWM:"))
+        .and_then(|(_, rest)| rest.split_whitespace().next())
+        .and_then(|kib| kib.parse().ok())
+        .unwrap_or_else(|| panic!("{step} tells no peak: {stdout}"))
+}
+
+fn tell_peak() {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    println!("\n{}", line.expect("the kernel tells the peak"));
+}
+
+/// What the kernel would say of the entry with this number.
+fn meta(kind: EntryKind, number: usize) -> Meta {
+    let stamp = Stamp {
+        sec: 1_700_000_000 + number as i64,
+        nsec: 123_456_789,
+    };
+    Meta {
+        kind,
+        mode: 0o644,
+        uid: 1000,
+        gid: 1000,
+        size: number as u64,
+        nlink: 1,
+        dev: 259,
+        ino: 7_000_000 + number as u64,
+        rdev: 0,
+        blocks: 8,
+        mtime: stamp,
+        atime: stamp,
+        ctime: stamp,
+        born: stamp,
+        mount: 42,
+    }
+}
+
+fn entry(kind: EntryKind, number: usize, name: String) -> NewEntry {
+    NewEntry {
+        name: name.into_bytes().into_boxed_slice(),
+        target: Vec::new(),
+        record: Record::of(&meta(kind, number)),
+    }
+}
+
+/// Fills a manifest as a copy does: a directory at a time, 10,000 of them with a hundred files each.
+fn write_million(file: &Path) {
+    let directories = MILLION / FILES_IN_A_DIRECTORY;
+    let builder = Builder::new(Record::of(&meta(EntryKind::Directory, 0)));
+    let children = (0..directories)
+        .map(|number| {
+            entry(
+                EntryKind::Directory,
+                number,
+                format!("component-{number:05}"),
+            )
+        })
+        .collect();
+    let first = builder
+        .add(Manifest::ROOT, children)
+        .expect("ten thousand entries fit");
+    for directory in 0..directories {
+        let files = (0..FILES_IN_A_DIRECTORY)
+            .map(|at| directory * FILES_IN_A_DIRECTORY + at)
+            .map(|number| {
+                entry(
+                    EntryKind::File,
+                    number,
+                    format!("realistic-name-{number:07}.rs"),
+                )
+            })
+            .collect();
+        let parent = first + u32::try_from(directory).expect("there are ten thousand");
+        builder.add(parent, files).expect("a million entries fit");
+    }
+    let manifest = builder.finish();
+    let mut to = BufWriter::new(File::create_new(file).expect("the world is empty"));
+    manifest
+        .write(&mut to)
+        .and_then(|()| to.flush())
+        .expect("the manifest can be written");
+    assert_million(&manifest);
+    tell_peak();
+}
+
+fn read_million(file: &Path) {
+    let file = File::open(file).expect("the step before wrote it");
+    let manifest = Manifest::read(&file).expect("it is whole");
+    assert_million(&manifest);
+    tell_peak();
+}
+
+fn assert_million(manifest: &Manifest) {
+    assert_eq!(manifest.len(), 1 + MILLION / FILES_IN_A_DIRECTORY + MILLION);
+    let last = u32::try_from(manifest.len() - 1).expect("it is about a million");
+    assert_eq!(manifest.name(last), b"realistic-name-0999999.rs");
+    assert_eq!(manifest.record(last).size, 999_999);
+}

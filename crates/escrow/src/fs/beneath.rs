@@ -154,7 +154,7 @@ impl Dir {
         let located = self.locate(path);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = if path.is_root() {
-            self.open_one(b".", flags)
+            self.open_quietly(self.fd.as_fd(), b".", flags)
         } else {
             self.resolve(path, flags)
         };
@@ -166,7 +166,7 @@ impl Dir {
     pub fn subdir(&self, name: &[u8]) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = self
-            .open_one(name, flags)
+            .open_quietly(self.fd.as_fd(), name, flags)
             .map_err(self.fail("open the directory", name))?;
         self.child_dir(fd, self.path.join(OsStr::from_bytes(name)))
     }
@@ -200,11 +200,20 @@ impl Dir {
             rest = &rest[cut + 1..];
         }
         let from = here.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
-        self.open_from(from, rest, flags)
+        self.open_quietly(from, rest, flags)
     }
 
-    fn open_one(&self, name: &[u8], flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
-        self.open_from(self.fd.as_fd(), name, flags)
+    /// Opens for reading. NOATIME: looking is not touching; only the owner may ask for it.
+    fn open_quietly(
+        &self,
+        from: BorrowedFd<'_>,
+        path: &[u8],
+        flags: OFlags,
+    ) -> std::result::Result<OwnedFd, Errno> {
+        match self.open_from(from, path, flags | OFlags::NOATIME) {
+            Err(Errno::PERM) => self.open_from(from, path, flags),
+            answer => answer,
+        }
     }
 
     /// With [`Resolver::Checked`] `path` is a single name.
@@ -246,12 +255,7 @@ impl Dir {
     /// Opens the regular file `name` for reading. Never follows, never waits for a pipe.
     pub fn file(&self, name: &[u8]) -> Result<(File, Meta)> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = |flags| self.open_one(name, flags);
-        // NOATIME: looking is not touching. Only the owner may ask for it.
-        let fd = match open(flags | OFlags::NOATIME) {
-            Err(Errno::PERM) => open(flags),
-            answer => answer,
-        };
+        let fd = self.open_quietly(self.fd.as_fd(), name, flags);
         let fd = fd.map_err(self.fail("open", name))?;
         let meta = stat_fd(&fd).map_err(self.fail("look at", name))?;
         if !meta.is_file() {
@@ -374,6 +378,21 @@ impl Dir {
             .map_err(self.fail("create", name))
     }
 
+    /// A new file without a name, with the group and access control list of any new file here.
+    pub fn create_unnamed(&self, mode: u16) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        fs::openat(&self.fd, c".", flags, raw_mode(mode))
+            .map(File::from)
+            .map_err(self.fail("create a file in", b""))
+    }
+
+    /// Gives a file without a name its name; fails where `name` exists.
+    pub fn name_it(&self, file: &File, name: &[u8]) -> Result<()> {
+        let path = Handle::of(file).proc_path();
+        fs::linkat(fs::CWD, path, &self.fd, name, AtFlags::SYMLINK_FOLLOW)
+            .map_err(self.fail("create", name))
+    }
+
     /// A new directory; fails where `name` exists. The umask applies to `mode`.
     pub fn make_dir(&self, name: &[u8], mode: u16) -> Result<()> {
         fs::mkdirat(&self.fd, name, raw_mode(mode)).map_err(self.fail("create the directory", name))
@@ -419,10 +438,29 @@ impl Dir {
             .map_err(self.fail("exchange", name))
     }
 
-    /// Sets the mode of `name`, which is no link.
-    pub fn set_mode(&self, name: &[u8], mode: u16) -> Result<()> {
-        fs::chmodat(&self.fd, name, raw_mode(mode), AtFlags::empty())
-            .map_err(self.fail("set the mode of", name))
+    /// Opens the directory `name` to its owner, who may have closed it. By handle: whatever is
+    /// swapped in under the name is not hit.
+    pub fn unlock(&self, name: &[u8]) -> Result<()> {
+        let fail = self.fail("set the mode of", name);
+        let handle = self.handle(name)?;
+        let meta = handle.meta().map_err(&fail)?;
+        if !meta.is_dir() || meta.mode & 0o700 == 0o700 {
+            return Ok(());
+        }
+        handle.set_mode(meta.mode | 0o700).map_err(fail)
+    }
+
+    /// A number that tells the file system of this directory from others, also after a reboot;
+    /// zero where the kernel has only one that changes.
+    pub fn file_system(&self) -> Result<u64> {
+        /// What the kernel calls xfs. Its number is made from the device, which may be renamed.
+        const XFS: i64 = 0x5846_5342;
+        let fail = self.fail("look at the file system of", b"");
+        let kind = fs::fstatfs(&self.fd).map_err(&fail)?.f_type as i64;
+        if kind == XFS {
+            return Ok(0);
+        }
+        Ok(fs::fstatvfs(&self.fd).map_err(fail)?.f_fsid)
     }
 
     /// Makes the names in this directory durable. Called once: a failed sync is final.
@@ -446,12 +484,12 @@ fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<Meta, Errno>
     fs::statx(dir, name, flags, wanted()).map(Meta::from)
 }
 
-fn stat_fd(fd: impl AsFd) -> std::result::Result<Meta, Errno> {
+pub(super) fn stat_fd(fd: impl AsFd) -> std::result::Result<Meta, Errno> {
     fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted()).map(Meta::from)
 }
 
 fn wanted() -> StatxFlags {
-    StatxFlags::BASIC_STATS | StatxFlags::MNT_ID
+    StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID
 }
 
 fn failed(action: &'static str, path: PathBuf, errno: Errno) -> FsError {

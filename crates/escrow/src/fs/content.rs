@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs as sys;
@@ -12,6 +13,9 @@ use super::{Dir, Meta};
 /// A file up to this size is read and written in one go, which is quicker than asking the
 /// kernel to copy it.
 const SMALL: usize = 64 * 1024;
+
+/// A file of one block has no hole beside its data.
+const BLOCK: u64 = 4096;
 
 /// What is to be written is kept in memory up to this size.
 const SPOOLED_IN_MEMORY: u64 = 1 << 20;
@@ -63,14 +67,15 @@ pub fn transfer(
         match sys::ioctl_ficlone(to, from) {
             Ok(()) => return Ok(Transfer::Shared),
             // This file system, or this pair of them, shares nothing: do not ask again.
-            Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => {
+            Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => {
                 reflinks.working.store(false, Ordering::Relaxed);
             }
+            // This one file cannot be shared, by its own settings.
+            Err(Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    let has_holes = meta.blocks * 512 < meta.size;
-    if has_holes {
+    if has_holes(from, meta)? {
         copy_extents(from, to, meta.size)?;
     } else if meta.size <= SMALL as u64 {
         copy_small(from, to)?;
@@ -80,14 +85,33 @@ pub fn transfer(
     Ok(Transfer::Copied)
 }
 
-fn copy_small(mut from: &File, mut to: &File) -> std::io::Result<()> {
+/// Whether part of a file is not on disk. Its blocks alone do not tell: attributes and
+/// preallocated space count among them.
+fn has_holes(file: &File, meta: &Meta) -> std::io::Result<bool> {
+    if meta.blocks * 512 < meta.size {
+        return Ok(true);
+    }
+    if meta.size <= BLOCK {
+        return Ok(false);
+    }
+    match sys::seek(file, sys::SeekFrom::Hole(0)) {
+        Ok(hole) => Ok(hole < meta.size),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn copy_small(from: &File, mut to: &File) -> std::io::Result<()> {
     let mut buffer = [0u8; SMALL];
+    let mut at = 0;
     loop {
-        match read(&mut from, &mut buffer)? {
+        match read_at(from, &mut buffer, at)? {
             0 => return Ok(()),
-            length => to.write_all(&buffer[..length])?,
+            length => {
+                to.write_all(&buffer[..length])?;
+                at += length as u64;
+            }
         }
-        // A file that grew meanwhile is noticed by the caller; a short read is the usual end.
     }
 }
 
@@ -142,29 +166,67 @@ fn copy_by_hand(mut from: &File, mut to: &File, start: u64, mut left: u64) -> st
     Ok(())
 }
 
-/// Whether two open files hold the same bytes. Stops at the first difference.
-pub fn same(mut a: &File, mut b: &File) -> std::io::Result<bool> {
+/// Whether two open files hold the same bytes. Stops at the first difference; where both have
+/// holes nothing is read.
+pub fn same(a: &File, b: &File) -> std::io::Result<bool> {
+    let size = a.metadata()?.len();
+    if size != b.metadata()?.len() {
+        return Ok(false);
+    }
     let (mut left, mut right) = (vec![0u8; SMALL], vec![0u8; SMALL]);
-    loop {
-        let length = fill(&mut a, &mut left)?;
-        if length != fill(&mut b, &mut right)? || left[..length] != right[..length] {
-            return Ok(false);
-        }
-        if length < SMALL {
-            return Ok(true);
+    let mut at = 0;
+    while at < size {
+        let (first, second) = (extent(a, at, size)?, extent(b, at, size)?);
+        let next = if first.0 <= second.0 { first } else { second };
+        at = next.0;
+        while at < next.1 {
+            let step = (next.1 - at).min(SMALL as u64) as usize;
+            let length = fill(a, &mut left[..step], at)?;
+            if length != fill(b, &mut right[..step], at)? || left[..length] != right[..length] {
+                return Ok(false);
+            }
+            if length < step {
+                // Both were cut short meanwhile, at the same place.
+                return Ok(true);
+            }
+            at += length as u64;
         }
     }
+    Ok(true)
 }
 
-fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+/// The next stretch of data at or behind `at`: where it begins and ends.
+fn extent(file: &File, at: u64, size: u64) -> std::io::Result<(u64, u64)> {
+    let start = match sys::seek(file, sys::SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok((size, size)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((at, size)),
+        Err(errno) => return Err(errno.into()),
+    };
+    Ok((
+        start,
+        sys::seek(file, sys::SeekFrom::Hole(start))?.min(size),
+    ))
+}
+
+fn fill(from: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match read(from, &mut buffer[filled..])? {
+        match read_at(from, &mut buffer[filled..], at + filled as u64)? {
             0 => break,
             length => filled += length,
         }
     }
     Ok(filled)
+}
+
+fn read_at(from: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {
+    loop {
+        match from.read_at(buffer, at) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            answer => return answer,
+        }
+    }
 }
 
 fn read(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -186,7 +248,7 @@ pub fn spool(from: &mut dyn Read, dir: &Dir) -> super::Result<std::io::Result<Bo
     if (head.len() as u64) < SPOOLED_IN_MEMORY {
         return Ok(Ok(Box::new(Cursor::new(head))));
     }
-    let mut rest = unnamed(dir)?;
+    let mut rest = dir.create_unnamed(0o600)?;
     let mut buffer = vec![0u8; SMALL];
     let kept = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -207,19 +269,11 @@ pub fn spool(from: &mut dyn Read, dir: &Dir) -> super::Result<std::io::Result<Bo
     Ok(Ok(Box::new(Cursor::new(head).chain(rest))))
 }
 
-/// A new file without a name on the file system of `dir`.
-fn unnamed(dir: &Dir) -> super::Result<File> {
-    let flags = sys::OFlags::RDWR | sys::OFlags::TMPFILE | sys::OFlags::CLOEXEC;
-    sys::openat(dir, c".", flags, sys::Mode::RUSR | sys::Mode::WUSR)
-        .map(File::from)
-        .map_err(|errno| dir.error("create a file in", b"", super::Cause::Os(errno)))
-}
-
 /// Whether files on the file system of `dir` can share their contents; tried on two files
 /// without a name, of which nothing stays.
 pub fn can_share(dir: &Dir) -> super::Result<()> {
     let fail = |errno| dir.error("share contents in", b"", super::Cause::Os(errno));
-    let (from, to) = (unnamed(dir)?, unnamed(dir)?);
+    let (from, to) = (dir.create_unnamed(0o600)?, dir.create_unnamed(0o600)?);
     rustix::io::write(&from, &[b'e'; 4096]).map_err(fail)?;
     sys::ioctl_ficlone(&to, &from).map_err(fail)
 }

@@ -19,8 +19,9 @@ use super::handle::Handle;
 use super::manifest::{Builder, Index, Manifest, NewEntry, Record};
 use super::walk::walk;
 use super::xattr::{self, Xattrs};
-use super::{Cause, Meta, Result, Stamp};
+use super::{Cause, FsError, Meta, Result, Stamp};
 use crate::event::Observer;
+use crate::model::text::Location;
 use crate::model::{EntryKind, ResourcePath};
 
 /// How often a file that changes under our eyes is read again before we give up.
@@ -47,8 +48,28 @@ pub struct CopyReport {
     pub shared: u64,
     /// Files whose content was copied.
     pub copied: u64,
+    /// Entries whose copies belong to another owner than the originals.
+    pub disowned: u64,
     /// Everything that was left out or could not be kept, sorted.
     pub losses: Vec<Loss>,
+}
+
+impl CopyReport {
+    /// Everything that is not in the copy, or not as in the original, in words.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = self
+            .losses
+            .iter()
+            .map(|loss| format!("'{}': {}", loss.path, loss.what))
+            .collect();
+        if self.disowned > 0 {
+            warnings.push(format!(
+                "the copies of {} entries belong to you, not to the owners of the originals",
+                self.disowned
+            ));
+        }
+        warnings
+    }
 }
 
 /// The names of one inode: the first one copied, once it is there.
@@ -58,6 +79,7 @@ struct Links {
 }
 
 struct Copy<'a> {
+    from: &'a Dir,
     to: &'a Dir,
     reflinks: Reflinks,
     observer: &'a dyn Observer,
@@ -87,6 +109,7 @@ pub fn copy_tree(
     observer: &dyn Observer,
 ) -> Result<(Manifest, CopyReport)> {
     let copy = Copy {
+        from,
         to,
         reflinks,
         observer,
@@ -205,13 +228,17 @@ impl Copy<'_> {
             lock(&links.first)
         });
         if let Some(Some(first)) = first.as_deref() {
-            // Its metadata came with the first name; the record is completed at the end.
-            to.hard_link(name, self.to, first)?;
-            if meta.kind == EntryKind::Symlink {
-                new.target = from.read_link(name)?;
+            let now = from.stat(name)?;
+            // Otherwise somebody put another file there since it was listed.
+            if now.is_some_and(|now| (now.dev, now.ino) == (meta.dev, meta.ino)) {
+                // Its metadata came with the first name; the record is completed at the end.
+                to.hard_link(name, self.to, first)?;
+                if meta.kind == EntryKind::Symlink {
+                    new.target = from.read_link(name)?;
+                }
+                self.observer.copied(1, 0);
+                return Ok(new);
             }
-            self.observer.copied(1, 0);
-            return Ok(new);
         }
         let (original, copy, attributes, lost) = match meta.kind {
             EntryKind::File => self.file(from, to, name)?,
@@ -230,12 +257,14 @@ impl Copy<'_> {
                 format!("the attribute {attribute} cannot be kept here"),
             );
         }
-        let link = new.record.link;
+        // What was copied need not be what was listed: then it is no name of that inode.
+        let same = (original.dev, original.ino) == (meta.dev, meta.ino);
+        let link = if same { new.record.link } else { 0 };
         new.record = Record::of(&original);
         new.record.link = link;
         new.record.copied(&copy);
         new.record.xattrs = xattr::digest(&attributes);
-        if let Some(first) = first.as_deref_mut() {
+        if let Some(first) = first.as_deref_mut().filter(|_| same) {
             *first = Some(path.join(name));
         }
         self.observer.copied(1, original.size);
@@ -324,16 +353,18 @@ impl Copy<'_> {
                 record.xattrs = xattr::digest(&kept);
             });
         }
-        for (index, path) in take(self.expected) {
-            // Its shell is in the copy, but nothing is known of what it held.
-            manifest.update(index, Record::leave_out);
-            losses.push(Loss {
-                path,
-                what: "it was removed while it was being copied".to_owned(),
+        if let Some(path) = take(self.expected).into_values().min() {
+            return Err(FsError {
+                action: "copy the directory",
+                path: Location::from(self.from.locate(&path)),
+                cause: Cause::Vanished,
             });
         }
+        let mut disowned = 0;
         for index in 0..manifest.len() {
-            newest = newest.max(manifest.record(index as Index).copy_ctime);
+            let record = manifest.record(index as Index);
+            newest = newest.max(record.copy_ctime);
+            disowned += u64::from(record.copy_owner != (record.uid, record.gid));
         }
         manifest.ctime_decides = settle(newest);
         losses.sort_unstable();
@@ -341,6 +372,7 @@ impl Copy<'_> {
             entries: manifest.len() as u64 - 1,
             shared: self.shared.into_inner(),
             copied: self.copied.into_inner(),
+            disowned,
             losses,
         };
         Ok((manifest, report))
@@ -364,7 +396,12 @@ pub fn copy_file(from: &Dir, to: &Dir, name: &[u8], reflinks: &Reflinks) -> Resu
         let transfer = content::transfer(&source, &target, &before, reflinks).map_err(io)?;
         let mut attributes = xattr::read(&Handle::of(&source))
             .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
-        if !from.meta_of(name, &source)?.same_state(&before) {
+        // A write that was under way when the file was opened had moved its ctime already, so for
+        // one that changed just now the bytes themselves must agree.
+        let unsure = transfer == Transfer::Copied && is_recent(before.ctime);
+        let steady = (!unsure || content::same(&source, &target).map_err(io)?)
+            && from.meta_of(name, &source)?.same_state(&before);
+        if !steady {
             to.unlink(name)?;
             continue;
         }
@@ -433,15 +470,24 @@ fn settle(newest: Stamp) -> bool {
         return false;
     }
     for _ in 0..64 {
-        let now = clock_gettime(ClockId::RealtimeCoarse);
-        let now = Stamp {
-            sec: now.tv_sec,
-            nsec: u32::try_from(now.tv_nsec).unwrap_or_default(),
-        };
-        if now > newest {
+        if now() > newest {
             return true;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     false
+}
+
+/// The clock by which the file system stamps changes.
+fn now() -> Stamp {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    Stamp {
+        sec: now.tv_sec,
+        nsec: u32::try_from(now.tv_nsec).unwrap_or_default(),
+    }
+}
+
+/// Whether a change is so fresh that the write behind it may still be going on.
+fn is_recent(ctime: Stamp) -> bool {
+    (ctime.sec - now().sec).abs() <= 2
 }

@@ -1,8 +1,9 @@
 //! A file that is wholly old or wholly new, also after a power cut.
 //!
-//! The new bytes go into a file of another name, are synced once, and take the place of the old
-//! by a rename; then the directory is synced. A failed sync is final: the kernel has forgotten
-//! which pages were lost, so the staged file is thrown away and never synced again.
+//! The new bytes go into a file without a name, are synced once, and then take the place of the
+//! old; then the directory is synced. Killed at any point, nothing half done can be seen. A failed
+//! sync is final: the kernel has forgotten which pages were lost, so the file is thrown away and
+//! never synced again.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,38 +13,75 @@ use rustix::io::Errno;
 use super::beneath::Dir;
 use super::{Cause, Result};
 
-/// Writes a new file `staged` in `stage`, then moves it to `name` in `to`.
-///
-/// `finish` may give the staged file its owner and mode before it can be seen.
-pub fn replace(
-    stage: &Dir,
-    staged: &[u8],
-    to: &Dir,
-    name: &[u8],
-    write: impl FnOnce(&mut BufWriter<&File>) -> std::io::Result<()>,
-    finish: impl FnOnce(&File) -> Result<()>,
-) -> Result<()> {
-    let file = stage.create(staged, 0o666)?;
-    let written = (|| {
-        let mut buffered = BufWriter::with_capacity(128 * 1024, &file);
+/// A file on its way to its place.
+pub struct Draft<'a> {
+    /// Where it may have a private name for a moment, on the same file system.
+    pub stage: &'a Dir,
+    /// Where it goes.
+    pub to: &'a Dir,
+    /// Its name there.
+    pub name: &'a [u8],
+    /// Nothing is there yet: it takes group and access control list from `to`, as any new file.
+    pub fresh: bool,
+}
+
+impl Draft<'_> {
+    /// Writes the file and puts it in its place. `finish` may give it owner and mode before it
+    /// can be seen.
+    pub fn write(
+        &self,
+        write: impl FnOnce(&mut BufWriter<&File>) -> std::io::Result<()>,
+        finish: impl FnOnce(&File) -> Result<()>,
+    ) -> Result<()> {
+        let Self { to, name, .. } = self;
+        let staged = format!(".escrow-{}", uuid::Uuid::now_v7().simple()).into_bytes();
+        let (file, named) = self.begin(&staged)?;
         let io = |action| {
             move |error: std::io::Error| {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 to.error(action, name, Cause::Os(errno))
             }
         };
-        write(&mut buffered).map_err(io("write"))?;
-        buffered.flush().map_err(io("write"))?;
-        drop(buffered);
-        finish(&file)?;
-        file.sync_all().map_err(io("sync"))?;
-        stage.rename(staged, to, name)
-    })();
-    if let Err(error) = written {
-        // The first error is the one to tell; a staged file that stays is swept with its area.
-        return match stage.unlink(staged) {
-            Ok(()) | Err(_) => Err(error),
-        };
+        let done = (|| {
+            let mut buffered = BufWriter::with_capacity(128 * 1024, &file);
+            write(&mut buffered).map_err(io("write"))?;
+            buffered.flush().map_err(io("write"))?;
+            drop(buffered);
+            finish(&file)?;
+            file.sync_all().map_err(io("sync"))?;
+            self.publish(&file, &staged, named)
+        })();
+        if let Err(error) = done {
+            // The first error is the one to tell; a staged name that stays goes with its area.
+            return match self.stage.unlink(&staged) {
+                Ok(()) | Err(_) => Err(error),
+            };
+        }
+        to.sync()
     }
-    to.sync()
+
+    /// A new file, and whether it has its staged name already because it cannot do without.
+    fn begin(&self, staged: &[u8]) -> Result<(File, bool)> {
+        let home = if self.fresh { self.to } else { self.stage };
+        match home.create_unnamed(0o666) {
+            Err(error) if error.is(Errno::OPNOTSUPP) || error.is(Errno::ISDIR) => {
+                Ok((self.stage.create(staged, 0o666)?, true))
+            }
+            answer => Ok((answer?, false)),
+        }
+    }
+
+    fn publish(&self, file: &File, staged: &[u8], named: bool) -> Result<()> {
+        if !named && self.fresh {
+            match self.to.name_it(file, self.name) {
+                // A whiteout, for one, stands there after all.
+                Err(error) if error.is(Errno::EXIST) => {}
+                answer => return answer,
+            }
+        }
+        if !named {
+            self.stage.name_it(file, staged)?;
+        }
+        self.stage.rename(staged, self.to, self.name)
+    }
 }

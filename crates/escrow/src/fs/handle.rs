@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self as sys, AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
 
-use super::beneath::raw_mode;
+use super::beneath::{raw_mode, stat_fd};
 use super::meta::{Meta, Stamp};
 use super::xattr::{self, Xattrs};
 use crate::model::EntryKind;
@@ -38,6 +38,11 @@ impl<'a> Handle<'a> {
         format!("/proc/self/fd/{}", self.fd().as_raw_fd())
     }
 
+    /// What the kernel says of it.
+    pub fn meta(&self) -> Result<Meta> {
+        stat_fd(self.fd())
+    }
+
     /// Sets the owner as far as this user may. Who cannot give files away keeps them.
     fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
         let me = (
@@ -45,7 +50,11 @@ impl<'a> Handle<'a> {
             rustix::process::getegid().as_raw(),
         );
         if me == (uid, gid) {
-            return Ok(());
+            // Most files have it already; a group may have come from the directory, though.
+            let have = self.meta()?;
+            if (have.uid, have.gid) == (uid, gid) {
+                return Ok(());
+            }
         }
         let uid = (me.0 == 0 || me.0 == uid).then(|| Uid::from_raw(uid));
         let gid = Some(Gid::from_raw(gid));
@@ -101,7 +110,7 @@ impl<'a> Handle<'a> {
         for (name, value) in attributes {
             match xattr::set(self, name, value) {
                 Ok(()) => {}
-                Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => lost.push(name.clone()),
+                Err(errno) if xattr::cannot_be_kept(errno) => lost.push(name.clone()),
                 Err(errno) => return Err(errno),
             }
         }

@@ -42,6 +42,8 @@ pub struct Meta {
     pub atime: Stamp,
     /// When anything about it was changed, which nobody can set.
     pub ctime: Stamp,
+    /// When it was made; zero where the file system does not say.
+    pub born: Stamp,
     /// The mount it was seen through.
     pub mount: u64,
 }
@@ -112,6 +114,7 @@ impl From<Statx> for Meta {
             mtime: stamp(stat.stx_mtime),
             atime: stamp(stat.stx_atime),
             ctime: stamp(stat.stx_ctime),
+            born: stamp(stat.stx_btime),
             mount: stat.stx_mnt_id,
         }
     }

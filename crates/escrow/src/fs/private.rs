@@ -11,7 +11,8 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::beneath::Dir;
-use super::{Cause, FsError, Result};
+use super::handle::Handle;
+use super::{Cause, FsError, Result, xattr};
 use crate::model::text::Location;
 
 fn failed(action: &'static str, path: &Path, errno: Errno) -> FsError {
@@ -52,13 +53,33 @@ pub fn make_all(path: &Path) -> Result<Dir> {
         }
     }
     let dir = Dir::open(&canonical(path)?)?;
-    if dir.meta()?.uid != rustix::process::geteuid().as_raw() {
-        return Err(FsError {
-            action: "use the directory",
-            path: Location::from(path),
-            cause: Cause::Damaged("it belongs to another user"),
-        });
+    check_own(&dir)?;
+    Ok(dir)
+}
+
+/// Makes sure that nobody else can change what is in a directory.
+fn check_own(dir: &Dir) -> Result<()> {
+    let meta = dir.meta()?;
+    let refuse = |why| dir.error("use the directory", b"", Cause::Damaged(why));
+    if meta.uid != rustix::process::geteuid().as_raw() {
+        return Err(refuse("it belongs to another user"));
     }
+    if meta.mode & 0o022 != 0 {
+        return Err(refuse(
+            "others may write in it; `chmod go-w` it, or use another one",
+        ));
+    }
+    Ok(())
+}
+
+/// The directory `name` in the engine's own, made if it is missing, closed to everyone else.
+pub fn room(home: &Dir, name: &[u8]) -> Result<Dir> {
+    match make_plain(home, name) {
+        Err(error) if error.is(Errno::EXIST) => {}
+        answer => return answer,
+    }
+    let dir = home.subdir(name)?;
+    check_own(&dir)?;
     Ok(dir)
 }
 
@@ -67,6 +88,103 @@ pub fn make_file(dir: &Dir, name: &[u8]) -> Result<()> {
     match dir.create(name, 0o600) {
         Ok(_) => Ok(()),
         Err(error) if error.is(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory that is open to this user only and hands nothing down: neither a group nor
+/// access control lists of the directory it lies in.
+pub fn make_plain(parent: &Dir, name: &[u8]) -> Result<Dir> {
+    parent.make_dir(name, 0o700)?;
+    let dir = parent.subdir(name)?;
+    let fail = |errno| dir.error("close", b"", Cause::Os(errno));
+    let handle = Handle::of(&dir);
+    for (attribute, _) in xattr::read(&handle).map_err(fail)? {
+        if attribute.starts_with(b"system.posix_acl_") {
+            xattr::remove(&handle, &attribute).map_err(fail)?;
+        }
+    }
+    handle.set_mode(0o700).map_err(fail)?;
+    Ok(dir)
+}
+
+/// A directory for a moment: gone when this is dropped, and, should the process die before, swept
+/// by the next one that is made beside it.
+#[derive(Debug)]
+pub struct Scratch {
+    parent: Dir,
+    name: String,
+    dir: Dir,
+}
+
+impl Scratch {
+    /// Makes one in `parent`; `unique` tells it from others of the same `prefix`.
+    pub fn make(parent: Dir, prefix: &str, unique: &str) -> Result<Self> {
+        for entry in parent.entries()? {
+            if entry.name.starts_with(prefix.as_bytes()) && entry.meta.is_dir() {
+                sweep(&parent, &entry.name)?;
+            }
+        }
+        let name = format!("{prefix}{unique}");
+        let dir = make_plain(&parent, name.as_bytes())?;
+        fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|errno| dir.error("lock", b"", Cause::Os(errno)))?;
+        Ok(Self { parent, name, dir })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept by the next one.
+        match super::remove::remove(&self.parent, self.name.as_bytes()) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Removes a directory whose maker, who held it locked, is gone.
+fn sweep(parent: &Dir, name: &[u8]) -> Result<()> {
+    let dir = match parent.subdir(name) {
+        Err(error) if error.is_absent() => return Ok(()),
+        answer => answer?,
+    };
+    match fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => super::remove::remove(parent, name),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Bytes that are put by for the day when the disk is full: giving them up makes room for the
+/// few that are needed to clean up.
+const BALLAST: &[u8] = b"ballast";
+const BALLAST_SIZE: u64 = 512 * 1024;
+
+/// Puts the ballast by, if there is room and it is not there.
+pub fn keep_ballast(home: &Dir) -> Result<()> {
+    if home.stat(BALLAST)?.is_some() {
+        return Ok(());
+    }
+    let file = match home.create(BALLAST, 0o600) {
+        Err(error) if error.is(Errno::EXIST) || error.is(Errno::NOSPC) => return Ok(()),
+        answer => answer?,
+    };
+    match fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        // No room: then none is put by.
+        Err(_) => home.unlink(BALLAST),
+    }
+}
+
+/// Gives the ballast up; says whether there was any.
+pub fn release_ballast(home: &Dir) -> Result<bool> {
+    match home.unlink(BALLAST) {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_absent() => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -97,7 +215,9 @@ pub fn place(areas: &Dir, original: &Path) -> Result<Place> {
     let Some(parent) = original.parent() else {
         return Ok(own("there is no directory beside the original"));
     };
-    let beside = Dir::open(parent)?;
+    let Ok(beside) = Dir::open(parent) else {
+        return Ok(own("the directory beside the original cannot be opened"));
+    };
     if beside.meta()?.dev != device {
         return Ok(own(
             "the original is the root of a file system, so nothing is beside it",

@@ -23,7 +23,7 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
     if parent.is_mount_point(&meta) {
         return Err(parent.error("remove", name, Cause::Mount));
     }
-    unlock(parent, name, meta.mode)?;
+    parent.unlock(name)?;
     let root = parent.subdir(name)?;
     // Parents come before their children, so that backwards every directory is empty in turn.
     let directories = Mutex::new(Vec::<ResourcePath>::new());
@@ -37,7 +37,9 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
             if visit.dir.is_mount_point(&entry.meta) {
                 return Err(visit.dir.error("remove", &entry.name, Cause::Mount));
             }
-            unlock(visit.dir, &entry.name, entry.meta.mode)?;
+            if entry.meta.mode & 0o700 != 0o700 {
+                visit.dir.unlock(&entry.name)?;
+            }
             let mut found = directories.lock().unwrap_or_else(PoisonError::into_inner);
             found.push(visit.path.join(&entry.name));
             next.push((entry.name, ()));
@@ -55,11 +57,4 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
         Err(error) if error.is(Errno::NOENT) => Ok(()),
         answer => answer,
     }
-}
-
-fn unlock(parent: &Dir, name: &[u8], mode: u16) -> Result<()> {
-    if mode & 0o700 == 0o700 {
-        return Ok(());
-    }
-    parent.set_mode(name, mode | 0o700)
 }

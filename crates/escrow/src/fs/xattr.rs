@@ -78,6 +78,11 @@ pub fn set(of: &Handle<'_>, name: &[u8], value: &[u8]) -> Result<()> {
     }
 }
 
+/// Whether a failed [`set`] says that this user or this file system cannot keep the attribute.
+pub fn cannot_be_kept(errno: Errno) -> bool {
+    matches!(errno, Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS)
+}
+
 /// Removes one attribute.
 pub fn remove(of: &Handle<'_>, name: &[u8]) -> Result<()> {
     match of {

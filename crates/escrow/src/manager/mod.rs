@@ -28,13 +28,13 @@ pub use plans::PlanView;
 pub use resources::NewResource;
 pub use sandboxes::{Cleaned, Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Verdict};
-pub use work::{Discarded, ResourceDiff, RollbackReport};
+pub use work::{Discarded, PlanDiff, ResourceDiff};
 
 use crate::error::{Error, Result, chain};
-use crate::fs::private::{self, Lock};
+use crate::fs::Dir;
+use crate::fs::private::{self, Lock, Scratch};
 use crate::fs::process::Owner;
-use crate::fs::{Dir, FsError};
-use crate::model::{OperationId, Origin, PlanId, PlanState};
+use crate::model::{OperationId, Origin, PlanId, PlanState, SandboxId};
 use crate::store::{Operation, Outcome, Plan, Store};
 use crate::strategy::Registry;
 
@@ -69,10 +69,20 @@ impl Manager {
     /// Opens the state in `options.home`, which is made and brought to the present version.
     pub fn open(options: Options) -> Result<Self> {
         let home = private::make_all(&options.home)?;
-        let areas = private_dir(&home, b"sandboxes")?;
-        let locks = private_dir(&home, b"locks")?;
+        let areas = private::room(&home, b"sandboxes")?;
+        let locks = private::room(&home, b"locks")?;
         private::make_file(&home, b"state.db")?;
-        let store = Store::open(&home.path().join("state.db"))?;
+        let path = home.path().join("state.db");
+        let store = match Store::open(&path) {
+            // Even to look, SQLite needs a little room, and to clean up some more.
+            Err(error) if error.wants_room() && private::release_ballast(&home)? => {
+                Store::open(&path)?
+            }
+            answer => {
+                private::keep_ballast(&home)?;
+                answer?
+            }
+        };
         Ok(Self {
             options,
             home,
@@ -87,6 +97,12 @@ impl Manager {
         self.home.path()
     }
 
+    /// A directory for a moment, among the engine's own.
+    pub fn scratch(&self) -> Result<Scratch> {
+        let unique = SandboxId::new(&*self.options.origin).to_string();
+        Ok(Scratch::make(self.areas.again()?, "scratch-", &unique)?)
+    }
+
     /// The strategies there are.
     pub fn registry(&self) -> &Registry {
         &self.options.registry
@@ -94,6 +110,12 @@ impl Manager {
 
     /// Takes the lock of a plan that is open: shared to look, alone to change.
     fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
+        let over = || Error::PlanOver {
+            plan: plan.name.clone(),
+        };
+        if plan.state != PlanState::Open {
+            return Err(over());
+        }
         let lock = self.lock_any(plan, shared)?;
         // Looked at under the lock: it may have been cleaned up while we waited.
         let plans = self.store.plans()?;
@@ -101,10 +123,13 @@ impl Manager {
         if now.is_some_and(|now| now.state == PlanState::Open) {
             return Ok(lock);
         }
-        lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
-        Err(Error::PlanOver {
-            plan: plan.name.clone(),
-        })
+        // The lock that we made in its absence goes again; only who is alone may remove one.
+        drop(lock);
+        let name = plan.id.to_string();
+        if let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, Duration::ZERO)? {
+            lock.remove(&self.locks, name.as_bytes())?;
+        }
+        Err(over())
     }
 
     /// The same for a plan in any state.
@@ -158,7 +183,7 @@ impl Manager {
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let id = OperationId::new(&*self.options.origin);
-        self.store.begin(&Operation {
+        let operation = Operation {
             id,
             principal: self.options.principal.clone(),
             action: action.to_owned(),
@@ -166,7 +191,13 @@ impl Manager {
             target: target.to_owned(),
             owner: Owner::me()?,
             started_at: self.options.origin.now(),
-        })?;
+        };
+        match self.store.begin(&operation) {
+            Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
+                self.store.begin(&operation)?;
+            }
+            answer => answer?,
+        }
         let answer = work();
         let (outcome, error) = match &answer {
             Ok(_) => (Outcome::Done, None),
@@ -180,12 +211,5 @@ impl Manager {
             (Ok(_), Err(error)) => Err(error.into()),
             (Err(error), _) => Err(error),
         }
-    }
-}
-
-fn private_dir(home: &Dir, name: &[u8]) -> std::result::Result<Dir, FsError> {
-    match home.make_dir(name, 0o700) {
-        Err(error) if !error.is(rustix::io::Errno::EXIST) => Err(error),
-        _ => home.subdir(name),
     }
 }

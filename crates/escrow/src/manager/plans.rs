@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{PlanId, PlanState};
-use crate::store::{Plan, StoreError};
+use crate::model::{PlanId, PlanState, resource};
+use crate::store::{Plan, Resource, StoreError};
 
 /// A plan with its sandboxes.
 #[derive(Debug)]
@@ -99,18 +99,29 @@ impl Manager {
         }
     }
 
-    /// The newest open plan that was made in `directory` or above it, or that has a sandbox of a
-    /// resource that `directory` lies in.
+    /// The open plan of `directory`: one that was made right here, or that has a sandbox of a
+    /// resource that `directory` lies in. The nearest wins, then the newest.
     fn plan_of(&self, directory: &Path) -> Result<Plan> {
         let directory = private::canonical(directory)?;
+        let mut best: Option<(usize, Plan)> = None;
         for plan in self.open_plans()? {
-            let here = directory.starts_with(plan.directory.as_path());
-            let holds = |view: &SandboxView| directory.starts_with(view.resource.at.as_path());
-            if here || self.live_sandboxes(&plan)?.iter().any(holds) {
-                return Ok(plan);
+            let mut places = vec![plan.directory.clone()];
+            places.retain(|place| place.as_path() == directory);
+            let views = self.live_sandboxes(&plan)?;
+            places.extend(views.into_iter().map(|view| view.resource.at));
+            let near = places
+                .iter()
+                .filter(|place| directory.starts_with(place.as_path()))
+                .map(|place| place.as_bytes().len())
+                .max();
+            // Plans come newest first, so an older one must be nearer.
+            if let Some(near) = near
+                && best.as_ref().is_none_or(|(nearest, _)| near > *nearest)
+            {
+                best = Some((near, plan));
             }
         }
-        Err(Error::NoPlanHere {
+        best.map(|(_, plan)| plan).ok_or_else(|| Error::NoPlanHere {
             directory: Location::from(directory),
         })
     }
@@ -128,7 +139,32 @@ impl Manager {
         let directory = Location::from(private::canonical(directory)?);
         if let Some(name) = name {
             check_name(name)?;
+            if self.open_plans()?.iter().any(|plan| plan.name == name) {
+                return Err(Error::PlanExists {
+                    name: name.to_owned(),
+                });
+            }
         }
+        if let Some(strategy) = strategy {
+            self.registry().check(strategy, resource::FS_DIRECTORY)?;
+        }
+        let known = self.store.resources()?;
+        let begun = self.begin_plan(name, &directory, resources, strategy, observer);
+        begun.map_err(|error| {
+            // Directories that became resources on the way are none again.
+            let forgotten = self.forget_new_resources(&known, resources, &directory);
+            error.and_left(forgotten)
+        })
+    }
+
+    fn begin_plan(
+        &mut self,
+        name: Option<&str>,
+        directory: &Location,
+        resources: &[OsString],
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<PlanView> {
         let resources = resources
             .iter()
             .map(|typed| self.take_resource(typed, directory.as_path()))
@@ -136,13 +172,36 @@ impl Manager {
         for resource in &resources {
             self.check_strategy(resource, strategy)?;
         }
-        let plan = self.add_plan(name, directory)?;
+        let plan = self.add_plan(name, directory.clone())?;
         for resource in &resources {
             if let Err(error) = self.create_sandbox(&plan, resource, strategy, observer) {
                 return Err(error.and_left(self.abandon(&plan)));
             }
         }
         self.view(plan)
+    }
+
+    /// Forgets the resources among `typed` that were not known before and that nobody uses.
+    fn forget_new_resources(
+        &self,
+        known: &[Resource],
+        typed: &[OsString],
+        directory: &Location,
+    ) -> Result<()> {
+        for typed in typed {
+            let Ok(resource) = self.find_resource(typed, directory.as_path()) else {
+                continue;
+            };
+            if known.iter().any(|known| known.id == resource.id) {
+                continue;
+            }
+            match self.remove_resource(&resource.name) {
+                // Another process took it up meanwhile.
+                Err(Error::ResourceInUse { .. }) => {}
+                answer => drop(answer?),
+            }
+        }
+        Ok(())
     }
 
     fn add_plan(&self, name: Option<&str>, directory: Location) -> Result<Plan> {

@@ -165,16 +165,26 @@ impl Manager {
             path
         };
         let at = self.take_location(&path, false)?;
-        let resources = self.store.resources()?;
-        let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
-        self.add_resource(&NewResource {
-            name: &name,
-            kind: resource::FS_DIRECTORY.name,
-            at: at.as_path(),
-            parent: None,
-            strategy: None,
-            allow_root: false,
-        })
+        loop {
+            let resources = self.store.resources()?;
+            // Another process may have been quicker with the directory, or with the name.
+            if let Some(known) = resources.iter().find(|resource| resource.at == at) {
+                return Ok(known.clone());
+            }
+            let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
+            let added = self.add_resource(&NewResource {
+                name: &name,
+                kind: resource::FS_DIRECTORY.name,
+                at: at.as_path(),
+                parent: None,
+                strategy: None,
+                allow_root: false,
+            });
+            match added {
+                Err(Error::ResourceExists { .. }) => {}
+                answer => return answer,
+            }
+        }
     }
 
     /// The one path of a directory that may be a resource. Too large a target is refused: nobody
@@ -200,7 +210,7 @@ impl Manager {
         }
         let user_home = self.options.user_home.as_deref();
         if let Some(home) = user_home.and_then(|home| private::canonical(home).ok()) {
-            if home == at {
+            if home == at && !allow_root {
                 return refuse("it is your whole home directory");
             }
             if home.starts_with(&at) && !allow_root {

@@ -9,8 +9,8 @@ use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
-use crate::strategy::CreateRequest;
 use crate::strategy::registry::AUTO;
+use crate::strategy::{CreateRequest, Probe};
 
 /// A sandbox and what it is a sandbox of.
 #[derive(Debug, Clone)]
@@ -143,6 +143,7 @@ impl Manager {
             area: Location::from(place.parent.join(&name)),
             message: String::new(),
             warnings: Vec::new(),
+            reasons: Vec::new(),
             created_at: self.options.origin.now(),
         };
         // Recorded before it exists: whatever dies from here on, someone knows where to sweep.
@@ -175,7 +176,7 @@ impl Manager {
         let area = sandbox.area.as_path();
         let parent = Dir::open(area.parent().unwrap_or(area))?;
         let name = area.file_name().unwrap_or_default();
-        parent.make_dir(name.as_encoded_bytes(), 0o700)?;
+        private::make_plain(&parent, name.as_encoded_bytes())?;
         parent.sync()?;
         let kind = kind_named(&resource.kind)?;
         let original = resource.at.as_path();
@@ -194,6 +195,11 @@ impl Manager {
             None => created.message,
         };
         sandbox.warnings = created.warnings;
+        let reason = |(name, probe): &(&str, Probe)| match probe.works {
+            true => format!("{name} works: {}", probe.reason),
+            false => format!("{name} does not: {}", probe.reason),
+        };
+        sandbox.reasons = choice.probes.iter().map(reason).collect();
         Ok(self.store.put_sandbox(sandbox)?)
     }
 
@@ -216,9 +222,10 @@ impl Manager {
             if !failed.is_empty() {
                 return Err(Error::Partly {
                     plan: plan.name.clone(),
-                    done: "removed",
-                    all: views.len(),
+                    what: "removed",
+                    done: cleaned.into_iter().map(|one| one.resource).collect(),
                     failed,
+                    again: true,
                 });
             }
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;

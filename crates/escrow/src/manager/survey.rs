@@ -5,8 +5,8 @@ use std::path::Path;
 use super::resources::kind_named;
 use super::{Manager, PlanView};
 use crate::error::Result;
-use crate::fs::{Dir, private::Place};
-use crate::fs::{Resolver, private, remove};
+use crate::fs::private::{self, Place, Scratch};
+use crate::fs::{Dir, Resolver};
 use crate::model::text::Location;
 use crate::model::{PlanState, SandboxId, resource};
 use crate::store::Operation;
@@ -81,20 +81,18 @@ impl Manager {
             prefix,
             why,
         } = private::place(&self.areas, &at)?;
-        let name = format!("{prefix}probe-{}", SandboxId::new(&*self.options.origin));
-        let holder = Dir::open(&parent)?;
-        holder.make_dir(name.as_bytes(), 0o700)?;
-        let area = parent.join(&name);
-        let verdicts = self.verdicts(&at, &area);
+        let unique = SandboxId::new(&*self.options.origin).to_string();
+        let prefix = format!("{prefix}probe-");
+        let area = Scratch::make(Dir::open(&parent)?, &prefix, &unique)?;
+        let verdicts = self.verdicts(&at, area.path());
         let kind = kind_named(resource::FS_DIRECTORY.name)?;
-        let auto = self.registry().choose(AUTO, kind, &at, &area);
-        remove::remove(&holder, name.as_bytes())?;
+        let auto = self.registry().choose(AUTO, kind, &at, area.path())?;
         Ok(Doctor {
             at: Location::from(at),
             area: Location::from(parent),
             area_reason: why,
             resolver: Resolver::here(),
-            auto: auto?.strategy.name(),
+            auto: auto.strategy.name(),
             verdicts,
         })
     }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Kind, Result, chain};
 use crate::event::Observer;
 use crate::fs::Dir;
 use crate::fs::content::spool;
+use crate::fs::private::Lock;
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxState};
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, StrategyError};
@@ -22,22 +23,21 @@ pub struct ResourceDiff {
     pub diff: DiffView,
 }
 
-/// How discarding went for one sandbox.
+/// What a plan changed. While this lives nobody else changes the plan.
+#[derive(Debug)]
+pub struct PlanDiff {
+    /// One entry for each sandbox.
+    pub resources: Vec<ResourceDiff>,
+    _lock: Lock,
+}
+
+/// A sandbox whose changes were discarded.
 #[derive(Debug)]
 pub struct Discarded {
     /// The resource.
     pub resource: String,
-    /// Whether its changes are gone.
-    pub discarded: bool,
-    /// Why not, or what was done.
+    /// What was done.
     pub message: String,
-}
-
-/// How discarding went for a plan.
-#[derive(Debug)]
-pub struct RollbackReport {
-    /// One entry for each sandbox.
-    pub resources: Vec<Discarded>,
 }
 
 impl Manager {
@@ -139,8 +139,8 @@ impl Manager {
     }
 
     /// What every sandbox of the plan changed, or that of one resource.
-    pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<Vec<ResourceDiff>> {
-        let _lock = self.lock(plan, true)?;
+    pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
+        let lock = self.lock(plan, true)?;
         let views = match only {
             Some(resource) => vec![self.sandbox_of(plan, resource)?],
             None => self.live_sandboxes(plan)?,
@@ -152,7 +152,10 @@ impl Manager {
             let diff = strategy.diff(&view.sandbox.reference)?;
             diffs.push(ResourceDiff { view, diff });
         }
-        Ok(diffs)
+        Ok(PlanDiff {
+            resources: diffs,
+            _lock: lock,
+        })
     }
 
     /// Where the bytes of a diff come from.
@@ -166,52 +169,46 @@ impl Manager {
 
     /// Discards the changes of every sandbox of the plan. One that fails does not stop the
     /// others; the report says of each what was done, and never more.
-    pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<RollbackReport> {
+    pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
         let _lock = self.lock(plan, false)?;
         self.record("rollback", Some(plan.id), &plan.name, || {
-            let views = self.live_sandboxes(plan)?;
-            let mut resources = Vec::new();
-            for view in &views {
-                let discarded = match self.discard(plan, view, observer) {
-                    Ok(()) => Discarded {
-                        resource: view.resource.name.clone(),
-                        discarded: true,
-                        message: "its changes were discarded".to_owned(),
-                    },
-                    Err(error) => Discarded {
-                        resource: view.resource.name.clone(),
-                        discarded: false,
-                        message: chain(&error),
-                    },
-                };
-                resources.push(discarded);
+            let (mut done, mut failed, mut again) = (Vec::new(), Vec::new(), false);
+            for view in self.live_sandboxes(plan)? {
+                let resource = view.resource.name.clone();
+                match self.discard(plan, &view, observer) {
+                    Ok(message) => done.push(Discarded { resource, message }),
+                    Err(error) => {
+                        again |= error.kind() != Kind::Unsupported;
+                        failed.push((resource, chain(&error)));
+                    }
+                }
             }
-            let failed: Vec<(String, String)> = resources
-                .iter()
-                .filter(|one| !one.discarded)
-                .map(|one| (one.resource.clone(), one.message.clone()))
-                .collect();
             match failed.is_empty() {
-                true => Ok(RollbackReport { resources }),
+                true => Ok(done),
                 false => Err(Error::Partly {
                     plan: plan.name.clone(),
-                    done: "rolled back",
-                    all: views.len(),
+                    what: "rolled back",
+                    done: done.into_iter().map(|one| one.resource).collect(),
                     failed,
+                    again,
                 }),
             }
         })
     }
 
-    fn discard(&self, plan: &Plan, view: &SandboxView, observer: &dyn Observer) -> Result<()> {
+    fn discard(&self, plan: &Plan, view: &SandboxView, observer: &dyn Observer) -> Result<String> {
         check_readable(plan, view)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
         let next = view.sandbox.state.go(SandboxState::RolledBack)?;
         let done = strategy.rollback(&view.sandbox.reference, observer);
         let state = match &done {
-            Ok(()) => next,
+            Ok(_) => next,
             // Refused before anything was touched.
-            Err(StrategyError::Unsupported { .. }) => view.sandbox.state,
+            Err(
+                StrategyError::Unsupported { .. }
+                | StrategyError::Replaced { .. }
+                | StrategyError::Gone { .. },
+            ) => view.sandbox.state,
             Err(_) => view.sandbox.state.go(SandboxState::Errored)?,
         };
         if state != view.sandbox.state {

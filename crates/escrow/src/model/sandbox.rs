@@ -83,7 +83,7 @@ impl SandboxState {
             Active => &[Committed, RolledBack, Errored, CleanedUp],
             Committed => &[RolledBack, Errored, CleanedUp],
             RolledBack => &[Active, Errored, CleanedUp],
-            Errored => &[RolledBack, CleanedUp],
+            Errored => &[Active, RolledBack, CleanedUp],
             CleanedUp => &[],
         }
     }
@@ -161,6 +161,7 @@ mod tests {
             (Committed, RolledBack),
             (RolledBack, Active),
             (Errored, RolledBack),
+            (Errored, Active),
             (Pending, Errored),
             (Created, Errored),
             (Active, Errored),

@@ -59,6 +59,8 @@ pub struct Sandbox {
     pub message: String,
     /// What is not in it, or not as in the original.
     pub warnings: Vec<String>,
+    /// Why this strategy was taken: what each that was asked said.
+    pub reasons: Vec<String>,
     /// When it was made.
     pub created_at: Timestamp,
 }

@@ -17,6 +17,9 @@ use crate::model::{
 /// The steps from an empty store to the present one; step n makes version n + 1.
 const MIGRATIONS: &[&str] = &[include_str!("schema/0001.sql")];
 
+/// The newest version.
+const KNOWN: i64 = MIGRATIONS.len() as i64;
+
 /// Tells our files from anyone else's SQLite databases ("escr").
 const APPLICATION_ID: i32 = 0x6573_6372;
 
@@ -65,6 +68,20 @@ pub enum StoreError {
 
 type Result<T> = std::result::Result<T, StoreError>;
 
+impl StoreError {
+    /// Whether it may be that the disk is full.
+    pub fn wants_room(&self) -> bool {
+        let Self::Sqlite { source, .. } = self else {
+            return false;
+        };
+        let code = source.sqlite_error_code();
+        matches!(
+            code,
+            Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
+        )
+    }
+}
+
 /// An open state store.
 pub struct Store {
     connection: Connection,
@@ -81,9 +98,32 @@ impl Store {
             connection,
             path: path.to_owned(),
         };
+        // Looked at before anything is written: what is not ours stays as it is.
+        store.recognise()?;
         store.configure()?;
         store.migrate()?;
         Ok(store)
+    }
+
+    /// Checks that the file is empty or a store that this version knows.
+    fn recognise(&self) -> Result<()> {
+        let path = || Location::from(self.path.as_path());
+        let number = |query: &str| {
+            self.run(|connection| connection.query_row(query, [], |row| row.get::<_, i64>(0)))
+        };
+        let found = number("PRAGMA user_version")?;
+        let ours = number("PRAGMA application_id")? == i64::from(APPLICATION_ID);
+        let empty = number("SELECT count(*) FROM sqlite_schema")? == 0;
+        match (ours, empty) {
+            (true, _) if found > KNOWN => Err(StoreError::Newer {
+                path: path(),
+                found,
+                known: KNOWN,
+            }),
+            (true, _) if found >= 0 => Ok(()),
+            (false, true) if found == 0 => Ok(()),
+            _ => Err(StoreError::Foreign { path: path() }),
+        }
     }
 
     fn configure(&self) -> Result<()> {
@@ -113,8 +153,7 @@ impl Store {
         let version = |connection: &Connection| {
             connection.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))
         };
-        let known = MIGRATIONS.len() as i64;
-        if self.run(version)? == known {
+        if self.run(version)? == KNOWN {
             return Ok(());
         }
         let path = self.path.clone();
@@ -125,27 +164,23 @@ impl Store {
             .map_err(fail)?;
         // Looked at again inside: another process may have just done it.
         let found = version(&transaction).map_err(fail)?;
-        if found > known {
-            let path = Location::from(path.clone());
-            return Err(StoreError::Newer { path, found, known });
-        }
-        let application: i32 = transaction
-            .query_row("PRAGMA application_id", [], |row| row.get(0))
-            .map_err(fail)?;
-        let tables: i64 = transaction
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(fail)?;
-        if application != APPLICATION_ID && tables > 0 {
-            return Err(StoreError::Foreign {
-                path: Location::from(path.clone()),
+        if found > KNOWN {
+            let path = Location::from(path.as_path());
+            return Err(StoreError::Newer {
+                path,
+                found,
+                known: KNOWN,
             });
         }
-        for step in &MIGRATIONS[found as usize..] {
+        let missing = usize::try_from(found)
+            .ok()
+            .and_then(|found| MIGRATIONS.get(found..));
+        for step in missing.unwrap_or_default() {
             transaction.execute_batch(step).map_err(fail)?;
         }
         transaction
             .pragma_update(None, "application_id", APPLICATION_ID)
-            .and_then(|()| transaction.pragma_update(None, "user_version", known))
+            .and_then(|()| transaction.pragma_update(None, "user_version", KNOWN))
             .and_then(|()| transaction.commit())
             .map_err(fail)
     }
@@ -271,14 +306,16 @@ impl Store {
 
     /// Adds a sandbox, or replaces the record of the same id.
     pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
-        let warnings = serde_json::to_string(&sandbox.warnings).expect("texts are JSON");
+        let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
+        let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
         self.run(|connection| {
             connection.execute(
                 "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
-                                      metadata, message, warnings, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                                      metadata, message, warnings, created_at, reasons)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
                  ON CONFLICT (id) DO UPDATE SET requested = ?4, strategy = ?5, state = ?6, area = ?7,
-                                                metadata = ?8, message = ?9, warnings = ?10",
+                                                metadata = ?8, message = ?9, warnings = ?10,
+                                                reasons = ?12",
                 params![
                     sandbox.id.to_string(),
                     sandbox.reference.plan_id.to_string(),
@@ -291,6 +328,7 @@ impl Store {
                     sandbox.message,
                     warnings,
                     sandbox.created_at.to_string(),
+                    reasons,
                 ],
             )?;
             Ok(())
@@ -321,7 +359,7 @@ impl Store {
         self.run(|connection| {
             let mut query = connection.prepare(
                 "SELECT id, plan_id, resource_id, requested, strategy, state, area, metadata,
-                        message, warnings, created_at
+                        message, warnings, created_at, reasons
                  FROM sandbox WHERE ?1 IS NULL OR plan_id = ?1 ORDER BY seq",
             )?;
             query
@@ -428,6 +466,7 @@ fn sandbox_row(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
         message: row.get(8)?,
         warnings: json(row, 9)?,
         created_at: parsed::<Timestamp>(row, 10)?,
+        reasons: json(row, 11)?,
     })
 }
 

@@ -24,6 +24,14 @@ pub enum StrategyError {
         /// What stands there.
         kind: &'static str,
     },
+    /// Something stands where a directory is needed.
+    #[error("'{path}' is a {kind}, where a directory is needed")]
+    InTheWay {
+        /// Where.
+        path: ResourcePath,
+        /// What stands there.
+        kind: &'static str,
+    },
     /// A link or a mount point on the path would lead out of the resource.
     #[error("'{path}' leads out of the resource")]
     Leaves {
@@ -35,6 +43,12 @@ pub enum StrategyError {
     /// Another directory stands where the original was.
     #[error("'{original}' is not the directory this sandbox was made from")]
     Replaced {
+        /// Where the original was.
+        original: Location,
+    },
+    /// Nothing stands where the original was.
+    #[error("the original '{original}' is gone")]
+    Gone {
         /// Where the original was.
         original: Location,
     },

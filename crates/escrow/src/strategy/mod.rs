@@ -22,6 +22,7 @@ pub mod registry;
 mod tree;
 mod tree_copy;
 mod tree_diff;
+mod tree_restore;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -192,8 +193,8 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* the original is untouched; afterwards the diff is empty. *After a crash:* some
     /// changes may be gone, others not; calling again finishes. *Idempotent:* yes. *Errors:*
     /// [`Unsupported`](StrategyError::Unsupported) where nothing isolates: what was written is
-    /// written.
-    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<()>;
+    /// written. Returns what was done, in a few words.
+    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<String>;
 
     /// How native tools reach the sandbox.
     ///

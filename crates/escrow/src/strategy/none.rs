@@ -77,7 +77,7 @@ impl Strategy for NoIsolation {
         open(sandbox).map(|_| DiffView::default())
     }
 
-    fn rollback(&self, _sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<()> {
+    fn rollback(&self, _sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<String> {
         Err(StrategyError::Unsupported {
             strategy: NAME,
             what: "discard changes",

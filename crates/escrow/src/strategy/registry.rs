@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Probe, Strategy};
+use super::{Base, Probe, Strategy};
 use super::{copy_on_write, filesystem_copy, none, overlay};
 use crate::model::ResourceType;
 
@@ -48,8 +48,6 @@ pub enum RegistryError {
 pub struct Choice {
     /// It.
     pub strategy: Arc<dyn Strategy>,
-    /// What was asked for.
-    pub requested: String,
     /// What every candidate answered, in the order they were asked.
     pub probes: Vec<(&'static str, Probe)>,
     /// Set where it is not the one that was asked for by name.
@@ -165,13 +163,13 @@ impl Registry {
         for name in candidates {
             let strategy = Arc::clone(self.get(name)?);
             let probe = self.probe(&strategy, original, area);
-            // A copy asked for by name copies wherever it is, and says how.
-            let serves = probe.works || (requested != AUTO && strategy.capabilities().gives_path);
+            // What freezes the original copies it; asked for by name it does so wherever it is.
+            let copies = strategy.capabilities().base == Base::Frozen;
+            let serves = probe.works || (requested != AUTO && copies);
             probes.push((name, probe));
             if serves {
                 return Ok(Choice {
                     strategy,
-                    requested: requested.to_owned(),
                     probes,
                     instead: None,
                 });
@@ -182,7 +180,6 @@ impl Registry {
             .map_or_else(String::new, |(_, probe)| probe.reason.clone());
         Ok(Choice {
             strategy: Arc::clone(self.get(FALLBACK)?),
-            requested: requested.to_owned(),
             probes,
             instead: Some(format!("{requested} cannot be had here ({reason})")),
         })

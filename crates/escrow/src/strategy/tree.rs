@@ -3,15 +3,15 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
+use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, durable};
+use crate::fs::{Cause, Dir, FsError, Handle, Meta, content};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, ResourcePath, SandboxRef};
 
@@ -21,12 +21,31 @@ pub(super) const STAGE: &[u8] = b"stage";
 /// How often a tree that changes under our eyes is looked at again.
 const TRIES: usize = 8;
 
-/// The directory that was sandboxed: its path, and the inode that tells it from another
-/// directory that was moved there since.
+/// The directory that was sandboxed: its path, and what tells it from another directory that was
+/// moved or mounted there since.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Original {
     at: Location,
+    identity: Identity,
+}
+
+/// What makes a directory itself. Not its device: that number may be another after a reboot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
     inode: u64,
+    born: (i64, u32),
+    file_system: u64,
+}
+
+impl Identity {
+    fn of(dir: &Dir) -> Result<Self> {
+        let meta = dir.meta()?;
+        Ok(Self {
+            inode: meta.ino,
+            born: (meta.born.sec, meta.born.nsec),
+            file_system: dir.file_system()?,
+        })
+    }
 }
 
 impl Original {
@@ -35,15 +54,22 @@ impl Original {
         let dir = Dir::open(at)?;
         let original = Self {
             at: Location::from(at),
-            inode: dir.meta()?.ino,
+            identity: Identity::of(&dir)?,
         };
         Ok((original, dir))
     }
 
     /// Opens it again, if it is still the same directory.
     pub(super) fn open(&self) -> Result<Dir> {
-        let dir = Dir::open(self.at.as_path())?;
-        if dir.meta()?.ino != self.inode {
+        let dir = match Dir::open(self.at.as_path()) {
+            Err(error) if error.is_absent() => {
+                return Err(StrategyError::Gone {
+                    original: self.at.clone(),
+                });
+            }
+            answer => answer?,
+        };
+        if Identity::of(&dir)? != self.identity {
             return Err(StrategyError::Replaced {
                 original: self.at.clone(),
             });
@@ -86,25 +112,34 @@ pub(super) fn read(root: &Dir, path: &ResourcePath) -> Result<Box<dyn Read + Sen
             kind: "directory",
         });
     }
-    let (file, _) = root.file_path(path).map_err(|error| explain(path, error))?;
+    let look = || {
+        let (dir, name) = root.parent(path)?;
+        Ok((dir.stat(name)?, dir, name))
+    };
+    let (meta, dir, name) = look().map_err(|error| explain(path, error))?;
+    if replaceable(meta, path)?.is_none() {
+        return Err(StrategyError::NotThere { path: path.clone() });
+    }
+    let (file, _) = dir.file(name).map_err(|error| explain(path, error))?;
     Ok(Box::new(file))
 }
 
 /// The directory at `path` in a plain tree, made with all above it where it is missing.
 pub(super) fn make_directories(root: &Dir, path: &ResourcePath) -> Result<Dir> {
     let mut dir = root.again()?;
+    let mut walked = ResourcePath::root();
     for name in path.parts() {
+        walked = walked.join(name);
         dir = match dir.subdir(name) {
             Err(error) if error.is(Errno::NOENT) => {
                 dir.make_dir(name, 0o777)?;
                 dir.subdir(name)?
             }
             Err(error) if error.is(Errno::NOTDIR) => {
-                return Err(FsError {
-                    cause: Cause::Kind("file, where a directory is needed"),
-                    ..error
-                }
-                .into());
+                return Err(StrategyError::InTheWay {
+                    path: walked,
+                    kind: dir.stat(name)?.map_or("file", |meta| meta.kind.word()),
+                });
             }
             answer => answer.map_err(|error| explain(path, error))?,
         };
@@ -136,22 +171,18 @@ pub(super) fn put(
     before: Option<(Meta, Xattrs)>,
     content: &mut dyn Read,
 ) -> Result<ChangeKind> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let staged = format!(
-        ".escrow-{}-{}",
-        std::process::id(),
-        COUNTER.fetch_add(1, Ordering::Relaxed)
-    );
     let kind = match before {
         Some(_) => ChangeKind::Modified,
         None => ChangeKind::Added,
     };
-    let mut unreadable = None;
-    let written = durable::replace(
+    let draft = Draft {
         stage,
-        staged.as_bytes(),
         to,
         name,
+        fresh: before.is_none(),
+    };
+    let mut unreadable = None;
+    let written = draft.write(
         |file| pour(content, file, &mut unreadable),
         |file| match before {
             Some((meta, attributes)) => keep(to, name, file, meta, attributes),
@@ -237,6 +268,14 @@ pub(super) fn xattrs(dir: &Dir, name: &[u8]) -> Result<Xattrs> {
     })
 }
 
+/// The same; `None` where this user may not read them.
+pub(super) fn xattrs_if_open(dir: &Dir, name: &[u8]) -> Result<Option<Xattrs>> {
+    match xattrs(dir, name) {
+        Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
 /// Looks again where something vanished between being listed and being looked at: others may be
 /// at work in the tree.
 pub(super) fn steady<T>(look: impl Fn() -> Result<T>) -> Result<T> {
@@ -249,10 +288,16 @@ pub(super) fn steady<T>(look: impl Fn() -> Result<T>) -> Result<T> {
     look()
 }
 
-/// Whether two regular files hold the same bytes; sizes are equal already.
+/// Whether two regular files hold the same bytes; sizes are equal already. What this user may not
+/// read cannot be known to be the same.
 pub(super) fn same_content(a: (&Dir, &[u8]), b: (&Dir, &[u8])) -> Result<bool> {
-    let (left, _) = a.0.file(a.1)?;
-    let (right, _) = b.0.file(b.1)?;
+    let open = |at: (&Dir, &[u8])| match at.0.file(at.1) {
+        Err(error) if error.is(Errno::ACCESS) => Ok(None),
+        answer => answer.map(|(file, _)| Some(file)),
+    };
+    let (Some(left), Some(right)) = (open(a)?, open(b)?) else {
+        return Ok(false);
+    };
     content::same(&left, &right).map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         a.0.error("compare", a.1, Cause::Os(errno)).into()

@@ -18,13 +18,15 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
-use super::tree_diff::{self, Copied};
+use super::tree_diff::Copied;
+use super::tree_restore;
 use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
+use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
-use crate::fs::{Cause, Dir, durable, remove};
+use crate::fs::{Cause, Dir, remove};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
 
@@ -64,9 +66,10 @@ struct Metadata {
     copied: u64,
 }
 
-/// An open sandbox.
+/// An open sandbox. The original is opened only where it is needed: the copy may be all that is
+/// left of it.
 struct Sandbox {
-    original: Dir,
+    original: Original,
     area: Dir,
     tree: Dir,
 }
@@ -76,7 +79,7 @@ impl<K: CopyKind> TreeCopy<K> {
         let metadata: Metadata = tree::metadata(sandbox)?;
         let area = Dir::open(metadata.area.as_path())?;
         Ok(Sandbox {
-            original: metadata.original.open()?,
+            original: metadata.original,
             tree: area.subdir(COPY)?.subdir(TREE)?,
             area,
         })
@@ -95,14 +98,13 @@ fn copy_anew(
     let new = area.subdir(NEW)?;
     new.make_dir(TREE, 0o700)?;
     let (manifest, report) = copy_tree(original, &new.subdir(TREE)?, reflinks, observer)?;
-    durable::replace(
-        &new,
-        b"manifest.new",
-        &new,
-        MANIFEST,
-        |file| manifest.write(file),
-        |_| Ok(()),
-    )?;
+    let draft = Draft {
+        stage: &new,
+        to: &new,
+        name: MANIFEST,
+        fresh: true,
+    };
+    draft.write(|file| manifest.write(file), |_| Ok(()))?;
     // One sync for the whole copy: after a power cut it is complete, or it was never announced.
     area.sync_file_system()?;
     Ok(report)
@@ -117,6 +119,26 @@ fn read_manifest(area: &Dir) -> Result<Manifest> {
             what: error.to_string(),
         },
     })
+}
+
+/// Takes the changes back one by one; `false` where that is not possible.
+fn discard(original: &Dir, area: &Dir) -> Result<bool> {
+    let tree = area.subdir(COPY)?.subdir(TREE)?;
+    let manifest = read_manifest(area)?;
+    let copied = Copied {
+        original,
+        tree: &tree,
+        manifest: &manifest,
+    };
+    let found = copied.look()?;
+    if found.changes.is_empty() && found.touched.is_empty() {
+        return Ok(true);
+    }
+    let done = tree_restore::restore(&copied, found, &area.subdir(STAGE)?)?;
+    if done {
+        area.sync_file_system()?;
+    }
+    Ok(done)
 }
 
 impl<K: CopyKind> Strategy for TreeCopy<K> {
@@ -141,6 +163,13 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        if request.area.starts_with(request.original) {
+            return Err(StrategyError::Unsupported {
+                strategy: K::NAME,
+                what: "copy a directory into itself",
+                why: "the sandbox's own area lies in it; keep the state elsewhere (`--home`), or use overlay".to_owned(),
+            });
+        }
         let (original, original_dir) = Original::take(request.original)?;
         let area = Dir::open(request.area)?;
         for remains in [COPY, STAGE] {
@@ -164,11 +193,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
                 metadata: tree::stored(&metadata),
             },
             message: K::message(&report),
-            warnings: report
-                .losses
-                .iter()
-                .map(|loss| format!("'{}': {}", loss.path, loss.what))
-                .collect(),
+            warnings: report.warnings(),
         })
     }
 
@@ -190,38 +215,33 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         let open = self.open(sandbox)?;
         let manifest = read_manifest(&open.area)?;
         let copied = Copied {
-            original: &open.original,
+            original: &open.original.open()?,
             tree: &open.tree,
             manifest: &manifest,
         };
         tree::steady(|| copied.diff())
     }
 
-    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<()> {
-        let Sandbox {
-            original,
-            area,
-            tree,
-        } = self.open(sandbox)?;
-        let manifest = read_manifest(&area)?;
-        let copied = Copied {
-            original: &original,
-            tree: &tree,
-            manifest: &manifest,
-        };
-        // What cannot even be compared, a directory closed to us for one, is replaced as a whole.
-        if let Ok(diff) = copied.diff() {
-            if diff.is_empty() {
-                return Ok(());
-            }
-            if tree_diff::restore(&copied, &diff, &area.subdir(STAGE)?)? {
-                return Ok(area.sync_file_system()?);
-            }
+    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<String> {
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        let area = Dir::open(metadata.area.as_path())?;
+        let original = metadata.original.open()?;
+        match discard(&original, &area) {
+            Ok(true) => return Ok("its changes were discarded".to_owned()),
+            Ok(false) => {}
+            // What cannot even be looked at is replaced as a whole.
+            Err(StrategyError::Damaged { .. }) => {}
+            Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => {}
+            Err(error) => return Err(error),
         }
         copy_anew(&original, &area, K::reflinks(), observer)?;
         area.exchange(NEW, &area, COPY)?;
         area.sync()?;
-        Ok(remove::remove(&area, NEW)?)
+        remove::remove(&area, NEW)?;
+        Ok(
+            "its changes were discarded; it was copied anew from the original as it is now"
+                .to_owned(),
+        )
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

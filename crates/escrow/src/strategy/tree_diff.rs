@@ -1,22 +1,19 @@
-//! How a copied tree differs from its original, and how its changes are discarded.
+//! How a copied tree differs from its original.
 //!
 //! One walk over the copy. Whatever still has the inode and the ctime that its record knows was
 //! not touched and is not opened; only the rest is looked at closer, and only files whose sizes
 //! are equal are read (rules F6, F8).
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::error::Result;
 use super::tree;
 use crate::fs::beneath::Entry;
-use crate::fs::content::Reflinks;
-use crate::fs::copy::copy_entry;
 use crate::fs::manifest::{Index, Manifest};
 use crate::fs::walk::{Next, Visit, walk};
-use crate::fs::{Cause, Dir, Handle, Meta, remove, xattr};
-use crate::model::{Change, ChangeKind, DiffView, EntryKind, Field, ResourcePath};
+use crate::fs::{Cause, Dir, Handle, Meta, xattr};
+use crate::model::{Change, DiffView, EntryKind, Field, ResourcePath};
 
 /// A copy, what it was made from, and the record of how it was made.
 pub(super) struct Copied<'a> {
@@ -25,38 +22,53 @@ pub(super) struct Copied<'a> {
     pub(super) manifest: &'a Manifest,
 }
 
+/// What a walk over a copy found.
+#[derive(Default)]
+pub(super) struct Found {
+    /// What differs.
+    pub(super) changes: Vec<Change>,
+    /// What somebody laid hands on, whether it differs or not.
+    pub(super) touched: Vec<(ResourcePath, Index)>,
+}
+
 impl Copied<'_> {
     /// Every path that differs.
     pub(super) fn diff(&self) -> Result<DiffView> {
-        let changes = Mutex::new(Vec::new());
-        let report = |found: Vec<Change>| {
-            changes
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(found);
+        Ok(DiffView::new(self.look()?.changes))
+    }
+
+    /// One walk over the copy.
+    pub(super) fn look(&self) -> Result<Found> {
+        let all = Mutex::new(Found::default());
+        let report = |found: Found| {
+            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.changes.extend(found.changes);
+            all.touched.extend(found.touched);
         };
+        let mut found = Found::default();
         let root = self.tree.meta()?;
-        report(
-            self.compare(&ResourcePath::root(), None, &root, Manifest::ROOT)?
-                .into_iter()
-                .collect(),
-        );
+        self.compare(
+            &ResourcePath::root(),
+            None,
+            &root,
+            Manifest::ROOT,
+            &mut found,
+        )?;
+        report(found);
         walk(self.tree, Some(Manifest::ROOT), |visit| {
-            let mut found = Vec::new();
+            let mut found = Found::default();
             let next = self.directory(visit, &mut found)?;
             report(found);
             Ok::<_, super::StrategyError>(next)
         })?;
-        Ok(DiffView::new(
-            changes.into_inner().unwrap_or_else(PoisonError::into_inner),
-        ))
+        Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Merges a directory of the copy with the records of it; both are sorted.
     fn directory(
         &self,
         visit: Visit<'_, Option<Index>>,
-        found: &mut Vec<Change>,
+        found: &mut Found,
     ) -> Result<Next<Option<Index>>> {
         let mut next = Vec::new();
         let mut recorded = visit
@@ -77,15 +89,11 @@ impl Copied<'_> {
             match index {
                 None => {
                     let facts = visit.dir.facts(&entry.name, &entry.meta)?;
-                    found.push(Change::added(path.clone(), facts));
+                    found.changes.push(Change::added(path.clone(), facts));
                 }
                 Some(index) => {
-                    found.extend(self.compare(
-                        &path,
-                        Some((visit.dir, &entry)),
-                        &entry.meta,
-                        index,
-                    )?);
+                    let at = Some((visit.dir, &entry));
+                    self.compare(&path, at, &entry.meta, index, found)?;
                     let was_dir = self.manifest.record(index).kind == EntryKind::Directory;
                     if was_dir && entry.meta.is_dir() {
                         below = Some(index);
@@ -104,20 +112,24 @@ impl Copied<'_> {
         Ok(next)
     }
 
-    fn deleted(&self, index: Index, parent: &ResourcePath, found: &mut Vec<Change>) {
+    fn deleted(&self, index: Index, parent: &ResourcePath, found: &mut Found) {
         let record = self.manifest.record(index);
         // What was never copied is not missed, unless it is a mount point's directory.
         if record.is_left_out() && record.kind != EntryKind::Directory {
             return;
         }
         let path = parent.join(self.manifest.name(index));
-        found.push(Change::deleted(path.clone(), self.manifest.facts(index)));
+        found
+            .changes
+            .push(Change::deleted(path.clone(), self.manifest.facts(index)));
         self.deleted_below(index, &path, found);
     }
 
-    fn deleted_below(&self, index: Index, path: &ResourcePath, found: &mut Vec<Change>) {
+    fn deleted_below(&self, index: Index, path: &ResourcePath, found: &mut Found) {
         self.manifest.below(index, path, &mut |index, path| {
-            found.push(Change::deleted(path.clone(), self.manifest.facts(index)));
+            found
+                .changes
+                .push(Change::deleted(path.clone(), self.manifest.facts(index)));
         });
     }
 
@@ -128,12 +140,14 @@ impl Copied<'_> {
         at: Option<(&Dir, &Entry)>,
         meta: &Meta,
         index: Index,
-    ) -> Result<Option<Change>> {
+        found: &mut Found,
+    ) -> Result<()> {
         let record = self.manifest.record(index);
         let untouched = self.manifest.ctime_decides && record.is_untouched(meta);
         if untouched || (record.is_left_out() && record.kind == meta.kind) {
-            return Ok(None);
+            return Ok(());
         }
+        found.touched.push((path.clone(), index));
         let mut fields = Vec::new();
         if record.kind == meta.kind {
             if record.kind != EntryKind::Symlink && record.mode != meta.mode {
@@ -143,13 +157,13 @@ impl Copied<'_> {
                 fields.push(Field::Owner);
             }
             let attributes = match at {
-                Some((dir, entry)) => tree::xattrs(dir, &entry.name)?,
-                None => xattr::read(&Handle::of(self.tree)).map_err(|errno| {
+                Some((dir, entry)) => tree::xattrs_if_open(dir, &entry.name)?,
+                None => Some(xattr::read(&Handle::of(self.tree)).map_err(|errno| {
                     self.tree
                         .error("read the attributes of", b"", Cause::Os(errno))
-                })?,
+                })?),
             };
-            if record.xattrs != xattr::digest(&attributes) {
+            if attributes.is_some_and(|attributes| record.xattrs != xattr::digest(&attributes)) {
                 fields.push(Field::Xattrs);
             }
             if let Some((dir, entry)) = at {
@@ -160,12 +174,11 @@ impl Copied<'_> {
             Some((dir, entry)) => dir.facts(&entry.name, meta)?,
             None => meta.facts(),
         };
-        Ok(Change::between(
-            path.clone(),
-            self.manifest.facts(index),
-            new,
-            fields,
-        ))
+        let old = self.manifest.facts(index);
+        found
+            .changes
+            .extend(Change::between(path.clone(), old, new, fields));
+        Ok(())
     }
 
     fn compare_content(
@@ -197,7 +210,7 @@ impl Copied<'_> {
     }
 
     /// The entry of the original at `path`, with the directory it lies in.
-    fn original_of(&self, path: &ResourcePath) -> Result<Option<(Dir, Meta)>> {
+    pub(super) fn original_of(&self, path: &ResourcePath) -> Result<Option<(Dir, Meta)>> {
         let (dir, name) = match self.original.parent(path) {
             Ok(found) => found,
             // Somebody removed the directory, or put a link in its place.
@@ -208,7 +221,7 @@ impl Copied<'_> {
     }
 
     /// The record at `path`.
-    fn find(&self, path: &ResourcePath) -> Option<Index> {
+    pub(super) fn find(&self, path: &ResourcePath) -> Option<Index> {
         path.parts().try_fold(Manifest::ROOT, |index, part| {
             let children = self.manifest.children(index);
             let (first, count) = (children.start, children.len());
@@ -225,120 +238,4 @@ impl Copied<'_> {
             None
         })
     }
-}
-
-/// Takes every change of the copy back, at the cost of the changes. Returns `false`, with
-/// nothing done, where that cannot give the tree that was copied: somebody changed the original
-/// of a changed path since, or hard links are involved.
-pub(super) fn restore(copied: &Copied<'_>, diff: &DiffView, stage: &Dir) -> Result<bool> {
-    for change in diff.changes.iter().filter(|change| change.old.is_some()) {
-        let Some(index) = copied.find(&change.path) else {
-            return Ok(false);
-        };
-        let record = copied.manifest.record(index);
-        let current = match change.path.is_root() {
-            true => record.is_current(&copied.original.meta()?),
-            false => copied
-                .original_of(&change.path)?
-                .is_some_and(|(_, meta)| record.is_current(&meta)),
-        };
-        if !current || record.link != 0 || record.is_left_out() {
-            return Ok(false);
-        }
-    }
-    let mut directories = BTreeSet::new();
-    for change in &diff.changes {
-        directories.extend(change.path.split().map(|(parent, _)| parent));
-    }
-    unlock(copied.tree, &directories)?;
-    // What is in the way goes first, children before parents.
-    for change in diff.changes.iter().rev() {
-        if matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged) {
-            let (dir, name) = copied.tree.parent(&change.path)?;
-            remove::remove(&dir, name)?;
-        }
-    }
-    // What was there comes back, parents before children; directories are dressed at the end.
-    for change in &diff.changes {
-        let Some(old) = &change.old else { continue };
-        if old.kind != EntryKind::Directory {
-            bring_back(copied, &change.path, stage)?;
-            continue;
-        }
-        if change.kind != ChangeKind::ModeChanged {
-            let (dir, name) = copied.tree.parent(&change.path)?;
-            dir.make_dir(name, 0o700)?;
-        }
-        directories.insert(change.path.clone());
-    }
-    for path in directories.iter().rev() {
-        if let Some(index) = copied.find(path) {
-            let listed = |change: &Change| change.path == *path;
-            dress_directory(copied, path, index, diff.changes.iter().any(listed))?;
-        }
-    }
-    Ok(true)
-}
-
-/// Lets this user work in directories of the copy that are closed to writing.
-fn unlock(tree: &Dir, directories: &BTreeSet<ResourcePath>) -> Result<()> {
-    for path in directories {
-        let dir = match tree.dir(path) {
-            Err(error) if error.is_absent() || error.leaves() => continue,
-            answer => answer?,
-        };
-        let mode = dir.meta()?.mode;
-        if mode & 0o700 != 0o700 {
-            Handle::of(&dir)
-                .set_mode(mode | 0o700)
-                .map_err(|errno| dir.error("set the mode of", b"", Cause::Os(errno)))?;
-        }
-    }
-    Ok(())
-}
-
-/// Puts the original's version of a path that is no directory in the place of the copy's.
-fn bring_back(copied: &Copied<'_>, path: &ResourcePath, stage: &Dir) -> Result<()> {
-    let (dir, name) = copied.tree.parent(path)?;
-    let (from, _) = copied.original.parent(path)?;
-    let meta = from
-        .stat(name)?
-        .ok_or_else(|| from.error("find", name, Cause::Os(rustix::io::Errno::NOENT)))?;
-    remove::remove(stage, name)?;
-    copy_entry(&from, stage, name, &meta, &Reflinks::wanted())?;
-    Ok(stage.rename(name, &dir, name)?)
-}
-
-/// Gives a directory of the copy the metadata it was made with; its attributes too, where they
-/// are among the changes.
-fn dress_directory(
-    copied: &Copied<'_>,
-    path: &ResourcePath,
-    index: Index,
-    attributes: bool,
-) -> Result<()> {
-    let record = copied.manifest.record(index);
-    let dir = copied.tree.dir(path)?;
-    let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
-    let handle = Handle::of(&dir);
-    let mut wanted = Vec::new();
-    if attributes {
-        let original = copied.original.dir(path)?;
-        wanted = xattr::read(&Handle::of(&original))
-            .map_err(|errno| original.error("read the attributes of", b"", Cause::Os(errno)))?;
-        for (name, _) in xattr::read(&handle).map_err(fail)? {
-            if !wanted.iter().any(|(kept, _)| *kept == name) {
-                xattr::remove(&handle, &name).map_err(fail)?;
-            }
-        }
-    }
-    let meta = Meta {
-        mode: record.mode,
-        uid: record.uid,
-        gid: record.gid,
-        mtime: record.mtime,
-        ..dir.meta()?
-    };
-    handle.dress(&meta, &wanted).map_err(fail)?;
-    Ok(())
 }

@@ -35,6 +35,7 @@ CREATE TABLE sandbox (
     metadata    TEXT NOT NULL,
     message     TEXT NOT NULL,
     warnings    TEXT NOT NULL,
+    reasons     TEXT NOT NULL,
     created_at  TEXT NOT NULL
 ) STRICT;
 -- One sandbox for a plan and a resource (rule P4).

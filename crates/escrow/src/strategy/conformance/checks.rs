@@ -342,7 +342,7 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         return match strategy.rollback(&sandbox, &Unobserved) {
             Err(StrategyError::Unsupported { .. }) => Ok(()),
             Err(other) => Err(format!("it cannot roll back, but says: {other}")),
-            Ok(()) => Err("it claims to have discarded what it never isolated".to_owned()),
+            Ok(_) => Err("it claims to have discarded what it never isolated".to_owned()),
         };
     }
     let before = case.fingerprint()?;

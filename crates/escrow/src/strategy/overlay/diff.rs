@@ -9,11 +9,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use super::Root;
-use super::layers::{self, Mark};
+use super::layers::{self, Looks, Mark};
 use crate::fs::beneath::Entry;
 use crate::fs::walk::{Next, Visit, walk};
-use crate::fs::{Dir, FsError, Meta};
+use crate::fs::{Dir, Meta};
 use crate::model::{Change, DiffView, EntryKind, Field, ResourcePath};
 
 /// What is known of a directory of the upper layer before it is listed.
@@ -26,7 +25,7 @@ struct Beside {
 }
 
 /// Every path that differs.
-pub(super) fn diff(upper: &Dir, lower: &Dir, made: Root) -> Result<DiffView> {
+pub(super) fn diff(upper: &Dir, lower: &Dir) -> Result<DiffView> {
     let changes = Mutex::new(Vec::new());
     let report = |found: Vec<Change>| {
         changes
@@ -34,7 +33,7 @@ pub(super) fn diff(upper: &Dir, lower: &Dir, made: Root) -> Result<DiffView> {
             .unwrap_or_else(PoisonError::into_inner)
             .extend(found);
     };
-    report(root_change(upper, lower, made)?.into_iter().collect());
+    report(root_change(upper, lower)?.into_iter().collect());
     let start = Beside {
         lower: true,
         opaque: false,
@@ -50,26 +49,17 @@ pub(super) fn diff(upper: &Dir, lower: &Dir, made: Root) -> Result<DiffView> {
     ))
 }
 
-fn root_change(upper: &Dir, lower: &Dir, made: Root) -> Result<Option<Change>> {
-    let (now, live) = (Root::of(upper)?, Root::of(lower)?);
-    if now == live || now == made {
-        return Ok(None);
-    }
-    let fields = [
-        (now.mode != made.mode, Field::Mode),
-        ((now.uid, now.gid) != (made.uid, made.gid), Field::Owner),
-        (now.xattrs != made.xattrs, Field::Xattrs),
-    ];
-    let fields = fields
-        .into_iter()
-        .filter_map(|(differs, field)| differs.then_some(field));
+fn root_change(upper: &Dir, lower: &Dir) -> Result<Option<Change>> {
+    let fields = directory_fields(upper)?.unwrap_or_default();
     let (old, new) = (lower.meta()?.facts(), upper.meta()?.facts());
-    Ok(Change::between(
-        ResourcePath::root(),
-        old,
-        new,
-        fields.collect(),
-    ))
+    Ok(Change::between(ResourcePath::root(), old, new, fields))
+}
+
+/// In what a directory that we made differs from how we made it; `None` for one of the kernel's.
+fn directory_fields(dir: &Dir) -> Result<Option<Vec<Field>>> {
+    let made = Looks::remembered(dir)?;
+    made.map(|made| Ok(made.differences(&Looks::of(dir)?)))
+        .transpose()
 }
 
 fn directory(
@@ -85,7 +75,7 @@ fn directory(
         let Some(dir) = &lower_dir else {
             return Ok(None);
         };
-        Ok(dir.stat(name)?.filter(|meta| !meta.is_whiteout()))
+        layers::lower_stat(dir, name)
     };
     if visit.state.opaque
         && let Some(dir) = &lower_dir
@@ -97,7 +87,7 @@ fn directory(
                 .is_ok()
         };
         for entry in dir.entries()?.into_iter().filter(|entry| !known(entry)) {
-            if !entry.meta.is_whiteout() {
+            if !layers::is_hidden(dir, &entry.name, &entry.meta)? {
                 deleted(dir, visit.path, &entry.name, &entry.meta, found)?;
             }
         }
@@ -142,15 +132,23 @@ fn directory(
 /// In what an entry of the upper layer differs from the one of the same kind that it hides.
 fn compare(upper: (&Dir, &Meta), lower: (&Dir, &Meta), name: &[u8]) -> Result<Vec<Field>> {
     let ((upper, new), (lower, old)) = (upper, lower);
+    if new.is_dir()
+        && let Some(fields) = directory_fields(&upper.subdir(name)?)?
+    {
+        return Ok(fields);
+    }
     let mut fields = Vec::new();
     if new.mode != old.mode && new.kind != EntryKind::Symlink {
         fields.push(Field::Mode);
     }
-    if (new.uid, new.gid) != (old.uid, old.gid) {
+    if (new.uid, new.gid) != (old.uid, old.gid) && can_own(old) {
         fields.push(Field::Owner);
     }
-    let seen = |dir| tree::xattrs(dir, name).map(layers::visible);
-    if seen(upper)? != seen(lower)? {
+    let seen = |dir| Ok(tree::xattrs_if_open(dir, name)?.map(layers::visible));
+    let (ours, theirs): (Result<_>, Result<_>) = (seen(upper), seen(lower));
+    if let (Some(ours), Some(theirs)) = (ours?, theirs?)
+        && ours != theirs
+    {
         fields.push(Field::Xattrs);
     }
     match new.kind {
@@ -165,6 +163,21 @@ fn compare(upper: (&Dir, &Meta), lower: (&Dir, &Meta), name: &[u8]) -> Result<Ve
         _ => {}
     }
     Ok(fields)
+}
+
+/// Whether this user could have made an entry with this owner. One who cannot gets copies of
+/// their own, which is no change that anybody made.
+fn can_own(meta: &Meta) -> bool {
+    let user = rustix::process::geteuid();
+    if user.is_root() || meta.uid != user.as_raw() {
+        return user.is_root();
+    }
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let own = rustix::process::getegid();
+    groups
+        .iter()
+        .chain([&own])
+        .any(|group| group.as_raw() == meta.gid)
 }
 
 fn deleted(
@@ -196,7 +209,7 @@ fn deleted_below(
     walk(&root, path.clone(), |visit: Visit<'_, ResourcePath>| {
         let mut next = Vec::new();
         for Entry { name, meta } in visit.entries {
-            if meta.is_whiteout() {
+            if layers::is_hidden(visit.dir, &name, &meta)? {
                 continue;
             }
             let path = visit.state.join(&name);
@@ -207,7 +220,7 @@ fn deleted_below(
                 next.push((name, path));
             }
         }
-        Ok::<_, FsError>(next)
+        Ok::<_, StrategyError>(next)
     })?;
     Ok(())
 }

@@ -8,12 +8,13 @@
 //! are mounted with `userxattr`, where the kernel makes none and refuses them too.
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use crate::fs::xattr::{self, Xattrs};
+use crate::fs::xattr::{self, Digest, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, remove};
-use crate::model::{EntryKind, ResourcePath};
+use crate::model::{EntryKind, Field, ResourcePath};
 
 const WHITEOUT: &str = "user.overlay.whiteout";
 const OPAQUE: &str = "user.overlay.opaque";
@@ -36,6 +37,79 @@ pub(super) enum Mark {
     Opaque,
 }
 
+/// How we made a directory of the upper layer that stands for one of the original. Remembered on
+/// the directory itself, under a name that the kernel hides: it, and not the live original, says
+/// whether the sandbox changed the directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Looks {
+    pub(super) mode: u16,
+    pub(super) owner: (u32, u32),
+    pub(super) xattrs: Digest,
+}
+
+const LOOKS: &[u8] = b"user.overlay.escrow";
+
+impl Looks {
+    /// How a directory looks now.
+    pub(super) fn of(dir: &Dir) -> Result<Self> {
+        let meta = dir.meta()?;
+        let attributes = xattr::read(&Handle::of(dir))
+            .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
+        Ok(Self {
+            mode: meta.mode,
+            owner: (meta.uid, meta.gid),
+            xattrs: xattr::digest(&visible(attributes)),
+        })
+    }
+
+    /// Writes them down on the directory.
+    pub(super) fn remember(&self, dir: &Dir) -> Result<()> {
+        let text = serde_json::to_vec(self).expect("numbers are JSON");
+        xattr::set(&Handle::of(dir), LOOKS, &text)
+            .map_err(|errno| dir.error("mark", b"", Cause::Os(errno)).into())
+    }
+
+    /// What was written down; `None` on a directory that the kernel copied up, or that is new.
+    pub(super) fn remembered(dir: &Dir) -> Result<Option<Self>> {
+        let text = xattr::get(&Handle::of(dir), LOOKS)
+            .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
+        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+    }
+
+    /// In what `now` differs.
+    pub(super) fn differences(&self, now: &Self) -> Vec<Field> {
+        let fields = [
+            (now.mode != self.mode, Field::Mode),
+            (now.owner != self.owner, Field::Owner),
+            (now.xattrs != self.xattrs, Field::Xattrs),
+        ];
+        let differing = fields.into_iter().filter(|(differs, _)| *differs);
+        differing.map(|(_, field)| field).collect()
+    }
+}
+
+/// What stands at `name` in the lower layer, as the kernel sees it: whiteouts count there too.
+pub(super) fn lower_stat(dir: &Dir, name: &[u8]) -> Result<Option<Meta>> {
+    match dir.stat(name)? {
+        Some(meta) if is_hidden(dir, name, &meta)? => Ok(None),
+        meta => Ok(meta),
+    }
+}
+
+/// Whether an entry of the lower layer is a whiteout.
+pub(super) fn is_hidden(dir: &Dir, name: &[u8], meta: &Meta) -> Result<bool> {
+    if !meta.is_file() || meta.size > 0 {
+        return Ok(meta.is_whiteout());
+    }
+    let mark = xattr::get(&dir.handle(name)?, WHITEOUT.as_bytes());
+    match mark {
+        Err(Errno::ACCESS) => Ok(false),
+        mark => Ok(mark
+            .map_err(|errno| dir.error("read the attributes of", name, Cause::Os(errno)))?
+            .is_some()),
+    }
+}
+
 /// What the marks on an entry of the upper layer mean.
 pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> Result<Mark> {
     if meta.is_whiteout() {
@@ -46,9 +120,13 @@ pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> 
         return Ok(Mark::Plain);
     }
     let handle = dir.handle(name)?;
-    let get = |attribute: &str| {
-        xattr::get(&handle, attribute.as_bytes())
-            .map_err(|errno| dir.error("read the attributes of", name, Cause::Os(errno)))
+    let get = |attribute: &str| match xattr::get(&handle, attribute.as_bytes()) {
+        // Closed to its own user, so it cannot be looked into either; what is in it counts as
+        // changed.
+        Err(Errno::ACCESS) => Ok(None),
+        answer => {
+            answer.map_err(|errno| dir.error("read the attributes of", name, Cause::Os(errno)))
+        }
     };
     for refused in REFUSED {
         if get(refused)?.is_some() {
@@ -127,7 +205,7 @@ impl Merged {
             });
         }
         if let Some(lower) = &self.lower
-            && let Some(meta) = lower.stat(name)?.filter(|meta| !meta.is_whiteout())
+            && let Some(meta) = lower_stat(lower, name)?
         {
             return Ok((Found::Lower(lower.again()?, meta), Mark::Plain));
         }
@@ -147,7 +225,7 @@ impl Merged {
         }
         let upper = upper.map(|dir| dir.subdir(name)).transpose()?;
         let lower = match &self.lower {
-            Some(lower) if mark != Mark::Opaque => match lower.stat(name)? {
+            Some(lower) if mark != Mark::Opaque => match lower_stat(lower, name)? {
                 Some(meta) if meta.is_dir() => Some(lower.subdir(name)),
                 _ => None,
             },
@@ -171,7 +249,7 @@ fn not_a_directory(path: &ResourcePath, meta: &Meta) -> StrategyError {
                 cause: Cause::Link,
             },
         },
-        _ => StrategyError::NotAFile {
+        _ => StrategyError::InTheWay {
             path: path.clone(),
             kind,
         },
@@ -187,9 +265,11 @@ pub(super) fn find(upper: &Dir, lower: &Dir, path: &ResourcePath) -> Result<Foun
     let mut walked = ResourcePath::root();
     for part in parent.parts() {
         walked = walked.join(part);
-        match here.enter(part, &walked)? {
-            Some(below) => here = below,
-            None => return Ok(Found::Nothing),
+        match here.enter(part, &walked) {
+            Ok(Some(below)) => here = below,
+            // Below a file there is nothing.
+            Ok(None) | Err(StrategyError::InTheWay { .. }) => return Ok(Found::Nothing),
+            Err(error) => return Err(error),
         }
     }
     Ok(here.look(name, path)?.0)
@@ -204,54 +284,76 @@ pub(super) fn make_upper(
 ) -> Result<Dir> {
     let mut here = Merged::root(upper, lower)?;
     let mut walked = ResourcePath::root();
+    // Directories that stay open to their owner until all below them is there.
+    let mut closing: Vec<(Dir, u16)> = Vec::new();
     for part in path.parts() {
         walked = walked.join(part);
-        let parent = here
-            .upper
-            .as_ref()
-            .expect("made in the step before")
-            .again()?;
+        let missing = || StrategyError::NotThere {
+            path: walked.clone(),
+        };
+        let parent = here.upper.as_ref().ok_or_else(missing)?.again()?;
         here = match here.enter(part, &walked)? {
-            Some(Merged {
-                upper: Some(dir),
-                lower,
-            }) => Merged {
-                upper: Some(dir),
-                lower,
-            },
             Some(Merged {
                 upper: None,
                 lower: Some(lower),
             }) => {
+                let mode = parent.meta()?.mode;
+                if mode & 0o700 != 0o700 {
+                    set_mode(&parent, mode | 0o700)?;
+                    closing.push((parent.again()?, mode));
+                }
                 let dir = copy_up(&parent, stage, part, &lower)?;
+                closing.push((dir.again()?, lower.meta()?.mode));
                 Merged {
                     upper: Some(dir),
                     lower: Some(lower),
                 }
             }
-            _ => Merged {
+            Some(merged) => merged,
+            None => Merged {
                 upper: Some(make_new(&parent, stage, part)?),
                 lower: None,
             },
         };
     }
+    for (dir, mode) in closing.iter().rev() {
+        set_mode(dir, *mode)?;
+    }
     here.upper
         .ok_or_else(|| StrategyError::NotThere { path: path.clone() })
 }
 
-/// A directory of the lower layer in the upper one: the same metadata, merging with it.
+fn set_mode(dir: &Dir, mode: u16) -> Result<()> {
+    if dir.meta()?.mode == mode {
+        return Ok(());
+    }
+    Handle::of(dir)
+        .set_mode(mode)
+        .map_err(|errno| dir.error("set the mode of", b"", Cause::Os(errno)).into())
+}
+
+/// A directory of the lower layer in the upper one: the same metadata, merging with it, but open
+/// to its owner for now.
 fn copy_up(parent: &Dir, stage: &Dir, name: &[u8], lower: &Dir) -> Result<Dir> {
     let attributes = xattr::read(&Handle::of(lower))
         .map_err(|errno| lower.error("read the attributes of", b"", Cause::Os(errno)))?;
     remove::remove(stage, name)?;
     stage.make_dir(name, 0o700)?;
     let copy = stage.subdir(name)?;
-    if !dress(&copy, &lower.meta()?, attributes)?.is_empty() {
+    let mut looks = lower.meta()?;
+    looks.mode |= 0o700;
+    if !dress(&copy, &looks, attributes)?.is_empty() {
         // A copy without them would count as a change that nobody made.
         return Err(lower
             .error("keep the attributes of", b"", Cause::Os(Errno::PERM))
             .into());
     }
+    let mode = lower.meta()?.mode;
+    Looks {
+        mode,
+        ..Looks::of(&copy)?
+    }
+    .remember(&copy)?;
     stage.rename(name, parent, name)?;
     Ok(parent.subdir(name)?)
 }

@@ -25,10 +25,10 @@ use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Meta, remove, xattr};
+use crate::fs::{Cause, Dir, Handle, remove, xattr};
 use crate::model::text::{Location, escape};
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
-use layers::Found;
+use layers::{Found, Looks};
 
 const NAME: &str = "overlay";
 const UPPER: &[u8] = b"upper";
@@ -41,29 +41,6 @@ pub(super) struct Overlay;
 struct Metadata {
     original: Original,
     area: Location,
-    root: Root,
-}
-
-/// How the upper layer's root was made. It stands for the original's root from the beginning, so
-/// this, and not the live original, says whether the sandbox changed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Root {
-    mode: u16,
-    uid: u32,
-    gid: u32,
-    xattrs: xattr::Digest,
-}
-
-impl Root {
-    fn of(upper: &Dir) -> Result<Self> {
-        let meta = upper.meta()?;
-        Ok(Self {
-            mode: meta.mode,
-            uid: meta.uid,
-            gid: meta.gid,
-            xattrs: xattr::digest(&layers::visible(xattrs_of(upper)?)),
-        })
-    }
 }
 
 fn xattrs_of(dir: &Dir) -> Result<xattr::Xattrs> {
@@ -78,7 +55,6 @@ struct Sandbox {
     lower: Dir,
     upper: Dir,
     area: Dir,
-    root: Root,
 }
 
 fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
@@ -88,18 +64,18 @@ fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
         lower: metadata.original.open()?,
         upper: area.subdir(UPPER)?,
         area,
-        root: metadata.root,
     })
 }
 
 /// An empty layer in `upper.new` whose root looks like the original's.
-fn new_layer(area: &Dir, lower: &Dir, looks: &Meta) -> Result<(Dir, Vec<Vec<u8>>)> {
+fn new_layer(area: &Dir, lower: &Dir) -> Result<Vec<Vec<u8>>> {
     remove::remove(area, NEW)?;
     area.make_dir(NEW, 0o700)?;
     let upper = area.subdir(NEW)?;
-    let lost = layers::dress(&upper, looks, xattrs_of(lower)?)?;
+    let lost = layers::dress(&upper, &lower.meta()?, xattrs_of(lower)?)?;
+    Looks::of(&upper)?.remember(&upper)?;
     upper.sync()?;
-    Ok((upper, lost))
+    Ok(lost)
 }
 
 impl Strategy for Overlay {
@@ -131,13 +107,12 @@ impl Strategy for Overlay {
         }
         area.make_dir(WORK, 0o700)?;
         area.make_dir(STAGE, 0o700)?;
-        let (upper, lost) = new_layer(&area, &lower, &lower.meta()?)?;
+        let lost = new_layer(&area, &lower)?;
         area.rename(NEW, &area, UPPER)?;
         area.sync()?;
         let metadata = Metadata {
             original,
             area: Location::from(request.area),
-            root: Root::of(&upper)?,
         };
         Ok(Created {
             sandbox: SandboxRef {
@@ -174,9 +149,7 @@ impl Strategy for Overlay {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
-        let Sandbox {
-            lower, upper, area, ..
-        } = open(sandbox)?;
+        let Sandbox { lower, upper, area } = open(sandbox)?;
         let found = match layers::find(&upper, &lower, path)? {
             Found::Nothing => None,
             Found::Upper(dir, meta) | Found::Lower(dir, meta) => Some((dir, meta)),
@@ -186,10 +159,7 @@ impl Strategy for Overlay {
             .split()
             .expect("the root is a directory, refused above");
         let before = match found {
-            Some((dir, meta)) => {
-                let attributes = layers::visible(tree::xattrs(&dir, name)?);
-                Some((meta, layers::stored(attributes)))
-            }
+            Some((dir, meta)) => Some((meta, layers::stored(tree::xattrs(&dir, name)?))),
             None => None,
         };
         let stage = area.subdir(STAGE)?;
@@ -199,26 +169,21 @@ impl Strategy for Overlay {
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         let open = open(sandbox)?;
-        tree::steady(|| diff::diff(&open.upper, &open.lower, open.root))
+        tree::steady(|| diff::diff(&open.upper, &open.lower))
     }
 
-    fn rollback(&self, sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<()> {
-        let Sandbox {
-            lower, area, root, ..
-        } = open(sandbox)?;
-        let looks = Meta {
-            mode: root.mode,
-            uid: root.uid,
-            gid: root.gid,
-            ..lower.meta()?
-        };
-        new_layer(&area, &lower, &looks)?;
+    fn rollback(&self, sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<String> {
+        // The upper layer itself is not opened: its root may have been closed to us.
+        let Metadata { original, area } = tree::metadata(sandbox)?;
+        let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
+        new_layer(&area, &lower)?;
         area.exchange(NEW, &area, UPPER)?;
         area.sync()?;
         remove::remove(&area, NEW)?;
         // What the kernel left from an earlier mount belongs to the old layer.
         remove::remove(&area, WORK)?;
-        Ok(area.make_dir(WORK, 0o700)?)
+        area.make_dir(WORK, 0o700)?;
+        Ok("its changes were discarded".to_owned())
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

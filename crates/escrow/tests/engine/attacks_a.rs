@@ -1,0 +1,389 @@
+//! Attacks of group A: paths and names.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use escrow::diff;
+use escrow::error::{Error, Kind};
+use escrow::manager::{Manager, NewResource};
+use escrow::model::{ChangeKind, ResourcePath};
+use escrow::strategy::StrategyError;
+use escrow_testkit::World;
+use escrow_testkit::signature::signature;
+use escrow_testkit::skip::require_root;
+use escrow_testkit::tree::build;
+use escrow_testkit::user::rerun_test_as_user;
+use escrow_testkit::zoo::NAMES;
+
+use crate::support::{
+    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, open, options, sh,
+};
+
+/// No path inside a resource, whoever makes one of it.
+fn is_refused(typed: &str) {
+    let error = ResourcePath::parse(typed.as_bytes()).expect_err(typed);
+    assert!(error.to_string().contains(typed), "{error}");
+    let json = serde_json::to_string(typed).expect("a text is JSON");
+    assert!(
+        serde_json::from_str::<ResourcePath>(&json).is_err(),
+        "{typed}"
+    );
+}
+
+// rule S1
+#[test]
+fn a1_a_path_that_climbs_out() {
+    for typed in ["../x", "..", "../../etc/passwd", "./../x"] {
+        is_refused(typed);
+    }
+}
+
+// rule S1
+#[test]
+fn a2_a_path_that_climbs_out_half_way() {
+    for typed in [
+        "a/../../x",
+        "a/..",
+        "a/b/../../../x",
+        "a//..//x",
+        "a/./../b",
+    ] {
+        is_refused(typed);
+    }
+}
+
+// rule S1
+#[test]
+fn a3_an_absolute_path() {
+    for typed in ["/etc/passwd", "/", "//x"] {
+        is_refused(typed);
+    }
+}
+
+fn add(manager: &Manager, path: &Path) -> Result<(), Error> {
+    let new = NewResource {
+        name: "thing",
+        kind: "fs-directory",
+        at: path,
+        parent: None,
+        strategy: None,
+        allow_root: false,
+    };
+    manager.add_resource(&new).map(drop)
+}
+
+// rule S1
+#[test]
+fn a5_a_resource_that_is_too_much() {
+    let world = World::new();
+    let home = world.dir("users/me");
+    world.dir("users/me/project");
+    let mut options = options(&world.home());
+    options.user_home = Some(home.clone());
+    let manager = Manager::open(options).expect("it opens");
+    std::os::unix::fs::symlink(&home, world.path().join("link")).expect("a link can be made");
+    std::os::unix::fs::symlink("/", world.path().join("top")).expect("a link can be made");
+    let too_much: [PathBuf; 12] = [
+        "".into(),
+        "/".into(),
+        "//".into(),
+        "/.".into(),
+        home.clone(),
+        home.join("."),
+        world.path().join("link"),
+        world.path().join("top"),
+        world.dir("users"),
+        world.path().to_owned(),
+        home.join("project/.."),
+        world.home().join("sandboxes"),
+    ];
+    for path in &too_much {
+        let error = add(&manager, path).expect_err(&path.display().to_string());
+        assert_eq!(error.kind(), Kind::Usage, "{}: {error}", path.display());
+        assert!(matches!(error, Error::Forbidden { .. }), "{error:?}");
+    }
+    for typed in ["..", "/", "/.", "../me", "project/..", "./", "./."] {
+        let error = manager.take_resource(OsStr::new(typed), &home);
+        assert!(
+            matches!(error, Err(Error::Forbidden { .. })),
+            "{typed}: {error:?}"
+        );
+    }
+    let error = manager.take_resource(OsStr::new(""), &home);
+    assert!(error.is_err(), "an empty text: {error:?}");
+    assert!(manager.resources().expect("they can be listed").is_empty());
+    add(&manager, &home.join("project")).expect("a directory in the home is fine");
+}
+
+/// Every odd name is read, written, shown and discarded byte for byte.
+// rule F5, S4
+#[test]
+fn a7_names_that_break_shells() {
+    let world = World::odd();
+    for strategy in ALL {
+        let original = world.dir(format!("original-{strategy}"));
+        for name in NAMES {
+            let name = OsStr::from_bytes(name);
+            std::fs::write(original.join(name), name.as_bytes()).expect("any name is a name");
+            let below = original.join("dirs").join(name);
+            std::fs::create_dir_all(&below).expect("any name is a name");
+            std::fs::write(below.join(name), "below").expect("any name is a name");
+        }
+        let before = signature(&original);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        for name in NAMES {
+            let below = [b"dirs/", *name, b"/", name].concat();
+            assert_eq!(sandbox.read(name).expect("it is there"), *name);
+            assert_eq!(sandbox.read(&below).expect("it is there"), b"below");
+            let kind = sandbox.write(name, b"other").expect("it can be written");
+            assert_eq!(kind, ChangeKind::Modified);
+            let kind = sandbox
+                .write([&below[..], b".new"].concat(), b"new")
+                .expect("it can be written");
+            assert_eq!(kind, ChangeKind::Added);
+            assert_eq!(sandbox.read(name).expect("it was written"), b"other");
+        }
+        if strategy != "none" {
+            let diff = sandbox.diff();
+            assert_eq!(diff.len(), 2 * NAMES.len(), "{strategy}");
+            assert!(NAMES.iter().all(|name| diff[*name] == ChangeKind::Modified));
+            sandbox.rollback();
+            assert_eq!(sandbox.listing(), [""; 0]);
+            assert_untouched(&before, &original);
+        }
+        sandbox.cleanup();
+    }
+    assert_swept(&world.home());
+}
+
+// rule F5, S4
+#[test]
+fn a7_names_that_break_shells_as_user() {
+    rerun_test_as_user("attacks_a::a7_names_that_break_shells");
+}
+
+/// Bytes that no text has survive, and what is shown is text that leads back to them.
+// rule F5
+#[test]
+fn a8_names_that_are_no_text() {
+    let world = World::new();
+    for strategy in ISOLATING {
+        let original = world.dir(format!("original-{strategy}"));
+        let every: Vec<u8> = (1..=255).filter(|byte| *byte != b'/').collect();
+        let names: Vec<&[u8]> = every.chunks(100).collect();
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        for name in &names {
+            sandbox.write(name, name).expect("bytes are a name");
+            let shown = at(name).to_string();
+            let back = serde_json::to_string(&shown).expect("a text is JSON");
+            let back: ResourcePath = serde_json::from_str(&back).expect("it is a path");
+            assert_eq!(back.as_bytes(), *name);
+            assert_eq!(sandbox.read(name).expect("it is there"), *name);
+        }
+        let mut sorted: Vec<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+        sorted.sort();
+        let listed: Vec<Vec<u8>> = sandbox.diff().into_keys().collect();
+        assert_eq!(listed, sorted, "{strategy}");
+        sandbox.cleanup();
+    }
+}
+
+// rule F5
+#[test]
+fn a9_names_that_look_alike() {
+    let alike: [&[u8]; 5] = [
+        b"Case",
+        b"case",
+        b"CASE",
+        "caf\u{e9}".as_bytes(),
+        "cafe\u{301}".as_bytes(),
+    ];
+    let world = World::new();
+    for strategy in ALL {
+        let original = world.dir(format!("original-{strategy}"));
+        for name in alike {
+            std::fs::write(original.join(OsStr::from_bytes(name)), name).expect("it is a name");
+        }
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        for name in alike {
+            assert_eq!(sandbox.read(name).expect("each is there"), name);
+        }
+        if strategy != "none" {
+            sandbox
+                .write("cASE", b"one more")
+                .expect("it is another name");
+            assert_eq!(sandbox.listing(), ["A cASE"]);
+        }
+        sandbox.cleanup();
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    let hostile = |c: char| c.is_control() || ('\u{200e}'..='\u{202e}').contains(&c);
+    !text.replace(['\n', '\t'], "").chars().any(hostile)
+}
+
+/// Whatever is shown of a name, no terminal takes it for an order.
+// rule F5
+#[test]
+fn a11_names_that_talk_to_terminals() {
+    let evil = "\u{1b}[31mred\u{7}\r\u{202e}gpj";
+    let world = World::new();
+    for strategy in ISOLATING {
+        let original = world.dir(format!("original-{strategy}"));
+        let dir = original.join(evil);
+        std::fs::create_dir(&dir).expect("it is a name");
+        std::fs::write(dir.join("file"), "text\n").expect("there is room");
+        sh(&dir, "mkfifo pipe");
+        let here = std::fs::File::open(&dir).expect("it is a directory");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&here);
+        drop(UnixListener::bind(format!("/proc/self/fd/{fd}/{evil}")).expect("a socket"));
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        let mut shown = sandbox.sandbox().warnings.join("\n");
+        if strategy != "overlay" {
+            assert!(shown.contains("\\x1b[31mred"), "{shown}");
+        }
+        sandbox
+            .write(format!("{evil}/file"), b"other\n")
+            .expect("it is a file");
+        sandbox
+            .write(format!("{evil}{evil}"), b"new\n")
+            .expect("it is a name");
+        for path in [
+            format!("{evil}/none"),
+            format!("{evil}/pipe"),
+            evil.to_owned(),
+        ] {
+            let error = sandbox.read(&path).expect_err("it is no file");
+            shown += &format!("{error}\n{}\n", error.hints().join("\n"));
+        }
+        let diffs = sandbox
+            .manager
+            .diff(&sandbox.plan, None)
+            .expect("it differs");
+        let contents = sandbox
+            .manager
+            .contents(&diffs.resources[0].view)
+            .expect("both sides are there");
+        let mut text = Vec::new();
+        diff::name_status(&diffs.resources[0].diff, &mut text).expect("memory takes it");
+        diff::patch(&diffs.resources[0].diff, &contents, &mut text).expect("memory takes it");
+        shown += &String::from_utf8(text).expect("what is shown is text");
+        assert!(is_plain(&shown), "{strategy}: {}", shown.escape_debug());
+        drop(contents);
+        drop(diffs);
+        sandbox.cleanup();
+    }
+    let manager = open(&world.home());
+    let error = manager.resource(evil).expect_err("no such resource");
+    assert!(is_plain(&error.to_string()), "{error:?}");
+    let error = manager
+        .resolve_plan(Some(evil), world.path())
+        .expect_err("no such plan");
+    assert!(is_plain(&error.to_string()), "{error:?}");
+    let error = add(&manager, &world.path().join(evil)).expect_err("no such directory");
+    assert!(is_plain(&error.to_string()), "{error:?}");
+}
+
+/// A bind mount that ends with the value, also in a panic.
+pub(crate) struct Bind(PathBuf);
+
+impl Bind {
+    pub(crate) fn new(what: &Path, at: &Path) -> Self {
+        let status = std::process::Command::new("mount")
+            .arg("--bind")
+            .args([what, at])
+            .status()
+            .expect("mount starts");
+        assert!(status.success(), "cannot mount at {}", at.display());
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Bind {
+    fn drop(&mut self) {
+        let gone = |flag: &str| {
+            let mut command = std::process::Command::new("umount");
+            command.arg(flag).arg(&self.0);
+            command.status().is_ok_and(|status| status.success())
+        };
+        let _ = gone("-n") || gone("-l");
+    }
+}
+
+/// What is mounted in the tree is no part of it: it is left out, and named.
+// rule S1
+#[test]
+fn a14_a_mount_point_in_the_tree() {
+    if !require_root("a bind mount") {
+        return;
+    }
+    let world = World::new();
+    let elsewhere = world.dir("elsewhere");
+    build(
+        &elsewhere,
+        "inside \"not of the resource\"\nfile \"a file from elsewhere\"",
+    );
+    let outside = signature(&elsewhere);
+    for strategy in ALL {
+        let original = world.dir(format!("original-{strategy}"));
+        build(
+            &original,
+            "d/mnt/\nd/under \"under\"\ncovered \"covered\"\nplain \"plain\"",
+        );
+        let mount = || {
+            let file = Bind::new(&elsewhere.join("file"), &original.join("covered"));
+            (Bind::new(&elsewhere, &original.join("d/mnt")), file)
+        };
+        // An overlay cannot be had over mounts; but they may come later.
+        let mut mounted = (strategy != "overlay").then(mount);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        mounted.get_or_insert_with(mount);
+        let made = sandbox.sandbox();
+        assert_eq!(made.reference.strategy, strategy, "{}", made.message);
+        let warnings = made.warnings;
+        if COPIES.contains(&strategy) {
+            for path in ["d/mnt", "covered"] {
+                assert!(
+                    warnings.iter().any(|text| text.contains(path)),
+                    "{warnings:?}"
+                );
+            }
+            assert!(!sandbox.tree().join("d/mnt/inside").exists());
+            assert!(!sandbox.tree().join("covered").exists());
+        }
+        assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
+        for path in ["d/mnt/inside", "covered"] {
+            let error = sandbox.read(path).expect_err("it is not in the sandbox");
+            assert!(
+                matches!(
+                    error,
+                    Error::Strategy(StrategyError::Leaves { .. } | StrategyError::NotThere { .. })
+                ),
+                "{strategy}: {path}: {error}"
+            );
+        }
+        if !COPIES.contains(&strategy) {
+            for path in ["d/mnt/inside", "d/mnt/new", "d/mnt/deep/er"] {
+                match sandbox.write(path, b"x") {
+                    Ok(_) => panic!("{strategy}: {path} was written, and {path} leads out"),
+                    Err(error) => assert_eq!(error.kind(), Kind::Denied, "{strategy}: {error}"),
+                }
+            }
+        }
+        sandbox
+            .write("d/under", b"changed")
+            .expect("beside it is fine");
+        if strategy != "none" {
+            assert_eq!(sandbox.listing(), ["M d/under"], "{strategy}");
+            sandbox.rollback();
+            assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
+        }
+        sandbox.cleanup();
+        drop(mounted);
+        assert_untouched(&outside, &elsewhere);
+    }
+    assert_swept(&world.home());
+}

@@ -1,0 +1,19 @@
+//! The engine as a program sees it: through `Manager`, on real file systems and under real mounts.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the tests look at the disk by means of their own, beside the engine"
+)]
+
+mod attacks_a;
+mod attacks_b;
+mod attacks_b13;
+mod attacks_c;
+mod manager;
+mod marks;
+mod metadata;
+mod overlay;
+mod permissions;
+mod processes;
+mod property;
+mod support;
+mod survey;

@@ -1,0 +1,407 @@
+//! Plans and sandboxes over their whole life: made once, resumed by anyone, removed for good.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use escrow::error::{Error, Kind};
+use escrow::event::{Observer, Unobserved};
+use escrow::manager::Manager;
+use escrow::model::{SandboxRef, SandboxState};
+use escrow::strategy::Registry;
+use escrow_testkit::signature::signature;
+use escrow_testkit::user::rerun_test_as_user;
+use escrow_testkit::{Fs, LoopFs, World};
+
+use crate::overlay::{BASE, original};
+use crate::support::{
+    ALL, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, names, open, options, sh,
+};
+
+impl Sandboxed {
+    /// The same sandbox, as another process finds it.
+    fn again(&self) -> Self {
+        Self {
+            manager: open(self.manager.home()),
+            plan: self.plan.clone(),
+            resource: self.resource.clone(),
+            original: self.original.clone(),
+        }
+    }
+}
+
+// rule P3
+#[test]
+fn another_process_goes_on() {
+    let world = World::odd();
+    for strategy in ISOLATING {
+        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let first = Sandboxed::new(&world.home(), &original, strategy);
+        first.write("a/new", b"new").expect("it can be written");
+        let second = first.again();
+        drop(first);
+        assert_eq!(second.state(), SandboxState::Active);
+        assert_eq!(second.read("a/new").expect("it was written"), b"new");
+        second.write("file", b"changed").expect("it can be written");
+        let third = second.again();
+        drop(second);
+        assert_eq!(third.listing(), ["A a/new", "M file"], "{strategy}");
+        third.rollback();
+        let fourth = third.again();
+        drop(third);
+        assert_eq!(fourth.listing(), [""; 0]);
+        assert_eq!(fourth.read("file").expect("it is there"), b"file");
+        // What is stored is all a strategy needs.
+        let stored = fourth.sandbox().reference;
+        let text = serde_json::to_string(&stored).expect("it is JSON");
+        let back: SandboxRef = serde_json::from_str(&text).expect("it is what was written");
+        assert_eq!(back, stored);
+        let registry = Registry::builtin();
+        let alone = registry.get(&back.strategy).expect("it is built in");
+        assert!(
+            alone
+                .diff(&back)
+                .expect("the reference is enough")
+                .is_empty()
+        );
+        let mut content = &b"by reference"[..];
+        alone
+            .write(&back, &at("b/one"), &mut content)
+            .expect("the reference is enough");
+        assert_eq!(fourth.listing(), ["M b/one"]);
+        fourth.cleanup();
+    }
+    assert_swept(&world.home());
+}
+
+// rule P3
+#[test]
+fn another_process_goes_on_as_user() {
+    rerun_test_as_user("manager::another_process_goes_on");
+}
+
+// rule P4
+#[test]
+fn a_sandbox_is_made_once() {
+    let world = World::new();
+    for strategy in ALL {
+        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let mut manager = open(&world.home());
+        let plan = manager
+            .create_plan(
+                Some(&format!("p-{strategy}")),
+                world.path(),
+                &[],
+                None,
+                &Unobserved,
+            )
+            .expect("a plan needs no resource")
+            .plan;
+        let resource = manager
+            .take_resource(original.as_os_str(), world.path())
+            .expect("it is a directory");
+        let made: Vec<(bool, String)> = std::thread::scope(|scope| {
+            let one = || {
+                let made = open(&world.home())
+                    .create_sandbox(&plan, &resource, Some(strategy), &Unobserved)
+                    .unwrap_or_else(|error| panic!("{strategy}: {error}"));
+                (made.created, made.view.sandbox.id.to_string())
+            };
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(one)).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
+            threads
+                .into_iter()
+                .map(|thread| join(thread).expect("no panic"))
+                .collect()
+        });
+        assert_eq!(
+            made.iter().filter(|(created, _)| *created).count(),
+            1,
+            "{made:?}"
+        );
+        assert!(made.iter().all(|(_, id)| *id == made[0].1), "{made:?}");
+        let again = manager
+            .create_sandbox(&plan, &resource, Some("filesystem_copy"), &Unobserved)
+            .expect("it is there");
+        assert!(!again.created && again.view.sandbox.reference.strategy == strategy);
+        assert_eq!(names(&world.home().join("sandboxes")).len(), 1);
+        manager.cleanup(&plan).expect("it can be removed");
+        assert_swept(&world.home());
+    }
+}
+
+fn is_over(answer: Result<(), Error>) -> bool {
+    let over = |error: &Error| matches!(error.kind(), Kind::NotFound | Kind::Conflict);
+    answer.as_ref().err().is_some_and(over)
+}
+
+/// After the end nothing can be done, and trying leaves nothing behind.
+// rule P5, P6
+#[test]
+fn nothing_comes_after_the_end() {
+    let world = World::new();
+    for strategy in ALL {
+        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        sandbox.cleanup();
+        assert_swept(&world.home());
+        // With the plan as it was known before, as a slower process would.
+        let Sandboxed {
+            manager,
+            plan,
+            resource,
+            ..
+        } = &sandbox;
+        assert!(is_over(sandbox.read("file").map(drop)));
+        assert!(is_over(sandbox.write("file", b"x").map(drop)));
+        assert!(is_over(sandbox.try_diff().map(drop)));
+        assert!(is_over(manager.access(plan, resource).map(drop)));
+        assert_swept(&world.home());
+        let revived = manager.create_sandbox(plan, resource, Some(strategy), &Unobserved);
+        assert!(
+            is_over(revived.map(drop)),
+            "{strategy}: a plan that is over came back"
+        );
+        assert_swept(&world.home());
+        let gone = manager
+            .resolve_plan(Some(&plan.name), world.path())
+            .expect("it is recorded");
+        let error = manager.create_sandbox(&gone, resource, Some(strategy), &Unobserved);
+        assert!(matches!(error, Err(Error::PlanOver { .. })), "{error:?}");
+        sandbox.cleanup();
+        assert_swept(&world.home());
+    }
+}
+
+// rule P5
+#[test]
+fn states_move_as_the_table_says() {
+    use SandboxState::{Active, Created, RolledBack};
+    let world = World::new();
+    for strategy in ISOLATING {
+        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        assert_eq!(sandbox.state(), Created);
+        sandbox.read("file").expect("it is there");
+        sandbox.listing();
+        assert_eq!(sandbox.state(), Created, "reading changes nothing");
+        sandbox.rollback();
+        assert_eq!(sandbox.state(), RolledBack);
+        sandbox.read("file").expect("it is there");
+        sandbox.listing();
+        assert_eq!(sandbox.state(), RolledBack, "reading does not revive it");
+        sandbox.write("file", b"x").expect("it can be used again");
+        assert_eq!(sandbox.state(), Active);
+        // A rollback that cannot even begin leaves the sandbox as it is, with its changes.
+        let away = world.path().join("away");
+        std::fs::rename(&original, &away).expect("it can be moved");
+        let error = sandbox.manager.rollback(&sandbox.plan, &Unobserved);
+        assert!(matches!(error, Err(Error::Partly { .. })), "{error:?}");
+        assert_eq!(sandbox.state(), Active);
+        std::fs::rename(&away, &original).expect("it can be moved back");
+        sandbox.write("file", b"y").expect("work goes on");
+        assert_eq!(sandbox.listing(), ["M file"], "it can still be looked at");
+        sandbox.rollback();
+        assert_eq!(sandbox.state(), RolledBack);
+        assert_eq!(sandbox.listing(), [""; 0]);
+        sandbox.cleanup();
+    }
+    assert_swept(&world.home());
+}
+
+/// What nothing isolates cannot be taken back, and is not called errored for that.
+// rule P5
+#[test]
+fn without_isolation_nothing_is_taken_back() {
+    let world = World::new();
+    let original = original(&world, "original", BASE);
+    let sandbox = Sandboxed::new(&world.home(), &original, "none");
+    sandbox.write("file", b"real").expect("it can be written");
+    assert_eq!(
+        std::fs::read(original.join("file")).expect("it is there"),
+        b"real"
+    );
+    let error = sandbox
+        .manager
+        .rollback(&sandbox.plan, &Unobserved)
+        .expect_err("it cannot");
+    assert!(
+        error.hints().join(" ").contains("already in the original"),
+        "{:?}",
+        error.hints()
+    );
+    assert_eq!(sandbox.state(), SandboxState::Active);
+    sandbox.cleanup();
+    assert_eq!(
+        std::fs::read(original.join("file")).expect("it stays"),
+        b"real"
+    );
+    assert_swept(&world.home());
+}
+
+// rule P6
+#[test]
+fn cleanup_from_every_state() {
+    let world = World::new();
+    for strategy in ISOLATING {
+        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let before = signature(&original);
+        for state in ["created", "active", "rolled_back", "errored", "lost"] {
+            let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+            if state != "created" {
+                sandbox.write("b/one", b"x").expect("it can be written");
+                sandbox.native("mkdir -m 0 closed; rm -r a");
+            }
+            match state {
+                "rolled_back" => sandbox.rollback(),
+                "errored" => {
+                    let away = world.path().join("away");
+                    std::fs::rename(&original, &away).expect("it can be moved");
+                    drop(sandbox.manager.rollback(&sandbox.plan, &Unobserved));
+                    assert_eq!(sandbox.state(), SandboxState::Errored);
+                    sandbox.cleanup();
+                    std::fs::rename(&away, &original).expect("it can be moved back");
+                }
+                // Somebody was there before us.
+                "lost" => escrow_testkit::world::remove_tree(&sandbox.area()),
+                _ => {}
+            }
+            sandbox.cleanup();
+            sandbox.cleanup();
+            assert_swept(&world.home());
+            assert_untouched(&before, &original);
+        }
+    }
+}
+
+// rule P6
+#[test]
+fn cleanup_from_every_state_as_user() {
+    rerun_test_as_user("manager::cleanup_from_every_state");
+}
+
+/// When the home is on another file system, the area is beside the original, hidden and private.
+// rule P6, S3
+#[test]
+fn an_area_beside_the_original() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let (world, there) = (World::new(), World::under(fs.path()));
+    for strategy in ISOLATING {
+        let original = original(&there, "original", BASE);
+        let before = signature(&original);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        let area = sandbox.area();
+        assert_eq!(area.parent(), Some(there.path()), "{strategy}");
+        assert!(names(there.path())[0].starts_with(".escrow-sbx_"));
+        assert_eq!(names(&world.home().join("sandboxes")), [""; 0]);
+        sandbox.write("file", b"x").expect("it can be written");
+        assert_eq!(sandbox.listing(), ["M file"]);
+        sandbox.rollback();
+        sandbox.cleanup();
+        assert_eq!(names(there.path()), ["original"], "{strategy}");
+        assert_untouched(&before, &original);
+        sh(there.path(), "rm -r original");
+    }
+    assert_swept(&world.home());
+}
+
+/// A copy for which there is no room leaves no trace.
+// rule P6
+#[test]
+fn a_create_that_fails_leaves_nothing() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let (world, there) = (World::new(), World::under(fs.path()));
+    let original = there.dir("original");
+    sh(
+        &original,
+        "head -c 15000000 /dev/urandom > large; printf x > a; mkdir d; printf y > d/z",
+    );
+    let before = signature(&original);
+    let error = Sandboxed::attempt(&world.home(), &original, "filesystem_copy");
+    let error = error.err().expect("there is no room for it");
+    assert!(error.to_string().contains("large"), "{error}");
+    assert!(
+        error.hints().join(" ").contains("space"),
+        "{:?}",
+        error.hints()
+    );
+    assert_eq!(names(there.path()), ["original"]);
+    assert_swept(&world.home());
+    assert!(
+        open(&world.home())
+            .plans()
+            .expect("they can be listed")
+            .is_empty()
+    );
+    assert_untouched(&before, &original);
+}
+
+/// Waits at the first file until it is let go.
+struct Waiting(std::sync::Mutex<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
+
+impl Observer for Waiting {
+    fn copied(&self, _entries: u64, _bytes: u64) {
+        let ends = self.0.lock().expect("nobody panics with it");
+        // Both fail after the first time, when the other side is gone.
+        let _ = ends.0.send(());
+        let _ = ends.1.recv();
+    }
+}
+
+/// Who waits for a plan in vain is told who works on it.
+// rule S5
+#[test]
+fn a_busy_plan_names_its_owner() {
+    let world = World::new();
+    let original = original(&world, "original", BASE);
+    let mut manager = open(&world.home());
+    let view = manager.create_plan(Some("busy"), world.path(), &[], None, &Unobserved);
+    let plan = view.expect("a plan needs no resource").plan;
+    let resource = manager
+        .take_resource(original.as_os_str(), world.path())
+        .expect("it is a directory");
+    let (began, has_begun) = mpsc::channel();
+    let (go, gone_on) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let observer = Waiting(std::sync::Mutex::new((began, gone_on)));
+            open(&world.home())
+                .create_sandbox(&plan, &resource, Some("filesystem_copy"), &observer)
+                .expect("it can be made");
+        });
+        has_begun.recv().expect("the other one begins");
+        let mut impatient = options(&world.home());
+        impatient.patience = Duration::from_millis(100);
+        let impatient = Manager::open(impatient).expect("it opens beside the other");
+        let error = impatient.cleanup(&plan).expect_err("somebody works on it");
+        assert_eq!(error.kind(), Kind::Busy);
+        let text = error.to_string();
+        let pid = std::process::id().to_string();
+        assert!(
+            text.contains("busy") && text.contains(&pid) && text.contains("create"),
+            "{text}"
+        );
+        let running = impatient
+            .status()
+            .expect("looking is always possible")
+            .running;
+        assert!(
+            running
+                .iter()
+                .any(|one| one.alive && one.operation.action == "create")
+        );
+        drop((has_begun, go));
+    });
+    manager.cleanup(&plan).expect("nobody works on it now");
+    assert!(
+        manager
+            .status()
+            .expect("it can be shown")
+            .running
+            .is_empty()
+    );
+    assert_swept(&world.home());
+}

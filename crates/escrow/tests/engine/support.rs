@@ -1,0 +1,267 @@
+//! What the tests share: a manager on a home of its own, and one sandbox with short ways to use it.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use escrow::error::Result;
+use escrow::event::Unobserved;
+use escrow::manager::{Manager, Options};
+use escrow::model::text::Location;
+use escrow::model::{ChangeKind, ResourcePath, SandboxState, SystemOrigin};
+use escrow::store::{Plan, Resource, Sandbox};
+use escrow::strategy::{Access, Registry};
+use escrow_testkit::signature::{Ignore, differences, signature};
+use escrow_testkit::user::as_user;
+use escrow_testkit::{OverlayMount, World, XattrKind};
+
+/// Every strategy that keeps the original untouched.
+pub(crate) const ISOLATING: [&str; 3] = ["filesystem_copy", "copy_on_write", "overlay"];
+/// Every strategy there is.
+pub(crate) const ALL: [&str; 4] = ["filesystem_copy", "copy_on_write", "overlay", "none"];
+/// The strategies that copy.
+pub(crate) const COPIES: [&str; 2] = ["filesystem_copy", "copy_on_write"];
+
+/// What a manager on `home` is opened with.
+pub(crate) fn options(home: &Path) -> Options {
+    Options {
+        home: home.to_owned(),
+        origin: Arc::new(SystemOrigin),
+        registry: Registry::builtin(),
+        principal: "engine-tests".to_owned(),
+        strategy: "auto".to_owned(),
+        user_home: None,
+        patience: Duration::from_secs(120),
+    }
+}
+
+/// A manager on `home`.
+pub(crate) fn open(home: &Path) -> Manager {
+    Manager::open(options(home)).expect("a manager opens on a fresh or used home")
+}
+
+/// A path inside a resource.
+pub(crate) fn at(path: impl AsRef<[u8]>) -> ResourcePath {
+    ResourcePath::parse(path.as_ref()).expect("the path of a test is valid")
+}
+
+/// One sandbox of one directory.
+pub(crate) struct Sandboxed {
+    pub(crate) manager: Manager,
+    pub(crate) plan: Plan,
+    pub(crate) resource: Resource,
+    pub(crate) original: PathBuf,
+}
+
+impl Sandboxed {
+    /// Makes a plan with one sandbox of `original`.
+    pub(crate) fn new(home: &Path, original: &Path, strategy: &str) -> Self {
+        Self::attempt(home, original, strategy).unwrap_or_else(|error| {
+            panic!("cannot make a sandbox by {strategy}: {}", chain(&error))
+        })
+    }
+
+    /// The same, where it may fail.
+    pub(crate) fn attempt(home: &Path, original: &Path, strategy: &str) -> Result<Self> {
+        let mut manager = open(home);
+        let typed = [original.as_os_str().to_owned()];
+        let view = manager.create_plan(None, original, &typed, Some(strategy), &Unobserved)?;
+        let resource = view.sandboxes[0].resource.clone();
+        Ok(Self {
+            manager,
+            plan: view.plan,
+            resource,
+            original: original.to_owned(),
+        })
+    }
+
+    /// The record of the sandbox.
+    pub(crate) fn sandbox(&self) -> Sandbox {
+        let view = self
+            .manager
+            .view(self.plan.clone())
+            .expect("the plan can be shown");
+        view.sandboxes[0].sandbox.clone()
+    }
+
+    pub(crate) fn state(&self) -> SandboxState {
+        self.sandbox().state
+    }
+
+    /// Where the sandbox lies on disk.
+    pub(crate) fn area(&self) -> PathBuf {
+        self.sandbox().area.as_path().to_owned()
+    }
+
+    /// The directory that native tools work in.
+    pub(crate) fn tree(&self) -> PathBuf {
+        let Access::Directory(path) = self
+            .manager
+            .access(&self.plan, &self.resource)
+            .expect("a copy gives a path");
+        path
+    }
+
+    /// A real mount of an overlay sandbox.
+    pub(crate) fn mounted<T>(&self, work: impl FnOnce(OverlayMount<'_>) -> T) -> T {
+        let area = self.area();
+        work(OverlayMount {
+            lower: &self.original,
+            upper: &area.join("upper"),
+            work: &area.join("work"),
+            xattr: XattrKind::User,
+        })
+    }
+
+    /// Runs a script in the sandbox the way its users do: in its path, or under a mount.
+    pub(crate) fn native(&self, script: &str) {
+        if self.sandbox().reference.strategy == "overlay" {
+            self.mounted(|mount| mount.run(script));
+        } else {
+            sh(&self.tree(), script);
+        }
+    }
+
+    /// All bytes of a file of the sandbox.
+    pub(crate) fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.manager
+            .read(&self.plan, &self.resource, &at(path))?
+            .read_to_end(&mut bytes)
+            .expect("an opened file can be read");
+        Ok(bytes)
+    }
+
+    pub(crate) fn write(&self, path: impl AsRef<[u8]>, content: &[u8]) -> Result<ChangeKind> {
+        self.manager
+            .write(&self.plan, &self.resource, &at(path), &mut &*content)
+    }
+
+    /// The changes by path.
+    pub(crate) fn try_diff(&self) -> Result<BTreeMap<Vec<u8>, ChangeKind>> {
+        let diffs = self.manager.diff(&self.plan, Some(&self.resource))?;
+        let changes = diffs.resources[0].diff.changes.iter();
+        Ok(changes
+            .map(|change| (change.path.as_bytes().to_vec(), change.kind))
+            .collect())
+    }
+
+    pub(crate) fn diff(&self) -> BTreeMap<Vec<u8>, ChangeKind> {
+        self.try_diff()
+            .unwrap_or_else(|error| panic!("cannot diff: {}", chain(&error)))
+    }
+
+    /// The changes as a listing: a letter and the escaped path each.
+    pub(crate) fn listing(&self) -> Vec<String> {
+        let line = |(path, kind): (&Vec<u8>, &ChangeKind)| {
+            format!("{} {}", kind.letter(), Location::from_bytes(path))
+        };
+        self.diff().iter().map(line).collect()
+    }
+
+    pub(crate) fn rollback(&self) {
+        self.manager
+            .rollback(&self.plan, &Unobserved)
+            .unwrap_or_else(|error| panic!("cannot roll back: {} {:?}", error, error.hints()));
+    }
+
+    pub(crate) fn cleanup(&self) {
+        self.manager
+            .cleanup(&self.plan)
+            .unwrap_or_else(|error| panic!("cannot clean up: {} {:?}", error, error.hints()));
+    }
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    escrow::error::chain(error)
+}
+
+/// Runs a script by `sh -eu` in a directory.
+pub(crate) fn sh(dir: &Path, script: &str) -> Output {
+    let output = Command::new("sh")
+        .args(["-eu", "-c", script])
+        .current_dir(dir)
+        .output()
+        .expect("sh starts");
+    assert!(
+        output.status.success(),
+        "{script}\nin {}: {}",
+        dir.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Runs one test of this binary again as the test user, who is [`given`] a directory of root's making.
+pub(crate) fn run_as_user_with(test: &str, directory: &Path) {
+    let world = World::new();
+    let exe = std::env::current_exe().expect("a test knows its own executable");
+    let copy = world.dir("bin").join("test");
+    // By another process: what this one has open for writing, a fork elsewhere may keep open.
+    let copied = Command::new("cp").arg(exe).arg(&copy).status();
+    assert!(
+        copied.is_ok_and(|status| status.success()),
+        "there is room for the executable"
+    );
+    let own = World::new();
+    let private = own.dir("t");
+    own.chown_to_user();
+    let output = as_user(copy)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .current_dir(&private)
+        .env("TMPDIR", &private)
+        .env("HOME", &private)
+        .env(GIVEN, directory)
+        .output()
+        .expect("setpriv starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success() && stdout.contains(" 1 passed;"),
+        "{test} failed as user: {}\n{stdout}\n{stderr}",
+        output.status
+    );
+}
+
+const GIVEN: &str = "ESCROW_TEST_GIVEN";
+
+/// The directory that [`run_as_user_with`] handed over.
+pub(crate) fn given() -> Option<PathBuf> {
+    std::env::var_os(GIVEN).map(PathBuf::from)
+}
+
+/// The names in a directory.
+pub(crate) fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .unwrap_or_else(|error| panic!("cannot list {}: {error}", dir.display()))
+        .map(|entry| {
+            let name = entry.expect("a listed entry can be read").file_name();
+            name.to_string_lossy().into_owned()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+/// Panics when `home` still has anything of a sandbox.
+#[track_caller]
+pub(crate) fn assert_swept(home: &Path) {
+    for part in ["sandboxes", "locks"] {
+        assert_eq!(names(&home.join(part)), [""; 0], "left in {part}");
+    }
+}
+
+/// In what a tree differs from what it was, its times included.
+#[track_caller]
+pub(crate) fn assert_untouched(before: &escrow_testkit::signature::Sig, root: &Path) {
+    let found = differences(before, &signature(root), &Ignore::default());
+    assert!(
+        found.is_empty(),
+        "the original changed:\n{}",
+        found.join("\n")
+    );
+}

@@ -1,0 +1,134 @@
+//! What there is and what works here: told without changing anything; and what is refused by name.
+
+use escrow::error::Error;
+use escrow::event::Unobserved;
+use escrow::manager::NewResource;
+use escrow_testkit::World;
+use escrow_testkit::signature::signature;
+use escrow_testkit::tree::build;
+use escrow_testkit::user::rerun_test_as_user;
+
+use crate::overlay::{BASE, original};
+use crate::support::{ISOLATING, Sandboxed, assert_swept, assert_untouched, names, open};
+
+// rule P7
+#[test]
+fn an_unknown_strategy_lists_the_known() {
+    let world = World::new();
+    let original = original(&world, "original", BASE);
+    let error = Sandboxed::attempt(&world.home(), &original, "overlai")
+        .err()
+        .expect("unknown");
+    assert!(error.to_string().contains("overlai"), "{error}");
+    let hints = error.hints().join(" ");
+    for name in [
+        "auto",
+        "overlay",
+        "copy_on_write",
+        "filesystem_copy",
+        "none",
+    ] {
+        assert!(hints.contains(name), "{hints}");
+    }
+    let manager = open(&world.home());
+    assert!(manager.plans().expect("they can be listed").is_empty());
+    assert_swept(&world.home());
+    let new = NewResource {
+        name: "thing",
+        kind: "fs-directory",
+        at: &original,
+        parent: None,
+        strategy: Some("Overlay"),
+        allow_root: false,
+    };
+    let error = manager.add_resource(&new).expect_err("names are exact");
+    assert!(matches!(error, Error::Registry(_)), "{error}");
+}
+
+/// Strategies are tried for real, and nothing of that stays.
+// rule S8
+#[test]
+fn a_probe_leaves_nothing() {
+    let world = World::odd();
+    let original = original(&world, "original", BASE);
+    let before = signature(&original);
+    let manager = open(&world.home());
+    let doctor = manager.doctor(&original).expect("it can be looked at");
+    for verdict in &doctor.verdicts {
+        assert!(!verdict.probe.reason.is_empty(), "{}", verdict.name);
+    }
+    let overlay = doctor
+        .verdicts
+        .iter()
+        .find(|verdict| verdict.name == "overlay");
+    let overlay = &overlay.expect("it is built in").probe;
+    assert!(overlay.works, "{}", overlay.reason);
+    assert_eq!(names(&world.home().join("sandboxes")), [""; 0]);
+    assert_eq!(names(world.path()), ["escrow-home", "original"]);
+    assert_untouched(&before, &original);
+    let mounts = std::fs::read("/proc/self/mounts").expect("the kernel knows its mounts");
+    assert!(!String::from_utf8_lossy(&mounts).contains("escrow-home"));
+}
+
+// rule S8
+#[test]
+fn a_probe_leaves_nothing_as_user() {
+    rerun_test_as_user("survey::a_probe_leaves_nothing");
+}
+
+/// Looking is not touching: neither the original nor the sandbox.
+// rule F8
+#[test]
+fn looking_changes_nothing() {
+    let world = World::new();
+    for strategy in ISOLATING {
+        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        sandbox.native("rm -r a; printf x > file; mkdir new; chmod 0700 b; touch h1");
+        let (before, area) = (signature(&original), signature(&sandbox.area()));
+        for _ in 0..2 {
+            assert_ne!(sandbox.listing(), [""; 0]);
+            sandbox.read("file").expect("it is there");
+            assert!(sandbox.read("a/f").is_err());
+        }
+        assert_untouched(&before, &original);
+        assert_untouched(&area, &sandbox.area());
+        sandbox.cleanup();
+    }
+}
+
+/// Many resources in one plan: each its own sandbox; a plan that cannot have all has none.
+// rule P4, P6
+#[test]
+fn all_sandboxes_of_a_plan_or_none() {
+    let world = World::new();
+    let good = original(&world, "good", BASE);
+    let missing = world.path().join("missing");
+    let mut manager = open(&world.home());
+    let typed = [good.as_os_str().to_owned(), missing.as_os_str().to_owned()];
+    let error = manager.create_plan(None, world.path(), &typed, None, &Unobserved);
+    assert!(
+        error
+            .expect_err("one is missing")
+            .to_string()
+            .contains("missing")
+    );
+    assert_swept(&world.home());
+    assert!(manager.plans().expect("they can be listed").is_empty());
+    let other = world.dir("other");
+    build(&other, "x \"x\"");
+    let typed = [good.as_os_str().to_owned(), other.as_os_str().to_owned()];
+    let view = manager
+        .create_plan(
+            Some("both"),
+            world.path(),
+            &typed,
+            Some("filesystem_copy"),
+            &Unobserved,
+        )
+        .expect("both are there");
+    assert_eq!(view.sandboxes.len(), 2);
+    assert_eq!(names(&world.home().join("sandboxes")).len(), 2);
+    manager.cleanup(&view.plan).expect("both can be removed");
+    assert_swept(&world.home());
+}
