@@ -51,18 +51,18 @@ impl DiffArgs {
             ui.document(&json!({"plan": plan.name, "resources": resources}));
             return Ok(());
         }
+        if !self.name_status && !self.patch {
+            diffs.iter().for_each(|one| stat(one, ui));
+            return Ok(());
+        }
         let mut out = ui.content();
-        let several = diffs.len() > 1;
         for one in diffs {
-            if several && (self.name_status || self.patch) {
+            if diffs.len() > 1 {
                 writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
             }
-            if self.name_status {
-                diff::name_status(&one.diff, &mut out)?;
-            } else if self.patch {
-                diff::patch(&one.diff, &context.manager.contents(&one.view)?, &mut out)?;
-            } else {
-                stat(one, ui);
+            match self.patch {
+                true => diff::patch(&one.diff, &context.manager.contents(&one.view)?, &mut out)?,
+                false => diff::name_status(&one.diff, &mut out)?,
             }
         }
         out.flush().map_err(Error::Output)?;

@@ -10,6 +10,7 @@ mod contract;
 mod cost;
 mod documents;
 mod full_disk;
+mod regressions;
 mod verbs;
 
 use std::ffi::OsString;

@@ -15,5 +15,6 @@ mod overlay;
 mod permissions;
 mod processes;
 mod property;
+mod races;
 mod support;
 mod survey;
