@@ -10,6 +10,7 @@ mod contract;
 mod cost;
 mod documents;
 mod full_disk;
+mod odd_places;
 mod regressions;
 mod verbs;
 

@@ -16,7 +16,7 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::thread::UnshareFlags;
 
 use super::super::Probe;
-use crate::fs::{Dir, remove};
+use crate::fs::{Dir, Handle, remove, xattr};
 
 /// The child only makes a dozen system calls. One that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -34,7 +34,13 @@ pub(super) fn probe(original: &Path, area: &Path) -> Probe {
         room.make_dir(b"upper", 0o700)?;
         room.make_dir(b"work", 0o700)?;
         let (upper, work) = (room.subdir(b"upper")?, room.subdir(b"work")?);
-        let answer = try_mount(&lower, &upper, &work);
+        let answer = match xattr::set(&Handle::of(&upper), b"user.overlay.opaque", b"y") {
+            Ok(()) => try_mount(&lower, &upper, &work),
+            Err(errno) => Probe::no(format!(
+                "the file system of the sandbox's area cannot hold the marks of a layer: {}",
+                std::io::Error::from(errno)
+            )),
+        };
         remove::remove(&area, PROBE)?;
         Ok(answer)
     };
