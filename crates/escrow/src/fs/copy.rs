@@ -21,7 +21,7 @@ use super::walk::walk;
 use super::xattr::{self, Xattrs};
 use super::{Cause, FsError, Meta, Result, Stamp};
 use crate::event::Observer;
-use crate::model::text::Location;
+use crate::model::text::{Location, escape};
 use crate::model::{EntryKind, ResourcePath};
 
 /// How often a file that changes under our eyes is read again before we give up.
@@ -200,29 +200,29 @@ impl Copy<'_> {
             record: Record::of(&meta),
             name,
         };
-        let name = &*new.name;
-        if from.is_mount_point(&meta) {
+        if let Some(why) = why_left_out(from, &meta) {
             new.record.leave_out();
-            if meta.is_dir() {
-                to.make_dir(name, 0o700)?;
-            }
-            self.lost(
-                path,
-                name,
-                "another file system is mounted there; it is not part of the resource".into(),
-            );
-            return Ok(new);
-        }
-        if matches!(meta.kind, EntryKind::Socket | EntryKind::Device) {
-            new.record.leave_out();
-            self.lost(path, name, format!("a {} is not copied", meta.kind.word()));
-            return Ok(new);
+            self.lost(path, &new.name, why);
         }
         if meta.is_dir() {
-            to.make_dir(name, 0o700)?;
-            return Ok(new);
+            to.make_dir(&new.name, 0o700)?;
+        } else if !new.record.is_left_out() {
+            self.leaf(from, to, path, &mut new, &meta)?;
         }
-        let links = (meta.nlink > 1).then(|| self.links_of(&meta));
+        Ok(new)
+    }
+
+    /// Copies what is no directory: the first name of an inode, or a link to its copy.
+    fn leaf(
+        &self,
+        from: &Dir,
+        to: &Dir,
+        path: &ResourcePath,
+        new: &mut NewEntry,
+        meta: &Meta,
+    ) -> Result<()> {
+        let name = &*new.name;
+        let links = (meta.nlink > 1).then(|| self.links_of(meta));
         let mut first = links.as_ref().map(|links| {
             new.record.link = links.number;
             lock(&links.first)
@@ -237,25 +237,19 @@ impl Copy<'_> {
                     new.target = from.read_link(name)?;
                 }
                 self.observer.copied(1, 0);
-                return Ok(new);
+                return Ok(());
             }
         }
         let (original, copy, attributes, lost) = match meta.kind {
             EntryKind::File => self.file(from, to, name)?,
-            _ => {
-                if meta.kind == EntryKind::Symlink {
-                    new.target = from.read_link(name)?;
-                }
-                special(from, to, name, &meta, &new.target)?
+            kind => {
+                let (copied, target) = special(from, to, name, kind)?;
+                new.target = target;
+                copied
             }
         };
         for attribute in lost {
-            let attribute = crate::model::text::escape(&attribute);
-            self.lost(
-                path,
-                name,
-                format!("the attribute {attribute} cannot be kept here"),
-            );
+            self.lost(path, name, not_kept(&attribute));
         }
         // What was copied need not be what was listed: then it is no name of that inode.
         let same = (original.dev, original.ino) == (meta.dev, meta.ino);
@@ -268,16 +262,10 @@ impl Copy<'_> {
             *first = Some(path.join(name));
         }
         self.observer.copied(1, original.size);
-        drop(first);
-        Ok(new)
+        Ok(())
     }
 
-    fn file(
-        &self,
-        from: &Dir,
-        to: &Dir,
-        name: &[u8],
-    ) -> Result<(Meta, Meta, Xattrs, Vec<Vec<u8>>)> {
+    fn file(&self, from: &Dir, to: &Dir, name: &[u8]) -> Result<Dressed> {
         let (meta, copy, attributes, lost, transfer) = copy_file(from, to, name, &self.reflinks)?;
         match transfer {
             Transfer::Shared => self.shared.fetch_add(1, Ordering::Relaxed),
@@ -341,10 +329,9 @@ impl Copy<'_> {
             let mut kept = attributes.clone();
             for attribute in lost {
                 kept.retain(|(name, _)| *name != attribute);
-                let attribute = crate::model::text::escape(&attribute);
                 losses.push(Loss {
                     path: path.clone(),
-                    what: format!("the attribute {attribute} cannot be kept here"),
+                    what: not_kept(&attribute),
                 });
             }
             let copy = dir.meta()?;
@@ -379,7 +366,24 @@ impl Copy<'_> {
     }
 }
 
+/// The original's metadata as copied, the copy's, the attributes it has, those it could not keep.
+type Dressed = (Meta, Meta, Xattrs, Vec<Vec<u8>>);
+
 type Copied = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
+
+/// Why an entry is not copied, if it is not.
+fn why_left_out(from: &Dir, meta: &Meta) -> Option<String> {
+    if from.is_mount_point(meta) {
+        let why = "another file system is mounted there; it is not part of the resource";
+        return Some(why.to_owned());
+    }
+    let special = matches!(meta.kind, EntryKind::Socket | EntryKind::Device);
+    special.then(|| format!("a {} is not copied", meta.kind.word()))
+}
+
+fn not_kept(attribute: &[u8]) -> String {
+    format!("the attribute {} cannot be kept here", escape(attribute))
+}
 
 /// Copies one regular file with all its metadata; nothing may stand at `name` in `to`.
 ///
@@ -415,30 +419,31 @@ pub fn copy_file(from: &Dir, to: &Dir, name: &[u8], reflinks: &Reflinks) -> Resu
     Err(from.error("copy", name, Cause::Unsteady))
 }
 
-/// Copies a symbolic link or a named pipe.
-fn special(
-    from: &Dir,
-    to: &Dir,
-    name: &[u8],
-    meta: &Meta,
-    target: &[u8],
-) -> Result<(Meta, Meta, Xattrs, Vec<Vec<u8>>)> {
+/// Copies a symbolic link, whose target it returns, or a named pipe.
+fn special(from: &Dir, to: &Dir, name: &[u8], kind: EntryKind) -> Result<(Dressed, Vec<u8>)> {
+    let gone = |dir: &Dir| dir.error("copy", name, Cause::Os(Errno::NOENT));
     let original = from.handle(name)?;
-    let mut attributes = xattr::read(&original)
-        .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
-    match meta.kind {
-        EntryKind::Symlink => to.make_link(name, target)?,
+    let fail = |errno| from.error("read the attributes of", name, Cause::Os(errno));
+    let meta = original.meta().map_err(fail)?;
+    if meta.kind != kind {
+        return Err(from.error("copy", name, Cause::Vanished));
+    }
+    let mut attributes = xattr::read(&original).map_err(fail)?;
+    let mut target = Vec::new();
+    match kind {
+        EntryKind::Symlink => {
+            target = original.read_link().map_err(fail)?;
+            to.make_link(name, &target)?;
+        }
         _ => to.make_fifo(name, 0o600)?,
     }
     let lost = to
         .handle(name)?
-        .dress(meta, &attributes)
+        .dress(&meta, &attributes)
         .map_err(|errno| to.error("set the metadata of", name, Cause::Os(errno)))?;
     attributes.retain(|(attribute, _)| !lost.contains(attribute));
-    let copy = to
-        .stat(name)?
-        .ok_or_else(|| to.error("find the copy of", name, Cause::Os(Errno::NOENT)))?;
-    Ok((*meta, copy, attributes, lost))
+    let copy = to.stat(name)?.ok_or_else(|| gone(to))?;
+    Ok(((meta, copy, attributes, lost), target))
 }
 
 /// Copies one entry that is no directory. Nothing may stand at `name` in `to`.
@@ -451,13 +456,7 @@ pub fn copy_entry(
 ) -> Result<()> {
     match meta.kind {
         EntryKind::File => copy_file(from, to, name, reflinks).map(drop),
-        EntryKind::Symlink | EntryKind::Fifo => {
-            let target = match meta.kind {
-                EntryKind::Symlink => from.read_link(name)?,
-                _ => Vec::new(),
-            };
-            special(from, to, name, meta, &target).map(drop)
-        }
+        kind @ (EntryKind::Symlink | EntryKind::Fifo) => special(from, to, name, kind).map(drop),
         kind => Err(from.error("copy", name, Cause::Kind(kind.word()))),
     }
 }

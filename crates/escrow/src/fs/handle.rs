@@ -43,6 +43,11 @@ impl<'a> Handle<'a> {
         stat_fd(self.fd())
     }
 
+    /// Where it points, if it is a symbolic link.
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        Ok(sys::readlinkat(self.fd(), c"", Vec::new())?.into_bytes())
+    }
+
     /// Sets the owner as far as this user may. Who cannot give files away keeps them.
     fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
         let me = (
