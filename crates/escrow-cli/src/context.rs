@@ -6,7 +6,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use escrow::manager::{Manager, Options};
@@ -43,9 +44,9 @@ pub(crate) struct Context {
 impl Context {
     /// Opens the engine as the options and the environment say.
     pub(crate) fn open(global: &Global) -> Result<Self, Failure> {
-        let directory = std::env::current_dir().map_err(|error| {
-            Failure::failed(format!("cannot find the current directory: {error}"))
-        })?;
+        // By its name, not by its path: who stands in a directory that is gone can still work with
+        // everything that is named absolutely.
+        let directory = PathBuf::from(".");
         let user_home = variable("HOME").map(PathBuf::from);
         let data = variable("XDG_DATA_HOME").map(PathBuf::from);
         let data = data.or_else(|| user_home.as_ref().map(|home| home.join(".local/share")));
@@ -71,7 +72,7 @@ impl Context {
                 .map_err(escrow::error::Error::from)?;
         }
         let manager = Manager::open(Options {
-            home: directory.join(home),
+            home: std::path::absolute(&home).unwrap_or(home),
             origin: Arc::new(SystemOrigin),
             registry,
             principal: principal.unwrap_or_else(user),
@@ -87,10 +88,68 @@ impl Context {
         Ok(self.manager.resolve_plan(typed, &self.directory)?)
     }
 
-    /// The resource that was typed, by name or path.
-    pub(crate) fn resource(&self, typed: &OsStr) -> Result<Resource, Failure> {
-        Ok(self.manager.find_resource(typed, &self.directory)?)
+    /// The plan and the resource that were typed, and the `rest` words behind them. The plan may
+    /// be left out.
+    pub(crate) fn target<'a>(
+        &self,
+        words: &'a [OsString],
+        rest: usize,
+    ) -> Result<(Plan, Resource, &'a [OsString]), Failure> {
+        let (typed, words) = match words.len() > rest + 1 {
+            true => (words[0].to_str(), &words[1..]),
+            false => (None, words),
+        };
+        let missing = |plan: &Plan| {
+            Failure::usage(format!(
+                "'{}' is a plan; a word is missing behind it",
+                plan.name
+            ))
+            .hint("the order is [PLAN] RESOURCE PATH")
+        };
+        // The first word may be a plan whose resource, or path, was forgotten.
+        let forgotten = || match typed {
+            Some(_) => None,
+            None => words[0]
+                .to_str()
+                .and_then(|word| self.plan(Some(word)).ok()),
+        };
+        let plan = match self.plan(typed) {
+            Err(error) => return Err(forgotten().map_or(error, |plan| missing(&plan))),
+            Ok(plan) => plan,
+        };
+        match self.manager.resource_in(&plan, &words[0], &self.directory) {
+            Err(error) => Err(forgotten().map_or_else(|| error.into(), |plan| missing(&plan))),
+            Ok(resource) => Ok((plan, resource, &words[1..])),
+        }
     }
+
+    /// The resource of a plan that was typed, by name or path.
+    pub(crate) fn resource(&self, plan: &Plan, typed: &OsStr) -> Result<Resource, Failure> {
+        Ok(self.manager.resource_in(plan, typed, &self.directory)?)
+    }
+}
+
+/// A flag that is raised when the user interrupts. The second time the process ends at once.
+pub(crate) fn on_interrupt() -> Arc<AtomicBool> {
+    static RAISED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let raised = RAISED.get_or_init(|| {
+        let raised = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // Where it cannot be caught, a signal ends the process, which leaves nothing behind
+            // that the next command does not find.
+            let caught = signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + signal,
+                Arc::clone(&raised),
+            )
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&raised)));
+            match caught {
+                Ok(_) | Err(_) => {}
+            }
+        }
+        raised
+    });
+    Arc::clone(raised)
 }
 
 /// A variable that is set to something.

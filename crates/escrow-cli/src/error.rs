@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use escrow::error::{Error, Kind, chain};
+use escrow::fs::{Cause, FsError};
 use escrow::strategy::StrategyError;
 use serde_json::json;
 
@@ -15,6 +16,7 @@ pub(crate) struct Failure {
     hints: Vec<String>,
     details: serde_json::Value,
     told: bool,
+    interrupted: bool,
 }
 
 impl Failure {
@@ -35,6 +37,7 @@ impl Failure {
             hints: Vec::new(),
             details: json!({}),
             told: false,
+            interrupted: false,
         }
     }
 
@@ -56,6 +59,10 @@ impl Failure {
     pub(crate) fn report(self, ui: &Ui) -> ExitCode {
         if self.told {
             return code(self.kind);
+        }
+        if self.interrupted {
+            ui.error("interrupted; what was begun was taken away again", &[]);
+            return ExitCode::from(130);
         }
         if ui.is_json() {
             ui.document(&document(
@@ -120,12 +127,16 @@ fn details(error: &Error) -> serde_json::Value {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let details = details(&error);
+        let gave_up = |error: &FsError| error.cause == Cause::Cancelled;
+        let interrupted =
+            matches!(&error, Error::Strategy(StrategyError::Fs(error)) if gave_up(error));
         Self {
             kind: error.kind(),
             message: chain(&error),
             hints: error.hints(),
             details,
             told: false,
+            interrupted,
         }
     }
 }

@@ -9,13 +9,15 @@
 
 use std::cell::Cell;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anstream::{eprint, eprintln};
 use escrow::event::Observer;
 use escrow::model::text::harmless;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::context;
 
 /// What a word means to the reader; the colour only underlines it.
 #[derive(Clone, Copy)]
@@ -126,55 +128,62 @@ impl Ui {
         }
     }
 
+    /// What was done, on stdout; nothing for those who want to hear of trouble only.
+    pub(crate) fn news(&self, text: &str) {
+        if !self.quiet {
+            self.line(text);
+        }
+    }
+
     /// Talk: what happened and what comes next.
     pub(crate) fn say(&self, text: &str) {
         if !self.quiet && !self.json {
-            eprintln!("{text}");
+            talk(text);
         }
     }
 
     /// Talk for those who asked for more.
     pub(crate) fn whisper(&self, text: &str) {
         if self.verbose && !self.json {
-            eprintln!("{}", paint(Tone::Faint, text));
+            talk(&paint(Tone::Faint, text));
         }
     }
 
     /// Something the user should know although all went well.
     pub(crate) fn warn(&self, text: &str) {
         if !self.json {
-            eprintln!("{} {text}", paint(Tone::Careful, "warning:"));
+            talk(&format!("{} {text}", paint(Tone::Careful, "warning:")));
         }
     }
 
     /// A failure and what to do about it.
     pub(crate) fn error(&self, message: &str, hints: &[String]) {
-        eprintln!(
+        talk(&format!(
             "{} {}",
             paint(Tone::Bad, "error:"),
             harmless(message.as_bytes())
-        );
+        ));
         for hint in hints {
-            eprintln!(
+            talk(&format!(
                 "{} {}",
                 paint(Tone::Strong, "hint:"),
                 harmless(hint.as_bytes())
-            );
+            ));
         }
     }
 
     /// What clap says of a line it could not understand.
     pub(crate) fn refusal(&self, refused: &clap::Error) {
-        eprint!("{}", refused.render().ansi());
+        talk(refused.render().ansi().to_string().trim_end());
     }
 
     /// Asks before something is lost; only on a terminal, where someone can answer.
     pub(crate) fn confirm(&self, question: &str, yes: bool) -> bool {
         let stdin = std::io::stdin();
-        if yes || self.json || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+        if yes || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
             return true;
         }
-        eprint!("{question} [y/N] ");
+        talk(&format!("{question} [y/N]"));
         let mut answer = String::new();
         match stdin.read_line(&mut answer) {
             Ok(_) => matches!(answer.trim(), "y" | "Y" | "yes"),
@@ -192,15 +201,20 @@ impl Ui {
         let bar = ProgressBar::with_draw_target(None, target);
         let style = ProgressStyle::with_template("{spinner} copying: {msg} ({elapsed})");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-        if shown {
-            bar.enable_steady_tick(Duration::from_millis(120));
-        }
         Progress {
             bar,
             shown,
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            cancelled: context::on_interrupt(),
         }
+    }
+}
+
+/// A line on stderr. One that cannot be written can be told of nowhere.
+fn talk(line: &str) {
+    match writeln!(anstream::stderr(), "{line}") {
+        Ok(()) | Err(_) => {}
     }
 }
 
@@ -255,16 +269,24 @@ pub(crate) struct Progress {
     shown: bool,
     entries: AtomicU64,
     bytes: AtomicU64,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Observer for Progress {
     fn copied(&self, entries: u64, bytes: u64) {
         let entries = self.entries.fetch_add(entries, Ordering::Relaxed) + entries;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if self.shown && entries == 1 {
+            self.bar.enable_steady_tick(Duration::from_millis(120));
+        }
         if self.shown && entries.is_multiple_of(64) {
             self.bar
                 .set_message(format!("{entries} entries, {}", HumanBytes(bytes)));
         }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 }
 

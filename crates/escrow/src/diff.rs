@@ -94,9 +94,8 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
         return Ok(());
     }
     let (a, b) = (quoted(b"a/", &change.path), quoted(b"b/", &change.path));
-    write(&header(change, &a, &b))?;
     if change.kind == ChangeKind::ModeChanged {
-        return Ok(());
+        return write(&header(change, &a, &b));
     }
     let old = match side(change.old.as_ref(), &|| contents.original(&change.path)) {
         Err(Error::Fs(error)) if error.is_absent() || error.leaves() => {
@@ -107,16 +106,44 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
     };
     let new = side(change.new.as_ref(), &|| contents.sandbox(&change.path))?;
     let null = b"/dev/null".to_vec();
+    let head = header(change, &a, &b);
     let from = if change.old.is_some() {
         a
     } else {
         null.clone()
     };
     let into = if change.new.is_some() { b } else { null };
-    write(&match (old, new) {
-        (Side::Text(old), Side::Text(new)) => hunks(&old, &new, &from, &into),
-        _ => opaque(change, &from, &into),
-    })
+    match (old, new) {
+        (Side::Text(old), Side::Text(new)) => {
+            write(&head)?;
+            write(&hunks(&old, &new, &from, &into))
+        }
+        _ => {
+            write(sizes(change).as_bytes())?;
+            write(&head)?;
+            // Without this line git would skip what follows; with it, it asks for more and refuses.
+            let index = |side: Option<&Facts>| if side.is_some() { "0000001" } else { "0000000" };
+            let (old, new) = (index(change.old.as_ref()), index(change.new.as_ref()));
+            write(format!("index {old}..{new}\n").as_bytes())?;
+            write(&[b"Binary files ", &*from, b" and ", &into, b" differ\n"].concat())
+        }
+    }
+}
+
+/// What stands above the line by which git says that a patch cannot show everything. `git apply`
+/// refuses such a patch as a whole instead of doing half of it.
+fn sizes(change: &Change) -> String {
+    let size = |facts: Option<&Facts>| facts.map_or(0, |facts| facts.size);
+    let (old, new) = (size(change.old.as_ref()), size(change.new.as_ref()));
+    let word = if old.max(new) > SHOWN {
+        "large"
+    } else {
+        "binary"
+    };
+    format!(
+        "# {word} file, not shown ({old} -> {new} bytes): {}\n",
+        change.path
+    )
 }
 
 /// What has no place in a patch, for a line of its own that every tool skips.
@@ -193,26 +220,6 @@ fn side(facts: Option<&Facts>, open: &dyn Fn() -> Result<Box<dyn Read + Send>>) 
     } else {
         Side::Text(bytes)
     })
-}
-
-fn opaque(change: &Change, from: &[u8], into: &[u8]) -> Vec<u8> {
-    let size = |facts: Option<&Facts>| facts.map_or(0, |facts| facts.size);
-    let (old, new) = (size(change.old.as_ref()), size(change.new.as_ref()));
-    let word = if old.max(new) > SHOWN {
-        "Large"
-    } else {
-        "Binary"
-    };
-    let sizes = format!(" differ ({old} -> {new} bytes)\n");
-    [
-        word.as_bytes(),
-        b" files ",
-        from,
-        b" and ",
-        into,
-        sizes.as_bytes(),
-    ]
-    .concat()
 }
 
 fn hunks(old: &[u8], new: &[u8], from: &[u8], into: &[u8]) -> Vec<u8> {

@@ -154,8 +154,16 @@ pub enum Error {
         /// What is known of the process.
         owner: Option<String>,
     },
+    /// The sandbox is half removed: whoever removed it died.
+    #[error("the sandbox of '{resource}' in the plan '{plan}' is half removed")]
+    HalfRemoved {
+        /// The plan.
+        plan: String,
+        /// The resource.
+        resource: String,
+    },
     /// Discarding, or removing, worked for some sandboxes only.
-    #[error("{} of {} sandboxes of the plan '{plan}' could not be {what}", .failed.len(), .failed.len() + .done.len())]
+    #[error("the plan '{plan}' could not be {what} as a whole: {}", .failed.iter().map(|(resource, why)| format!("{resource}: {why}")).collect::<Vec<_>>().join("; "))]
     Partly {
         /// The plan.
         plan: String,
@@ -165,8 +173,8 @@ pub enum Error {
         done: Vec<String>,
         /// What failed: resource and reason.
         failed: Vec<(String, String)>,
-        /// Whether trying again may help.
-        again: bool,
+        /// What sort of failure it is, if all failed alike.
+        kind: Kind,
     },
     /// It failed, and then what it had begun could not be removed.
     #[error("{} (and what was begun could not be removed: {left})", crate::error::chain(.first))]
@@ -215,6 +223,37 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl Error {
+    /// Of several sandboxes some failed. One that fails alone speaks for itself.
+    pub(crate) fn partly(
+        plan: &crate::store::Plan,
+        what: &'static str,
+        done: Vec<String>,
+        mut failed: Vec<(String, Self)>,
+    ) -> Self {
+        if done.is_empty()
+            && failed.len() == 1
+            && let Some((_, only)) = failed.pop()
+        {
+            return only;
+        }
+        let kinds: Vec<Kind> = failed.iter().map(|(_, error)| error.kind()).collect();
+        let alike = kinds.windows(2).all(|pair| pair[0] == pair[1]);
+        let texts = failed
+            .iter()
+            .map(|(resource, error)| (resource.clone(), chain(error)));
+        Self::Partly {
+            plan: plan.name.clone(),
+            what,
+            done,
+            failed: texts.collect(),
+            kind: kinds
+                .first()
+                .copied()
+                .filter(|_| alike)
+                .unwrap_or(Kind::Failed),
+        }
+    }
+
     /// This error, and that what had been begun could not be removed either.
     pub(crate) fn and_left(self, removed: Result<()>) -> Self {
         match removed {
@@ -243,12 +282,13 @@ impl Error {
             | Self::NotUsable { .. }
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. } | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
-            Self::Unfinished { .. } => Kind::RecoveryNeeded,
+            Self::Unfinished { .. } | Self::HalfRemoved { .. } => Kind::RecoveryNeeded,
+            Self::Partly { kind, .. } => *kind,
             Self::LeftBehind { first, .. } => first.kind(),
             Self::Strategy(error) => strategy_kind(error),
             Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
             Self::Fs(error) if error.is_absent() => Kind::NotFound,
-            Self::Partly { .. } | Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
+            Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
         }
     }
 
@@ -269,10 +309,7 @@ impl Error {
             Self::UnknownType { known, .. } => list("known types", &owned(known)),
             Self::UnknownResource { known, .. } => {
                 let mut hints = list("known resources", known);
-                hints.push(
-                    "name a resource, or give the path of a directory with a '/' in it (./app)"
-                        .into(),
-                );
+                hints.push("name a resource, or give the path of a directory".into());
                 hints
             }
             Self::UnknownPlan { .. } => one("`escrow plan list` shows the plans"),
@@ -307,16 +344,21 @@ impl Error {
                 one("`escrow rollback` discards its changes and makes it usable again")
             }
             Self::Busy { .. } => one("wait for it to end; `escrow status` shows what runs"),
-            Self::Partly { failed, again, .. } => {
-                let mut hints: Vec<String> = failed
-                    .iter()
-                    .map(|(resource, why)| format!("{resource}: {why}"))
-                    .collect();
-                if *again {
+            Self::Partly {
+                what, done, kind, ..
+            } => {
+                let mut hints = list(what, done);
+                if matches!(kind, Kind::Failed | Kind::Busy) {
                     hints.push("nothing is lost; the same command can be run again".into());
                 }
                 hints
             }
+            Self::HalfRemoved { plan, .. } => {
+                vec![format!("`escrow cleanup {plan}` finishes its removal")]
+            }
+            Self::Forbidden { .. } => one(
+                "`escrow resource add NAME --at DIR --allow-root` takes what is refused for its size",
+            ),
             Self::Registry(RegistryError::Unknown { known, .. }) => {
                 let mut names = vec!["auto".to_owned()];
                 names.extend(owned(known));
@@ -380,7 +422,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             "the original is untouched; `escrow cleanup` removes the sandbox"
         }
         StrategyError::Fs(error) if error.is(rustix::io::Errno::ACCESS) => {
-            "every file must be readable for a copy; run as its owner, or use `--strategy overlay`"
+            "this user may not read it; run as its owner, or change its mode"
         }
         StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {
             "free some space, or use `--strategy overlay`, which copies nothing"

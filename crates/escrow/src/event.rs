@@ -4,6 +4,11 @@
 pub trait Observer: Sync {
     /// So many more entries and bytes were copied. Called from several threads.
     fn copied(&self, entries: u64, bytes: u64);
+
+    /// Whether the work should be given up; what was begun is then taken away again.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
 }
 
 /// Nobody watches.

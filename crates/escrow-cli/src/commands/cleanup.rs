@@ -40,7 +40,7 @@ impl CleanupArgs {
             ui.document(&json!({"plan": plan.name, "state": "cleaned_up", "removed": removed}));
             return Ok(());
         }
-        ui.line(&format!(
+        ui.news(&format!(
             "plan {} is cleaned up: {} removed",
             plan.name,
             count(cleaned.len() as u64, "sandbox", "sandboxes"),

@@ -29,10 +29,12 @@ pub(crate) struct DiffArgs {
     /// One line for each change, with sizes, and a sum (the default)
     #[arg(long, group = "form")]
     stat: bool,
-    /// One letter and one path for each change: A M D T P
+    /// One letter and one path for each change: A added, M modified, D deleted, T other type,
+    /// P permissions, owner or attributes
     #[arg(long, group = "form")]
     name_status: bool,
-    /// Line by line, in a form that `git apply` and `patch -p1` take
+    /// Line by line, in a form that `git apply` and `patch -p1` take; of several resources take
+    /// one at a time with --resource. Binary and very large files are named, not shown
     #[arg(long, short, group = "form")]
     patch: bool,
 }
@@ -41,7 +43,7 @@ impl DiffArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let only = match &self.resource {
-            Some(resource) => Some(context.resource(resource)?),
+            Some(resource) => Some(context.resource(&plan, resource)?),
             None => None,
         };
         let found = context.manager.diff(&plan, only.as_ref())?;
@@ -50,6 +52,9 @@ impl DiffArgs {
             let resources: Vec<Value> = diffs.iter().map(document).collect();
             ui.document(&json!({"plan": plan.name, "resources": resources}));
             return Ok(());
+        }
+        if diffs.is_empty() {
+            ui.say(&format!("the plan {} has no sandboxes", plan.name));
         }
         if !self.name_status && !self.patch {
             diffs.iter().for_each(|one| stat(one, ui));

@@ -37,7 +37,13 @@ use crate::ui::Ui;
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = "Example:\n  escrow plan create try --resource ./app\n  \
-        echo 'hello' | escrow write try app notes.txt\n  escrow diff try\n  escrow rollback try"
+        echo 'hello' | escrow write try app notes.txt\n  escrow diff try\n  escrow rollback try\n\n\
+        Exit status:\n  0 done, 1 failed, 2 wrong usage, 3 denied, 4 conflict, 5 something was interrupted\n  \
+        and must be finished or cleaned up first\n\n\
+        Environment:\n  ESCROW_HOME              where state is kept\n  \
+        ESCROW_PRINCIPAL         who acts\n  \
+        ESCROW_SANDBOX_STRATEGY  how sandboxes are made unless a command or a resource says otherwise\n  \
+        NO_COLOR                 no colours, also on a terminal"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -50,19 +56,29 @@ pub(crate) struct Cli {
 #[derive(Args)]
 pub(crate) struct Global {
     /// Give one JSON document on stdout, errors too
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
     /// Act as this principal instead of ESCROW_PRINCIPAL or user:NAME
-    #[arg(long, global = true, value_name = "WHO")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHO",
+        help_heading = "Global options"
+    )]
     pub(crate) principal: Option<String>,
     /// Keep state here instead of in ESCROW_HOME or $XDG_DATA_HOME/escrow
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        help_heading = "Global options"
+    )]
     pub(crate) home: Option<PathBuf>,
     /// Say more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
     /// Say nothing but errors and warnings
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
 }
 
@@ -107,19 +123,4 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Man(args) => args.run(ui),
         Command::Reference(args) => args.run(ui),
     }
-}
-
-/// The words behind a verb that begin with a plan that may be left out.
-pub(crate) fn split_plan<T: Clone + AsRef<std::ffi::OsStr>>(
-    words: &[T],
-    rest: usize,
-) -> Result<(Option<String>, &[T]), Failure> {
-    if words.len() == rest {
-        return Ok((None, words));
-    }
-    let (plan, words) = words
-        .split_first()
-        .ok_or_else(|| Failure::usage("words are missing"))?;
-    let plan = plan.as_ref().to_string_lossy().into_owned();
-    Ok((Some(plan), words))
 }

@@ -8,7 +8,7 @@ use escrow::model::text::Location;
 use escrow::strategy::Access;
 use serde_json::json;
 
-use super::{show, split_plan};
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -23,15 +23,13 @@ use crate::ui::Ui;
 )]
 pub(crate) struct PathArgs {
     /// Plan (the newest open one of this directory if left out) and resource
-    #[arg(num_args = 1..=2, required = true, value_names = ["PLAN", "RESOURCE"])]
+    #[arg(num_args = 1..=2, required = true, value_name = "[PLAN] RESOURCE")]
     words: Vec<OsString>,
 }
 
 impl PathArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, rest) = split_plan(&self.words, 1)?;
-        let plan = context.plan(plan.as_deref())?;
-        let resource = context.resource(&rest[0])?;
+        let (plan, resource, _) = context.target(&self.words, 0)?;
         let Access::Directory(path) = context.manager.access(&plan, &resource)?;
         if ui.is_json() {
             ui.document(&json!({"path": show::location(&Location::from(path))}));

@@ -75,11 +75,11 @@ impl Create {
             ui.document(&show::plan(context, &view)?);
             return Ok(());
         }
-        ui.line(&format!(
+        ui.news(&format!(
             "plan {} is open",
             paint(Tone::Strong, &view.plan.name)
         ));
-        show::sandbox_lines(&view, ui);
+        show::sandbox_lines(context, &view, ui)?;
         for one in &view.sandboxes {
             show::warnings(one, ui);
         }
@@ -145,12 +145,8 @@ impl Show {
             show::moment(plan.created_at),
             plan.directory
         ));
-        show::sandbox_lines(&view, ui);
+        show::sandbox_lines(context, &view, ui)?;
         for one in &view.sandboxes {
-            if let Some(path) = context.manager.path_of(one)? {
-                let path = escrow::model::text::Location::from(path);
-                ui.line(&format!("    works in {path}"));
-            }
             show::warnings(one, ui);
         }
         Ok(())

@@ -8,7 +8,7 @@ use escrow::error::Error;
 use escrow::model::ResourcePath;
 use serde_json::json;
 
-use super::{show, split_plan};
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -19,20 +19,18 @@ use crate::ui::Ui;
 #[derive(Args)]
 #[command(
     override_usage = "escrow read [PLAN] <RESOURCE> <PATH>",
-    after_help = "Example:\n  escrow read try app src/main.rs"
+    after_help = "Example:\n  escrow read try app src/main.rs\n  escrow read try app ./-name-with-a-dash"
 )]
 pub(crate) struct ReadArgs {
     /// Plan (the newest open one of this directory if left out), resource, path in it
-    #[arg(num_args = 2..=3, required = true, value_names = ["PLAN", "RESOURCE", "PATH"])]
+    #[arg(num_args = 2..=3, required = true, value_name = "[PLAN] RESOURCE PATH")]
     words: Vec<OsString>,
 }
 
 impl ReadArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, rest) = split_plan(&self.words, 2)?;
-        let path = ResourcePath::parse(rest[1].as_bytes()).map_err(Error::from)?;
-        let plan = context.plan(plan.as_deref())?;
-        let resource = context.resource(&rest[0])?;
+        let (plan, resource, rest) = context.target(&self.words, 1)?;
+        let path = ResourcePath::parse(rest[0].as_bytes()).map_err(Error::from)?;
         let mut file = context.manager.read(&plan, &resource, &path)?;
         let unreadable = |error| Failure::failed(format!("cannot read '{path}': {error}"));
         if !ui.is_json() {

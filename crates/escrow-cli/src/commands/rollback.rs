@@ -40,7 +40,7 @@ impl RollbackArgs {
             return Ok(());
         }
         for one in &discarded {
-            ui.line(&format!("{}: {}", one.resource, one.message));
+            ui.news(&format!("{}: {}", one.resource, one.message));
         }
         Ok(())
     }

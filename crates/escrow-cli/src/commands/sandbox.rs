@@ -73,10 +73,14 @@ impl Create {
             return Ok(());
         }
         let sandbox = &made.view.sandbox;
-        ui.line(&format!(
-            "{} has {} sandbox of {} by {}: {}",
+        ui.news(&format!(
+            "{} {} sandbox of {} by {}: {}",
             plan.name,
-            if made.created { "a new" } else { "already a" },
+            if made.created {
+                "has a new"
+            } else {
+                "already has a"
+            },
             paint(Tone::Strong, &resource.name),
             sandbox.reference.strategy,
             sandbox.message,

@@ -76,10 +76,10 @@ pub(crate) fn resource(resource: &Resource) -> Value {
     })
 }
 
-/// The sandboxes of a plan, a line each.
-pub(crate) fn sandbox_lines(view: &PlanView, ui: &Ui) {
+/// The sandboxes of a plan, a few lines each.
+pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Result<(), Failure> {
     for one in &view.sandboxes {
-        ui.line(&format!(
+        ui.news(&format!(
             "  {}  {}, {}  {}",
             paint(Tone::Strong, &one.resource.name),
             one.sandbox.reference.strategy,
@@ -87,12 +87,21 @@ pub(crate) fn sandbox_lines(view: &PlanView, ui: &Ui) {
             paint(Tone::Faint, &one.resource.at.to_string()),
         ));
         if !one.sandbox.message.is_empty() {
-            ui.line(&format!("    {}", one.sandbox.message));
+            ui.news(&format!("    {}", one.sandbox.message));
         }
         for reason in &one.sandbox.reasons {
             ui.whisper(&format!("    {reason}"));
         }
+        let sandbox = Location::from(one.sandbox.area.as_path());
+        ui.whisper(&format!("    its area is {sandbox}"));
+        if let Some(path) = context.manager.path_of(one)? {
+            ui.whisper(&format!(
+                "    native tools work in {}",
+                Location::from(path)
+            ));
+        }
     }
+    Ok(())
 }
 
 /// What a new sandbox does not hold.

@@ -53,7 +53,7 @@ impl StatusArgs {
                 show::moment(view.plan.created_at),
                 view.plan.directory,
             ));
-            show::sandbox_lines(view, ui);
+            show::sandbox_lines(context, view, ui)?;
         }
         for one in &status.running {
             let operation = &one.operation;
@@ -63,7 +63,10 @@ impl StatusArgs {
             );
             match one.alive {
                 true => ui.line(&format!("running: {what}")),
-                false => ui.line(&format!("{} {what}", paint(Tone::Careful, "interrupted:"))),
+                false => {
+                    ui.line(&format!("{} {what}", paint(Tone::Careful, "interrupted:")));
+                    ui.say("  run it again to finish it, or `escrow cleanup` the plan");
+                }
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use escrow::error::Error;
 use escrow::strategy::conformance;
+use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -72,6 +73,12 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
 
 impl Check {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        if self.name == AUTO {
+            return Err(
+                Failure::usage("'auto' is a choice among strategies, not one itself")
+                    .hint("`escrow strategy list` shows them"),
+            );
+        }
         let strategy = context
             .manager
             .registry()

@@ -12,7 +12,7 @@ use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath};
 use serde_json::json;
 
-use super::{show, split_plan};
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -29,7 +29,7 @@ use crate::ui::Ui;
 )]
 pub(crate) struct WriteArgs {
     /// Plan (the newest open one of this directory if left out), resource, path in it
-    #[arg(num_args = 2..=3, required = true, value_names = ["PLAN", "RESOURCE", "PATH"])]
+    #[arg(num_args = 2..=3, required = true, value_name = "[PLAN] RESOURCE PATH")]
     words: Vec<OsString>,
     /// Take the bytes from this file instead of stdin
     #[arg(long, value_name = "FILE")]
@@ -38,15 +38,13 @@ pub(crate) struct WriteArgs {
 
 impl WriteArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, rest) = split_plan(&self.words, 2)?;
-        if rest[1].as_bytes().ends_with(b"/") {
+        let (plan, resource, rest) = context.target(&self.words, 1)?;
+        if rest[0].as_bytes().ends_with(b"/") {
             return Err(Failure::usage(
                 "the path ends in '/', but a file is to be written",
             ));
         }
-        let path = ResourcePath::parse(rest[1].as_bytes()).map_err(Error::from)?;
-        let plan = context.plan(plan.as_deref())?;
-        let resource = context.resource(&rest[0])?;
+        let path = ResourcePath::parse(rest[0].as_bytes()).map_err(Error::from)?;
         let mut content: Box<dyn Read> = match self.from {
             Some(from) => Box::new(File::open(&from).map_err(|error| {
                 Failure::failed(format!("cannot open '{}': {error}", Location::from(from)))

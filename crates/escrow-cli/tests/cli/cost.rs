@@ -270,6 +270,7 @@ fn peak_of_step(step: &str, file: &Path) -> u64 {
         .unwrap_or_else(|| panic!("{step} tells no peak: {stdout}"))
 }
 
+#[expect(clippy::print_stdout, reason = "a child tells its parent")]
 fn tell_peak() {
     let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));

@@ -382,3 +382,255 @@ fn a_resource_that_holds_the_state_was_copied_into_itself() {
     );
     assert_eq!(entries(&world.home().join("sandboxes")), 0);
 }
+
+/// A killed cleanup leaves something that is not whole, and every command but cleanup says so.
+#[test]
+fn a_half_removed_sandbox_was_called_healthy() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
+    );
+    let mut halved = false;
+    for wait in 1..200 {
+        cli.ok(words(
+            "plan create try --resource ./app --strategy filesystem_copy",
+        ));
+        let mut child = cli
+            .command(words("cleanup try --yes"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+        let state = json(&cli, "plan list")["plans"][0]["sandboxes"][0]["state"].clone();
+        if state == "errored" {
+            for line in [
+                "diff try",
+                "read try app a.txt",
+                "path try app",
+                "sandbox create try app",
+                "rollback try",
+            ] {
+                let error = cli.fails(words(line), 5);
+                assert!(error.contains("is half removed"), "{line}: {error}");
+            }
+            halved = true;
+        }
+        cli.ok(words("cleanup try"));
+        if halved {
+            break;
+        }
+    }
+    assert!(halved, "it was never killed half way");
+    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+}
+
+#[test]
+fn an_interrupted_create_left_its_plan() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "for d in $(seq 60); do mkdir d$d; for f in $(seq 200); do echo x > d$d/f$f; done; done",
+    );
+    let mut interrupted = false;
+    for wait in 20..200 {
+        let child = cli
+            .command(words(
+                "plan create try --resource ./app --strategy filesystem_copy",
+            ))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        sh(&app, &format!("kill -INT {} 2>/dev/null || :", child.id()));
+        let output = child.wait_with_output().expect("it ends");
+        match output.status.code() {
+            Some(130) => interrupted = true,
+            // Too early to be caught, or too late.
+            _ => {
+                let plans = json(&cli, "plan list")["plans"]
+                    .as_array()
+                    .map_or(0, Vec::len);
+                if plans > 0 {
+                    cli.run(words("cleanup try"));
+                }
+                continue;
+            }
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("interrupted; what was begun was taken away again"),
+            "{said}"
+        );
+        break;
+    }
+    assert!(interrupted, "it was never caught in the middle");
+    let open: Vec<_> = json(&cli, "status")["plans"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    assert_eq!(open, Vec::<serde_json::Value>::new());
+    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+}
+
+#[test]
+fn an_unfinished_sandbox_was_made_anew_by_another_strategy() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
+    );
+    cli.ok(words("plan create try"));
+    crate::verbs::interrupted(&cli, "try");
+    let made = json(&cli, "sandbox create try app");
+    assert_eq!(made["strategy"], "filesystem_copy", "{made}");
+}
+
+#[test]
+fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
+    let (world, cli) = world();
+    world.dir("o");
+    let there = world.dir("o/app");
+    std::fs::write(there.join("a.txt"), "the other\n").expect("it can be written");
+    cli.ok(words("plan create first --resource ./app"));
+    let beside = cli.clone().cwd(world.path().join("o"));
+    beside.ok(words("plan create second --resource ./app"));
+    assert_eq!(beside.ok(words("read second app a.txt")), "the other\n");
+    assert_eq!(beside.ok(words("read second ./app a.txt")), "the other\n");
+    // Directories that nobody named are forgotten with their last plan.
+    cli.ok(words("cleanup first"));
+    cli.ok(words("cleanup second"));
+    assert_eq!(
+        json(&cli, "resource list"),
+        serde_json::json!({"resources": []})
+    );
+}
+
+#[test]
+fn inside_a_sandbox_its_plan_was_not_found() {
+    let (_world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let path = cli.ok(words("path try app"));
+    let inside = cli.clone().cwd(Path::new(path.trim_end()).join("src"));
+    std::fs::write(Path::new(path.trim_end()).join("new"), "x").expect("it can be written");
+    assert_eq!(inside.ok(words("diff --name-status")), "A\tnew\n");
+}
+
+#[test]
+fn from_a_directory_that_is_gone_nothing_worked() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let gone = world.dir("gone");
+    let line = format!(
+        "cd gone && rmdir ../gone && '{}' status && '{}' diff try",
+        binary().display(),
+        binary().display()
+    );
+    let plain = cli.command(words("status"));
+    let mut command = Command::new("sh");
+    command
+        .args(["-euc", &line])
+        .current_dir(world.path())
+        .env_clear();
+    for (name, value) in plain.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    let output = command.output().expect("there is a shell");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(!gone.exists());
+}
+
+#[test]
+fn a_forgotten_word_was_blamed_on_the_plan() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let elsewhere = cli.clone().cwd(world.dir("elsewhere"));
+    for (cli, line) in [
+        (&cli, "read try app"),
+        (&elsewhere, "path try"),
+        (&elsewhere, "write try app"),
+    ] {
+        let error = cli.fails(words(line), 2);
+        assert!(
+            error.contains("'try' is a plan; a word is missing behind it"),
+            "{line}: {error}"
+        );
+    }
+}
+
+#[test]
+fn stderr_that_cannot_be_written_was_a_panic() {
+    let (_world, cli) = world();
+    for (line, code) in [
+        ("diff nope", 1),
+        ("plan create try --resource ./app", 0),
+        ("frobnicate", 2),
+    ] {
+        let full = File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("it is there");
+        let status = cli
+            .command(words(line))
+            .stderr(full)
+            .stdout(Stdio::null())
+            .status();
+        assert_eq!(status.expect("it starts").code(), Some(code), "{line}");
+    }
+}
+
+#[test]
+fn an_area_was_put_into_another_resource() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let there = World::under(fs.path());
+    let outer = there.dir("outer");
+    there.dir("outer/inner");
+    let home = World::new();
+    let cli = Cli::new(&home, &binary()).cwd(there.path());
+    cli.ok(words("plan create out --resource ./outer"));
+    cli.ok(words("plan create in --resource ./outer/inner"));
+    assert_eq!(entries(&outer), 1);
+    // One that came before the outer resource was known is left out of copies, by name.
+    cli.ok(words("cleanup out"));
+    cli.ok(words("cleanup in"));
+    cli.ok(words("plan create in --resource ./outer/inner"));
+    assert_eq!(entries(&outer), 2);
+    let plan = json(
+        &cli,
+        "plan create out --resource ./outer --strategy filesystem_copy",
+    );
+    let warnings = plan["sandboxes"][0]["warnings"].to_string();
+    assert!(warnings.contains("it is a sandbox of Escrow"), "{warnings}");
+}
+
+#[test]
+fn quiet_was_not_quiet() {
+    let (_world, cli) = world();
+    for line in [
+        "-q plan create try --resource ./app",
+        "-q rollback try",
+        "-q cleanup try",
+    ] {
+        let outcome = cli.run(words(line));
+        assert_eq!(
+            (outcome.status, outcome.stdout_text(), outcome.stderr_text()),
+            (0, String::new(), String::new()),
+            "{line}"
+        );
+    }
+}

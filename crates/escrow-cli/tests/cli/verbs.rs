@@ -209,9 +209,22 @@ fn the_patch_is_taken_by_git_and_by_patch() {
     let patch = cli.run(words("diff try --patch")).stdout;
     let text = String::from_utf8_lossy(&patch).into_owned();
     assert!(
-        text.contains("Binary files /dev/null and b/binary differ (0 -> 3 bytes)"),
+        text.contains("# binary file, not shown (0 -> 3 bytes): binary\n"),
         "{text}"
     );
+    // Half of it would be worse than nothing: git refuses the whole.
+    let refused = world.dir("refused");
+    let mut git = Command::new("git")
+        .args(["apply", "-p1"])
+        .current_dir(&refused)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("git is installed");
+    let mut input = git.stdin.take().expect("it is piped");
+    input.write_all(&patch).expect("it listens");
+    drop(input);
+    assert!(!git.wait().expect("it ends").success());
     std::fs::remove_file(sandbox.join("binary")).expect("it is there");
     let patch = cli.run(words("diff try --patch")).stdout;
     for tool in [&["git", "apply", "-p1"][..], &["patch", "-p1", "--quiet"]] {
@@ -384,7 +397,7 @@ fn none_is_honest() {
 }
 
 /// Kills a command that makes a large copy until it dies half way.
-fn interrupted(cli: &Cli, plan: &str) {
+pub(crate) fn interrupted(cli: &Cli, plan: &str) {
     for wait in 1.. {
         let mut child = cli
             .command(words(&format!(

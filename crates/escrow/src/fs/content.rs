@@ -78,7 +78,7 @@ pub fn transfer(
     if has_holes(from, meta)? {
         copy_extents(from, to, meta.size)?;
     } else if meta.size <= SMALL as u64 {
-        copy_small(from, to)?;
+        copy_small(from, to, meta.size as usize)?;
     } else {
         copy_range(from, to, 0, u64::MAX)?;
     }
@@ -101,18 +101,11 @@ fn has_holes(file: &File, meta: &Meta) -> std::io::Result<bool> {
     }
 }
 
-fn copy_small(from: &File, mut to: &File) -> std::io::Result<()> {
-    let mut buffer = [0u8; SMALL];
-    let mut at = 0;
-    loop {
-        match read_at(from, &mut buffer, at)? {
-            0 => return Ok(()),
-            length => {
-                to.write_all(&buffer[..length])?;
-                at += length as u64;
-            }
-        }
-    }
+/// A file that grows meanwhile is noticed by the caller, by its times.
+fn copy_small(from: &File, mut to: &File, size: usize) -> std::io::Result<()> {
+    let mut buffer = vec![0u8; size];
+    let length = fill(from, &mut buffer, 0)?;
+    to.write_all(&buffer[..length])
 }
 
 /// Copies only where there is data, then sets the length.

@@ -183,6 +183,9 @@ impl Copy<'_> {
         path: &ResourcePath,
         entry: Entry,
     ) -> Result<Option<NewEntry>> {
+        if self.observer.is_cancelled() {
+            return Err(from.error("copy", &entry.name, Cause::Cancelled));
+        }
         let name = entry.name.clone();
         match self.present(from, to, path, entry) {
             Err(error) if error.is_absent() && from.stat(&name)?.is_none() => {
@@ -200,7 +203,7 @@ impl Copy<'_> {
             record: Record::of(&meta),
             name,
         };
-        if let Some(why) = why_left_out(from, &meta) {
+        if let Some(why) = why_left_out(from, &new.name, &meta) {
             new.record.leave_out();
             self.lost(path, &new.name, why);
         }
@@ -372,7 +375,10 @@ type Dressed = (Meta, Meta, Xattrs, Vec<Vec<u8>>);
 type Copied = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
 
 /// Why an entry is not copied, if it is not.
-fn why_left_out(from: &Dir, meta: &Meta) -> Option<String> {
+fn why_left_out(from: &Dir, name: &[u8], meta: &Meta) -> Option<String> {
+    if meta.is_dir() && name.starts_with(super::private::BESIDE.as_bytes()) {
+        return Some("it is a sandbox of Escrow, not part of the resource".to_owned());
+    }
     if from.is_mount_point(meta) {
         let why = "another file system is mounted there; it is not part of the resource";
         return Some(why.to_owned());

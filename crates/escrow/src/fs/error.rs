@@ -22,6 +22,9 @@ pub enum Cause {
     /// It changed again and again while it was being read.
     #[error("it kept changing while it was being read")]
     Unsteady,
+    /// Somebody who watched gave it up.
+    #[error("it was given up")]
+    Cancelled,
     /// It was there, and then it was not.
     #[error("it was moved or removed meanwhile; try again")]
     Vanished,

@@ -189,6 +189,9 @@ pub fn release_ballast(home: &Dir) -> Result<bool> {
     }
 }
 
+/// What the name of an area beside its original begins with.
+pub(super) const BESIDE: &str = ".escrow-";
+
 /// Where the area of a sandbox of `original` is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
@@ -201,8 +204,9 @@ pub struct Place {
 }
 
 /// On the file system of the original, so that releasing is renaming: among the engine's own
-/// `areas` if they are there, else beside the original under a hidden name.
-pub fn place(areas: &Dir, original: &Path) -> Result<Place> {
+/// `areas` if they are there, else beside the original under a hidden name, unless that would be
+/// inside one of the `others`.
+pub fn place(areas: &Dir, original: &Path, others: &[&Path]) -> Result<Place> {
     let own = |why| Place {
         parent: areas.path().to_owned(),
         prefix: "",
@@ -215,6 +219,9 @@ pub fn place(areas: &Dir, original: &Path) -> Result<Place> {
     let Some(parent) = original.parent() else {
         return Ok(own("there is no directory beside the original"));
     };
+    if others.iter().any(|other| parent.starts_with(other)) {
+        return Ok(own("beside the original it would lie in another resource"));
+    }
     let Ok(beside) = Dir::open(parent) else {
         return Ok(own("the directory beside the original cannot be opened"));
     };
@@ -228,7 +235,7 @@ pub fn place(areas: &Dir, original: &Path) -> Result<Place> {
     }
     Ok(Place {
         parent: parent.to_owned(),
-        prefix: ".escrow-",
+        prefix: BESIDE,
         why: "beside the original, on its file system",
     })
 }

@@ -108,7 +108,9 @@ impl Manager {
             let mut places = vec![plan.directory.clone()];
             places.retain(|place| place.as_path() == directory);
             let views = self.live_sandboxes(&plan)?;
-            places.extend(views.into_iter().map(|view| view.resource.at));
+            // Who works in a sandbox stands in its area.
+            let both = |view: SandboxView| [view.resource.at, view.sandbox.area];
+            places.extend(views.into_iter().flat_map(both));
             let near = places
                 .iter()
                 .filter(|place| directory.starts_with(place.as_path()))

@@ -23,7 +23,7 @@ pub struct NewResource<'a> {
     pub parent: Option<&'a str>,
     /// The strategy it asks for; the default one if none.
     pub strategy: Option<&'a str>,
-    /// Take the root of the file system, which is refused otherwise.
+    /// Take what is refused otherwise for its size.
     pub allow_root: bool,
 }
 
@@ -66,6 +66,10 @@ impl Manager {
 
     /// Adds a resource.
     pub fn add_resource(&self, new: &NewResource<'_>) -> Result<Resource> {
+        self.add(new, true)
+    }
+
+    fn add(&self, new: &NewResource<'_>, named: bool) -> Result<Resource> {
         check_name(new.name)?;
         let kind = kind_named(new.kind)?;
         let strategy = new.strategy.unwrap_or(AUTO);
@@ -82,6 +86,7 @@ impl Manager {
             parent: new.parent.map(str::to_owned),
             strategy: strategy.to_owned(),
             created_at: self.options.origin.now(),
+            named,
         };
         self.record("resource add", None, new.name, || {
             match self.store.add_resource(&resource) {
@@ -172,14 +177,15 @@ impl Manager {
                 return Ok(known.clone());
             }
             let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
-            let added = self.add_resource(&NewResource {
+            let new = NewResource {
                 name: &name,
                 kind: resource::FS_DIRECTORY.name,
                 at: at.as_path(),
                 parent: None,
                 strategy: None,
                 allow_root: false,
-            });
+            };
+            let added = self.add(&new, false);
             match added {
                 Err(Error::ResourceExists { .. }) => {}
                 answer => return answer,

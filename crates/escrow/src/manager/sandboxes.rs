@@ -1,10 +1,13 @@
 //! Sandboxes: made once for a plan and a resource, cleaned up for good.
 
+use std::path::Path;
+
 use super::Manager;
 use super::resources::kind_named;
-use crate::error::{Error, Result, chain};
+use super::work::check_readable;
+use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::fs::private;
+use crate::fs::private::{self, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
@@ -97,6 +100,7 @@ impl Manager {
         let mut unfinished = None;
         if let Some(view) = found {
             if view.sandbox.state != SandboxState::Pending {
+                check_readable(plan, &view)?;
                 return Ok(Made {
                     view,
                     created: false,
@@ -105,6 +109,9 @@ impl Manager {
             // Its maker died: we hold the lock that it held. Begin anew in its area.
             unfinished = Some(view.sandbox);
         }
+        // Begun anew, it is made as it was to be made.
+        let requested = unfinished.as_ref().map(|old| old.requested.clone());
+        let strategy = strategy.or(requested.as_deref());
         self.record("create", Some(plan.id), &resource.name, || {
             if let Some(old) = unfinished {
                 remove_area(&old)?;
@@ -128,7 +135,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<Sandbox> {
         let id = SandboxId::new(&*self.options.origin);
-        let place = private::place(&self.areas, resource.at.as_path())?;
+        let place = self.place(resource.at.as_path())?;
         let name = format!("{}{id}", place.prefix);
         let mut sandbox = Sandbox {
             id,
@@ -216,33 +223,59 @@ impl Manager {
                         resource: view.resource.name.clone(),
                         area: view.sandbox.area.clone(),
                     }),
-                    Err(error) => failed.push((view.resource.name.clone(), chain(&error))),
+                    Err(error) => failed.push((view.resource.name.clone(), error)),
                 }
             }
             if !failed.is_empty() {
-                return Err(Error::Partly {
-                    plan: plan.name.clone(),
-                    what: "removed",
-                    done: cleaned.into_iter().map(|one| one.resource).collect(),
-                    failed,
-                    again: true,
-                });
+                let done = cleaned.into_iter().map(|one| one.resource).collect();
+                return Err(Error::partly(plan, "removed", done, failed));
             }
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
+            self.forget_unnamed(&views)?;
             Ok(cleaned)
         })?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
         Ok(cleaned)
     }
 
+    /// Forgets directories that became resources on the way and that no open plan uses any more.
+    fn forget_unnamed(&self, views: &[SandboxView]) -> Result<()> {
+        let mut used = Vec::new();
+        for plan in self.open_plans()? {
+            let live = self.live_sandboxes(&plan)?;
+            used.extend(live.into_iter().map(|view| view.resource.id));
+        }
+        for view in views.iter().filter(|view| !view.resource.named) {
+            if !used.contains(&view.resource.id) {
+                self.store.remove_resource(view.resource.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the area of a sandbox of `original` goes: never into another resource.
+    pub(super) fn place(&self, original: &Path) -> Result<Place> {
+        let resources = self.store.resources()?;
+        let others: Vec<&Path> = resources
+            .iter()
+            .map(|resource| resource.at.as_path())
+            .filter(|at| *at != original)
+            .collect();
+        Ok(private::place(&self.areas, original, &others)?)
+    }
+
     fn clean_one(&self, sandbox: &Sandbox) -> Result<()> {
         // A pending one was never finished, so its strategy knows nothing of it.
-        if sandbox.state != SandboxState::Pending {
+        if !matches!(sandbox.state, SandboxState::Pending) && !sandbox.reference.metadata.is_null()
+        {
             let strategy = self.registry().get(&sandbox.reference.strategy)?;
             strategy.cleanup(&sandbox.reference)?;
         }
+        // From here on it is not whole: whoever finds it half removed must know.
+        let state = sandbox.state.go(SandboxState::Errored)?;
+        self.store.set_sandbox_state(sandbox.id, state)?;
         remove_area(sandbox)?;
-        let state = sandbox.state.go(SandboxState::CleanedUp)?;
+        let state = state.go(SandboxState::CleanedUp)?;
         Ok(self.store.set_sandbox_state(sandbox.id, state)?)
     }
 }

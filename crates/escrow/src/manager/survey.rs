@@ -80,7 +80,7 @@ impl Manager {
             parent,
             prefix,
             why,
-        } = private::place(&self.areas, &at)?;
+        } = self.place(&at)?;
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let prefix = format!("{prefix}probe-");
         let area = Scratch::make(Dir::open(&parent)?, &prefix, &unique)?;

@@ -1,16 +1,17 @@
 //! Work inside a plan's sandboxes: read, write, compare, discard.
 
+use std::ffi::OsStr;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
-use crate::error::{Error, Kind, Result, chain};
+use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::Dir;
 use crate::fs::content::spool;
-use crate::fs::private::Lock;
-use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxState};
+use crate::fs::private::{self, Lock};
+use crate::model::{ChangeKind, DiffView, PlanState, ResourcePath, SandboxState};
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, StrategyError};
 
@@ -60,6 +61,39 @@ impl Manager {
         };
         check_readable(plan, &view)?;
         Ok(view)
+    }
+
+    /// The resource of the plan that a person means: by its name, its path, or the last part of
+    /// its path, if only one has it. What the plan does not have is looked for among all.
+    pub fn resource_in(&self, plan: &Plan, typed: &OsStr, directory: &Path) -> Result<Resource> {
+        if plan.state != PlanState::Open {
+            return Err(Error::PlanOver {
+                plan: plan.name.clone(),
+            });
+        }
+        let resources: Vec<Resource> = self
+            .live_sandboxes(plan)?
+            .into_iter()
+            .map(|view| view.resource)
+            .collect();
+        let path = private::canonical(&directory.join(typed)).ok();
+        let named = |one: &&Resource| typed == one.name.as_str();
+        let located = |one: &&Resource| path.as_deref() == Some(one.at.as_path());
+        let mut called = resources
+            .iter()
+            .filter(|one| one.at.as_path().file_name() == Some(typed));
+        let only = match (called.next(), called.next()) {
+            (Some(one), None) => Some(one),
+            _ => None,
+        };
+        let found = resources
+            .iter()
+            .find(named)
+            .or_else(|| resources.iter().find(located));
+        match found.or(only) {
+            Some(resource) => Ok(resource.clone()),
+            None => self.find_resource(typed, directory),
+        }
     }
 
     /// Moves a sandbox to `active`, because something may be written in it from now on.
@@ -172,26 +206,18 @@ impl Manager {
     pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
         let _lock = self.lock(plan, false)?;
         self.record("rollback", Some(plan.id), &plan.name, || {
-            let (mut done, mut failed, mut again) = (Vec::new(), Vec::new(), false);
+            let (mut done, mut failed) = (Vec::new(), Vec::new());
             for view in self.live_sandboxes(plan)? {
                 let resource = view.resource.name.clone();
                 match self.discard(plan, &view, observer) {
                     Ok(message) => done.push(Discarded { resource, message }),
-                    Err(error) => {
-                        again |= error.kind() != Kind::Unsupported;
-                        failed.push((resource, chain(&error)));
-                    }
+                    Err(error) => failed.push((resource, error)),
                 }
             }
+            let named = |done: Vec<Discarded>| done.into_iter().map(|one| one.resource).collect();
             match failed.is_empty() {
                 true => Ok(done),
-                false => Err(Error::Partly {
-                    plan: plan.name.clone(),
-                    what: "rolled back",
-                    done: done.into_iter().map(|one| one.resource).collect(),
-                    failed,
-                    again,
-                }),
+                false => Err(Error::partly(plan, "rolled back", named(done), failed)),
             }
         })
     }
@@ -201,25 +227,22 @@ impl Manager {
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
         let next = view.sandbox.state.go(SandboxState::RolledBack)?;
         let done = strategy.rollback(&view.sandbox.reference, observer);
-        let state = match &done {
-            Ok(_) => next,
-            // Refused before anything was touched.
-            Err(
-                StrategyError::Unsupported { .. }
-                | StrategyError::Replaced { .. }
-                | StrategyError::Gone { .. },
-            ) => view.sandbox.state,
-            Err(_) => view.sandbox.state.go(SandboxState::Errored)?,
-        };
-        if state != view.sandbox.state {
-            self.store.set_sandbox_state(view.sandbox.id, state)?;
+        // One that failed keeps its state: what it did not discard is still there, and it can be
+        // tried again.
+        let message = done?;
+        if next != view.sandbox.state {
+            self.store.set_sandbox_state(view.sandbox.id, next)?;
         }
-        Ok(done?)
+        Ok(message)
     }
 }
 
-fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
+pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
     match view.sandbox.state {
+        SandboxState::Errored => Err(Error::HalfRemoved {
+            plan: plan.name.clone(),
+            resource: view.resource.name.clone(),
+        }),
         SandboxState::Pending => Err(Error::Unfinished {
             plan: plan.name.clone(),
             resource: view.resource.name.clone(),

@@ -35,7 +35,7 @@ pub enum SandboxState {
     RolledBack,
     /// Removed; only the record is left.
     CleanedUp,
-    /// An operation on it failed half way.
+    /// It is no longer whole: its removal has begun. Only its cleanup is left.
     Errored,
 }
 
@@ -83,7 +83,7 @@ impl SandboxState {
             Active => &[Committed, RolledBack, Errored, CleanedUp],
             Committed => &[RolledBack, Errored, CleanedUp],
             RolledBack => &[Active, Errored, CleanedUp],
-            Errored => &[Active, RolledBack, CleanedUp],
+            Errored => &[CleanedUp],
             CleanedUp => &[],
         }
     }
@@ -101,10 +101,7 @@ impl SandboxState {
 
     /// Whether it can be read and compared.
     pub fn is_readable(self) -> bool {
-        matches!(
-            self,
-            Self::Created | Self::Active | Self::RolledBack | Self::Errored
-        )
+        matches!(self, Self::Created | Self::Active | Self::RolledBack)
     }
 
     /// The table of legal moves as Markdown, for the documentation.
@@ -160,8 +157,6 @@ mod tests {
             (Active, RolledBack),
             (Committed, RolledBack),
             (RolledBack, Active),
-            (Errored, RolledBack),
-            (Errored, Active),
             (Pending, Errored),
             (Created, Errored),
             (Active, Errored),

@@ -25,6 +25,8 @@ pub struct Resource {
     pub strategy: String,
     /// When it was added.
     pub created_at: Timestamp,
+    /// Somebody gave it its name; otherwise it is forgotten with the last plan that uses it.
+    pub named: bool,
 }
 
 /// A named set of sandboxes.

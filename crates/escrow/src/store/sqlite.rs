@@ -189,8 +189,8 @@ impl Store {
     pub fn add_resource(&self, resource: &Resource) -> Result<()> {
         self.run(|connection| {
             connection.execute(
-                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![
                     resource.id.to_string(),
                     resource.name,
@@ -199,6 +199,7 @@ impl Store {
                     resource.parent,
                     resource.strategy,
                     resource.created_at.to_string(),
+                    resource.named,
                 ],
             )?;
             Ok(())
@@ -209,7 +210,7 @@ impl Store {
     pub fn resources(&self) -> Result<Vec<Resource>> {
         self.run(|connection| {
             let mut query = connection.prepare(
-                "SELECT id, name, type, location, parent, strategy, created_at
+                "SELECT id, name, type, location, parent, strategy, created_at, named
                  FROM resource WHERE removed = 0 ORDER BY seq",
             )?;
             query.query_map([], resource_row)?.collect()
@@ -221,7 +222,7 @@ impl Store {
         self.run(|connection| {
             connection
                 .query_row(
-                    "SELECT id, name, type, location, parent, strategy, created_at
+                    "SELECT id, name, type, location, parent, strategy, created_at, named
                      FROM resource WHERE id = ?1",
                     [id.to_string()],
                     resource_row,
@@ -448,6 +449,7 @@ fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
         parent: row.get(4)?,
         strategy: row.get(5)?,
         created_at: parsed::<Timestamp>(row, 6)?,
+        named: row.get(7)?,
     })
 }
 

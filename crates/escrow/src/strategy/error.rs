@@ -33,7 +33,7 @@ pub enum StrategyError {
         kind: &'static str,
     },
     /// A link or a mount point on the path would lead out of the resource.
-    #[error("'{path}' leads out of the resource")]
+    #[error("'{path}' cannot be reached")]
     Leaves {
         /// The path that was asked for.
         path: ResourcePath,

@@ -54,8 +54,8 @@ impl Strategy for NoIsolation {
                 strategy: NAME.to_owned(),
                 metadata: tree::stored(&Metadata { original }),
             },
-            message: "no isolation: every write changes the original at once".to_owned(),
-            warnings: Vec::new(),
+            message: "no isolation".to_owned(),
+            warnings: vec!["every write changes the original at once".to_owned()],
         })
     }
 

@@ -159,6 +159,9 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     }
 
     fn probe(&self, original: &Path, area: &Path) -> Probe {
+        if area.starts_with(original) {
+            return Probe::no("the sandbox's own area would lie in the original");
+        }
         K::probe(original, area)
     }
 

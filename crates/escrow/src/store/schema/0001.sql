@@ -7,6 +7,7 @@ CREATE TABLE resource (
     location   BLOB NOT NULL,
     parent     TEXT,
     strategy   TEXT NOT NULL,
+    named      INTEGER NOT NULL,
     removed    INTEGER NOT NULL DEFAULT 0,
     created_at TEXT NOT NULL
 ) STRICT;
