@@ -96,7 +96,8 @@ impl Context {
         rest: usize,
     ) -> Result<(Plan, Resource, &'a [OsString]), Failure> {
         let (typed, words) = match words.len() > rest + 1 {
-            true => (words[0].to_str(), &words[1..]),
+            // What is not UTF-8 names no plan, and must not count as left out.
+            true => (Some(words[0].to_string_lossy()), &words[1..]),
             false => (None, words),
         };
         let missing = |plan: &Plan| {
@@ -107,13 +108,13 @@ impl Context {
             .hint("the order is [PLAN] RESOURCE PATH")
         };
         // The first word may be a plan whose resource, or path, was forgotten.
-        let forgotten = || match typed {
+        let forgotten = || match &typed {
             Some(_) => None,
             None => words[0]
                 .to_str()
                 .and_then(|word| self.plan(Some(word)).ok()),
         };
-        let plan = match self.plan(typed) {
+        let plan = match self.plan(typed.as_deref()) {
             Err(error) => return Err(forgotten().map_or(error, |plan| missing(&plan))),
             Ok(plan) => plan,
         };

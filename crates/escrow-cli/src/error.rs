@@ -61,7 +61,11 @@ impl Failure {
             return code(self.kind);
         }
         if self.interrupted {
-            ui.error("interrupted; what was begun was taken away again", &[]);
+            let message = "interrupted; what was begun was taken away again";
+            match ui.is_json() {
+                true => ui.document(&document(self.kind, message, &[], json!({}))),
+                false => ui.error(message, &[]),
+            }
             return ExitCode::from(130);
         }
         if ui.is_json() {

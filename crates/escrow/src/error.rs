@@ -162,6 +162,14 @@ pub enum Error {
         /// The resource.
         resource: String,
     },
+    /// The area of a sandbox is out of reach.
+    #[error(
+        "'{area}' is not there, and neither is the original: is their file system not mounted, or were they moved?"
+    )]
+    Away {
+        /// The area.
+        area: Location,
+    },
     /// Discarding, or removing, worked for some sandboxes only.
     #[error("the plan '{plan}' could not be {what} as a whole: {}", .failed.iter().map(|(resource, why)| format!("{resource}: {why}")).collect::<Vec<_>>().join("; "))]
     Partly {
@@ -274,7 +282,8 @@ impl Error {
             Self::UnknownResource { .. }
             | Self::UnknownPlan { .. }
             | Self::NoPlanHere { .. }
-            | Self::NoSandbox { .. } => Kind::NotFound,
+            | Self::NoSandbox { .. }
+            | Self::Away { .. } => Kind::NotFound,
             Self::ResourceExists { .. }
             | Self::ResourceInUse { .. }
             | Self::PlanExists { .. }
@@ -353,6 +362,10 @@ impl Error {
                 }
                 hints
             }
+            Self::Away { .. } => vec![
+                "bring it back and run the command again".into(),
+                "`escrow cleanup --forget` counts it as removed".into(),
+            ],
             Self::HalfRemoved { plan, .. } => {
                 vec![format!("`escrow cleanup {plan}` finishes its removal")]
             }
@@ -421,7 +434,9 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Damaged { .. } => {
             "the original is untouched; `escrow cleanup` removes the sandbox"
         }
-        StrategyError::Fs(error) if error.is(rustix::io::Errno::ACCESS) => {
+        StrategyError::Fs(error)
+            if error.is(rustix::io::Errno::ACCESS) && !error.action.contains("create") =>
+        {
             "this user may not read it; run as its owner, or change its mode"
         }
         StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {

@@ -19,6 +19,9 @@ pub(crate) struct CleanupArgs {
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
+    /// Count what cannot be found as removed
+    #[arg(long)]
+    forget: bool,
 }
 
 impl CleanupArgs {
@@ -31,7 +34,7 @@ impl CleanupArgs {
         if !ui.confirm(&question, self.yes) {
             return Err(Failure::failed("nothing was removed"));
         }
-        let cleaned = context.manager.cleanup(&plan)?;
+        let cleaned = context.manager.cleanup(&plan, self.forget)?;
         if ui.is_json() {
             let removed: Vec<Value> = cleaned
                 .iter()

@@ -12,6 +12,7 @@ mod documents;
 mod full_disk;
 mod odd_places;
 mod regressions;
+mod regressions_user;
 mod verbs;
 
 use std::ffi::OsString;

@@ -241,7 +241,16 @@ pub fn spool(from: &mut dyn Read, dir: &Dir) -> super::Result<std::io::Result<Bo
     if (head.len() as u64) < SPOOLED_IN_MEMORY {
         return Ok(Ok(Box::new(Cursor::new(head))));
     }
-    let mut rest = dir.create_unnamed(0o600)?;
+    let mut rest = match dir.create_unnamed(0o600) {
+        // Not every file system knows files without a name; then one loses its name at once.
+        Err(error) if error.is(Errno::OPNOTSUPP) || error.is(Errno::ISDIR) => {
+            let name = format!(".escrow-{}", uuid::Uuid::now_v7().simple());
+            let file = dir.create(name.as_bytes(), 0o600)?;
+            dir.unlink(name.as_bytes())?;
+            file
+        }
+        answer => answer?,
+    };
     let mut buffer = vec![0u8; SMALL];
     let kept = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);

@@ -50,18 +50,13 @@ impl<'a> Handle<'a> {
 
     /// Sets the owner as far as this user may. Who cannot give files away keeps them.
     fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
-        let me = (
-            rustix::process::geteuid().as_raw(),
-            rustix::process::getegid().as_raw(),
-        );
-        if me == (uid, gid) {
-            // Most files have it already; a group may have come from the directory, though.
-            let have = self.meta()?;
-            if (have.uid, have.gid) == (uid, gid) {
-                return Ok(());
-            }
+        let me = rustix::process::geteuid().as_raw();
+        // A chown that changes nothing would still take setuid bits and capabilities away.
+        let have = self.meta()?;
+        if (have.uid, have.gid) == (uid, gid) {
+            return Ok(());
         }
-        let uid = (me.0 == 0 || me.0 == uid).then(|| Uid::from_raw(uid));
+        let uid = (me == 0 || me == uid).then(|| Uid::from_raw(uid));
         let gid = Some(Gid::from_raw(gid));
         match sys::chownat(self.fd(), c"", uid, gid, AtFlags::EMPTY_PATH) {
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => Ok(()),
@@ -97,8 +92,8 @@ impl<'a> Handle<'a> {
     /// Makes this entry look like `model`. Returns the attributes that this user or this file
     /// system could not keep.
     ///
-    /// The order matters: a new owner clears setuid and capabilities, a new mode rewrites the
-    /// access control list.
+    /// The order matters: a new owner clears setuid and capabilities, a user's attributes need
+    /// write permission, and a new mode rewrites the access control list.
     pub fn dress(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
         let lost = self.dress_timeless(model, attributes)?;
         self.set_times(model.atime, model.mtime)?;
@@ -108,17 +103,23 @@ impl<'a> Handle<'a> {
     /// The same but for the times: the content is new.
     pub fn dress_timeless(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
         self.set_owner(model.uid, model.gid)?;
+        let mut lost = Vec::new();
+        let mut set = |wanted: &dyn Fn(&[u8]) -> bool| {
+            for (name, value) in attributes.iter().filter(|(name, _)| wanted(name)) {
+                match xattr::set(self, name, value) {
+                    Ok(()) => {}
+                    Err(errno) if xattr::cannot_be_kept(errno) => lost.push(name.clone()),
+                    Err(errno) => return Err(errno),
+                }
+            }
+            Ok(())
+        };
+        let is_acl = |name: &[u8]| name.starts_with(b"system.posix_acl_");
+        set(&|name| !is_acl(name))?;
         if model.kind != EntryKind::Symlink {
             self.set_mode(model.mode)?;
         }
-        let mut lost = Vec::new();
-        for (name, value) in attributes {
-            match xattr::set(self, name, value) {
-                Ok(()) => {}
-                Err(errno) if xattr::cannot_be_kept(errno) => lost.push(name.clone()),
-                Err(errno) => return Err(errno),
-            }
-        }
+        set(&is_acl)?;
         Ok(lost)
     }
 }

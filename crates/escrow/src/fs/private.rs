@@ -120,16 +120,24 @@ pub struct Scratch {
 impl Scratch {
     /// Makes one in `parent`; `unique` tells it from others of the same `prefix`.
     pub fn make(parent: Dir, prefix: &str, unique: &str) -> Result<Self> {
+        let me = rustix::process::geteuid().as_raw();
         for entry in parent.entries()? {
-            if entry.name.starts_with(prefix.as_bytes()) && entry.meta.is_dir() {
-                sweep(&parent, &entry.name)?;
+            let ours = entry.meta.is_dir() && entry.meta.uid == me;
+            if ours && entry.name.starts_with(prefix.as_bytes()) {
+                sweep(&parent, &entry.name);
             }
         }
-        let name = format!("{prefix}{unique}");
-        let dir = make_plain(&parent, name.as_bytes())?;
-        fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|errno| dir.error("lock", b"", Cause::Os(errno)))?;
-        Ok(Self { parent, name, dir })
+        for attempt in 0.. {
+            let name = format!("{prefix}{unique}-{attempt}");
+            let dir = make_plain(&parent, name.as_bytes())?;
+            // Somebody who sweeps may have come between the making and the locking.
+            let locked = fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let now = parent.stat(name.as_bytes())?;
+            if locked && now.is_some_and(|now| dir.meta().is_ok_and(|meta| meta.ino == now.ino)) {
+                return Ok(Self { parent, name, dir });
+            }
+        }
+        unreachable!("the attempts do not end")
     }
 
     /// Where it is.
@@ -147,46 +155,60 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes a directory whose maker, who held it locked, is gone.
-fn sweep(parent: &Dir, name: &[u8]) -> Result<()> {
-    let dir = match parent.subdir(name) {
-        Err(error) if error.is_absent() => return Ok(()),
-        answer => answer?,
-    };
-    match fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => super::remove::remove(parent, name),
-        Err(_) => Ok(()),
+/// Removes a directory whose maker, who held it locked, is gone. What cannot be removed stays for
+/// the next who sweeps.
+fn sweep(parent: &Dir, name: &[u8]) {
+    let swept = parent.subdir(name).and_then(|dir| {
+        match fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => super::remove::remove(parent, name),
+            Err(_) => Ok(()),
+        }
+    });
+    match swept {
+        Ok(()) | Err(_) => {}
     }
 }
 
-/// Bytes that are put by for the day when the disk is full: giving them up makes room for the
-/// few that are needed to clean up.
+/// Room that is put by for the day when the disk is full: a few files of a few blocks. Giving
+/// them up makes room for the bytes, and the files, that are needed to clean up.
 const BALLAST: &[u8] = b"ballast";
-const BALLAST_SIZE: u64 = 512 * 1024;
+const BALLAST_FILES: u8 = 4;
+const BALLAST_SIZE: u64 = 128 * 1024;
 
-/// Puts the ballast by, if there is room and it is not there.
-pub fn keep_ballast(home: &Dir) -> Result<()> {
-    if home.stat(BALLAST)?.is_some() {
-        return Ok(());
-    }
-    let file = match home.create(BALLAST, 0o600) {
-        Err(error) if error.is(Errno::EXIST) || error.is(Errno::NOSPC) => return Ok(()),
-        answer => answer?,
+/// Puts the ballast by, if there is room and it is not there. Where it cannot be had, one does
+/// without.
+pub fn keep_ballast(home: &Dir) {
+    let put_by = || -> Result<()> {
+        if let Some(meta) = home.stat(BALLAST)? {
+            if meta.is_dir() && home.subdir(BALLAST)?.entries()?.len() == usize::from(BALLAST_FILES)
+            {
+                return Ok(());
+            }
+            super::remove::remove(home, BALLAST)?;
+        }
+        let unfinished = make_plain(home, b"ballast.new").or_else(|_| {
+            super::remove::remove(home, b"ballast.new")?;
+            make_plain(home, b"ballast.new")
+        })?;
+        for number in 0..BALLAST_FILES {
+            let file = unfinished.create(&[b'0' + number], 0o600)?;
+            fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE)
+                .map_err(|errno| unfinished.error("fill", b"", Cause::Os(errno)))?;
+        }
+        home.rename(b"ballast.new", home, BALLAST)
     };
-    match fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE) {
-        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-        // No room: then none is put by.
-        Err(_) => home.unlink(BALLAST),
+    if put_by().is_err() {
+        match super::remove::remove(home, b"ballast.new") {
+            Ok(()) | Err(_) => {}
+        }
     }
 }
 
 /// Gives the ballast up; says whether there was any.
 pub fn release_ballast(home: &Dir) -> Result<bool> {
-    match home.unlink(BALLAST) {
-        Ok(()) => Ok(true),
-        Err(error) if error.is_absent() => Ok(false),
-        Err(error) => Err(error),
-    }
+    let there = home.stat(BALLAST)?.is_some();
+    super::remove::remove(home, BALLAST)?;
+    Ok(there)
 }
 
 /// What the name of an area beside its original begins with.

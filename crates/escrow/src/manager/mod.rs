@@ -79,7 +79,7 @@ impl Manager {
                 Store::open(&path)?
             }
             answer => {
-                private::keep_ballast(&home)?;
+                private::keep_ballast(&home);
                 answer?
             }
         };

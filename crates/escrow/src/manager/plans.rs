@@ -10,7 +10,7 @@ use crate::event::Observer;
 use crate::fs::private;
 use crate::model::text::{Location, escape};
 use crate::model::{PlanId, PlanState, resource};
-use crate::store::{Plan, Resource, StoreError};
+use crate::store::{Plan, StoreError};
 
 /// A plan with its sandboxes.
 #[derive(Debug)]
@@ -150,11 +150,10 @@ impl Manager {
         if let Some(strategy) = strategy {
             self.registry().check(strategy, resource::FS_DIRECTORY)?;
         }
-        let known = self.store.resources()?;
         let begun = self.begin_plan(name, &directory, resources, strategy, observer);
         begun.map_err(|error| {
             // Directories that became resources on the way are none again.
-            let forgotten = self.forget_new_resources(&known, resources, &directory);
+            let forgotten = self.forget_new_resources(resources, &directory);
             error.and_left(forgotten)
         })
     }
@@ -183,24 +182,11 @@ impl Manager {
         self.view(plan)
     }
 
-    /// Forgets the resources among `typed` that were not known before and that nobody uses.
-    fn forget_new_resources(
-        &self,
-        known: &[Resource],
-        typed: &[OsString],
-        directory: &Location,
-    ) -> Result<()> {
+    /// Forgets the resources among `typed` that nobody named and nobody uses.
+    fn forget_new_resources(&self, typed: &[OsString], directory: &Location) -> Result<()> {
         for typed in typed {
-            let Ok(resource) = self.find_resource(typed, directory.as_path()) else {
-                continue;
-            };
-            if known.iter().any(|known| known.id == resource.id) {
-                continue;
-            }
-            match self.remove_resource(&resource.name) {
-                // Another process took it up meanwhile.
-                Err(Error::ResourceInUse { .. }) => {}
-                answer => drop(answer?),
+            if let Ok(resource) = self.find_resource(typed, directory.as_path()) {
+                self.store.forget_resource(resource.id, true)?;
             }
         }
         Ok(())
@@ -240,7 +226,7 @@ impl Manager {
 
     /// Removes a plan that could not be begun, with everything made for it.
     fn abandon(&mut self, plan: &Plan) -> Result<()> {
-        self.cleanup(plan)?;
+        self.cleanup(plan, true)?;
         Ok(self.store.forget_plan(plan.id)?)
     }
 }

@@ -115,7 +115,11 @@ impl Manager {
     pub fn remove_resource(&self, name: &str) -> Result<Resource> {
         let resource = self.resource(name)?;
         self.record("resource remove", None, name, || {
-            for plan in self.open_plans()? {
+            if self.store.forget_resource(resource.id, false)? {
+                return Ok(());
+            }
+            let plans = self.open_plans()?;
+            for plan in plans {
                 let uses = |view: &super::SandboxView| view.resource.id == resource.id;
                 if self.live_sandboxes(&plan)?.iter().any(uses) {
                     return Err(Error::ResourceInUse {
@@ -124,7 +128,8 @@ impl Manager {
                     });
                 }
             }
-            Ok(self.store.remove_resource(resource.id)?)
+            // Another process was quicker.
+            Ok(())
         })?;
         Ok(resource)
     }

@@ -163,6 +163,17 @@ impl Manager {
             }
             answer => answer?,
         }
+        // A cleanup elsewhere may have forgotten the resource between our finding it and this.
+        match self.store.recall_resource(resource.id) {
+            Err(StoreError::Exists) => {
+                self.store.forget_sandbox(id)?;
+                return Err(Error::Busy {
+                    plan: plan.name.clone(),
+                    owner: Some("the resource was forgotten and added again meanwhile".to_owned()),
+                });
+            }
+            answer => answer?,
+        }
         let made = self.fill(&mut sandbox, resource, wanted, observer);
         if let Err(error) = made {
             // Nothing of it stays. Should even that fail, the record stays as pending, where
@@ -212,13 +223,16 @@ impl Manager {
 
     /// Removes everything the plan has on disk; legal in every state, and again. One that cannot
     /// be removed does not stop the others.
-    pub fn cleanup(&self, plan: &Plan) -> Result<Vec<Cleaned>> {
+    ///
+    /// An area that cannot be found is an error where its file system may be away; `forget` counts
+    /// it as removed.
+    pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
         let lock = self.lock_any(plan, false)?;
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());
             for view in &views {
-                match self.clean_one(&view.sandbox) {
+                match self.clean_one(view, forget) {
                     Ok(()) => cleaned.push(Cleaned {
                         resource: view.resource.name.clone(),
                         area: view.sandbox.area.clone(),
@@ -230,27 +244,22 @@ impl Manager {
                 let done = cleaned.into_iter().map(|one| one.resource).collect();
                 return Err(Error::partly(plan, "removed", done, failed));
             }
+            for view in self.all_sandboxes(plan)? {
+                self.store.forget_resource(view.resource.id, true)?;
+            }
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
-            self.forget_unnamed(&views)?;
             Ok(cleaned)
         })?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
         Ok(cleaned)
     }
 
-    /// Forgets directories that became resources on the way and that no open plan uses any more.
-    fn forget_unnamed(&self, views: &[SandboxView]) -> Result<()> {
-        let mut used = Vec::new();
-        for plan in self.open_plans()? {
-            let live = self.live_sandboxes(&plan)?;
-            used.extend(live.into_iter().map(|view| view.resource.id));
-        }
-        for view in views.iter().filter(|view| !view.resource.named) {
-            if !used.contains(&view.resource.id) {
-                self.store.remove_resource(view.resource.id)?;
-            }
-        }
-        Ok(())
+    /// Whether a sandbox beside its original is out of reach together with it: then their file
+    /// system is not mounted, or the directory they lie in was moved.
+    fn is_away(&self, view: &SandboxView) -> bool {
+        let area = view.sandbox.area.as_path();
+        let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
+        !area.starts_with(self.areas.path()) && absent(area) && absent(view.resource.at.as_path())
     }
 
     /// Where the area of a sandbox of `original` goes: never into another resource.
@@ -264,7 +273,13 @@ impl Manager {
         Ok(private::place(&self.areas, original, &others)?)
     }
 
-    fn clean_one(&self, sandbox: &Sandbox) -> Result<()> {
+    fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
+        let sandbox = &view.sandbox;
+        if !forget && self.is_away(view) {
+            return Err(Error::Away {
+                area: sandbox.area.clone(),
+            });
+        }
         // A pending one was never finished, so its strategy knows nothing of it.
         if !matches!(sandbox.state, SandboxState::Pending) && !sandbox.reference.metadata.is_null()
         {

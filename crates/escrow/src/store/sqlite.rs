@@ -231,11 +231,26 @@ impl Store {
         })
     }
 
-    /// Forgets a resource; sandboxes that were made of it keep their record.
-    pub fn remove_resource(&self, id: ResourceId) -> Result<()> {
+    /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that nobody
+    /// named. Says whether it did. Sandboxes that were made of it keep their record.
+    pub fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
+        self.run(|connection| {
+            let forgotten = connection.execute(
+                "UPDATE resource SET removed = 1
+                 WHERE id = ?1 AND removed = 0 AND (named = 0 OR NOT ?2)
+                   AND NOT EXISTS (SELECT 1 FROM sandbox
+                                   WHERE resource_id = ?1 AND state <> 'cleaned_up')",
+                params![id.to_string(), unnamed_only],
+            )?;
+            Ok(forgotten > 0)
+        })
+    }
+
+    /// Remembers a resource that was forgotten, for whoever was about to use it.
+    pub fn recall_resource(&self, id: ResourceId) -> Result<()> {
         self.run(|connection| {
             connection.execute(
-                "UPDATE resource SET removed = 1 WHERE id = ?1",
+                "UPDATE resource SET removed = 0 WHERE id = ?1",
                 [id.to_string()],
             )?;
             Ok(())

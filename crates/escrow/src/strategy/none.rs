@@ -6,9 +6,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use super::tree::{self, Original};
+use super::tree::{self, Original, STAGE};
 use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
 use crate::event::Observer;
+use crate::fs::{Dir, remove};
+use crate::model::text::Location;
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
 
 const NAME: &str = "none";
@@ -18,9 +20,10 @@ pub(super) struct NoIsolation;
 #[derive(Serialize, Deserialize)]
 struct Metadata {
     original: Original,
+    area: Location,
 }
 
-fn open(sandbox: &SandboxRef) -> Result<crate::fs::Dir> {
+fn open(sandbox: &SandboxRef) -> Result<Dir> {
     tree::metadata::<Metadata>(sandbox)?.original.open()
 }
 
@@ -47,12 +50,19 @@ impl Strategy for NoIsolation {
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (original, _) = Original::take(request.original)?;
+        let area = Dir::open(request.area)?;
+        remove::remove(&area, STAGE)?;
+        area.make_dir(STAGE, 0o700)?;
+        let metadata = Metadata {
+            original,
+            area: Location::from(request.area),
+        };
         Ok(Created {
             sandbox: SandboxRef {
                 plan_id: request.plan_id,
                 resource_id: request.resource_id,
                 strategy: NAME.to_owned(),
-                metadata: tree::stored(&Metadata { original }),
+                metadata: tree::stored(&metadata),
             },
             message: "no isolation".to_owned(),
             warnings: vec!["every write changes the original at once".to_owned()],
@@ -69,7 +79,12 @@ impl Strategy for NoIsolation {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
-        tree::write(&open(sandbox)?, None, path, content)
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        let root = metadata.original.open()?;
+        let stage = Dir::open(metadata.area.as_path())?.subdir(STAGE)?;
+        // Only within one file system can a staged file be moved to its place.
+        let near = stage.meta()?.dev == root.meta()?.dev;
+        tree::write(&root, near.then_some(&stage), path, content)
     }
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
@@ -90,7 +105,7 @@ impl Strategy for NoIsolation {
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
-        // It made nothing, so there is nothing to remove.
+        // Everything lies in the area.
         Ok(())
     }
 }

@@ -237,7 +237,13 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => {}
             Err(error) => return Err(error),
         }
-        copy_anew(&original, &area, K::reflinks(), observer)?;
+        let anew = copy_anew(&original, &area, K::reflinks(), observer);
+        if let Err(error) = anew {
+            // Half a copy only takes room. Should it stay, the next attempt sweeps it.
+            return match remove::remove(&area, NEW) {
+                Ok(()) | Err(_) => Err(error),
+            };
+        }
         area.exchange(NEW, &area, COPY)?;
         area.sync()?;
         remove::remove(&area, NEW)?;

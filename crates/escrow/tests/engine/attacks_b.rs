@@ -410,6 +410,8 @@ fn b12_a_write_that_is_raced() {
     assert_eq!(fs::read(&victim).expect("it is there"), b"victim");
     let manager = open(&world.home());
     for view in manager.plans().expect("they can be listed") {
-        manager.cleanup(&view.plan).expect("they can be removed");
+        manager
+            .cleanup(&view.plan, false)
+            .expect("they can be removed");
     }
 }

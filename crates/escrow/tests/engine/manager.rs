@@ -124,7 +124,7 @@ fn a_sandbox_is_made_once() {
             .expect("it is there");
         assert!(!again.created && again.view.sandbox.reference.strategy == strategy);
         assert_eq!(names(&world.home().join("sandboxes")).len(), 1);
-        manager.cleanup(&plan).expect("it can be removed");
+        manager.cleanup(&plan, false).expect("it can be removed");
         assert_swept(&world.home());
     }
 }
@@ -374,7 +374,9 @@ fn a_busy_plan_names_its_owner() {
         let mut impatient = options(&world.home());
         impatient.patience = Duration::from_millis(100);
         let impatient = Manager::open(impatient).expect("it opens beside the other");
-        let error = impatient.cleanup(&plan).expect_err("somebody works on it");
+        let error = impatient
+            .cleanup(&plan, false)
+            .expect_err("somebody works on it");
         assert_eq!(error.kind(), Kind::Busy);
         let text = error.to_string();
         let pid = std::process::id().to_string();
@@ -393,7 +395,9 @@ fn a_busy_plan_names_its_owner() {
         );
         drop((has_begun, go));
     });
-    manager.cleanup(&plan).expect("nobody works on it now");
+    manager
+        .cleanup(&plan, false)
+        .expect("nobody works on it now");
     assert!(
         manager
             .status()

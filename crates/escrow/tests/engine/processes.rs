@@ -151,7 +151,7 @@ fn a_create_that_is_killed() {
                     .is_empty()
             );
         }
-        manager.cleanup(&plan).expect("it can be removed");
+        manager.cleanup(&plan, false).expect("it can be removed");
         assert_swept(&world.home());
         assert_untouched(&before, &original);
         assert!(
@@ -204,7 +204,7 @@ fn child_that_makes_plans() {
             1
         );
         if turn < 2 {
-            manager.cleanup(plan).expect("it can be removed");
+            manager.cleanup(plan, false).expect("it can be removed");
         }
     }
 }
@@ -258,7 +258,9 @@ fn many_processes_at_once() {
     assert_eq!(whole, "ok");
     drop(store);
     for view in &live.plans {
-        manager.cleanup(&view.plan).expect("it can be removed");
+        manager
+            .cleanup(&view.plan, false)
+            .expect("it can be removed");
     }
     assert_swept(&world.home());
     assert_untouched(&before, &original);

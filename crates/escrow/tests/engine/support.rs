@@ -170,7 +170,7 @@ impl Sandboxed {
 
     pub(crate) fn cleanup(&self) {
         self.manager
-            .cleanup(&self.plan)
+            .cleanup(&self.plan, false)
             .unwrap_or_else(|error| panic!("cannot clean up: {} {:?}", error, error.hints()));
     }
 }

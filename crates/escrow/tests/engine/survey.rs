@@ -129,6 +129,8 @@ fn all_sandboxes_of_a_plan_or_none() {
         .expect("both are there");
     assert_eq!(view.sandboxes.len(), 2);
     assert_eq!(names(&world.home().join("sandboxes")).len(), 2);
-    manager.cleanup(&view.plan).expect("both can be removed");
+    manager
+        .cleanup(&view.plan, false)
+        .expect("both can be removed");
     assert_swept(&world.home());
 }

@@ -283,79 +283,101 @@ pub(super) fn make_upper(
     path: &ResourcePath,
 ) -> Result<Dir> {
     let mut here = Merged::root(upper, lower)?;
+    let mut to = upper.again()?;
     let mut walked = ResourcePath::root();
-    // Directories that stay open to their owner until all below them is there.
-    let mut closing: Vec<(Dir, u16)> = Vec::new();
-    for part in path.parts() {
+    // Directories of the lower layer that are not in the upper one: a run of them, in the middle.
+    let mut missing: Vec<(Vec<u8>, Dir)> = Vec::new();
+    let mut parts = path.parts().peekable();
+    while let Some(part) = parts.peek() {
         walked = walked.join(part);
-        let missing = || StrategyError::NotThere {
-            path: walked.clone(),
-        };
-        let parent = here.upper.as_ref().ok_or_else(missing)?.again()?;
-        here = match here.enter(part, &walked)? {
-            Some(Merged {
-                upper: None,
-                lower: Some(lower),
-            }) => {
-                let mode = parent.meta()?.mode;
-                if mode & 0o700 != 0o700 {
-                    set_mode(&parent, mode | 0o700)?;
-                    closing.push((parent.again()?, mode));
+        match here.enter(part, &walked)? {
+            None => break,
+            Some(below) => {
+                match (&below.upper, &below.lower) {
+                    (Some(dir), _) => to = dir.again()?,
+                    (None, Some(dir)) => missing.push((part.to_vec(), dir.again()?)),
+                    (None, None) => break,
                 }
-                let dir = copy_up(&parent, stage, part, &lower)?;
-                closing.push((dir.again()?, lower.meta()?.mode));
-                Merged {
-                    upper: Some(dir),
-                    lower: Some(lower),
-                }
+                here = below;
             }
-            Some(merged) => merged,
-            None => Merged {
-                upper: Some(make_new(&parent, stage, part)?),
-                lower: None,
-            },
-        };
+        }
+        parts.next();
     }
-    for (dir, mode) in closing.iter().rev() {
-        set_mode(dir, *mode)?;
+    if !missing.is_empty() {
+        to = graft(&to, stage, &missing)?;
     }
-    here.upper
-        .ok_or_else(|| StrategyError::NotThere { path: path.clone() })
+    for part in parts {
+        to = make_new(&to, stage, part)?;
+    }
+    Ok(to)
 }
 
-fn set_mode(dir: &Dir, mode: u16) -> Result<()> {
+/// Copies a chain of directories up, each lying in the one before: made aside and moved into
+/// place as one, so that nothing half dressed can be seen.
+fn graft(parent: &Dir, stage: &Dir, chain: &[(Vec<u8>, Dir)]) -> Result<Dir> {
+    let (top, _) = &chain[0];
+    remove::remove(stage, top)?;
+    let mut at = stage.again()?;
+    let mut made = Vec::new();
+    for (name, lower) in chain {
+        at.make_dir(name, 0o700)?;
+        at = at.subdir(name)?;
+        let attributes = xattr::read(&Handle::of(lower))
+            .map_err(|errno| lower.error("read the attributes of", b"", Cause::Os(errno)))?;
+        if !stand_in(&at, lower, attributes)?.is_empty() {
+            // A copy without them would count as a change that nobody made.
+            let error = lower.error("keep the attributes of", b"", Cause::Os(Errno::PERM));
+            return Err(error.into());
+        }
+        made.push((at.again()?, lower.meta()?.mode));
+    }
+    for (dir, mode) in made.iter().skip(1).rev() {
+        set_mode(dir, *mode)?;
+    }
+    // The kernel copies up into directories that are closed to the user, so we do too. A
+    // directory can be moved only while it is open itself.
+    let mode = parent.meta()?.mode;
+    set_mode(parent, mode | 0o700)?;
+    let moved = stage.rename(top, parent, top);
+    set_mode(parent, mode)?;
+    moved?;
+    for (dir, mode) in made.iter().take(1) {
+        set_mode(dir, *mode)?;
+    }
+    let mut deepest = parent.again()?;
+    for (name, _) in chain {
+        deepest = deepest.subdir(name)?;
+    }
+    Ok(deepest)
+}
+
+/// Makes a directory of ours look like the lower one it stands for, and remembers how; but leaves
+/// it open to its owner. Returns the attributes that cannot be kept.
+pub(super) fn stand_in(dir: &Dir, lower: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
+    let looks = lower.meta()?;
+    let open = Meta {
+        mode: looks.mode | 0o700,
+        ..looks
+    };
+    let lost = Handle::of(dir)
+        .dress(&open, &stored(attributes))
+        .map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
+    let remembered = Looks {
+        mode: looks.mode,
+        ..Looks::of(dir)?
+    };
+    remembered.remember(dir)?;
+    Ok(lost)
+}
+
+/// Sets the mode of a directory, if it has another one.
+pub(super) fn set_mode(dir: &Dir, mode: u16) -> Result<()> {
     if dir.meta()?.mode == mode {
         return Ok(());
     }
     Handle::of(dir)
         .set_mode(mode)
         .map_err(|errno| dir.error("set the mode of", b"", Cause::Os(errno)).into())
-}
-
-/// A directory of the lower layer in the upper one: the same metadata, merging with it, but open
-/// to its owner for now.
-fn copy_up(parent: &Dir, stage: &Dir, name: &[u8], lower: &Dir) -> Result<Dir> {
-    let attributes = xattr::read(&Handle::of(lower))
-        .map_err(|errno| lower.error("read the attributes of", b"", Cause::Os(errno)))?;
-    remove::remove(stage, name)?;
-    stage.make_dir(name, 0o700)?;
-    let copy = stage.subdir(name)?;
-    let mut looks = lower.meta()?;
-    looks.mode |= 0o700;
-    if !dress(&copy, &looks, attributes)?.is_empty() {
-        // A copy without them would count as a change that nobody made.
-        return Err(lower
-            .error("keep the attributes of", b"", Cause::Os(Errno::PERM))
-            .into());
-    }
-    let mode = lower.meta()?.mode;
-    Looks {
-        mode,
-        ..Looks::of(&copy)?
-    }
-    .remember(&copy)?;
-    stage.rename(name, parent, name)?;
-    Ok(parent.subdir(name)?)
 }
 
 /// A directory that the lower layer does not have, or that was deleted and comes back empty.
@@ -374,16 +396,4 @@ fn make_new(parent: &Dir, stage: &Dir, name: &[u8]) -> Result<Dir> {
         }
     }
     Ok(parent.subdir(name)?)
-}
-
-/// Gives a directory of the upper layer the looks of the lower one it stands for. Returns the
-/// attributes that this user or this file system cannot keep.
-pub(super) fn dress(upper: &Dir, model: &Meta, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
-    Handle::of(upper)
-        .dress(model, &stored(attributes))
-        .map_err(|errno| {
-            upper
-                .error("set the metadata of", b"", Cause::Os(errno))
-                .into()
-        })
 }

@@ -28,7 +28,7 @@ use crate::event::Observer;
 use crate::fs::{Cause, Dir, Handle, remove, xattr};
 use crate::model::text::{Location, escape};
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
-use layers::{Found, Looks};
+use layers::Found;
 
 const NAME: &str = "overlay";
 const UPPER: &[u8] = b"upper";
@@ -72,8 +72,8 @@ fn new_layer(area: &Dir, lower: &Dir) -> Result<Vec<Vec<u8>>> {
     remove::remove(area, NEW)?;
     area.make_dir(NEW, 0o700)?;
     let upper = area.subdir(NEW)?;
-    let lost = layers::dress(&upper, &lower.meta()?, xattrs_of(lower)?)?;
-    Looks::of(&upper)?.remember(&upper)?;
+    let lost = layers::stand_in(&upper, lower, xattrs_of(lower)?)?;
+    layers::set_mode(&upper, lower.meta()?.mode)?;
     upper.sync()?;
     Ok(lost)
 }
