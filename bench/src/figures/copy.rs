@@ -26,8 +26,8 @@ pub(crate) fn figures(bench: &Bench) -> Section {
             disk. `plan create` is the whole command: it opens the state, copies, writes the manifest, and waits until \
             everything is on disk (`syncfs`), so its equal is `cp -a` followed by `sync -f`. For \
             minutes after many files were deleted, ext4 makes each new file there up to ten times as slow, whoever makes \
-            it; so as root all of this runs on a new file system. On one in use the times scatter: a run there missed two of \
-            the goals below (1.39 for `plan create` of 10,000 files, 1.48 for `copy_tree` of 100,000).\n"
+            it; so as root all of this runs on a new file system. On one in use the times scatter, and \
+            the goals below were missed there by some runs.\n"
             .to_owned(),
         rows,
     }
