@@ -108,12 +108,17 @@ impl Store {
     /// Checks that the file is empty or a store that this version knows.
     fn recognise(&self) -> Result<()> {
         let path = || Location::from(self.path.as_path());
-        let number = |query: &str| {
-            self.run(|connection| connection.query_row(query, [], |row| row.get::<_, i64>(0)))
-        };
-        let found = number("PRAGMA user_version")?;
-        let ours = number("PRAGMA application_id")? == i64::from(APPLICATION_ID);
-        let empty = number("SELECT count(*) FROM sqlite_schema")? == 0;
+        // In one transaction: another process may be making the store at this moment.
+        let (found, application, entries) = self.run(|connection| {
+            let looked = connection.unchecked_transaction()?;
+            let number = |query: &str| looked.query_row(query, [], |row| row.get::<_, i64>(0));
+            Ok((
+                number("PRAGMA user_version")?,
+                number("PRAGMA application_id")?,
+                number("SELECT count(*) FROM sqlite_schema")?,
+            ))
+        })?;
+        let (ours, empty) = (application == i64::from(APPLICATION_ID), entries == 0);
         match (ours, empty) {
             (true, _) if found > KNOWN => Err(StoreError::Newer {
                 path: path(),
