@@ -10,7 +10,8 @@ use escrow_testkit::{Cli, Fs, LoopFs, World};
 
 use crate::{binary, json, words, world};
 
-fn sh(dir: &Path, script: &str) {
+/// Runs a script that must succeed.
+pub(crate) fn sh(dir: &Path, script: &str) {
     let status = Command::new("sh")
         .args(["-euc", script])
         .current_dir(dir)

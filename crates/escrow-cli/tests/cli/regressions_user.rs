@@ -8,15 +8,8 @@ use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::user::{UID, as_user, rerun_test_as_user_with};
 use escrow_testkit::{Cli, Fs, LoopFs, World};
 
+use crate::regressions::sh;
 use crate::{binary, json, words, world};
-
-fn sh(dir: &Path, script: &str) {
-    let status = Command::new("sh")
-        .args(["-euc", script])
-        .current_dir(dir)
-        .status();
-    assert!(status.expect("there is a shell").success(), "{script}");
-}
 
 fn as_ordinary_user(test: &str) -> bool {
     if is_root() {
