@@ -635,3 +635,40 @@ fn quiet_was_not_quiet() {
         );
     }
 }
+
+#[test]
+fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f",
+    );
+    let plan = json(&cli, "plan create try --resource ./app --strategy overlay");
+    cli.clone().stdin("x").ok(words("write try app a/b/f"));
+    let id = plan["sandboxes"][0]["sandbox_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let upper = world.home().join("sandboxes").join(id).join("upper");
+    sh(
+        &upper,
+        "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243",
+    );
+    assert_eq!(cli.ok(words("diff try --name-status")), "M\ta/b/f\n");
+}
+
+#[test]
+fn a_users_own_hidden_directory_was_left_out_for_its_name() {
+    let (world, cli) = world();
+    sh(
+        &world.path().join("app"),
+        "mkdir .escrow-notes; echo mine > .escrow-notes/file",
+    );
+    let plan = json(
+        &cli,
+        "plan create try --resource ./app --strategy filesystem_copy",
+    );
+    assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
+    assert_eq!(cli.ok(words("read try app .escrow-notes/file")), "mine\n");
+}

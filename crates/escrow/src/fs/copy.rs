@@ -376,7 +376,7 @@ type Copied = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
 
 /// Why an entry is not copied, if it is not.
 fn why_left_out(from: &Dir, name: &[u8], meta: &Meta) -> Option<String> {
-    if meta.is_dir() && name.starts_with(super::private::BESIDE.as_bytes()) {
+    if meta.is_dir() && super::private::is_area_beside(name) {
         return Some("it is a sandbox of Escrow, not part of the resource".to_owned());
     }
     if from.is_mount_point(meta) {

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::beneath::Dir;
 use super::handle::Handle;
 use super::{Cause, FsError, Result, xattr};
+use crate::model::SandboxId;
 use crate::model::text::Location;
 
 fn failed(action: &'static str, path: &Path, errno: Errno) -> FsError {
@@ -212,7 +213,15 @@ pub fn release_ballast(home: &Dir) -> Result<bool> {
 }
 
 /// What the name of an area beside its original begins with.
-pub(super) const BESIDE: &str = ".escrow-";
+const BESIDE: &str = ".escrow-";
+
+/// Whether a directory is, by its name, the area of a sandbox beside its original.
+pub(super) fn is_area_beside(name: &[u8]) -> bool {
+    std::str::from_utf8(name)
+        .ok()
+        .and_then(|name| name.strip_prefix(BESIDE))
+        .is_some_and(|id| id.parse::<SandboxId>().is_ok())
+}
 
 /// Where the area of a sandbox of `original` is made.
 #[derive(Debug, Clone, PartialEq, Eq)]

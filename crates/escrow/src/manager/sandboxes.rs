@@ -106,7 +106,7 @@ impl Manager {
                     created: false,
                 });
             }
-            // Its maker died: we hold the lock that it held. Begin anew in its area.
+            // Its maker died: we hold the lock that it held. What it left goes, and it begins anew.
             unfinished = Some(view.sandbox);
         }
         // Begun anew, it is made as it was to be made.
@@ -280,9 +280,8 @@ impl Manager {
                 area: sandbox.area.clone(),
             });
         }
-        // A pending one was never finished, so its strategy knows nothing of it.
-        if !matches!(sandbox.state, SandboxState::Pending) && !sandbox.reference.metadata.is_null()
-        {
+        // One that was never finished has no metadata: its strategy knows nothing of it.
+        if !sandbox.reference.metadata.is_null() {
             let strategy = self.registry().get(&sandbox.reference.strategy)?;
             strategy.cleanup(&sandbox.reference)?;
         }

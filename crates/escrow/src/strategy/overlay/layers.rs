@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use crate::fs::xattr::{self, Digest, Xattrs};
-use crate::fs::{Cause, Dir, Handle, Meta, remove};
+use crate::fs::{Cause, Dir, Handle, Meta, private, remove};
 use crate::model::{EntryKind, Field, ResourcePath};
 
 const WHITEOUT: &str = "user.overlay.whiteout";
@@ -320,8 +320,8 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[(Vec<u8>, Dir)]) -> Result<Dir> {
     let mut at = stage.again()?;
     let mut made = Vec::new();
     for (name, lower) in chain {
-        at.make_dir(name, 0o700)?;
-        at = at.subdir(name)?;
+        // Plain: what stands above it must not hand down what the original does not have.
+        at = private::make_plain(&at, name)?;
         let attributes = xattr::read(&Handle::of(lower))
             .map_err(|errno| lower.error("read the attributes of", b"", Cause::Os(errno)))?;
         if !stand_in(&at, lower, attributes)?.is_empty() {
