@@ -22,7 +22,7 @@ pub(crate) const LOAD: &str = "memory-load";
 /// Copies `from` into the empty directory `to`; prints entries and peak memory.
 pub(crate) fn copy(from: &Path, to: &Path, manifest: &Path) {
     let open = |path| Dir::open(path).unwrap_or_else(|error| panic!("{error}"));
-    let (made, _) = copy_tree(&open(from), &open(to), Reflinks::never(), &Unobserved)
+    let (made, _) = copy_tree(&open(from), &open(to), Reflinks::never(), &[], &Unobserved)
         .unwrap_or_else(|error| panic!("{error}: {}", error.cause));
     let file = File::create(manifest).expect("the world can be written to");
     let mut file = BufWriter::new(file);

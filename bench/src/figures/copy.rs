@@ -73,9 +73,14 @@ fn engine(tree: &Tree, to: &Path) -> Duration {
     let open = |path: &Path| Dir::open(path).unwrap_or_else(|error| panic!("{error}"));
     let start = Instant::now();
     std::fs::create_dir(to).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
-    let (manifest, report) =
-        copy_tree(&open(&tree.path), &open(to), Reflinks::never(), &Unobserved)
-            .unwrap_or_else(|error| panic!("{error}: {}", error.cause));
+    let (manifest, report) = copy_tree(
+        &open(&tree.path),
+        &open(to),
+        Reflinks::never(),
+        &[],
+        &Unobserved,
+    )
+    .unwrap_or_else(|error| panic!("{error}: {}", error.cause));
     let took = start.elapsed();
     assert_eq!(report.copied, tree.files as u64, "every file was copied");
     drop(manifest);

@@ -88,6 +88,11 @@ impl Context {
         Ok(self.manager.resolve_plan(typed, &self.directory)?)
     }
 
+    /// The plan that was typed, or the one of this directory that was committed last.
+    pub(crate) fn committed_plan(&self, typed: Option<&str>) -> Result<Plan, Failure> {
+        Ok(self.manager.resolve_committed(typed, &self.directory)?)
+    }
+
     /// The plan and the resource that were typed, and the `rest` words behind them. The plan may
     /// be left out.
     pub(crate) fn target<'a>(

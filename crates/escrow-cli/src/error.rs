@@ -4,10 +4,12 @@ use std::process::ExitCode;
 
 use escrow::error::{Error, Kind, chain};
 use escrow::fs::{Cause, FsError};
+use escrow::model::Conflict;
 use escrow::strategy::StrategyError;
 use serde_json::json;
 
-use crate::ui::Ui;
+use crate::commands::show;
+use crate::ui::{Tone, Ui, paint};
 
 /// Why a command did not do what it was asked.
 pub(crate) struct Failure {
@@ -17,6 +19,10 @@ pub(crate) struct Failure {
     details: serde_json::Value,
     told: bool,
     interrupted: bool,
+    /// What a failed commit says beside the error itself.
+    commit: Option<serde_json::Map<String, serde_json::Value>>,
+    /// What a person reads before the error.
+    lines: Vec<String>,
 }
 
 impl Failure {
@@ -38,6 +44,8 @@ impl Failure {
             details: json!({}),
             told: false,
             interrupted: false,
+            commit: None,
+            lines: Vec::new(),
         }
     }
 
@@ -46,6 +54,22 @@ impl Failure {
         Self {
             told: true,
             ..Self::failed("")
+        }
+    }
+
+    /// The same for conflicts that were listed.
+    pub(crate) fn told_conflict() -> Self {
+        Self {
+            kind: Kind::Conflict,
+            ..Self::told()
+        }
+    }
+
+    /// The same for commits that could not be recovered.
+    pub(crate) fn told_recovery() -> Self {
+        Self {
+            kind: Kind::RecoveryNeeded,
+            ..Self::told()
         }
     }
 
@@ -69,13 +93,16 @@ impl Failure {
             return ExitCode::from(130);
         }
         if ui.is_json() {
-            ui.document(&document(
-                self.kind,
-                &self.message,
-                &self.hints,
-                self.details,
-            ));
+            let about = self.commit.clone();
+            let mut answer = document(self.kind, &self.message, &self.hints, self.details);
+            if let (Some(about), Some(answer)) = (about, answer.as_object_mut()) {
+                answer.extend(about);
+            }
+            ui.document(&answer);
         } else {
+            for line in &self.lines {
+                ui.line(line);
+            }
             ui.error(&self.message, &self.hints);
         }
         code(self.kind)
@@ -123,17 +150,72 @@ fn details(error: &Error) -> serde_json::Value {
         Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {
             json!({"plan": plan, "resource": resource})
         }
-        Error::Busy { plan, .. } | Error::PlanOver { plan } => json!({"plan": plan}),
+        Error::Busy { plan, .. } | Error::PlanOver { plan, .. } => json!({"plan": plan}),
         _ => json!({}),
     }
+}
+
+/// The fields that a commit which failed gives at least.
+fn about_commit(error: &Error) -> Option<serde_json::Map<String, serde_json::Value>> {
+    let about = match error {
+        Error::Conflicts { conflicts, .. } => {
+            let one =
+                |(resource, conflict): &(String, Conflict)| show::conflict(resource, conflict);
+            let conflicts: Vec<_> = conflicts.iter().map(one).collect();
+            json!({"committed": false, "resources": [], "conflicts": conflicts})
+        }
+        Error::CommitFailed {
+            cause,
+            undone,
+            not_undone,
+            kept,
+            ..
+        } => {
+            let why =
+                |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
+            let kept = kept.iter().map(|(resource, path, at)| {
+                let mut entry = show::path_fields(path);
+                entry["resource"] = json!(resource);
+                entry["kept"] = show::location(at);
+                entry
+            });
+            json!({
+                "committed": false,
+                "conflicts": [],
+                "resources": [],
+                "cause": chain(&**cause),
+                "undone": undone,
+                "not_undone": not_undone.iter().map(why).collect::<Vec<_>>(),
+                "kept": kept.collect::<Vec<_>>(),
+            })
+        }
+        _ => return None,
+    };
+    about.as_object().cloned()
+}
+
+/// Conflicts, a line each, for people.
+fn conflict_lines(error: &Error) -> Vec<String> {
+    let Error::Conflicts { conflicts, .. } = error else {
+        return Vec::new();
+    };
+    let line = |(resource, conflict): &(String, Conflict)| {
+        let word = paint(Tone::Bad, "conflict");
+        format!("{word}  {resource}:{}  {}", conflict.path, conflict.what)
+    };
+    conflicts.iter().map(line).collect()
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let details = details(&error);
+        let (commit, lines) = (about_commit(&error), conflict_lines(&error));
         let gave_up = |error: &FsError| error.cause == Cause::Cancelled;
-        let interrupted =
-            matches!(&error, Error::Strategy(StrategyError::Fs(error)) if gave_up(error));
+        let interrupted = match &error {
+            Error::Strategy(StrategyError::Fs(error)) => gave_up(error),
+            Error::Cancelled => true,
+            _ => false,
+        };
         Self {
             kind: error.kind(),
             message: chain(&error),
@@ -141,6 +223,8 @@ impl From<Error> for Failure {
             details,
             told: false,
             interrupted,
+            commit,
+            lines,
         }
     }
 }

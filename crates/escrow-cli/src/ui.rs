@@ -177,15 +177,19 @@ impl Ui {
         talk(refused.render().ansi().to_string().trim_end());
     }
 
+    /// Whether someone can answer a question.
+    pub(crate) fn asks(&self) -> bool {
+        std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    }
+
     /// Asks before something is lost; only on a terminal, where someone can answer.
     pub(crate) fn confirm(&self, question: &str, yes: bool) -> bool {
-        let stdin = std::io::stdin();
-        if yes || !stdin.is_terminal() || !std::io::stderr().is_terminal() {
+        if yes || !self.asks() {
             return true;
         }
         talk(&format!("{question} [y/N]"));
         let mut answer = String::new();
-        match stdin.read_line(&mut answer) {
+        match std::io::stdin().read_line(&mut answer) {
             Ok(_) => matches!(answer.trim(), "y" | "Y" | "yes"),
             Err(_) => false,
         }

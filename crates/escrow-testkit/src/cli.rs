@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::process;
 use crate::skip::is_root;
+use crate::stepper::Stepper;
 use crate::strace::{Counts, Spec, count_syscalls};
 use crate::user::{BINARIES, GID, UID, copy_executable};
 use crate::world::{World, chown_tree};
@@ -169,6 +170,11 @@ impl Cli {
                 .iter()
                 .fold(spec, |spec, (name, value)| spec.env(name, value)),
         )
+    }
+
+    /// A stepper for it, to count its calls or let one go wrong.
+    pub fn stepper(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Stepper {
+        Stepper::new(self.command(args)).stdin(&self.stdin)
     }
 
     /// Runs what must succeed; its standard output.

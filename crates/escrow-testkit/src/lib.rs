@@ -1,5 +1,5 @@
 //! What Escrow's tests stand on: private worlds, trees from text, a zoo of odd metadata, loop file systems, real
-//! overlay mounts, system call counts, a hermetic command line, a reference model, and a checker of trees.
+//! overlay mounts, system call counts, faults at a chosen call, power cuts, a hermetic command line, a reference model, and a checker of trees.
 //!
 //! Promise: nothing here knows the engine. What this crate says about a tree was found out by its own means, so that a
 //! fault of the engine cannot hide in the check. Every set-up that fails panics with what failed and on which path.
@@ -12,9 +12,11 @@ pub mod cli;
 pub mod loopfs;
 pub mod model;
 pub mod namespace;
+pub mod powercut;
 mod process;
 pub mod signature;
 pub mod skip;
+pub mod stepper;
 pub mod strace;
 pub mod text;
 pub mod tree;
@@ -26,4 +28,6 @@ pub mod zoo;
 pub use cli::{Cli, Outcome};
 pub use loopfs::{Fs, LoopFs};
 pub use namespace::{OverlayMount, XattrKind};
+pub use powercut::Disk;
+pub use stepper::{Fault, Stepper};
 pub use world::World;

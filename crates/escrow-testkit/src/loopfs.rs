@@ -1,9 +1,11 @@
 //! A file system of a wanted kind in a loop image, mounted while the value lives.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::process;
 use crate::skip::require_root;
@@ -58,6 +60,7 @@ impl Fs {
 /// A mounted loop image. Worlds in it must be dropped before it.
 #[derive(Debug)]
 pub struct LoopFs {
+    kind: Fs,
     mount: PathBuf,
     mounted: bool,
     // Last: removed after the unmount in `drop`.
@@ -73,31 +76,45 @@ impl LoopFs {
 
     /// [`LoopFs::new`] with more arguments for mkfs, such as `-N 32` for an ext4 that soon has no more inodes.
     pub fn with_mkfs_args(kind: Fs, size_mib: u64, args: &[&str]) -> Option<Self> {
+        Self::make(kind, size_mib, args, &std::env::temp_dir())
+    }
+
+    /// [`LoopFs::new`] with the image in memory, if there is room: its syncs are quick, and so are power cuts.
+    pub fn in_memory(kind: Fs, size_mib: u64) -> Option<Self> {
+        let memory = Path::new("/dev/shm");
+        let room = 2 * size_mib.max(kind.minimum_mib()) * 1024 * 1024;
+        let base = if rustix::fs::statvfs(memory)
+            .is_ok_and(|stat| stat.f_bavail * stat.f_frsize >= room)
+        {
+            memory.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        // Otherwise the kernel goes on with mkfs's work after the mount.
+        let args: &[&str] = match kind {
+            Fs::Ext4 => &["-E", "lazy_itable_init=0"],
+            Fs::Xfs | Fs::Btrfs => &[],
+        };
+        Self::make(kind, size_mib, args, &base)
+    }
+
+    fn make(kind: Fs, size_mib: u64, args: &[&str], base: &Path) -> Option<Self> {
         if !require_root("mounting a loop file system") {
             return None;
         }
-        let world = World::new();
-        let image = world.path().join("image");
-        let size = size_mib.max(kind.minimum_mib()) * 1024 * 1024;
-        File::create(&image)
-            .and_then(|file| file.set_len(size))
-            .unwrap_or_else(|error| panic!("cannot make the image {}: {error}", image.display()));
-        let mut mkfs = kind.mkfs();
-        mkfs.args(args).arg(&image);
-        process::succeed(mkfs);
-        let mount = world.dir("mnt");
+        let world = World::under(base);
         let mut fs = Self {
-            mount,
+            kind,
+            mount: world.dir("mnt"),
             mounted: false,
             world,
         };
-        let mut command = Command::new("mount");
-        command
-            .args(["-t", kind.name(), "-o", "loop"])
-            .arg(&image)
-            .arg(&fs.mount);
-        process::succeed(command);
-        fs.mounted = true;
+        let size = size_mib.max(kind.minimum_mib()) * 1024 * 1024;
+        fs.new_image(size);
+        let mut mkfs = kind.mkfs();
+        mkfs.args(args).arg(fs.image());
+        process::succeed(mkfs);
+        fs.mount();
         Some(fs)
     }
 
@@ -109,6 +126,79 @@ impl LoopFs {
     /// The image file behind it.
     pub fn image(&self) -> PathBuf {
         self.world.path().join("image")
+    }
+
+    /// Makes an image of holes only; one that was there is gone.
+    pub(crate) fn new_image(&self, size: u64) -> File {
+        let path = self.image();
+        let make = || {
+            if path.exists() {
+                fs::remove_file(&path)?;
+            }
+            let file = File::create_new(&path)?;
+            file.set_len(size).map(|()| file)
+        };
+        make().unwrap_or_else(|error| panic!("cannot make the image {}: {error}", path.display()))
+    }
+
+    /// Mounts the image.
+    pub(crate) fn mount(&mut self) {
+        // Waited for directly: power cuts mount often, and looking now and then costs as much again.
+        let output = Command::new("mount")
+            .args(["-t", self.kind.name(), "-o", "loop"])
+            .args([&self.image(), &self.mount])
+            .output()
+            .unwrap_or_else(|error| panic!("cannot start mount: {error}"));
+        assert!(
+            output.status.success(),
+            "cannot mount {}: {}",
+            self.image().display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        self.mounted = true;
+    }
+
+    /// Unmounts, and returns when the file system is really gone: another mount namespace may have a copy of the mount
+    /// for a while, and the kernel takes no two file systems of the same identity.
+    pub(crate) fn unmount(&mut self) {
+        let device = self.device();
+        assert!(self.end(), "cannot unmount {}", self.mount.display());
+        self.mounted = false;
+        let until = Instant::now() + process::LIMIT;
+        while self.is_behind(&device) {
+            assert!(
+                Instant::now() < until,
+                "{} is unmounted, but {} still has its image",
+                self.mount.display(),
+                device.display(),
+            );
+            thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// What the kernel says about the loop device of this mount.
+    pub(crate) fn device(&self) -> PathBuf {
+        fs::read_dir("/sys/block")
+            .unwrap_or_else(|error| panic!("cannot list /sys/block: {error}"))
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .find(|device| self.is_behind(device))
+            .unwrap_or_else(|| panic!("no loop device has {}", self.image().display()))
+    }
+
+    fn is_behind(&self, device: &Path) -> bool {
+        fs::read(device.join("loop/backing_file"))
+            .is_ok_and(|name| name.trim_ascii_end() == self.image().as_os_str().as_bytes())
+    }
+
+    /// Whether it could be unmounted.
+    fn end(&self) -> bool {
+        for _ in 0..10 {
+            if self.umount(false) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        false
     }
 
     fn umount(&self, lazily: bool) -> bool {
@@ -126,15 +216,8 @@ impl LoopFs {
 
 impl Drop for LoopFs {
     fn drop(&mut self) {
-        if !self.mounted {
-            return;
+        if self.mounted && !self.end() {
+            self.umount(true);
         }
-        for _ in 0..10 {
-            if self.umount(false) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        self.umount(true);
     }
 }

@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::fs::FsError;
 use crate::model::text::Location;
-use crate::model::{IllegalMove, InvalidPath, SandboxState};
+use crate::model::{
+    Conflict, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
+};
 use crate::store::StoreError;
 use crate::strategy::StrategyError;
 use crate::strategy::registry::RegistryError;
@@ -115,10 +117,12 @@ pub enum Error {
         name: String,
     },
     /// The plan is over.
-    #[error("the plan '{plan}' was cleaned up")]
+    #[error("the plan '{plan}' was {}", .state.as_str().replace('_', " "))]
     PlanOver {
         /// The plan.
         plan: String,
+        /// Where it stands.
+        state: PlanState,
     },
     /// The plan has no sandbox of this resource.
     #[error("the plan '{plan}' has no sandbox of '{resource}'")]
@@ -192,6 +196,139 @@ pub enum Error {
         /// Why it could not be removed.
         left: String,
     },
+    /// The original contradicts what is to be committed, or undone.
+    #[error("the plan '{plan}' conflicts with its originals at {}", count(.conflicts.len(), "path", "paths"))]
+    Conflicts {
+        /// The plan.
+        plan: String,
+        /// Each path, with the resource it lies in.
+        conflicts: Vec<(String, Conflict)>,
+    },
+    /// More members than one cannot be taken back.
+    #[error("the plan '{plan}' has {} members that can be neither prepared nor undone: {}", .members.len(), .members.join(", "))]
+    Irreversible {
+        /// The plan.
+        plan: String,
+        /// The resources.
+        members: Vec<String>,
+    },
+    /// There is no room for what is to be committed.
+    #[error("there is no room at '{at}': {needed} bytes are needed, {free} are free")]
+    NoSpace {
+        /// Where.
+        at: Location,
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// A member of a commit failed.
+    #[error("'{resource}' could not be committed: {}", crate::error::chain(&**.cause))]
+    Member {
+        /// The resource.
+        resource: String,
+        /// Why.
+        cause: Box<Error>,
+    },
+    /// A commit, or an undo, failed: the one report of it (rule C5).
+    #[error("{}", failed_commit(plan, cause, undone, not_undone, kept))]
+    CommitFailed {
+        /// The plan.
+        plan: String,
+        /// Why it failed.
+        cause: Box<Error>,
+        /// The resources that are as they were before.
+        undone: Vec<String>,
+        /// Those that are not, and why.
+        not_undone: Vec<(String, String)>,
+        /// What somebody else wrote meanwhile: resource, path, and where it is kept.
+        kept: Vec<(String, ResourcePath, Location)>,
+        /// Whether recovery will try again.
+        open: bool,
+    },
+    /// A commit failed, and it could not be recorded that it is to be taken back.
+    #[error("the plan '{plan}' is half committed: {}; and that could not be recorded: {why}", crate::error::chain(&**.cause))]
+    Undecided {
+        /// The plan.
+        plan: String,
+        /// Why it failed.
+        cause: Box<Error>,
+        /// Why it could not be recorded.
+        why: String,
+    },
+    /// The originals hold the new state, but that could not be recorded.
+    #[error("the plan '{plan}' is committed, but that could not be recorded")]
+    Unrecorded {
+        /// The plan.
+        plan: String,
+        /// Why.
+        #[source]
+        cause: Box<Error>,
+    },
+    /// A commit was interrupted, and what became of it could not be settled.
+    #[error("{why}")]
+    Interrupted {
+        /// What happened.
+        why: &'static str,
+    },
+    /// A commit could not be undone as a whole.
+    #[error("it could not be undone as a whole")]
+    Undoing,
+    /// The user gave it up.
+    #[error("it was given up")]
+    Cancelled,
+    /// A part of the engine, or of a strategy, broke down.
+    #[error("what works on '{resource}' broke down: {what}")]
+    Panicked {
+        /// The resource.
+        resource: String,
+        /// What it said.
+        what: String,
+    },
+    /// A commit of the plan must be brought to an end first.
+    #[error("a commit of the plan '{plan}' was interrupted (it is {phase})")]
+    RecoveryNeeded {
+        /// The plan.
+        plan: String,
+        /// Where it stands.
+        phase: Phase,
+        /// Why recovery failed, if it did.
+        why: Option<String>,
+    },
+    /// There is no commit to undo.
+    #[error("the plan '{plan}' is {state}: there is no commit to undo")]
+    NothingToUndo {
+        /// The plan.
+        plan: String,
+        /// Where it stands.
+        state: PlanState,
+    },
+    /// Another process commits into the same original.
+    #[error("another process commits into '{at}'")]
+    BusyOriginal {
+        /// The original.
+        at: Location,
+    },
+    /// Two resources that would be changed through each other.
+    #[error("'{at}' overlaps the resource '{other}' at '{other_at}'")]
+    Overlap {
+        /// The new one.
+        at: Location,
+        /// The other.
+        other: String,
+        /// Where the other is.
+        other_at: Location,
+    },
+    /// A parent that cannot be one.
+    #[error("'{parent}' cannot be the parent of '{name}': {why}")]
+    BadParent {
+        /// The resource.
+        name: String,
+        /// The parent it named.
+        parent: String,
+        /// Why not.
+        why: &'static str,
+    },
     /// A path that is not inside a resource.
     #[error(transparent)]
     Path(#[from] InvalidPath),
@@ -213,6 +350,34 @@ pub enum Error {
     /// What was to be shown could not be written.
     #[error("cannot write the output")]
     Output(#[source] std::io::Error),
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {many}"),
+    }
+}
+
+/// What a failed commit says: why, what is as before, what is not, what was kept.
+fn failed_commit(
+    plan: &str,
+    cause: &Error,
+    undone: &[String],
+    not_undone: &[(String, String)],
+    kept: &[(String, ResourcePath, Location)],
+) -> String {
+    let mut text = format!("the plan '{plan}' was not committed: {}", chain(cause));
+    if !undone.is_empty() {
+        text = format!("{text}; as before again: {}", undone.join(", "));
+    }
+    for (resource, why) in not_undone {
+        text = format!("{text}; NOT as before: {resource}: {why}");
+    }
+    for (resource, path, at) in kept {
+        text = format!("{text}; somebody else's version of {resource}:{path} is kept in '{at}'");
+    }
+    text
 }
 
 /// An error and all its causes on one line.
@@ -289,9 +454,27 @@ impl Error {
             | Self::PlanExists { .. }
             | Self::PlanOver { .. }
             | Self::NotUsable { .. }
+            | Self::Conflicts { .. }
+            | Self::NothingToUndo { .. }
+            | Self::Overlap { .. }
             | Self::Move(_) => Kind::Conflict,
-            Self::Busy { .. } | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
-            Self::Unfinished { .. } | Self::HalfRemoved { .. } => Kind::RecoveryNeeded,
+            Self::Busy { .. }
+            | Self::BusyOriginal { .. }
+            | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
+            Self::Unfinished { .. }
+            | Self::HalfRemoved { .. }
+            | Self::RecoveryNeeded { .. }
+            | Self::Undecided { .. }
+            | Self::Unrecorded { .. } => Kind::RecoveryNeeded,
+            Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
+            Self::CommitFailed { cause, .. } | Self::Member { cause, .. } => cause.kind(),
+            Self::Irreversible { .. } => Kind::Unsupported,
+            Self::BadParent { .. } => Kind::Usage,
+            Self::NoSpace { .. }
+            | Self::Interrupted { .. }
+            | Self::Undoing
+            | Self::Cancelled
+            | Self::Panicked { .. } => Kind::Failed,
             Self::Partly { kind, .. } => *kind,
             Self::LeftBehind { first, .. } => first.kind(),
             Self::Strategy(error) => strategy_kind(error),
@@ -385,6 +568,33 @@ impl Error {
                 hints.push("`escrow cleanup` removes what is left".into());
                 hints
             }
+            Self::Conflicts { .. } => vec![
+                "nothing was changed; both versions are where they were".into(),
+                "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's".into(),
+            ],
+            Self::Irreversible { .. } => one(
+                "`--allow-partial` commits all the same; what was committed then stays if a later one fails",
+            ),
+            Self::NoSpace { .. } => one("free some space; nothing was changed"),
+            Self::CommitFailed { open: true, .. }
+            | Self::Undecided { .. }
+            | Self::Unrecorded { .. } => {
+                one("`escrow recover` goes on as soon as the cause is gone; nothing is lost")
+            }
+            Self::CommitFailed { cause, .. } => {
+                let mut hints = cause.hints();
+                hints.push("the sandboxes still hold every change; the same command can be run again".into());
+                hints
+            }
+            Self::Member { cause, .. } => cause.hints(),
+            Self::RecoveryNeeded { .. } => one("`escrow recover` brings it to one side"),
+            Self::NothingToUndo { state: PlanState::Open, .. } => {
+                one("`escrow rollback` discards what its sandboxes changed")
+            }
+            Self::BusyOriginal { .. } => one("wait for it to end; `escrow status` shows what runs"),
+            Self::Overlap { other, .. } => vec![format!(
+                "say how they belong together with `--parent {other}`, or use the one that is there"
+            )],
             Self::Strategy(error) => strategy_hints(error),
             Self::Store(error) if error.wants_room() => {
                 one("is the disk full? `escrow cleanup PLAN` removes a plan's sandboxes")
@@ -400,9 +610,13 @@ impl Error {
 fn strategy_kind(error: &StrategyError) -> Kind {
     match error {
         StrategyError::NotThere { .. } => Kind::NotFound,
-        StrategyError::NotAFile { .. } | StrategyError::InTheWay { .. } => Kind::Usage,
-        StrategyError::Leaves { .. } | StrategyError::ForgedMark { .. } => Kind::Denied,
-        StrategyError::Replaced { .. } => Kind::Conflict,
+        StrategyError::NotAFile { .. }
+        | StrategyError::InTheWay { .. }
+        | StrategyError::Carved { .. } => Kind::Usage,
+        StrategyError::Leaves { .. }
+        | StrategyError::ForgedMark { .. }
+        | StrategyError::Forbidden { .. } => Kind::Denied,
+        StrategyError::Replaced { .. } | StrategyError::Moved { .. } => Kind::Conflict,
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
         StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {
@@ -424,6 +638,8 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Replaced { .. } => {
             "put the original back where it was, or make a new plan for the directory that is there now"
         }
+        StrategyError::Carved { .. } => "name that resource instead",
+        StrategyError::Moved { .. } => "look at `escrow diff`, and commit again",
         StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported {
             what: "give native tools a path",

@@ -76,28 +76,12 @@ impl DiffArgs {
 }
 
 fn document(one: &ResourceDiff) -> Value {
-    let change = |change: &Change| {
-        let mut document = show::path_fields(&change.path);
-        document["kind"] = json!(change.kind);
-        document["fields"] = json!(change.fields);
-        document["old"] = json!(change.old.as_ref().map(facts));
-        document["new"] = json!(change.new.as_ref().map(facts));
-        document
-    };
     json!({
         "resource": one.view.resource.name,
         "strategy": one.view.sandbox.reference.strategy,
-        "changes": one.diff.changes.iter().map(change).collect::<Vec<_>>(),
+        "changes": one.diff.changes.iter().map(show::change).collect::<Vec<_>>(),
         "summary": Summary::of(&one.diff),
     })
-}
-
-fn facts(facts: &Facts) -> Value {
-    let mut document = json!({"type": facts.kind, "size": facts.size, "mode": facts.mode});
-    if let Some(target) = &facts.target {
-        document["target"] = show::location(target);
-    }
-    document
 }
 
 /// The default form: for people.
@@ -107,7 +91,7 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
         ui.line(&format!("{name}: no changes"));
         return;
     }
-    ui.line(&format!("{name}: {}", sum(&one.diff)));
+    ui.line(&format!("{name}: {}", show::sum(&one.diff)));
     for change in &one.diff.changes {
         let (word, tone) = match change.kind {
             ChangeKind::Added => ("added", Tone::Good),
@@ -131,23 +115,6 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
             )),
         }
     }
-}
-
-fn sum(view: &escrow::model::DiffView) -> String {
-    let summary = Summary::of(view);
-    let parts = [
-        (summary.added, "added"),
-        (summary.modified, "modified"),
-        (summary.deleted, "deleted"),
-        (summary.type_changed, "changed type"),
-        (summary.mode_changed, "changed mode"),
-    ];
-    let parts: Vec<String> = parts
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
-    parts.join(", ")
 }
 
 /// What is worth knowing of a change beside its path.

@@ -1,20 +1,24 @@
 //! What can be typed. One verb, one file; the doc comments are the help.
 
 mod cleanup;
+mod commit;
 mod completions;
 mod diff;
 mod doctor;
+mod log;
 mod man;
 mod path;
 mod plan;
 mod read;
+mod recover;
 mod reference;
 mod resource;
 mod rollback;
 mod sandbox;
-mod show;
+pub(crate) mod show;
 mod status;
 mod strategy;
+mod undo;
 mod write;
 
 use std::path::PathBuf;
@@ -90,9 +94,13 @@ enum Command {
     Read(read::ReadArgs),
     Write(write::WriteArgs),
     Diff(diff::DiffArgs),
+    Commit(commit::CommitArgs),
     Rollback(rollback::RollbackArgs),
+    Undo(undo::UndoArgs),
+    Recover(recover::RecoverArgs),
     Cleanup(cleanup::CleanupArgs),
     Status(status::StatusArgs),
+    Log(log::LogArgs),
     Doctor(doctor::DoctorArgs),
     Strategy(strategy::StrategyArgs),
     Resource(resource::ResourceArgs),
@@ -104,23 +112,39 @@ enum Command {
 /// Does what was typed.
 pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
     let global = &cli.global;
-    // Opened by the verbs that need it: help and completions touch no state.
-    let context = || Context::open(global);
-    match cli.command {
-        Command::Plan(args) => args.run(&mut context()?, ui),
-        Command::Sandbox(args) => args.run(&context()?, ui),
-        Command::Path(args) => args.run(&context()?, ui),
-        Command::Read(args) => args.run(&context()?, ui),
-        Command::Write(args) => args.run(&context()?, ui),
-        Command::Diff(args) => args.run(&context()?, ui),
-        Command::Rollback(args) => args.run(&context()?, ui),
-        Command::Cleanup(args) => args.run(&context()?, ui),
-        Command::Status(args) => args.run(&context()?, ui),
-        Command::Doctor(args) => args.run(&context()?, ui),
-        Command::Strategy(args) => args.run(&context()?, ui),
-        Command::Resource(args) => args.run(&context()?, ui),
-        Command::Completions(args) => args.run(ui),
-        Command::Man(args) => args.run(ui),
-        Command::Reference(args) => args.run(ui),
+    // Help and completions touch no state.
+    let command = match cli.command {
+        Command::Completions(args) => return args.run(ui),
+        Command::Man(args) => return args.run(ui),
+        Command::Reference(args) => return args.run(ui),
+        command => command,
+    };
+    let mut context = Context::open(global)?;
+    let done = with_state(command, &mut context, ui);
+    for notice in context.manager.notices() {
+        ui.warn(&notice);
+    }
+    done
+}
+
+fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+    match command {
+        Command::Plan(args) => args.run(context, ui),
+        Command::Sandbox(args) => args.run(context, ui),
+        Command::Path(args) => args.run(context, ui),
+        Command::Read(args) => args.run(context, ui),
+        Command::Write(args) => args.run(context, ui),
+        Command::Diff(args) => args.run(context, ui),
+        Command::Commit(args) => args.run(context, ui),
+        Command::Rollback(args) => args.run(context, ui),
+        Command::Undo(args) => args.run(context, ui),
+        Command::Recover(args) => args.run(context, ui),
+        Command::Cleanup(args) => args.run(context, ui),
+        Command::Status(args) => args.run(context, ui),
+        Command::Log(args) => args.run(context, ui),
+        Command::Doctor(args) => args.run(context, ui),
+        Command::Strategy(args) => args.run(context, ui),
+        Command::Resource(args) => args.run(context, ui),
+        Command::Completions(_) | Command::Man(_) | Command::Reference(_) => Ok(()),
     }
 }

@@ -1,8 +1,9 @@
 //! Plans, sandboxes and resources as JSON and as lines, the same wherever they appear.
 
+use escrow::diff::Summary;
 use escrow::manager::{PlanView, SandboxView};
-use escrow::model::ResourcePath;
 use escrow::model::text::Location;
+use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath};
 use escrow::store::Resource;
 use serde_json::{Value, json};
 
@@ -25,6 +26,52 @@ pub(crate) fn location(at: &Location) -> Value {
         Ok(text) => json!(text),
         Err(_) => json!(at),
     }
+}
+
+/// A change as JSON.
+pub(crate) fn change(change: &Change) -> Value {
+    let mut document = path_fields(&change.path);
+    document["kind"] = json!(change.kind);
+    document["fields"] = json!(change.fields);
+    document["old"] = json!(change.old.as_ref().map(facts));
+    document["new"] = json!(change.new.as_ref().map(facts));
+    document
+}
+
+/// A conflict as JSON: both versions named.
+pub(crate) fn conflict(resource: &str, conflict: &Conflict) -> Value {
+    let mut document = path_fields(&conflict.path);
+    document["resource"] = json!(resource);
+    document["what"] = json!(conflict.what);
+    document["ours"] = json!(conflict.ours.as_ref().map(facts));
+    document["theirs"] = json!(conflict.theirs.as_ref().map(facts));
+    document
+}
+
+fn facts(facts: &Facts) -> Value {
+    let mut document = json!({"type": facts.kind, "size": facts.size, "mode": facts.mode});
+    if let Some(target) = &facts.target {
+        document["target"] = location(target);
+    }
+    document
+}
+
+/// How many changes of which kind, in words.
+pub(crate) fn sum(view: &DiffView) -> String {
+    let summary = Summary::of(view);
+    let parts = [
+        (summary.added, "added"),
+        (summary.modified, "modified"),
+        (summary.deleted, "deleted"),
+        (summary.type_changed, "changed type"),
+        (summary.mode_changed, "changed mode"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    parts.join(", ")
 }
 
 /// A sandbox as JSON.

@@ -6,7 +6,9 @@
 
 mod checker;
 mod model;
+mod powercut;
 mod running;
+mod stepper;
 mod zoos;
 
 use std::path::Path;

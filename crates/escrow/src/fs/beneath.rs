@@ -412,6 +412,11 @@ impl Dir {
     /// Another name for the entry at `path` beneath `root`.
     pub fn hard_link(&self, name: &[u8], root: &Self, path: &ResourcePath) -> Result<()> {
         let (dir, first) = root.parent(path)?;
+        self.link_to(name, &dir, first)
+    }
+
+    /// Another name for the entry `first` of `dir`.
+    pub fn link_to(&self, name: &[u8], dir: &Self, first: &[u8]) -> Result<()> {
         fs::linkat(&dir.fd, first, &self.fd, name, AtFlags::empty())
             .map_err(self.fail("create the hard link", name))
     }
@@ -430,6 +435,12 @@ impl Dir {
     /// Moves `name` to `to_name` in `to`, replacing what is there.
     pub fn rename(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
         fs::renameat(&self.fd, name, &to.fd, to_name).map_err(self.fail("move", name))
+    }
+
+    /// Moves `name` to `to_name` in `to`, where nothing may stand.
+    pub fn rename_new(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        fs::renameat_with(&self.fd, name, &to.fd, to_name, RenameFlags::NOREPLACE)
+            .map_err(self.fail("move", name))
     }
 
     /// Swaps two entries in one step.
@@ -461,6 +472,12 @@ impl Dir {
             return Ok(0);
         }
         Ok(fs::fstatvfs(&self.fd).map_err(fail)?.f_fsid)
+    }
+
+    /// How many bytes this user may still write to the file system of this directory.
+    pub fn free_space(&self) -> Result<u64> {
+        let room = fs::fstatvfs(&self.fd).map_err(self.fail("look at the file system of", b""))?;
+        Ok(room.f_bavail.saturating_mul(room.f_frsize))
     }
 
     /// Makes the names in this directory durable. Called once: a failed sync is final.

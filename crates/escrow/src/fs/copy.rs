@@ -82,6 +82,7 @@ struct Copy<'a> {
     from: &'a Dir,
     to: &'a Dir,
     reflinks: Reflinks,
+    carved: &'a [ResourcePath],
     observer: &'a dyn Observer,
     builder: Builder,
     links: Mutex<HashMap<(u64, u64), Arc<Links>>>,
@@ -101,17 +102,20 @@ fn take<T>(mutex: Mutex<T>) -> T {
     mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Copies everything in `from` into the empty directory `to`, the root's own metadata included.
+/// Copies everything in `from` into the empty directory `to`, the root's own metadata included, but
+/// not what is `carved` out.
 pub fn copy_tree(
     from: &Dir,
     to: &Dir,
     reflinks: Reflinks,
+    carved: &[ResourcePath],
     observer: &dyn Observer,
 ) -> Result<(Manifest, CopyReport)> {
     let copy = Copy {
         from,
         to,
         reflinks,
+        carved,
         observer,
         builder: Builder::new(Record::of(&from.meta()?)),
         links: Mutex::default(),
@@ -203,7 +207,9 @@ impl Copy<'_> {
             record: Record::of(&meta),
             name,
         };
-        if let Some(why) = why_left_out(from, &new.name, &meta) {
+        if self.carved.contains(&path.join(&new.name)) {
+            new.record.leave_out();
+        } else if let Some(why) = why_left_out(from, &new.name, &meta) {
             new.record.leave_out();
             self.lost(path, &new.name, why);
         }
@@ -246,7 +252,7 @@ impl Copy<'_> {
         let (original, copy, attributes, lost) = match meta.kind {
             EntryKind::File => self.file(from, to, name)?,
             kind => {
-                let (copied, target) = special(from, to, name, kind)?;
+                let (copied, target) = special((from, name), (to, name), kind)?;
                 new.target = target;
                 copied
             }
@@ -269,7 +275,8 @@ impl Copy<'_> {
     }
 
     fn file(&self, from: &Dir, to: &Dir, name: &[u8]) -> Result<Dressed> {
-        let (meta, copy, attributes, lost, transfer) = copy_file(from, to, name, &self.reflinks)?;
+        let copied = copy_file((from, name), (to, name), &self.reflinks, Care::Live)?;
+        let (meta, copy, attributes, lost, transfer) = copied;
         match transfer {
             Transfer::Shared => self.shared.fetch_add(1, Ordering::Relaxed),
             Transfer::Copied => self.copied.fetch_add(1, Ordering::Relaxed),
@@ -391,14 +398,31 @@ fn not_kept(attribute: &[u8]) -> String {
     format!("the attribute {} cannot be kept here", escape(attribute))
 }
 
-/// Copies one regular file with all its metadata; nothing may stand at `name` in `to`.
+/// Whether others may be writing to what is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// They may: what changed just now is read a second time, to be sure.
+    Live,
+    /// They do not, and if one does all the same, its times tell.
+    Quiet,
+}
+
+/// A name in a directory.
+pub type At<'a> = (&'a Dir, &'a [u8]);
+
+/// Copies one regular file with all its metadata; nothing may stand at `to`.
 ///
 /// Returns the original's metadata as copied, the copy's, the attributes the copy has, and those
 /// it could not keep. A file that changes meanwhile is copied again.
-pub fn copy_file(from: &Dir, to: &Dir, name: &[u8], reflinks: &Reflinks) -> Result<Copied> {
+pub fn copy_file(
+    (from, name): At<'_>,
+    (to, to_name): At<'_>,
+    reflinks: &Reflinks,
+    care: Care,
+) -> Result<Copied> {
     for _ in 0..TRIES {
         let (source, before) = from.file(name)?;
-        let target = to.create(name, 0o600)?;
+        let target = to.create(to_name, 0o600)?;
         let io = |error: std::io::Error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             from.error("copy", name, Cause::Os(errno))
@@ -408,26 +432,30 @@ pub fn copy_file(from: &Dir, to: &Dir, name: &[u8], reflinks: &Reflinks) -> Resu
             .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
         // A write that was under way when the file was opened had moved its ctime already, so for
         // one that changed just now the bytes themselves must agree.
-        let unsure = transfer == Transfer::Copied && is_recent(before.ctime);
+        let unsure = care == Care::Live && transfer == Transfer::Copied && is_recent(before.ctime);
         let steady = (!unsure || content::same(&source, &target).map_err(io)?)
             && from.meta_of(name, &source)?.same_state(&before);
         if !steady {
-            to.unlink(name)?;
+            to.unlink(to_name)?;
             continue;
         }
         let lost = Handle::of(&target)
             .dress(&before, &attributes)
-            .map_err(|errno| to.error("set the metadata of", name, Cause::Os(errno)))?;
+            .map_err(|errno| to.error("set the metadata of", to_name, Cause::Os(errno)))?;
         attributes.retain(|(attribute, _)| !lost.contains(attribute));
-        let copy = to.meta_of(name, &target)?;
+        let copy = to.meta_of(to_name, &target)?;
         return Ok((before, copy, attributes, lost, transfer));
     }
     Err(from.error("copy", name, Cause::Unsteady))
 }
 
 /// Copies a symbolic link, whose target it returns, or a named pipe.
-fn special(from: &Dir, to: &Dir, name: &[u8], kind: EntryKind) -> Result<(Dressed, Vec<u8>)> {
-    let gone = |dir: &Dir| dir.error("copy", name, Cause::Os(Errno::NOENT));
+fn special(
+    (from, name): At<'_>,
+    (to, to_name): At<'_>,
+    kind: EntryKind,
+) -> Result<(Dressed, Vec<u8>)> {
+    let gone = |dir: &Dir| dir.error("copy", to_name, Cause::Os(Errno::NOENT));
     let original = from.handle(name)?;
     let fail = |errno| from.error("read the attributes of", name, Cause::Os(errno));
     let meta = original.meta().map_err(fail)?;
@@ -439,37 +467,44 @@ fn special(from: &Dir, to: &Dir, name: &[u8], kind: EntryKind) -> Result<(Dresse
     match kind {
         EntryKind::Symlink => {
             target = original.read_link().map_err(fail)?;
-            to.make_link(name, &target)?;
+            to.make_link(to_name, &target)?;
         }
-        _ => to.make_fifo(name, 0o600)?,
+        _ => to.make_fifo(to_name, 0o600)?,
     }
     let lost = to
-        .handle(name)?
+        .handle(to_name)?
         .dress(&meta, &attributes)
-        .map_err(|errno| to.error("set the metadata of", name, Cause::Os(errno)))?;
+        .map_err(|errno| to.error("set the metadata of", to_name, Cause::Os(errno)))?;
     attributes.retain(|(attribute, _)| !lost.contains(attribute));
-    let copy = to.stat(name)?.ok_or_else(|| gone(to))?;
+    let copy = to.stat(to_name)?.ok_or_else(|| gone(to))?;
     Ok(((meta, copy, attributes, lost), target))
 }
 
-/// Copies one entry that is no directory. Nothing may stand at `name` in `to`.
+/// Copies one entry that is no directory; nothing may stand at `to`. Returns the attributes that
+/// could not be kept.
 pub fn copy_entry(
-    from: &Dir,
-    to: &Dir,
-    name: &[u8],
-    meta: &Meta,
+    from: At<'_>,
+    to: At<'_>,
+    kind: EntryKind,
     reflinks: &Reflinks,
-) -> Result<()> {
-    match meta.kind {
-        EntryKind::File => copy_file(from, to, name, reflinks).map(drop),
-        kind @ (EntryKind::Symlink | EntryKind::Fifo) => special(from, to, name, kind).map(drop),
-        kind => Err(from.error("copy", name, Cause::Kind(kind.word()))),
+    care: Care,
+) -> Result<Vec<Vec<u8>>> {
+    match kind {
+        EntryKind::File => {
+            let (_, _, _, lost, _) = copy_file(from, to, reflinks, care)?;
+            Ok(lost)
+        }
+        EntryKind::Symlink | EntryKind::Fifo => {
+            let ((_, _, _, lost), _) = special(from, to, kind)?;
+            Ok(lost)
+        }
+        kind => Err(from.0.error("copy", from.1, Cause::Kind(kind.word()))),
     }
 }
 
 /// Waits until the clock by which the file system stamps changes has moved past `newest`, so
 /// that any later change gets a later ctime. Says whether that can be relied on.
-fn settle(newest: Stamp) -> bool {
+pub fn settle(newest: Stamp) -> bool {
     // A file system that keeps whole seconds only cannot tell two changes of one second apart.
     if newest.nsec == 0 {
         return false;

@@ -100,6 +100,20 @@ impl<'a> Handle<'a> {
         Ok(lost)
     }
 
+    /// Gives an entry owner, mode and times, each only where it differs; its attributes stay.
+    pub fn redress(&self, model: &Meta) -> Result<()> {
+        self.set_owner(model.uid, model.gid)?;
+        let now = self.meta()?;
+        // A new owner may have taken bits away.
+        if now.mode != model.mode && model.kind != EntryKind::Symlink {
+            self.set_mode(model.mode)?;
+        }
+        if now.mtime != model.mtime {
+            self.set_times(now.atime, model.mtime)?;
+        }
+        Ok(())
+    }
+
     /// The same but for the times: the content is new.
     pub fn dress_timeless(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
         self.set_owner(model.uid, model.gid)?;

@@ -1,11 +1,12 @@
 //! What the kernel says of one entry, in one small value.
 
 use rustix::fs::{FileType, Statx};
+use serde::{Deserialize, Serialize};
 
 use crate::model::{EntryKind, Facts};
 
 /// A point in time of the file system, to the nanosecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Stamp {
     /// Seconds since 1970, negative before.
     pub sec: i64,

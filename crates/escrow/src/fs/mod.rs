@@ -13,6 +13,9 @@
 //! | `content` | bytes of one file: copied with their holes, compared |
 //! | `handle` | owner, mode, attributes and times of one entry, by its handle |
 //! | `xattr` | extended attributes of one entry: read, set, digested |
+//! | `seen` | one entry as it was seen once, recognised later |
+//! | `lease` | whether somebody still has a file open for writing |
+//! | `mounts` | where a directory really lies, whichever mount it is reached through |
 //! | `durable` | a file that is wholly old or wholly new, also after a power cut |
 //! | `private` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
@@ -24,11 +27,14 @@ pub mod copy;
 pub mod durable;
 mod error;
 pub mod handle;
+pub mod lease;
 pub mod manifest;
 pub mod meta;
+pub mod mounts;
 pub mod private;
 pub mod process;
 pub mod remove;
+pub mod seen;
 pub mod walk;
 pub mod xattr;
 
@@ -36,6 +42,7 @@ pub use beneath::{Dir, Resolver};
 pub use error::{Cause, FsError};
 pub use handle::Handle;
 pub use meta::{Meta, Stamp};
+pub use seen::{Moved, Seen};
 
 /// What the functions of this room return.
 pub type Result<T> = std::result::Result<T, FsError>;

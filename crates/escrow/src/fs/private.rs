@@ -215,12 +215,44 @@ pub fn release_ballast(home: &Dir) -> Result<bool> {
 /// What the name of an area beside its original begins with.
 const BESIDE: &str = ".escrow-";
 
-/// Whether a directory is, by its name, the area of a sandbox beside its original.
-pub(super) fn is_area_beside(name: &[u8]) -> bool {
+/// What the name of the area of a commit ends with.
+const UNDO: &str = ".undo";
+
+/// Whether a directory is, by its name, the area of a sandbox, or of its commit, beside or in its
+/// original.
+pub fn is_area_beside(name: &[u8]) -> bool {
     std::str::from_utf8(name)
         .ok()
         .and_then(|name| name.strip_prefix(BESIDE))
+        .map(|name| name.split_once('.').map_or(name, |(id, _)| id))
         .is_some_and(|id| id.parse::<SandboxId>().is_ok())
+}
+
+/// Where the commit of a sandbox stages new versions and keeps old ones: beside the sandbox's area
+/// if that is on the original's mount, since only there a version can be put in place by renaming
+/// it; else, where nothing else is, in the original itself.
+pub fn commit_area(area: &Path, original: &Dir, id: SandboxId) -> Result<PathBuf> {
+    if let Some(parent) = area.parent()
+        && Dir::open(parent)?.meta()?.mount == original.meta()?.mount
+    {
+        let mut name = area.file_name().unwrap_or_default().to_owned();
+        name.push(UNDO);
+        return Ok(parent.join(name));
+    }
+    Ok(original.path().join(format!("{BESIDE}{id}{UNDO}")))
+}
+
+/// Removes the areas of the commits of a sandbox from a directory, also those that were set aside.
+pub fn sweep_commits(dir: &Dir, id: SandboxId) -> Result<()> {
+    for prefix in ["", BESIDE] {
+        let begins = format!("{prefix}{id}{UNDO}");
+        for entry in dir.entries()? {
+            if entry.name.starts_with(begins.as_bytes()) {
+                super::remove::remove(dir, &entry.name)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Where the area of a sandbox of `original` is made.
@@ -303,6 +335,33 @@ impl Lock {
         let removed = dir.unlink(name);
         drop(self.file);
         removed
+    }
+}
+
+/// The lock of an original, held on the directory itself: whoever commits into it holds it alone,
+/// from whichever home, and it ends with the process.
+#[derive(Debug)]
+pub struct DirLock {
+    _dir: Dir,
+}
+
+impl DirLock {
+    /// Takes the lock, waiting for at most `limit`; `None` where others hold it for longer.
+    pub fn take(dir: Dir, shared: bool, limit: Duration) -> Result<Option<Self>> {
+        let operation = match shared {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        let start = Instant::now();
+        loop {
+            match fs::flock(&dir, operation) {
+                Ok(()) => return Ok(Some(Self { _dir: dir })),
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) if start.elapsed() >= limit => return Ok(None),
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(5)),
+                Err(errno) => return Err(dir.error("lock", b"", Cause::Os(errno))),
+            }
+        }
     }
 }
 

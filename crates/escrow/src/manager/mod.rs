@@ -12,8 +12,10 @@
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
 //! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
 //! | `work` | read, write, diff, roll back |
+//! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `survey` | what there is and what works here, without changing anything |
 
+mod commits;
 mod plans;
 mod resources;
 mod sandboxes;
@@ -21,9 +23,10 @@ mod survey;
 mod work;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use commits::{CommitRequest, Released};
 pub use plans::PlanView;
 pub use resources::NewResource;
 pub use sandboxes::{Cleaned, Made, SandboxView};
@@ -63,6 +66,7 @@ pub struct Manager {
     areas: Dir,
     locks: Dir,
     store: Store,
+    notices: Mutex<Vec<String>>,
 }
 
 impl Manager {
@@ -89,6 +93,7 @@ impl Manager {
             areas,
             locks,
             store,
+            notices: Mutex::default(),
         })
     }
 
@@ -103,6 +108,17 @@ impl Manager {
         Ok(Scratch::make(self.areas.again()?, "scratch-", &unique)?)
     }
 
+    /// What happened beside what was asked for, since this was last asked.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *notices)
+    }
+
+    fn notice(&self, text: String) {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.push(text);
+    }
+
     /// The strategies there are.
     pub fn registry(&self) -> &Registry {
         &self.options.registry
@@ -110,17 +126,19 @@ impl Manager {
 
     /// Takes the lock of a plan that is open: shared to look, alone to change.
     fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
-        let over = || Error::PlanOver {
+        let over = |state| Error::PlanOver {
             plan: plan.name.clone(),
+            state,
         };
         if plan.state != PlanState::Open {
-            return Err(over());
+            return Err(over(plan.state));
         }
         let lock = self.lock_any(plan, shared)?;
         // Looked at under the lock: it may have been cleaned up while we waited.
-        let plans = self.store.plans()?;
-        let now = plans.iter().find(|known| known.id == plan.id);
-        if now.is_some_and(|now| now.state == PlanState::Open) {
+        let now = self.store.plan(plan.id)?;
+        let state = now.map_or(PlanState::CleanedUp, |now| now.state);
+        if state == PlanState::Open {
+            self.check_unfinished(plan)?;
             return Ok(lock);
         }
         // The lock that we made in its absence goes again; only who is alone may remove one.
@@ -129,11 +147,14 @@ impl Manager {
         if let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, Duration::ZERO)? {
             lock.remove(&self.locks, name.as_bytes())?;
         }
-        Err(over())
+        Err(over(state))
     }
 
     /// The same for a plan in any state.
     fn lock_any(&self, plan: &Plan, shared: bool) -> Result<Lock> {
+        if !shared {
+            self.recover_dead()?;
+        }
         let name = plan.id.to_string();
         let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
         let Some(lock) = lock else {
@@ -182,6 +203,18 @@ impl Manager {
         target: &str,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        self.record_with(action, plan, target, None, work)
+    }
+
+    /// The same, with what the user said about it (rule P9).
+    fn record_with<T>(
+        &self,
+        action: &str,
+        plan: Option<PlanId>,
+        target: &str,
+        message: Option<&str>,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let id = OperationId::new(&*self.options.origin);
         let operation = Operation {
             id,
@@ -191,6 +224,7 @@ impl Manager {
             target: target.to_owned(),
             owner: Owner::me()?,
             started_at: self.options.origin.now(),
+            message: message.map(str::to_owned),
         };
         match self.store.begin(&operation) {
             Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {

@@ -42,7 +42,7 @@ impl Manager {
     pub fn view(&self, plan: Plan) -> Result<PlanView> {
         let sandboxes = match plan.state {
             PlanState::Open => self.live_sandboxes(&plan)?,
-            PlanState::CleanedUp => self.all_sandboxes(&plan)?,
+            _ => self.all_sandboxes(&plan)?,
         };
         Ok(PlanView { plan, sandboxes })
     }
@@ -52,7 +52,23 @@ impl Manager {
     pub fn resolve_plan(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
         match typed {
             Some(typed) => self.plan_named(typed),
-            None => self.plan_of(directory),
+            None => self.plan_of(directory, PlanState::Open),
+        }
+    }
+
+    /// The same for a plan whose commit is to be undone: a committed one comes first.
+    pub fn resolve_committed(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
+        match typed {
+            Some(typed) => {
+                let plans = self.store.plans()?;
+                let exact = |plan: &&Plan| plan.name == typed || plan.id.to_string() == typed;
+                let committed = |plan: &&Plan| plan.state == PlanState::Committed;
+                match plans.iter().filter(exact).find(committed) {
+                    Some(plan) => Ok(plan.clone()),
+                    None => self.plan_named(typed),
+                }
+            }
+            None => self.plan_of(directory, PlanState::Committed),
         }
     }
 
@@ -99,15 +115,17 @@ impl Manager {
         }
     }
 
-    /// The open plan of `directory`: one that was made right here, or that has a sandbox of a
-    /// resource that `directory` lies in. The nearest wins, then the newest.
-    fn plan_of(&self, directory: &Path) -> Result<Plan> {
+    /// The plan of `directory` in this state: one that was made right here, or that has a sandbox
+    /// of a resource that `directory` lies in. The nearest wins, then the newest.
+    fn plan_of(&self, directory: &Path, state: PlanState) -> Result<Plan> {
         let directory = private::canonical(directory)?;
         let mut best: Option<(usize, Plan)> = None;
-        for plan in self.open_plans()? {
+        let mut plans = self.store.plans()?;
+        plans.retain(|plan| plan.state == state);
+        for plan in plans {
             let mut places = vec![plan.directory.clone()];
             places.retain(|place| place.as_path() == directory);
-            let views = self.live_sandboxes(&plan)?;
+            let views = self.view(plan.clone())?.sandboxes;
             // Who works in a sandbox stands in its area.
             let both = |view: SandboxView| [view.resource.at, view.sandbox.area];
             places.extend(views.into_iter().flat_map(both));

@@ -93,6 +93,9 @@ impl Manager {
     ) -> Result<Made> {
         self.check_strategy(resource, strategy)?;
         let _lock = self.lock(plan, false)?;
+        // Nobody commits into the original while it is looked at.
+        let _original = self.lock_originals(&[resource], true)?;
+        self.check_neighbours(plan, &[resource])?;
         let there = self.live_sandboxes(plan)?;
         let found = there
             .into_iter()
@@ -204,6 +207,7 @@ impl Manager {
             resource_id: sandbox.reference.resource_id,
             original,
             area,
+            carved: &[],
             observer,
         })?;
         sandbox.state = sandbox.state.go(SandboxState::Created)?;
@@ -228,6 +232,7 @@ impl Manager {
     /// it as removed.
     pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
         let lock = self.lock_any(plan, false)?;
+        self.check_unfinished(plan)?;
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());
@@ -247,6 +252,7 @@ impl Manager {
             for view in self.all_sandboxes(plan)? {
                 self.store.forget_resource(view.resource.id, true)?;
             }
+            self.forget_commits(plan)?;
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
             Ok(cleaned)
         })?;

@@ -69,6 +69,7 @@ impl Manager {
         if plan.state != PlanState::Open {
             return Err(Error::PlanOver {
                 plan: plan.name.clone(),
+                state: plan.state,
             });
         }
         let resources: Vec<Resource> = self
@@ -179,13 +180,16 @@ impl Manager {
             Some(resource) => vec![self.sandbox_of(plan, resource)?],
             None => self.live_sandboxes(plan)?,
         };
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let originals = self.lock_originals(&resources, true)?;
         let mut diffs = Vec::new();
-        for view in views {
+        for view in views.clone() {
             check_readable(plan, &view)?;
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let diff = strategy.diff(&view.sandbox.reference)?;
             diffs.push(ResourceDiff { view, diff });
         }
+        drop(originals);
         Ok(PlanDiff {
             resources: diffs,
             _lock: lock,
@@ -207,7 +211,10 @@ impl Manager {
         let _lock = self.lock(plan, false)?;
         self.record("rollback", Some(plan.id), &plan.name, || {
             let (mut done, mut failed) = (Vec::new(), Vec::new());
-            for view in self.live_sandboxes(plan)? {
+            let views = self.parents_first(self.live_sandboxes(plan)?)?;
+            let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+            let _originals = self.lock_originals(&resources, true)?;
+            for view in views.clone() {
                 let resource = view.resource.name.clone();
                 match self.discard(plan, &view, observer) {
                     Ok(message) => done.push(Discarded { resource, message }),
@@ -226,10 +233,10 @@ impl Manager {
         check_readable(plan, view)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
         let next = view.sandbox.state.go(SandboxState::RolledBack)?;
-        let done = strategy.rollback(&view.sandbox.reference, observer);
+        let done = strategy.rollback(&view.sandbox.reference, None, observer);
         // One that failed keeps its state: what it did not discard is still there, and it can be
         // tried again.
-        let message = done?;
+        let message = done?.message;
         if next != view.sandbox.state {
             self.store.set_sandbox_state(view.sandbox.id, next)?;
         }

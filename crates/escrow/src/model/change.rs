@@ -1,12 +1,12 @@
 //! What a diff is made of: one [`Change`] for each path that differs, nothing else.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::path::ResourcePath;
 use super::text::Location;
 
 /// What stands at a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
     /// A regular file.

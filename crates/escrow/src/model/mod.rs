@@ -1,16 +1,20 @@
 //! Pure words and rules: nothing here touches a file, a clock or a database.
 
 pub mod change;
+pub mod conflict;
 pub mod id;
 pub mod path;
+pub mod phase;
 pub mod plan;
 pub mod resource;
 pub mod sandbox;
 pub mod text;
 
 pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field};
-pub use id::{OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin};
+pub use conflict::Conflict;
+pub use id::{CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin};
 pub use path::{InvalidPath, ResourcePath};
+pub use phase::Phase;
 pub use plan::PlanState;
 pub use resource::ResourceType;
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};

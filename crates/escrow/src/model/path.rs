@@ -99,6 +99,14 @@ impl ResourcePath {
             .filter(|part| !part.is_empty())
     }
 
+    /// Whether this is `other`, or lies somewhere below it.
+    pub fn lies_in(&self, other: &Self) -> bool {
+        match self.0.strip_prefix(&*other.0) {
+            Some(rest) => other.is_root() || rest.is_empty() || rest[0] == b'/',
+            None => false,
+        }
+    }
+
     /// The directory this lies in and its own name; `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
         if self.is_root() {

@@ -10,6 +10,10 @@ pub enum PlanState {
     Open,
     /// Everything it had on disk was removed; only the record is left.
     CleanedUp,
+    /// Its changes are in the originals; they can still be taken back.
+    Committed,
+    /// Its commit was taken back.
+    RolledBack,
 }
 
 impl PlanState {
@@ -18,6 +22,8 @@ impl PlanState {
         match self {
             Self::Open => "open",
             Self::CleanedUp => "cleaned_up",
+            Self::Committed => "committed",
+            Self::RolledBack => "rolled_back",
         }
     }
 }
@@ -32,10 +38,15 @@ impl FromStr for PlanState {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        [Self::Open, Self::CleanedUp]
-            .into_iter()
-            .find(|state| state.as_str() == word)
-            .ok_or_else(|| format!("no plan is ever '{word}'"))
+        [
+            Self::Open,
+            Self::CleanedUp,
+            Self::Committed,
+            Self::RolledBack,
+        ]
+        .into_iter()
+        .find(|state| state.as_str() == word)
+        .ok_or_else(|| format!("no plan is ever '{word}'"))
     }
 }
 

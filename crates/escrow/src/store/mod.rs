@@ -11,8 +11,9 @@
 //! schema moves forward by the files in `schema/`, one transaction each; a store of a newer
 //! version is refused.
 
+mod journal;
 mod rows;
 mod sqlite;
 
-pub use rows::{Operation, Outcome, Plan, Resource, Sandbox};
+pub use rows::{Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox};
 pub use sqlite::{Store, StoreError};

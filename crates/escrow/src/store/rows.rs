@@ -5,7 +5,8 @@ use jiff::Timestamp;
 use crate::fs::process::Owner;
 use crate::model::text::Location;
 use crate::model::{
-    OperationId, PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState,
+    CommitId, OperationId, Phase, PlanId, PlanState, ResourceId, SandboxId, SandboxRef,
+    SandboxState,
 };
 
 /// A real thing that may be sandboxed.
@@ -109,4 +110,47 @@ pub struct Operation {
     pub owner: Owner,
     /// Since when.
     pub started_at: Timestamp,
+    /// What the user said about it.
+    pub message: Option<String>,
+}
+
+/// One commit of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Journal {
+    /// Its id.
+    pub id: CommitId,
+    /// The plan.
+    pub plan_id: PlanId,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Why it was made, in the user's words.
+    pub message: Option<String>,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// Its members, in the order in which they are carried out.
+    pub members: Vec<JournalMember>,
+}
+
+/// One sandbox of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalMember {
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// Where it is staged, and where old versions are kept.
+    pub area: Location,
+    /// What its strategy needs; `None` until it is prepared.
+    pub intent: Option<String>,
+}
+
+/// An operation and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Logged {
+    /// What was done.
+    pub operation: Operation,
+    /// How it ended: `running`, `done`, `failed` or `interrupted`.
+    pub outcome: String,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::rows::{Operation, Outcome, Plan, Resource, Sandbox};
+use super::rows::{Logged, Operation, Outcome, Plan, Resource, Sandbox};
 use crate::fs::process::Owner;
 use crate::model::text::Location;
 use crate::model::{
@@ -15,7 +15,10 @@ use crate::model::{
 };
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
-const MIGRATIONS: &[&str] = &[include_str!("schema/0001.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema/0001.sql"),
+    include_str!("schema/0002.sql"),
+];
 
 /// The newest version.
 const KNOWN: i64 = MIGRATIONS.len() as i64;
@@ -56,6 +59,14 @@ pub enum StoreError {
     /// A name, or a sandbox of this plan and resource, exists already.
     #[error("it exists already")]
     Exists,
+    /// What is stored is not what was written.
+    #[error("the state in '{path}' is damaged: {what}")]
+    Damaged {
+        /// The database.
+        path: Location,
+        /// What is wrong.
+        what: String,
+    },
     /// SQLite failed.
     #[error("the state in '{path}' cannot be read or written")]
     Sqlite {
@@ -66,7 +77,7 @@ pub enum StoreError {
     },
 }
 
-type Result<T> = std::result::Result<T, StoreError>;
+pub(super) type Result<T> = std::result::Result<T, StoreError>;
 
 impl StoreError {
     /// Whether it may be that the disk is full.
@@ -150,7 +161,14 @@ impl Store {
         })
     }
 
-    fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn run<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
         work(&self.connection).map_err(|source| failed(&self.path, source))
     }
 
@@ -394,8 +412,8 @@ impl Store {
         self.run(|connection| {
             connection.execute(
                 "INSERT INTO operation (id, principal, action, plan_id, target, outcome, owner_pid,
-                                        owner_start, owner_boot, started_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+                                        owner_start, owner_boot, started_at, message)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
                 params![
                     operation.id.to_string(),
                     operation.principal,
@@ -407,6 +425,7 @@ impl Store {
                     operation.owner.start.cast_signed(),
                     operation.owner.boot,
                     operation.started_at.to_string(),
+                    operation.message,
                 ],
             )?;
             Ok(())
@@ -432,32 +451,54 @@ impl Store {
 
     /// The operations that have not ended, oldest first. Their owners may be dead.
     pub fn running(&self) -> Result<Vec<Operation>> {
+        let running = self.operations(None, true)?;
+        Ok(running.into_iter().map(|one| one.operation).collect())
+    }
+
+    /// Everything that was done, or of one plan, oldest first.
+    pub fn log(&self, plan: Option<PlanId>) -> Result<Vec<Logged>> {
+        self.operations(plan, false)
+    }
+
+    fn operations(&self, plan: Option<PlanId>, running: bool) -> Result<Vec<Logged>> {
         self.run(|connection| {
             let mut query = connection.prepare(
                 "SELECT id, principal, action, plan_id, target, owner_pid, owner_start, owner_boot,
-                        started_at
-                 FROM operation WHERE outcome = 'running' ORDER BY seq",
+                        started_at, message, outcome, error, finished_at
+                 FROM operation
+                 WHERE (?1 IS NULL OR plan_id = ?1) AND (NOT ?2 OR outcome = 'running')
+                 ORDER BY seq",
             )?;
+            let plan = plan.map(|id| id.to_string());
             query
-                .query_map([], |row| {
-                    let plan: Option<String> = row.get(3)?;
-                    Ok(Operation {
-                        id: parsed(row, 0)?,
-                        principal: row.get(1)?,
-                        action: row.get(2)?,
-                        plan_id: plan.map(|_| parsed(row, 3)).transpose()?,
-                        target: row.get(4)?,
-                        owner: Owner {
-                            pid: row.get(5)?,
-                            start: row.get::<_, i64>(6)?.cast_unsigned(),
-                            boot: row.get(7)?,
-                        },
-                        started_at: parsed::<Timestamp>(row, 8)?,
-                    })
-                })?
+                .query_map(params![plan, running], logged_row)?
                 .collect()
         })
     }
+}
+
+fn logged_row(row: &Row<'_>) -> rusqlite::Result<Logged> {
+    let plan: Option<String> = row.get(3)?;
+    let finished: Option<String> = row.get(12)?;
+    Ok(Logged {
+        operation: Operation {
+            id: parsed(row, 0)?,
+            principal: row.get(1)?,
+            action: row.get(2)?,
+            plan_id: plan.map(|_| parsed(row, 3)).transpose()?,
+            target: row.get(4)?,
+            owner: Owner {
+                pid: row.get(5)?,
+                start: row.get::<_, i64>(6)?.cast_unsigned(),
+                boot: row.get(7)?,
+            },
+            started_at: parsed::<Timestamp>(row, 8)?,
+            message: row.get(9)?,
+        },
+        outcome: row.get(10)?,
+        error: row.get(11)?,
+        finished_at: finished.map(|_| parsed::<Timestamp>(row, 12)).transpose()?,
+    })
 }
 
 fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
@@ -492,18 +533,18 @@ fn sandbox_row(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
     })
 }
 
-fn location(row: &Row<'_>, column: usize) -> rusqlite::Result<Location> {
+pub(super) fn location(row: &Row<'_>, column: usize) -> rusqlite::Result<Location> {
     Ok(Location::from_bytes(row.get_ref(column)?.as_blob()?))
 }
 
-fn conversion(
+pub(super) fn conversion(
     column: usize,
     error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
 }
 
-fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
 where
     T: std::str::FromStr,
     T::Err: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -40,6 +40,28 @@ pub enum StrategyError {
         /// What the kernel found on the way.
         source: FsError,
     },
+    /// The path belongs to another resource, with a sandbox of its own.
+    #[error("'{path}' belongs to another resource")]
+    Carved {
+        /// Where.
+        path: ResourcePath,
+    },
+    /// A change that is never committed.
+    #[error("'{path}' cannot be committed: {why}")]
+    Forbidden {
+        /// Where.
+        path: ResourcePath,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The original, or the sandbox, changed while the commit was under way.
+    #[error("'{path}' changed while it was being committed: {what}")]
+    Moved {
+        /// Where.
+        path: ResourcePath,
+        /// What was found.
+        what: &'static str,
+    },
     /// Another directory stands where the original was.
     #[error("'{original}' is not the directory this sandbox was made from")]
     Replaced {

@@ -9,8 +9,13 @@
 //! differ; nothing matches on a concrete strategy (rule P1). What "a strategy" means in practice
 //! is defined by [`conformance`], which runs against every one of them.
 //!
-//! The verbs that release a sandbox (`prepare`, `commit`, undo) and those that go back in it
-//! (`checkpoint`, `restore_checkpoint`) join this trait together with their implementations.
+//! A sandbox is released in steps, so that many can be released as one: `preview` looks, `prepare`
+//! does everything that can fail and leaves an [`Intent`], `commit` carries the intent out and can
+//! be repeated, `rollback` with the intent takes it back, also half way. The order of the steps
+//! over several sandboxes is the business of [`crate::commit`].
+//!
+//! The verbs that go back in a sandbox (`checkpoint`, `restore_checkpoint`) join this trait
+//! together with their implementations.
 
 pub mod conformance;
 mod copy_on_write;
@@ -20,6 +25,7 @@ mod none;
 pub mod overlay;
 pub mod registry;
 mod tree;
+mod tree_commit;
 mod tree_copy;
 mod tree_diff;
 mod tree_restore;
@@ -27,13 +33,15 @@ mod tree_restore;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
 pub use registry::Registry;
 
 use crate::event::Observer;
-use crate::model::{ChangeKind, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
+use crate::fs::{Meta, Moved};
+use crate::model::text::Location;
+use crate::model::{ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
 
 /// What the original is while the sandbox lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -113,6 +121,8 @@ pub struct CreateRequest<'a> {
     pub original: &'a Path,
     /// An existing, private directory for this sandbox alone.
     pub area: &'a Path,
+    /// Paths that belong to other resources and are not part of the sandbox.
+    pub carved: &'a [ResourcePath],
     /// Who watches.
     pub observer: &'a dyn Observer,
 }
@@ -133,6 +143,84 @@ pub struct Created {
 pub enum Access {
     /// By working in this directory.
     Directory(PathBuf),
+}
+
+/// How closely the original is compared before a commit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PreviewRequest<'a> {
+    /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
+    pub strict: bool,
+    /// What we ourselves moved in the original and put back since the sandbox was made.
+    pub moved: &'a [Moved],
+}
+
+/// Something that will not come across as it is in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// Where.
+    pub path: ResourcePath,
+    /// What is left out or taken away, and why.
+    pub what: String,
+}
+
+/// What a commit would do to one original: what `--dry-run` shows, and what
+/// [`prepare`](Strategy::prepare) is given, so that nothing is looked at twice.
+#[derive(Debug, Default)]
+pub struct Preview {
+    /// Everything that would change.
+    pub diff: DiffView,
+    /// Where the original contradicts that.
+    pub conflicts: Vec<Conflict>,
+    /// What will not come across as it is.
+    pub notes: Vec<Note>,
+    /// What stood in the original at each path of the diff, in the same order.
+    pub seen: Vec<Option<Meta>>,
+    /// Paths that were touched, but are no change.
+    pub kept: Vec<ResourcePath>,
+    /// Bytes in the files that the sandbox adds or changes.
+    pub bytes: u64,
+}
+
+/// Which version counts where both sides changed a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnConflict {
+    /// Neither: nothing is committed.
+    Abort,
+    /// The sandbox's; the original's is kept for undo.
+    Ours,
+    /// The original's; the sandbox's is left out.
+    Theirs,
+}
+
+/// What a commit is prepared from and where.
+pub struct PrepareRequest<'a> {
+    /// What was found, and shown.
+    pub preview: &'a Preview,
+    /// What to do about its conflicts; never [`Abort`](OnConflict::Abort) where there are any.
+    pub on_conflict: OnConflict,
+    /// An existing, private, empty directory for this commit alone, on the file system of the
+    /// original. It lives for as long as the commit can be undone.
+    pub area: &'a Path,
+    /// Who watches.
+    pub observer: &'a dyn Observer,
+}
+
+/// Everything a strategy needs to carry a commit out, or to take it back. Stored by the caller;
+/// means nothing to anyone but the strategy that made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Intent(pub serde_json::Value);
+
+/// What a rollback did.
+#[derive(Debug, Default)]
+pub struct RolledBack {
+    /// In a few words.
+    pub message: String,
+    /// What was moved away and back: others must not take it for somebody's change.
+    pub moved: Vec<Moved>,
+    /// Versions that somebody else wrote into the original meanwhile, and where they are now.
+    pub kept: Vec<(ResourcePath, Location)>,
 }
 
 /// One way to sandbox a resource.
@@ -188,13 +276,62 @@ pub trait Strategy: Send + Sync {
     /// time stamp or the same bytes written again are no difference (rules F6, F8).
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView>;
 
-    /// Discards every change in the sandbox, which can then be worked in again.
+    /// What a commit would do, and what contradicts it.
     ///
-    /// *Guarantees:* the original is untouched; afterwards the diff is empty. *After a crash:* some
-    /// changes may be gone, others not; calling again finishes. *Idempotent:* yes. *Errors:*
-    /// [`Unsupported`](StrategyError::Unsupported) where nothing isolates: what was written is
-    /// written. Returns what was done, in a few words.
-    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<String>;
+    /// *Guarantees:* changes nothing. By default the diff, without conflicts: for strategies that
+    /// find them in [`prepare`](Self::prepare) or cannot have any.
+    fn preview(&self, sandbox: &SandboxRef, _request: &PreviewRequest<'_>) -> Result<Preview> {
+        Ok(Preview {
+            diff: self.diff(sandbox)?,
+            ..Preview::default()
+        })
+    }
+
+    /// Does everything of a commit that can fail, short of touching the original.
+    ///
+    /// *Guarantees:* the original is untouched and the sandbox holds what it held; what the intent
+    /// refers to is durable when this returns. *After a crash:* remains lie in the request's area
+    /// only, which the caller removes. *Errors:* nothing is promised. By default nothing is
+    /// prepared, which [`Capabilities::prepares`] must say.
+    fn prepare(&self, _sandbox: &SandboxRef, _request: &PrepareRequest<'_>) -> Result<Intent> {
+        Ok(Intent(serde_json::Value::Null))
+    }
+
+    /// Carries a prepared commit out.
+    ///
+    /// *Guarantees:* when this returns the original holds the new state, durably. *After a crash:*
+    /// some of it may be done; calling again finishes. *Idempotent:* yes, from the intent alone.
+    /// *Errors:* some of it may be done; [`rollback`](Self::rollback) with the intent takes it
+    /// back where [`Capabilities::undoes`] says so.
+    fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()>;
+
+    /// Looks at the original once the commit is over and the sandbox gone, and returns the intent
+    /// by which it can be undone later. By default the same one.
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Intent> {
+        Ok(intent)
+    }
+
+    /// Where the original moved on since the commit, so that an undo would lose something.
+    ///
+    /// *Guarantees:* changes nothing. By default nowhere.
+    fn check_undo(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<Vec<Conflict>> {
+        Ok(Vec::new())
+    }
+
+    /// Without an intent: discards every change in the sandbox, which can then be worked in again.
+    /// With one: takes the commit back, however much of it was carried out.
+    ///
+    /// *Guarantees:* without an intent the original is untouched, and afterwards the diff is empty;
+    /// with it the original is as before, as far as nobody else changed it, and what somebody else
+    /// wrote is kept and named. *After a crash:* some of it may be done; calling again finishes.
+    /// *Idempotent:* yes. *Errors:* [`Unsupported`](StrategyError::Unsupported) where nothing
+    /// isolates or nothing undoes: it never claims what it did not do.
+    fn rollback(
+        &self,
+        sandbox: &SandboxRef,
+        intent: Option<&Intent>,
+        observer: &dyn Observer,
+    ) -> Result<RolledBack>;
 
     /// How native tools reach the sandbox.
     ///

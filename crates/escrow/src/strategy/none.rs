@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
-use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
+use super::{
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, Probe, RolledBack,
+    Strategy,
+};
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
@@ -21,6 +24,8 @@ pub(super) struct NoIsolation;
 struct Metadata {
     original: Original,
     area: Location,
+    #[serde(default)]
+    carved: Vec<ResourcePath>,
 }
 
 fn open(sandbox: &SandboxRef) -> Result<Dir> {
@@ -56,6 +61,7 @@ impl Strategy for NoIsolation {
         let metadata = Metadata {
             original,
             area: Location::from(request.area),
+            carved: request.carved.to_vec(),
         };
         Ok(Created {
             sandbox: SandboxRef {
@@ -70,7 +76,9 @@ impl Strategy for NoIsolation {
     }
 
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        tree::read(&open(sandbox)?, path)
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        tree::check_carved(path, &metadata.carved)?;
+        tree::read(&metadata.original.open()?, path)
     }
 
     fn write(
@@ -80,6 +88,7 @@ impl Strategy for NoIsolation {
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
         let metadata: Metadata = tree::metadata(sandbox)?;
+        tree::check_carved(path, &metadata.carved)?;
         let root = metadata.original.open()?;
         let stage = Dir::open(metadata.area.as_path())?.subdir(STAGE)?;
         // Only within one file system can a staged file be moved to its place.
@@ -92,10 +101,28 @@ impl Strategy for NoIsolation {
         open(sandbox).map(|_| DiffView::default())
     }
 
-    fn rollback(&self, _sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<String> {
+    fn commit(
+        &self,
+        _sandbox: &SandboxRef,
+        _intent: &Intent,
+        _observer: &dyn Observer,
+    ) -> Result<()> {
+        // What was written is in the original already.
+        Ok(())
+    }
+
+    fn rollback(
+        &self,
+        _sandbox: &SandboxRef,
+        intent: Option<&Intent>,
+        _observer: &dyn Observer,
+    ) -> Result<RolledBack> {
         Err(StrategyError::Unsupported {
             strategy: NAME,
-            what: "discard changes",
+            what: match intent {
+                Some(_) => "undo a commit",
+                None => "discard changes",
+            },
             why: "nothing was isolated, so what was written is already in the original".to_owned(),
         })
     }

@@ -13,7 +13,7 @@ use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, FsError, Handle, Meta, content};
 use crate::model::text::Location;
-use crate::model::{ChangeKind, ResourcePath, SandboxRef};
+use crate::model::{Change, ChangeKind, ResourcePath, SandboxRef};
 
 /// Where staged files wait inside an area.
 pub(super) const STAGE: &[u8] = b"stage";
@@ -75,6 +75,27 @@ impl Original {
             });
         }
         Ok(dir)
+    }
+}
+
+/// Leaves out what belongs to other resources: their paths, everything below, and the removal of
+/// directories that they lie in.
+pub(super) fn without_carved(changes: &mut Vec<Change>, carved: &[ResourcePath]) {
+    if carved.is_empty() {
+        return;
+    }
+    changes.retain(|change| {
+        let apart = carved.iter().all(|one| !change.path.lies_in(one));
+        let holds = |one: &ResourcePath| one.lies_in(&change.path);
+        apart && !(change.new.is_none() && carved.iter().any(holds))
+    });
+}
+
+/// Refuses a path that belongs to another resource.
+pub(super) fn check_carved(path: &ResourcePath, carved: &[ResourcePath]) -> Result<()> {
+    match carved.iter().any(|one| path.lies_in(one)) {
+        true => Err(StrategyError::Carved { path: path.clone() }),
+        false => Ok(()),
     }
 }
 

@@ -18,9 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
-use super::tree_diff::Copied;
-use super::tree_restore;
-use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
+use super::tree_diff::{Copied, CopyBase};
+use super::{
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest,
+    Preview, PreviewRequest, Probe, RolledBack, Strategy,
+};
+use super::{tree_commit, tree_restore};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
@@ -28,7 +31,7 @@ use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
 use crate::fs::{Cause, Dir, remove};
 use crate::model::text::Location;
-use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
+use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
 const COPY: &[u8] = b"copy";
 const NEW: &[u8] = b"copy.new";
@@ -64,6 +67,8 @@ struct Metadata {
     area: Location,
     shared: u64,
     copied: u64,
+    #[serde(default)]
+    carved: Vec<ResourcePath>,
 }
 
 /// An open sandbox. The original is opened only where it is needed: the copy may be all that is
@@ -72,6 +77,7 @@ struct Sandbox {
     original: Original,
     area: Dir,
     tree: Dir,
+    carved: Vec<ResourcePath>,
 }
 
 impl<K: CopyKind> TreeCopy<K> {
@@ -82,6 +88,7 @@ impl<K: CopyKind> TreeCopy<K> {
             original: metadata.original,
             tree: area.subdir(COPY)?.subdir(TREE)?,
             area,
+            carved: metadata.carved,
         })
     }
 }
@@ -91,13 +98,15 @@ fn copy_anew(
     original: &Dir,
     area: &Dir,
     reflinks: Reflinks,
+    carved: &[ResourcePath],
     observer: &dyn Observer,
 ) -> Result<CopyReport> {
     remove::remove(area, NEW)?;
     area.make_dir(NEW, 0o700)?;
     let new = area.subdir(NEW)?;
     new.make_dir(TREE, 0o700)?;
-    let (manifest, report) = copy_tree(original, &new.subdir(TREE)?, reflinks, observer)?;
+    let tree = new.subdir(TREE)?;
+    let (manifest, report) = copy_tree(original, &tree, reflinks, carved, observer)?;
     let draft = Draft {
         stage: &new,
         to: &new,
@@ -150,8 +159,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         Capabilities {
             isolates: true,
             base: Base::Frozen,
-            prepares: false,
-            undoes: false,
+            prepares: true,
+            undoes: true,
             checkpoints: Checkpoints::None,
             gives_path: true,
             strength: K::STRENGTH,
@@ -179,7 +188,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             remove::remove(&area, remains)?;
         }
         area.make_dir(STAGE, 0o700)?;
-        let report = copy_anew(&original_dir, &area, K::reflinks(), request.observer)?;
+        let (reflinks, carved) = (K::reflinks(), request.carved);
+        let report = copy_anew(&original_dir, &area, reflinks, carved, request.observer)?;
         area.rename(NEW, &area, COPY)?;
         area.sync()?;
         let metadata = Metadata {
@@ -187,6 +197,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             area: Location::from(request.area),
             shared: report.shared,
             copied: report.copied,
+            carved: request.carved.to_vec(),
         };
         Ok(Created {
             sandbox: SandboxRef {
@@ -201,7 +212,9 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     }
 
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        tree::read(&self.open(sandbox)?.tree, path)
+        let open = self.open(sandbox)?;
+        tree::check_carved(path, &open.carved)?;
+        tree::read(&open.tree, path)
     }
 
     fn write(
@@ -210,7 +223,9 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
-        let Sandbox { tree, area, .. } = self.open(sandbox)?;
+        let open = self.open(sandbox)?;
+        tree::check_carved(path, &open.carved)?;
+        let Sandbox { tree, area, .. } = open;
         tree::write(&tree, Some(&area.subdir(STAGE)?), path, content)
     }
 
@@ -222,22 +237,110 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             tree: &open.tree,
             manifest: &manifest,
         };
-        tree::steady(|| copied.diff())
+        let mut found = tree::steady(|| copied.look())?.changes;
+        tree::without_carved(&mut found, &open.carved);
+        Ok(DiffView::new(found))
     }
 
-    fn rollback(&self, sandbox: &SandboxRef, observer: &dyn Observer) -> Result<String> {
+    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
+        let open = self.open(sandbox)?;
+        let manifest = read_manifest(&open.area)?;
+        let original = open.original.open()?;
+        let copied = Copied {
+            original: &original,
+            tree: &open.tree,
+            manifest: &manifest,
+        };
+        let mut found = tree::steady(|| copied.look())?;
+        tree::without_carved(&mut found.changes, &open.carved);
+        let diff = DiffView::new(found.changes);
+        let changed = |path: &ResourcePath| {
+            let by_path = |change: &crate::model::Change| change.path.cmp(path);
+            diff.changes.binary_search_by(by_path).is_ok()
+        };
+        let file = |index| !manifest.record(index).is_dir();
+        let touched = found.touched.into_iter();
+        let kept = touched
+            .filter(|(path, index)| file(*index) && !changed(path))
+            .map(|(path, _)| path)
+            .collect();
+        let base = CopyBase {
+            copied: &copied,
+            moved: request.moved,
+        };
+        let mut preview =
+            tree_commit::look(&original, &open.tree, diff, kept, &base, &open.carved)?;
+        if request.strict {
+            preview
+                .conflicts
+                .extend(base.everything_moved(&open.carved)?);
+            tree_commit::sort(&mut preview.conflicts);
+        }
+        Ok(preview)
+    }
+
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+        let open = self.open(sandbox)?;
+        let manifest = read_manifest(&open.area)?;
+        let copied = Copied {
+            original: &open.original.open()?,
+            tree: &open.tree,
+            manifest: &manifest,
+        };
+        let source = tree_commit::Source {
+            root: &open.tree,
+            visible: |attributes| attributes,
+            base: &CopyBase {
+                copied: &copied,
+                moved: &[],
+            },
+        };
+        tree_commit::prepare(&open.original, &source, request)
+    }
+
+    fn commit(
+        &self,
+        _sandbox: &SandboxRef,
+        intent: &Intent,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        tree_commit::apply(intent, observer)
+    }
+
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Intent> {
+        tree_commit::finish(intent)
+    }
+
+    fn check_undo(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<Vec<Conflict>> {
+        tree_commit::check(intent)
+    }
+
+    fn rollback(
+        &self,
+        sandbox: &SandboxRef,
+        intent: Option<&Intent>,
+        observer: &dyn Observer,
+    ) -> Result<RolledBack> {
+        if let Some(intent) = intent {
+            return tree_commit::undo(intent);
+        }
+        let said = |message: &str| RolledBack {
+            message: message.to_owned(),
+            ..RolledBack::default()
+        };
         let metadata: Metadata = tree::metadata(sandbox)?;
         let area = Dir::open(metadata.area.as_path())?;
         let original = metadata.original.open()?;
         match discard(&original, &area) {
-            Ok(true) => return Ok("its changes were discarded".to_owned()),
+            Ok(true) => return Ok(said("its changes were discarded")),
             Ok(false) => {}
             // What cannot even be looked at is replaced as a whole.
             Err(StrategyError::Damaged { .. }) => {}
             Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => {}
             Err(error) => return Err(error),
         }
-        let anew = copy_anew(&original, &area, K::reflinks(), observer);
+        let carved = &metadata.carved;
+        let anew = copy_anew(&original, &area, K::reflinks(), carved, observer);
         if let Err(error) = anew {
             // Half a copy only takes room. Should it stay, the next attempt sweeps it.
             return match remove::remove(&area, NEW) {
@@ -247,10 +350,9 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         area.exchange(NEW, &area, COPY)?;
         area.sync()?;
         remove::remove(&area, NEW)?;
-        Ok(
-            "its changes were discarded; it was copied anew from the original as it is now"
-                .to_owned(),
-        )
+        Ok(said(
+            "its changes were discarded; it was copied anew from the original as it is now",
+        ))
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -9,11 +9,13 @@ use std::sync::{Mutex, PoisonError};
 
 use super::error::Result;
 use super::tree;
+use super::tree_commit::Base;
 use crate::fs::beneath::Entry;
 use crate::fs::manifest::{Index, Manifest};
+use crate::fs::seen::settled;
 use crate::fs::walk::{Next, Visit, walk};
-use crate::fs::{Cause, Dir, Handle, Meta, xattr};
-use crate::model::{Change, DiffView, EntryKind, Field, ResourcePath};
+use crate::fs::{Cause, Dir, Handle, Meta, Moved, xattr};
+use crate::model::{Change, Conflict, EntryKind, Facts, Field, ResourcePath};
 
 /// A copy, what it was made from, and the record of how it was made.
 pub(super) struct Copied<'a> {
@@ -32,11 +34,6 @@ pub(super) struct Found {
 }
 
 impl Copied<'_> {
-    /// Every path that differs.
-    pub(super) fn diff(&self) -> Result<DiffView> {
-        Ok(DiffView::new(self.look()?.changes))
-    }
-
     /// One walk over the copy.
     pub(super) fn look(&self) -> Result<Found> {
         let all = Mutex::new(Found::default());
@@ -237,5 +234,105 @@ impl Copied<'_> {
             }
             None
         })
+    }
+}
+
+/// A copy as the measure of its original: whatever is not what was copied has changed since.
+pub(super) struct CopyBase<'a> {
+    pub(super) copied: &'a Copied<'a>,
+    pub(super) moved: &'a [Moved],
+}
+
+impl CopyBase<'_> {
+    fn is_same(&self, index: Index, at: Option<(&Dir, &[u8])>, now: &Meta) -> Result<bool> {
+        let record = self.copied.manifest.record(index);
+        if record.kind != now.kind || record.ino != now.ino {
+            return Ok(false);
+        }
+        if settled(now.ino, now.ctime, self.moved) == record.ctime {
+            return Ok(true);
+        }
+        if !now.is_dir() {
+            return Ok(false);
+        }
+        // The ctime of a directory moves with every name in it; its own looks are what counts.
+        let attributes = match at {
+            Some((dir, name)) => tree::xattrs_if_open(dir, name)?,
+            None => xattr::read(&Handle::of(self.copied.original)).ok(),
+        };
+        let same = |attributes| record.xattrs == xattr::digest(&attributes);
+        Ok(
+            (record.mode, record.uid, record.gid) == (now.mode, now.uid, now.gid)
+                && attributes.is_none_or(same),
+        )
+    }
+
+    /// Everything in the original that is not what was copied, whoever changed it.
+    pub(super) fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
+        let found = Mutex::new(Vec::new());
+        let tell = |path: ResourcePath, theirs: Option<Facts>, what: &str| {
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.push(Conflict {
+                path,
+                what: what.to_owned(),
+                ours: None,
+                theirs,
+            });
+        };
+        let manifest = self.copied.manifest;
+        walk(self.copied.original, Manifest::ROOT, |visit| {
+            let mut next = Vec::new();
+            let mut recorded = manifest.children(visit.state).peekable();
+            let gone = |index: Index| {
+                let path = visit.path.join(manifest.name(index));
+                tell(path, None, "deleted there since");
+            };
+            for Entry { name, meta } in visit.entries {
+                while let Some(index) = recorded.next_if(|index| manifest.name(*index) < &*name) {
+                    gone(index);
+                }
+                let path = visit.path.join(&name);
+                let index = recorded.next_if(|index| manifest.name(*index) == &*name);
+                if carved.contains(&path) || crate::fs::private::is_area_beside(&name) {
+                    continue;
+                }
+                let at = Some((visit.dir, &*name));
+                match index {
+                    None => tell(path, Some(meta.facts()), "added there since"),
+                    Some(index) if !self.is_same(index, at, &meta)? => {
+                        tell(path, Some(meta.facts()), "changed there since");
+                    }
+                    Some(index) if manifest.record(index).is_dir() => next.push((name, index)),
+                    Some(_) => {}
+                }
+            }
+            recorded.for_each(gone);
+            Ok::<_, super::StrategyError>(next)
+        })?;
+        Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Base for CopyBase<'_> {
+    fn is_current(
+        &self,
+        path: &ResourcePath,
+        at: Option<(&Dir, &[u8])>,
+        now: &Meta,
+    ) -> Result<bool> {
+        match self.copied.find(path) {
+            Some(index) => self.is_same(index, at, now),
+            None => Ok(false),
+        }
+    }
+
+    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
+        let index = self.copied.find(path);
+        index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
+    }
+
+    fn was_there(&self, _path: &ResourcePath) -> Result<bool> {
+        // What stood there has a record, and is not called added.
+        Ok(false)
     }
 }

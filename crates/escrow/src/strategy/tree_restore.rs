@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::error::Result;
 use super::tree_diff::{Copied, Found};
 use crate::fs::content::Reflinks;
-use crate::fs::copy::copy_entry;
+use crate::fs::copy::{Care, copy_entry};
 use crate::fs::manifest::{Index, Record};
 use crate::fs::{Cause, Dir, Handle, Meta, remove, xattr};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
@@ -117,7 +117,14 @@ fn bring_back(copied: &Copied<'_>, path: &ResourcePath, stage: &Dir) -> Result<(
         .stat(name)?
         .ok_or_else(|| from.error("find", name, Cause::Os(rustix::io::Errno::NOENT)))?;
     remove::remove(stage, name)?;
-    copy_entry(&from, stage, name, &meta, &Reflinks::wanted())?;
+    let reflinks = Reflinks::wanted();
+    copy_entry(
+        (&from, name),
+        (stage, name),
+        meta.kind,
+        &reflinks,
+        Care::Live,
+    )?;
     Ok(stage.rename(name, &dir, name)?)
 }
 

@@ -33,7 +33,7 @@ fn copy(from: &Path, to: &Path, act: impl Fn() + Sync) -> Result<Vec<String>, es
         act,
     };
     let (from, to) = (Dir::open(from)?, Dir::open(to)?);
-    let (_, report) = copy_tree(&from, &to, Reflinks::never(), &meddler)?;
+    let (_, report) = copy_tree(&from, &to, Reflinks::never(), &[], &meddler)?;
     assert!(meddler.done.into_inner(), "nobody meddled");
     Ok(report.warnings())
 }
@@ -104,8 +104,8 @@ fn nobody_meddles() {
         Dir::open(&from).expect("it is there"),
         Dir::open(&to).expect("it is there"),
     );
-    let (manifest, report) =
-        copy_tree(&source, &target, Reflinks::wanted(), &Unobserved).expect("it can be copied");
+    let (manifest, report) = copy_tree(&source, &target, Reflinks::wanted(), &[], &Unobserved)
+        .expect("it can be copied");
     assert_eq!((manifest.len(), report.entries), (5, 4));
     assert_same(&signature(&from), &signature(&to), &Ignore::default());
 }

@@ -72,6 +72,7 @@ fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> 
         resource_id: ResourceId::new(&SystemOrigin),
         original: case.original(),
         area: case.area(),
+        carved: &[],
         observer: &Unobserved,
     });
     Ok(must("create", created)?.sandbox)
@@ -339,7 +340,7 @@ fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     if !strategy.capabilities().isolates {
-        return match strategy.rollback(&sandbox, &Unobserved) {
+        return match strategy.rollback(&sandbox, None, &Unobserved) {
             Err(StrategyError::Unsupported { .. }) => Ok(()),
             Err(other) => Err(format!("it cannot roll back, but says: {other}")),
             Ok(_) => Err("it claims to have discarded what it never isolated".to_owned()),
@@ -350,7 +351,7 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         put(strategy, &sandbox, &case.known().0, b"changed")?;
         put(strategy, &sandbox, &case.absent(), b"new")?;
         for _ in 0..2 {
-            must("rollback", strategy.rollback(&sandbox, &Unobserved))?;
+            must("rollback", strategy.rollback(&sandbox, None, &Unobserved))?;
             equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
         }
         for (path, wanted) in case.contents()? {

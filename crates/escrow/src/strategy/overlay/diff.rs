@@ -13,7 +13,7 @@ use super::layers::{self, Looks, Mark};
 use crate::fs::beneath::Entry;
 use crate::fs::walk::{Next, Visit, walk};
 use crate::fs::{Dir, Meta};
-use crate::model::{Change, DiffView, EntryKind, Field, ResourcePath};
+use crate::model::{Change, EntryKind, Field, ResourcePath};
 
 /// What is known of a directory of the upper layer before it is listed.
 #[derive(Clone, Copy)]
@@ -24,29 +24,41 @@ struct Beside {
     opaque: bool,
 }
 
-/// Every path that differs.
-pub(super) fn diff(upper: &Dir, lower: &Dir) -> Result<DiffView> {
-    let changes = Mutex::new(Vec::new());
-    let report = |found: Vec<Change>| {
-        changes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(found);
+/// What a walk over the upper layer found.
+#[derive(Default)]
+pub(super) struct Looked {
+    /// What differs.
+    pub(super) changes: Vec<Change>,
+    /// What is in the upper layer, but is no change and no directory.
+    pub(super) kept: Vec<ResourcePath>,
+    /// Whether anything was deleted.
+    pub(super) whiteouts: bool,
+}
+
+/// One walk over the upper layer.
+pub(super) fn look(upper: &Dir, lower: &Dir) -> Result<Looked> {
+    let all = Mutex::new(Looked::default());
+    let report = |found: Looked| {
+        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.changes.extend(found.changes);
+        all.kept.extend(found.kept);
+        all.whiteouts |= found.whiteouts;
     };
-    report(root_change(upper, lower)?.into_iter().collect());
+    report(Looked {
+        changes: root_change(upper, lower)?.into_iter().collect(),
+        ..Looked::default()
+    });
     let start = Beside {
         lower: true,
         opaque: false,
     };
     walk(upper, start, |visit| {
-        let mut found = Vec::new();
+        let mut found = Looked::default();
         let next = directory(visit, lower, &mut found)?;
         report(found);
         Ok::<_, StrategyError>(next)
     })?;
-    Ok(DiffView::new(
-        changes.into_inner().unwrap_or_else(PoisonError::into_inner),
-    ))
+    Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn root_change(upper: &Dir, lower: &Dir) -> Result<Option<Change>> {
@@ -62,11 +74,8 @@ fn directory_fields(dir: &Dir) -> Result<Option<Vec<Field>>> {
         .transpose()
 }
 
-fn directory(
-    visit: Visit<'_, Beside>,
-    lower: &Dir,
-    found: &mut Vec<Change>,
-) -> Result<Next<Beside>> {
+fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Result<Next<Beside>> {
+    let found = &mut looked.changes;
     let lower_dir = match visit.state.lower {
         true => Some(lower.dir(visit.path)?),
         false => None,
@@ -99,6 +108,7 @@ fn directory(
         let hidden = below(&name)?;
         let lower_at = lower_dir.as_ref();
         if mark == Mark::Whiteout {
+            looked.whiteouts = true;
             if let (Some(old), Some(dir)) = (hidden, lower_at) {
                 deleted(dir, visit.path, &name, &old, found)?;
             }
@@ -111,7 +121,11 @@ fn directory(
                     false => Vec::new(),
                 };
                 let facts = (dir.facts(&name, &old)?, visit.dir.facts(&name, &meta)?);
-                found.extend(Change::between(path.clone(), facts.0, facts.1, fields));
+                let change = Change::between(path.clone(), facts.0, facts.1, fields);
+                if change.is_none() && !meta.is_dir() {
+                    looked.kept.push(path.clone());
+                }
+                found.extend(change);
                 if old.is_dir() && !meta.is_dir() {
                     deleted_below(dir, &path, &name, &old, found)?;
                 }

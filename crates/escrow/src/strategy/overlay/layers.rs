@@ -110,6 +110,15 @@ pub(super) fn is_hidden(dir: &Dir, name: &[u8], meta: &Meta) -> Result<bool> {
     }
 }
 
+/// The directory at `path` in the lower layer; `None` where there is none.
+pub(super) fn parent_below(lower: &Dir, path: &ResourcePath) -> Result<Option<Meta>> {
+    match lower.dir(path) {
+        Ok(dir) => Ok(Some(dir.meta()?)),
+        Err(error) if error.is_absent() || error.leaves() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// What the marks on an entry of the upper layer mean.
 pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> Result<Mark> {
     if meta.is_whiteout() {

@@ -12,6 +12,7 @@
 //!   stage/           files being written
 //! ```
 
+mod base;
 mod diff;
 mod layers;
 mod probe;
@@ -23,11 +24,15 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
-use super::{Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Probe, Strategy};
+use super::tree_commit;
+use super::{
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest,
+    Preview, PreviewRequest, Probe, RolledBack, Strategy,
+};
 use crate::event::Observer;
 use crate::fs::{Cause, Dir, Handle, remove, xattr};
 use crate::model::text::{Location, escape};
-use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
+use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use layers::Found;
 
 const NAME: &str = "overlay";
@@ -41,6 +46,8 @@ pub(super) struct Overlay;
 struct Metadata {
     original: Original,
     area: Location,
+    #[serde(default)]
+    carved: Vec<ResourcePath>,
 }
 
 fn xattrs_of(dir: &Dir) -> Result<xattr::Xattrs> {
@@ -55,6 +62,8 @@ struct Sandbox {
     lower: Dir,
     upper: Dir,
     area: Dir,
+    original: Original,
+    carved: Vec<ResourcePath>,
 }
 
 fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
@@ -64,6 +73,8 @@ fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
         lower: metadata.original.open()?,
         upper: area.subdir(UPPER)?,
         area,
+        original: metadata.original,
+        carved: metadata.carved,
     })
 }
 
@@ -73,6 +84,7 @@ fn new_layer(area: &Dir, lower: &Dir) -> Result<Vec<Vec<u8>>> {
     area.make_dir(NEW, 0o700)?;
     let upper = area.subdir(NEW)?;
     let lost = layers::stand_in(&upper, lower, xattrs_of(lower)?)?;
+    base::stamp(&upper)?;
     layers::set_mode(&upper, lower.meta()?.mode)?;
     upper.sync()?;
     Ok(lost)
@@ -87,8 +99,8 @@ impl Strategy for Overlay {
         Capabilities {
             isolates: true,
             base: Base::Live,
-            prepares: false,
-            undoes: false,
+            prepares: true,
+            undoes: true,
             checkpoints: Checkpoints::None,
             gives_path: false,
             strength: 3,
@@ -113,6 +125,7 @@ impl Strategy for Overlay {
         let metadata = Metadata {
             original,
             area: Location::from(request.area),
+            carved: request.carved.to_vec(),
         };
         Ok(Created {
             sandbox: SandboxRef {
@@ -131,6 +144,7 @@ impl Strategy for Overlay {
 
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(sandbox)?;
+        tree::check_carved(path, &open.carved)?;
         let (dir, meta) = match layers::find(&open.upper, &open.lower, path)? {
             Found::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
             Found::Upper(dir, meta) | Found::Lower(dir, meta) => (dir, meta),
@@ -149,17 +163,28 @@ impl Strategy for Overlay {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
-        let Sandbox { lower, upper, area } = open(sandbox)?;
+        let open = open(sandbox)?;
+        tree::check_carved(path, &open.carved)?;
+        let Sandbox {
+            lower, upper, area, ..
+        } = open;
         let found = match layers::find(&upper, &lower, path)? {
             Found::Nothing => None,
-            Found::Upper(dir, meta) | Found::Lower(dir, meta) => Some((dir, meta)),
+            Found::Upper(dir, meta) => Some((dir, meta, false)),
+            Found::Lower(dir, meta) => Some((dir, meta, true)),
         };
-        tree::replaceable(found.as_ref().map(|(_, meta)| *meta), path)?;
+        tree::replaceable(found.as_ref().map(|(_, meta, _)| *meta), path)?;
         let (parent, name) = path
             .split()
             .expect("the root is a directory, refused above");
         let before = match found {
-            Some((dir, meta)) => Some((meta, layers::stored(tree::xattrs(&dir, name)?))),
+            Some((dir, meta, from_below)) => {
+                let attributes = tree::xattrs(&dir, name)?;
+                let derived = from_below || base::is_derived(&attributes);
+                let mut attributes = layers::stored(attributes);
+                attributes.extend(derived.then(base::derived));
+                Some((meta, attributes))
+            }
             None => None,
         };
         let stage = area.subdir(STAGE)?;
@@ -169,12 +194,66 @@ impl Strategy for Overlay {
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         let open = open(sandbox)?;
-        tree::steady(|| diff::diff(&open.upper, &open.lower))
+        let mut found = tree::steady(|| diff::look(&open.upper, &open.lower))?.changes;
+        tree::without_carved(&mut found, &open.carved);
+        Ok(DiffView::new(found))
     }
 
-    fn rollback(&self, sandbox: &SandboxRef, _observer: &dyn Observer) -> Result<String> {
+    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
+        let open = open(sandbox)?;
+        let (upper, lower) = (&open.upper, &open.lower);
+        let mut found = tree::steady(|| diff::look(upper, lower))?;
+        tree::without_carved(&mut found.changes, &open.carved);
+        let base = base::LayerBase::open(upper, lower, found.whiteouts, request.moved)?;
+        let diff = DiffView::new(found.changes);
+        let mut preview = tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
+        if request.strict {
+            preview
+                .conflicts
+                .extend(base.everything_moved(&open.carved)?);
+            tree_commit::sort(&mut preview.conflicts);
+        }
+        Ok(preview)
+    }
+
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+        let open = open(sandbox)?;
+        let source = tree_commit::Source {
+            root: &open.upper,
+            visible: layers::visible,
+            base: &base::LayerBase::open(&open.upper, &open.lower, true, &[])?,
+        };
+        tree_commit::prepare(&open.original, &source, request)
+    }
+
+    fn commit(
+        &self,
+        _sandbox: &SandboxRef,
+        intent: &Intent,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        tree_commit::apply(intent, observer)
+    }
+
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Intent> {
+        tree_commit::finish(intent)
+    }
+
+    fn check_undo(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<Vec<Conflict>> {
+        tree_commit::check(intent)
+    }
+
+    fn rollback(
+        &self,
+        sandbox: &SandboxRef,
+        intent: Option<&Intent>,
+        _observer: &dyn Observer,
+    ) -> Result<RolledBack> {
+        if let Some(intent) = intent {
+            return tree_commit::undo(intent);
+        }
         // The upper layer itself is not opened: its root may have been closed to us.
-        let Metadata { original, area } = tree::metadata(sandbox)?;
+        let Metadata { original, area, .. } = tree::metadata(sandbox)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
         new_layer(&area, &lower)?;
         area.exchange(NEW, &area, UPPER)?;
@@ -183,7 +262,10 @@ impl Strategy for Overlay {
         // What the kernel left from an earlier mount belongs to the old layer.
         remove::remove(&area, WORK)?;
         area.make_dir(WORK, 0o700)?;
-        Ok("its changes were discarded".to_owned())
+        Ok(RolledBack {
+            message: "its changes were discarded".to_owned(),
+            ..RolledBack::default()
+        })
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -1,0 +1,198 @@
+//! `escrow commit`: releases everything a plan changed, or nothing.
+
+use clap::{Args, ValueEnum};
+use escrow::commit::{CommitPreview, MemberPreview, Terms};
+use escrow::diff::Summary;
+use escrow::manager::CommitRequest;
+use escrow::strategy::OnConflict;
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Release everything that a plan's sandboxes changed, or nothing
+///
+/// All resources of the plan change together: an error, a crash or a power cut in the middle leaves
+/// every one of them wholly old or wholly new. Where somebody changed an original meanwhile, on a
+/// path that the sandbox changed too, nothing is committed, and both versions are named.
+///
+/// Afterwards the sandboxes are gone; `escrow undo` takes the commit back.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  escrow commit try -m 'new greeting'\n  escrow commit try --dry-run\n  \
+        escrow commit try --on-conflict theirs"
+)]
+pub(crate) struct CommitArgs {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// Why, in your words; kept in the log
+    #[arg(long, short, value_name = "TEXT")]
+    message: Option<String>,
+    /// Show what would happen, and what contradicts it; change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Which version counts where both sides changed a path
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "abort")]
+    on_conflict: Which,
+    /// `strict` refuses when anything in an original moved, not only what the sandbox changed too
+    #[arg(long, value_enum, value_name = "HOW", default_value = "changed")]
+    base: Base,
+    /// Commit although more than one resource can be neither prepared nor undone
+    #[arg(long)]
+    allow_partial: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Which {
+    /// Neither: nothing is committed
+    Abort,
+    /// The sandbox's; the original's is kept for undo
+    Ours,
+    /// The original's; the sandbox's is left out
+    Theirs,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Base {
+    /// Only paths that the sandbox changed are compared
+    Changed,
+    /// Everything is compared
+    Strict,
+}
+
+impl CommitArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let terms = Terms {
+            on_conflict: match self.on_conflict {
+                Which::Abort => OnConflict::Abort,
+                Which::Ours => OnConflict::Ours,
+                Which::Theirs => OnConflict::Theirs,
+            },
+            strict: matches!(self.base, Base::Strict),
+            allow_partial: self.allow_partial,
+        };
+        if self.dry_run {
+            let preview = context.manager.preview(&plan, terms)?;
+            return tell_preview(&plan.name, &preview, terms, ui);
+        }
+        if ui.asks() && !self.yes {
+            let preview = context.manager.preview(&plan, terms)?;
+            tell(&preview, ui, false);
+            let question = format!("Release the plan {} into the originals?", plan.name);
+            if !ui.confirm(&question, false) {
+                return Err(Failure::failed("nothing was committed"));
+            }
+        }
+        let progress = ui.progress();
+        let request = CommitRequest {
+            message: self.message.as_deref(),
+            terms,
+        };
+        let released = context.manager.commit(&plan, &request, &progress)?;
+        drop(progress);
+        for (resource, why) in &released.left {
+            ui.warn(&format!(
+                "{resource}: committed, but its sandbox could not be removed: {why}"
+            ));
+        }
+        if ui.is_json() {
+            let mut document = document(&plan.name, &released.preview, true);
+            document["message"] = json!(self.message);
+            document["left"] = released
+                .left
+                .iter()
+                .map(|(resource, why)| json!({"resource": resource, "why": why}))
+                .collect();
+            ui.document(&document);
+            return Ok(());
+        }
+        tell(&released.preview, ui, true);
+        let changes: usize = released
+            .preview
+            .members
+            .iter()
+            .map(|member| member.diff.changes.len())
+            .sum();
+        if changes > 0 {
+            ui.say(&format!("`escrow undo {}` takes it back", plan.name));
+        }
+        Ok(())
+    }
+}
+
+fn tell_preview(plan: &str, preview: &CommitPreview, terms: Terms, ui: &Ui) -> Result<(), Failure> {
+    if ui.is_json() {
+        let mut document = document(plan, preview, false);
+        document["dry_run"] = json!(true);
+        ui.document(&document);
+    } else {
+        tell(preview, ui, false);
+        ui.say("nothing was changed");
+    }
+    match preview.has_conflicts() && terms.on_conflict == OnConflict::Abort {
+        true => Err(Failure::told_conflict()),
+        false => Ok(()),
+    }
+}
+
+fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
+    let conflicts = preview.members.iter().flat_map(|member| {
+        let one = |conflict| show::conflict(&member.resource, conflict);
+        member.conflicts.iter().map(one)
+    });
+    let conflicts: Vec<Value> = conflicts.collect();
+    let resources: Vec<Value> = preview.members.iter().map(member).collect();
+    json!({
+        "committed": committed,
+        "plan": plan,
+        "resources": resources,
+        "conflicts": conflicts,
+    })
+}
+
+fn member(one: &MemberPreview) -> Value {
+    let changes: Vec<Value> = one.diff.changes.iter().map(show::change).collect();
+    let notes: Vec<Value> = one
+        .notes
+        .iter()
+        .map(|note| {
+            let mut entry = show::path_fields(&note.path);
+            entry["what"] = json!(note.what);
+            entry
+        })
+        .collect();
+    json!({
+        "resource": one.resource,
+        "at": show::location(&one.at),
+        "summary": Summary::of(&one.diff),
+        "changes": changes,
+        "notes": notes,
+        "undoable": one.undoable,
+    })
+}
+
+/// What a person reads at a glance.
+fn tell(preview: &CommitPreview, ui: &Ui, done: bool) {
+    for one in &preview.members {
+        let name = paint(Tone::Strong, &one.resource);
+        let what = match (one.diff.is_empty(), done) {
+            (true, _) => "no changes".to_owned(),
+            (false, true) => format!("committed: {}", show::sum(&one.diff)),
+            (false, false) => format!("would commit: {}", show::sum(&one.diff)),
+        };
+        ui.line(&format!("{name}: {what}"));
+        for note in &one.notes {
+            ui.warn(&format!("{}:{}: {}", one.resource, note.path, note.what));
+        }
+        for conflict in &one.conflicts {
+            let word = paint(Tone::Bad, "conflict");
+            ui.line(&format!("  {word}  {}  {}", conflict.path, conflict.what));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `escrow recover`: brings interrupted commits to one side.
+
+use clap::Args;
+use escrow::commit::Side;
+use escrow::error::chain;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Bring every commit that was interrupted to one side: wholly old or wholly new
+///
+/// Every command that changes something does this first by itself. Can be run again, and while
+/// others work: a commit whose process is alive is left alone.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow recover")]
+pub(crate) struct RecoverArgs {}
+
+impl RecoverArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let answers = context.manager.recover()?;
+        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
+        let word = |side: &Side| match side {
+            Side::Old => "old",
+            Side::New => "new",
+        };
+        if ui.is_json() {
+            let plans: Vec<Value> = answers
+                .iter()
+                .map(|(plan, answer)| match answer {
+                    Ok(done) => json!({
+                        "plan": plan,
+                        "found": done.found.as_str(),
+                        "side": word(&done.side),
+                        "because": done.because,
+                    }),
+                    Err(error) => json!({"plan": plan, "error": chain(error)}),
+                })
+                .collect();
+            ui.document(&json!({"success": failed == 0, "recovered": plans}));
+        } else {
+            for (plan, answer) in &answers {
+                match answer {
+                    Ok(done) => {
+                        let side = match done.side {
+                            Side::Old => "every original is as it was before",
+                            Side::New => "every original holds the new state",
+                        };
+                        let because = done.because.as_ref().map(|why| format!(" ({why})"));
+                        let because = because.unwrap_or_default();
+                        ui.line(&format!("plan {plan} was {}: {side}{because}", done.found));
+                    }
+                    Err(error) => {
+                        ui.warn(&format!(
+                            "plan {plan} cannot be recovered: {}",
+                            chain(error)
+                        ));
+                    }
+                }
+            }
+            if answers.is_empty() {
+                ui.say("no commit was interrupted; there is nothing to recover");
+            }
+        }
+        match failed {
+            0 => Ok(()),
+            _ => Err(Failure::told_recovery()),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `escrow undo`: takes a commit back.
+
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::Ui;
+
+/// Take a plan's commit back: every original is as it was before
+///
+/// Where somebody changed what the commit put there, nothing is undone, and the paths are named.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow undo try")]
+pub(crate) struct UndoArgs {
+    /// Name, id or prefix; the plan of this directory that was committed last if left out
+    plan: Option<String>,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl UndoArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.committed_plan(self.plan.as_deref())?;
+        let question = format!("Take the commit of the plan {} back?", plan.name);
+        if !ui.confirm(&question, self.yes) {
+            return Err(Failure::failed("nothing was undone"));
+        }
+        let progress = ui.progress();
+        let undone = context.manager.undo(&plan, &progress)?;
+        drop(progress);
+        if ui.is_json() {
+            ui.document(&json!({
+                "success": true,
+                "plan": plan.name,
+                "resources": undone.resources,
+            }));
+            return Ok(());
+        }
+        match undone.resources.is_empty() {
+            true => ui.news(&format!(
+                "plan {}: its commit had changed nothing, so there was nothing to take back",
+                plan.name
+            )),
+            false => ui.news(&format!(
+                "plan {} is undone; as before again: {}",
+                plan.name,
+                undone.resources.join(", ")
+            )),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! Takes back whatever was done, last first, and says what could not be.
+
+use super::{Engine, Member, intent_of, remove_area};
+use crate::error::{Error, Result, chain};
+use crate::fs::Dir;
+use crate::model::text::Location;
+use crate::model::{Phase, ResourcePath};
+use crate::store::{Journal, Plan};
+use crate::strategy::StrategyError;
+
+/// What became of each member.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Originals that are as they were.
+    pub(super) undone: Vec<String>,
+    /// Originals that are not, and why.
+    pub(super) not_undone: Vec<(String, String)>,
+    /// Of these, those that never can be.
+    pub(super) irreversible: usize,
+    /// What others wrote meanwhile, and where it is kept now.
+    pub(super) kept: Vec<(String, ResourcePath, Location)>,
+}
+
+impl Outcome {
+    /// Whether trying again may still help.
+    pub(super) fn is_open(&self) -> bool {
+        self.not_undone.len() > self.irreversible
+    }
+
+    /// The one error of a failed commit (rule C5).
+    pub(super) fn into_error(self, plan: &Plan, cause: Error) -> Error {
+        let open = self.is_open();
+        Error::CommitFailed {
+            plan: plan.name.clone(),
+            cause: Box::new(cause),
+            undone: self.undone,
+            not_undone: self.not_undone,
+            kept: self.kept,
+            open,
+        }
+    }
+}
+
+/// Decides that a commit does not happen, and takes back what was done of it. Nothing is touched
+/// before that decision is durable; if it cannot be made, the error says so and recovery goes on.
+pub(super) fn give_up(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    members: &[Member],
+    from: Phase,
+) -> Result<Outcome> {
+    engine.store.set_phase(journal.id, from, Phase::Aborting)?;
+    finish_abort(engine, journal, members)
+}
+
+/// Goes on with what was given up; can be repeated.
+pub(super) fn finish_abort(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    members: &[Member],
+) -> Result<Outcome> {
+    let mut outcome = take_back(engine, journal, members);
+    if !outcome.is_open() {
+        set_aside(journal, &mut outcome)?;
+        engine.store.forget_commit(journal.id)?;
+        remove_areas(journal)?;
+    }
+    Ok(outcome)
+}
+
+/// Takes every member back, last first; one that fails does not stop the others (rules C4, C17).
+pub(super) fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[Member]) -> Outcome {
+    let mut outcome = Outcome::default();
+    for (position, member) in members.iter().enumerate().rev() {
+        let taken = take_one(engine, journal, position, member, &mut outcome);
+        match taken {
+            Ok(true) => outcome.undone.push(member.name()),
+            Ok(false) => {}
+            Err(error) => {
+                let never = matches!(error, Error::Strategy(StrategyError::Unsupported { .. }));
+                outcome.irreversible += usize::from(never);
+                outcome.not_undone.push((member.name(), chain(&error)));
+            }
+        }
+    }
+    outcome
+}
+
+/// Whether there was anything to take back.
+fn take_one(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    position: usize,
+    member: &Member,
+    outcome: &mut Outcome,
+) -> Result<bool> {
+    let Some(intent) = intent_of(journal, position)? else {
+        return Ok(false);
+    };
+    let capabilities = member.capabilities();
+    if capabilities.prepares && intent.0.is_null() {
+        return Ok(false);
+    }
+    // What cannot be undone comes last, so here it is the one that failed, or was never reached.
+    if !capabilities.undoes && !journal.phase.was_applied() {
+        return Ok(false);
+    }
+    let reference = &member.sandbox.reference;
+    let undone =
+        member.call(|strategy| strategy.rollback(reference, Some(&intent), engine.observer))?;
+    engine.store.add_moved(member.resource.id, &undone.moved)?;
+    let name = member.name();
+    let kept = undone.kept.into_iter();
+    outcome
+        .kept
+        .extend(kept.map(|(path, at)| (name.clone(), path, at)));
+    Ok(true)
+}
+
+/// Puts what others wrote out of the way of everything that removes, and says where it is now.
+pub(super) fn set_aside(journal: &Journal, outcome: &mut Outcome) -> Result<()> {
+    for member in &journal.members {
+        let area = member.area.as_path();
+        let holds = |at: &Location| at.as_path().starts_with(area);
+        if area.as_os_str().is_empty() || !outcome.kept.iter().any(|(_, _, at)| holds(at)) {
+            continue;
+        }
+        let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+            continue;
+        };
+        let mut aside = name.to_owned();
+        aside.push(format!(".kept-{}", journal.id));
+        let parent = Dir::open(parent)?;
+        let (from, to) = (name.as_encoded_bytes(), aside.as_encoded_bytes());
+        parent.rename(from, &parent, to)?;
+        parent.sync()?;
+        for (_, _, at) in &mut outcome.kept {
+            if let Ok(below) = at.as_path().strip_prefix(area) {
+                *at = Location::from(parent.path().join(&aside).join(below));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes what was staged, or kept for undo.
+pub(super) fn remove_areas(journal: &Journal) -> Result<()> {
+    for member in &journal.members {
+        if !member.area.as_bytes().is_empty() {
+            remove_area(&member.area)?;
+        }
+    }
+    Ok(())
+}

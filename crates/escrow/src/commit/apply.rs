@@ -1,0 +1,172 @@
+//! What was decided is carried out, and then finished.
+
+use super::{Engine, Member, abort, intent_of};
+use crate::error::{Error, Result, chain};
+use crate::fs::remove;
+use crate::model::{DiffView, Phase, SandboxState};
+use crate::store::{Journal, Plan};
+use crate::strategy::Note;
+
+/// A commit that happens, whoever carries it out.
+pub struct Decided<'a> {
+    pub(super) engine: Engine<'a>,
+    pub(super) plan: Plan,
+    pub(super) journal: Journal,
+    pub(super) members: Vec<Member>,
+}
+
+/// A commit whose originals all hold the new state.
+pub struct Applied<'a> {
+    pub(super) engine: Engine<'a>,
+    pub(super) plan: Plan,
+    pub(super) journal: Journal,
+    pub(super) members: Vec<Member>,
+}
+
+/// A commit that is over.
+#[derive(Debug)]
+pub struct Committed {
+    /// What changed in each resource; empty for a commit that was recovered.
+    pub members: Vec<(String, DiffView, Vec<Note>)>,
+    /// Sandboxes that could not be removed, and why. The originals are as they should be.
+    pub left: Vec<(String, String)>,
+}
+
+impl<'a> Decided<'a> {
+    /// Carries every member out, undoable ones first. A failure of any kind takes back what was
+    /// done, last first (rules C4, C8).
+    pub fn apply(self) -> Result<Applied<'a>> {
+        let Self {
+            engine,
+            plan,
+            mut journal,
+            members,
+        } = self;
+        for (position, member) in members.iter().enumerate() {
+            let Err(cause) = apply_one(&engine, &journal, position, member) else {
+                continue;
+            };
+            let cause = Error::Member {
+                resource: member.name(),
+                cause: Box::new(cause),
+            };
+            // What comes behind it was never begun.
+            let begun = &members[..=position];
+            let failed = match abort::give_up(&engine, &journal, begun, Phase::Decided) {
+                Ok(outcome) => outcome.into_error(&plan, cause),
+                Err(error) => Error::Undecided {
+                    plan: plan.name.clone(),
+                    cause: Box::new(cause),
+                    why: chain(&error),
+                },
+            };
+            return Err(failed);
+        }
+        let done = engine
+            .store
+            .set_phase(journal.id, Phase::Decided, Phase::Applied);
+        done.map_err(|error| Error::Unrecorded {
+            plan: plan.name.clone(),
+            cause: Box::new(error.into()),
+        })?;
+        journal.phase = Phase::Applied;
+        Ok(Applied {
+            engine,
+            plan,
+            journal,
+            members,
+        })
+    }
+}
+
+fn apply_one(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    position: usize,
+    member: &Member,
+) -> Result<()> {
+    let intent = intent_of(journal, position)?.ok_or_else(|| Error::Panicked {
+        resource: member.name(),
+        what: "a commit was decided without what it needs".to_owned(),
+    })?;
+    if engine.observer.is_cancelled() {
+        return Err(Error::Cancelled);
+    }
+    if member.capabilities().prepares && intent.0.is_null() {
+        return Ok(());
+    }
+    let reference = &member.sandbox.reference;
+    member.call(|strategy| strategy.commit(reference, &intent, engine.observer))
+}
+
+impl Applied<'_> {
+    /// Removes the sandboxes, notes what is left for undo, and ends the commit. From here on there
+    /// is no way back but undo; a sandbox that cannot be removed is reported, and stops nothing
+    /// (rule C7).
+    pub fn finish(self) -> Result<Committed> {
+        let Self {
+            engine,
+            plan,
+            journal,
+            members,
+        } = self;
+        let unrecorded = |error: Error| Error::Unrecorded {
+            plan: plan.name.clone(),
+            cause: Box::new(error),
+        };
+        let (mut left, mut states) = (Vec::new(), Vec::new());
+        for member in &members {
+            let state = match release(member) {
+                Ok(()) => SandboxState::CleanedUp,
+                Err(error) => {
+                    left.push((member.name(), chain(&error)));
+                    SandboxState::Committed
+                }
+            };
+            states.push((member.sandbox.id, state));
+        }
+        let mut intents = Vec::new();
+        for (position, member) in members.iter().enumerate() {
+            intents.push(last_intent(&journal, position, member).map_err(unrecorded)?);
+        }
+        engine
+            .store
+            .finish_commit(&journal, &intents, &states)
+            .map_err(|error| unrecorded(error.into()))?;
+        for member in &members {
+            // One that is registered under a name stays; it is only a convenience that others go.
+            engine.store.forget_resource(member.resource.id, true)?;
+        }
+        engine.store.forget_moved()?;
+        Ok(Committed {
+            members: Vec::new(),
+            left,
+        })
+    }
+}
+
+/// The intent by which a member can be undone, if there is one.
+fn last_intent(journal: &Journal, position: usize, member: &Member) -> Result<Option<String>> {
+    let Some(intent) = intent_of(journal, position)?.filter(|intent| !intent.0.is_null()) else {
+        return Ok(None);
+    };
+    let reference = &member.sandbox.reference;
+    let intent = member.call(|strategy| strategy.finish(reference, intent))?;
+    Ok(Some(
+        serde_json::to_string(&intent).expect("an intent is JSON"),
+    ))
+}
+
+/// Removes a sandbox: after this no inode is shared with the original.
+fn release(member: &Member) -> Result<()> {
+    let reference = &member.sandbox.reference;
+    member.call(|strategy| strategy.cleanup(reference))?;
+    let area = member.sandbox.area.as_path();
+    if let (Some(parent), Some(name)) = (area.parent(), area.file_name()) {
+        match crate::fs::Dir::open(parent) {
+            Err(error) if error.is_absent() => {}
+            parent => remove::remove(&parent?, name.as_encoded_bytes())?,
+        }
+    }
+    Ok(())
+}

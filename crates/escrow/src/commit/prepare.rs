@@ -1,0 +1,129 @@
+//! Everything that can fail, done before the decision. A failure leaves every original as it was
+//! and every sandbox as it is.
+
+use super::abort::{self, Outcome};
+use super::decide::Prepared;
+use super::preview::Previewed;
+use super::{Member, make_area};
+use crate::error::{Error, Result};
+use crate::fs::{Dir, private};
+use crate::model::text::Location;
+use crate::model::{CommitId, Phase};
+use crate::store::{Journal, JournalMember};
+use crate::strategy::{Intent, PrepareRequest, Preview};
+
+impl<'a> Previewed<'a> {
+    /// Stages every member, children first, and stores what each needs.
+    pub fn prepare(self, message: Option<&str>) -> Result<Prepared<'a>> {
+        self.check()?;
+        let Self {
+            engine,
+            plan,
+            members,
+            terms,
+        } = self;
+        let areas = members
+            .iter()
+            .map(|(member, preview)| area_of(member, preview));
+        let journal = Journal {
+            id: CommitId::new(engine.origin),
+            plan_id: plan.id,
+            phase: Phase::Preparing,
+            message: message.map(str::to_owned),
+            created_at: engine.origin.now(),
+            members: members
+                .iter()
+                .zip(areas.collect::<Result<Vec<_>>>()?)
+                .map(|((member, _), area)| JournalMember {
+                    sandbox_id: member.sandbox.id,
+                    area,
+                    intent: None,
+                })
+                .collect(),
+        };
+        // Recorded before anything is made: whoever dies from here on, someone knows where to
+        // sweep.
+        engine.store.begin_commit(&journal)?;
+        let mut prepared = Prepared {
+            engine,
+            plan,
+            journal,
+            members: Vec::new(),
+        };
+        let total = members.len();
+        let mut failure = None;
+        for (position, (member, preview)) in members.into_iter().enumerate() {
+            if failure.is_none() {
+                let made = prepare_one(&mut prepared, position, &member, &preview, terms);
+                failure = made.err();
+            }
+            prepared.members.push(member);
+        }
+        debug_assert_eq!(prepared.members.len(), total);
+        match failure {
+            None => Ok(prepared),
+            Some(cause) => Err(prepared.drop_all(cause)),
+        }
+    }
+}
+
+impl Prepared<'_> {
+    /// Gives a commit up before it was decided: nothing of it stays.
+    pub(super) fn drop_all(self, cause: Error) -> Error {
+        let Self {
+            engine,
+            plan,
+            journal,
+            members,
+        } = self;
+        let outcome = abort::give_up(&engine, &journal, &members, Phase::Preparing);
+        match outcome {
+            Ok(Outcome { not_undone, .. }) if not_undone.is_empty() => cause,
+            Ok(outcome) => outcome.into_error(&plan, cause),
+            Err(error) => Error::LeftBehind {
+                first: Box::new(cause),
+                left: crate::error::chain(&error),
+            },
+        }
+    }
+}
+
+/// Where a member is staged; nowhere if there is nothing to stage (rule C13).
+fn area_of(member: &Member, preview: &Preview) -> Result<Location> {
+    if !member.capabilities().prepares || preview.diff.is_empty() {
+        return Ok(Location::from_bytes(b""));
+    }
+    let original = Dir::open(member.resource.at.as_path())?;
+    let sandbox = &member.sandbox;
+    let area = private::commit_area(sandbox.area.as_path(), &original, sandbox.id)?;
+    Ok(Location::from(area))
+}
+
+fn prepare_one(
+    prepared: &mut Prepared<'_>,
+    position: usize,
+    member: &Member,
+    preview: &Preview,
+    terms: super::Terms,
+) -> Result<()> {
+    let area = prepared.journal.members[position].area.clone();
+    let observer = prepared.engine.observer;
+    let intent = if area.as_bytes().is_empty() {
+        Intent(serde_json::Value::Null)
+    } else {
+        make_area(&area)?;
+        let request = PrepareRequest {
+            preview,
+            on_conflict: terms.on_conflict,
+            area: area.as_path(),
+            observer,
+        };
+        let reference = &member.sandbox.reference;
+        member.call(|strategy| strategy.prepare(reference, &request))?
+    };
+    let text = serde_json::to_string(&intent).expect("an intent is JSON");
+    let (store, id) = (prepared.engine.store, prepared.journal.id);
+    store.put_intent(id, position, &text)?;
+    prepared.journal.members[position].intent = Some(text);
+    Ok(())
+}

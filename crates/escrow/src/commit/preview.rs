@@ -1,0 +1,159 @@
+//! What a commit would do. Nothing is written; what was found is what will be prepared.
+
+use super::{Batch, Engine, Member};
+use crate::error::{Error, Result};
+use crate::fs::Dir;
+use crate::model::text::Location;
+use crate::model::{Conflict, DiffView};
+use crate::store::Plan;
+use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
+
+/// Under which terms a plan is committed.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Which version counts where both sides changed a path.
+    pub on_conflict: OnConflict,
+    /// Whatever moved in an original is a conflict.
+    pub strict: bool,
+    /// More than one member may be irreversible.
+    pub allow_partial: bool,
+}
+
+/// What would happen to one resource.
+#[derive(Debug)]
+pub struct MemberPreview {
+    /// The resource.
+    pub resource: String,
+    /// Where it is.
+    pub at: Location,
+    /// What would change.
+    pub diff: DiffView,
+    /// What contradicts it.
+    pub conflicts: Vec<Conflict>,
+    /// What will not come across as it is.
+    pub notes: Vec<Note>,
+    /// Whether the commit of it can be taken back.
+    pub undoable: bool,
+}
+
+/// What would happen, in the order in which it would.
+#[derive(Debug)]
+pub struct CommitPreview {
+    /// Each resource.
+    pub members: Vec<MemberPreview>,
+}
+
+impl CommitPreview {
+    /// Whether anything contradicts the commit.
+    pub fn has_conflicts(&self) -> bool {
+        self.members
+            .iter()
+            .any(|member| !member.conflicts.is_empty())
+    }
+}
+
+/// A commit that was looked at.
+pub struct Previewed<'a> {
+    pub(super) engine: Engine<'a>,
+    pub(super) plan: Plan,
+    pub(super) members: Vec<(Member, Preview)>,
+    pub(super) terms: Terms,
+}
+
+impl<'a> Batch<'a> {
+    /// Compares every member with its original, and checks what can be known before.
+    pub fn preview(self, terms: Terms) -> Result<Previewed<'a>> {
+        let irreversible: Vec<String> = self
+            .members
+            .iter()
+            .filter(|member| member.is_irreversible())
+            .map(Member::name)
+            .collect();
+        if irreversible.len() > 1 && !terms.allow_partial {
+            return Err(Error::Irreversible {
+                plan: self.plan.name.clone(),
+                members: irreversible,
+            });
+        }
+        let mut members = Vec::new();
+        for member in self.members {
+            let moved = self.engine.store.moved(member.resource.id)?;
+            let request = PreviewRequest {
+                strict: terms.strict,
+                moved: &moved,
+            };
+            let reference = &member.sandbox.reference;
+            let preview = member.call(|strategy| strategy.preview(reference, &request))?;
+            members.push((member, preview));
+        }
+        Ok(Previewed {
+            engine: self.engine,
+            plan: self.plan,
+            members,
+            terms,
+        })
+    }
+}
+
+impl Previewed<'_> {
+    /// What was found, to be shown.
+    pub fn show(&self) -> CommitPreview {
+        let one = |(member, preview): &(Member, Preview)| MemberPreview {
+            resource: member.name(),
+            at: member.resource.at.clone(),
+            diff: preview.diff.clone(),
+            conflicts: preview.conflicts.clone(),
+            notes: preview.notes.clone(),
+            undoable: member.capabilities().undoes,
+        };
+        CommitPreview {
+            members: self.members.iter().map(one).collect(),
+        }
+    }
+
+    /// Refuses where conflicts are not resolved, or where there is no room (rules C12, C15).
+    pub fn check(&self) -> Result<()> {
+        let conflicts: Vec<(String, Conflict)> = self
+            .members
+            .iter()
+            .flat_map(|(member, preview)| {
+                let name = member.name();
+                preview
+                    .conflicts
+                    .iter()
+                    .map(move |conflict| (name.clone(), conflict.clone()))
+            })
+            .collect();
+        if !conflicts.is_empty() && self.terms.on_conflict == OnConflict::Abort {
+            return Err(Error::Conflicts {
+                plan: self.plan.name.clone(),
+                conflicts,
+            });
+        }
+        for (member, preview) in &self.members {
+            check_room(member, preview)?;
+        }
+        Ok(())
+    }
+}
+
+/// Staging copies nothing within one file system; into another it needs room for all of it.
+fn check_room(member: &Member, preview: &Preview) -> Result<()> {
+    let (area, at) = (member.sandbox.area.as_path(), member.resource.at.as_path());
+    let (Ok(area), Ok(original)) = (Dir::open(area), Dir::open(at)) else {
+        // The strategy will say what is missing.
+        return Ok(());
+    };
+    if area.meta()?.mount == original.meta()?.mount {
+        return Ok(());
+    }
+    let free = original.free_space()?;
+    match preview.bytes <= free {
+        true => Ok(()),
+        false => Err(Error::NoSpace {
+            at: member.resource.at.clone(),
+            needed: preview.bytes,
+            free,
+        }),
+    }
+}

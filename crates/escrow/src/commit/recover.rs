@@ -1,0 +1,107 @@
+//! Brings what a dead process left to one side. Can be killed and repeated; two that run at once
+//! wait for each other's locks and find nothing left to do.
+
+use super::apply::{Applied, Decided};
+use super::{Engine, Member, abort, undo};
+use crate::error::{Error, Result};
+use crate::model::Phase;
+use crate::store::{Journal, Plan};
+
+/// On which side a plan came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// Every original is as it was before.
+    Old,
+    /// Every original holds the new state.
+    New,
+}
+
+/// A plan that was brought to one side.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The plan.
+    pub plan: String,
+    /// In which phase it was found.
+    pub found: Phase,
+    /// Where it came out.
+    pub side: Side,
+    /// Why the decision could not be carried out, if it could not.
+    pub because: Option<String>,
+}
+
+/// Goes on with a commit whose owner is dead; the caller holds the locks. `members` are those of
+/// the journal, in its order.
+pub fn recover(
+    engine: Engine<'_>,
+    plan: Plan,
+    journal: Journal,
+    members: Vec<Member>,
+) -> Result<Recovered> {
+    let (name, found) = (plan.name.clone(), journal.phase);
+    let at = |side| Recovered {
+        plan: name.clone(),
+        found,
+        side,
+        because: None,
+    };
+    match journal.phase {
+        Phase::Preparing => {
+            let outcome = abort::give_up(&engine, &journal, &members, Phase::Preparing)?;
+            check(
+                &plan,
+                outcome,
+                "its commit was interrupted before it was decided",
+            )?;
+            Ok(at(Side::Old))
+        }
+        Phase::Aborting => {
+            let outcome = abort::finish_abort(&engine, &journal, &members)?;
+            check(&plan, outcome, "its commit had failed")?;
+            Ok(at(Side::Old))
+        }
+        Phase::Decided => {
+            let decided = Decided {
+                engine,
+                plan,
+                journal,
+                members,
+            };
+            match decided.apply() {
+                Ok(applied) => applied.finish().map(|_| at(Side::New)),
+                // Impossible, but undone everywhere: that is one side too.
+                Err(Error::CommitFailed {
+                    cause,
+                    not_undone,
+                    kept,
+                    ..
+                }) if not_undone.is_empty() && kept.is_empty() => Ok(Recovered {
+                    because: Some(crate::error::chain(&*cause)),
+                    ..at(Side::Old)
+                }),
+                Err(error) => Err(error),
+            }
+        }
+        Phase::Applied => {
+            let applied = Applied {
+                engine,
+                plan,
+                journal,
+                members,
+            };
+            applied.finish().map(|_| at(Side::New))
+        }
+        Phase::Undoing => {
+            undo::go_on(&engine, &plan, &journal, &members)?;
+            Ok(at(Side::Old))
+        }
+        Phase::Committed | Phase::Undone => Ok(at(Side::New)),
+    }
+}
+
+fn check(plan: &Plan, outcome: abort::Outcome, why: &'static str) -> Result<()> {
+    match outcome.not_undone.is_empty() && outcome.kept.is_empty() {
+        true => Ok(()),
+        false => Err(outcome.into_error(plan, Error::Interrupted { why })),
+    }
+}

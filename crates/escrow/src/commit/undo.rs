@@ -1,0 +1,67 @@
+//! Takes a finished commit back: all of it, or, where the original moved on, nothing.
+
+use super::{Engine, Member, abort, intent_of};
+use crate::error::{Error, Result};
+use crate::model::{Conflict, Phase};
+use crate::store::{Journal, Plan};
+
+/// A commit that was taken back.
+#[derive(Debug)]
+pub struct Undone {
+    /// The resources that are as they were before it.
+    pub resources: Vec<String>,
+}
+
+/// Takes a commit back; the caller holds the locks. An original that moved on is a conflict, and
+/// then nothing is done.
+pub fn undo(
+    engine: Engine<'_>,
+    plan: &Plan,
+    mut journal: Journal,
+    members: &[Member],
+) -> Result<Undone> {
+    let mut conflicts: Vec<(String, Conflict)> = Vec::new();
+    for (position, member) in members.iter().enumerate() {
+        let Some(intent) = intent_of(&journal, position)?.filter(|intent| !intent.0.is_null())
+        else {
+            continue;
+        };
+        let reference = &member.sandbox.reference;
+        let found = member.call(|strategy| strategy.check_undo(reference, &intent))?;
+        conflicts.extend(found.into_iter().map(|one| (member.name(), one)));
+    }
+    if !conflicts.is_empty() {
+        return Err(Error::Conflicts {
+            plan: plan.name.clone(),
+            conflicts,
+        });
+    }
+    engine
+        .store
+        .set_phase(journal.id, Phase::Committed, Phase::Undoing)?;
+    journal.phase = Phase::Undoing;
+    go_on(&engine, plan, &journal, members)
+}
+
+/// Goes on with an undo that was decided; can be repeated.
+pub(super) fn go_on(
+    engine: &Engine<'_>,
+    plan: &Plan,
+    journal: &Journal,
+    members: &[Member],
+) -> Result<Undone> {
+    let mut outcome = abort::take_back(engine, journal, members);
+    if outcome.is_open() {
+        return Err(outcome.into_error(plan, Error::Undoing));
+    }
+    abort::set_aside(journal, &mut outcome)?;
+    engine.store.finish_undo(journal)?;
+    abort::remove_areas(journal)?;
+    engine.store.forget_moved()?;
+    if !outcome.not_undone.is_empty() || !outcome.kept.is_empty() {
+        return Err(outcome.into_error(plan, Error::Undoing));
+    }
+    let mut resources = outcome.undone;
+    resources.reverse();
+    Ok(Undone { resources })
+}

@@ -1,0 +1,133 @@
+//! Where a directory really lies: on which file system, and where in it, whichever mount it is
+//! reached through.
+//!
+//! Two paths can lead to one directory, or into one another, through bind mounts; their places
+//! tell.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::beneath::Dir;
+use super::{Cause, Result};
+
+/// A place on a file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    device: String,
+    path: PathBuf,
+}
+
+impl Place {
+    /// The place of a directory, which is given by its canonical path.
+    pub fn of(at: &Path) -> Result<Self> {
+        let dir = Dir::open(at)?;
+        let mount = dir.meta()?.mount;
+        let table = read_table()?;
+        let found = table.lines().find_map(|line| parse(line, mount));
+        let Some((device, root, point)) = found else {
+            let why = Cause::Damaged("the kernel does not list the mount it lies on");
+            return Err(dir.error("find", b"", why));
+        };
+        // A mount in another root than ours is listed by the path it has there.
+        let path = match at.strip_prefix(&point) {
+            Ok(below) => root.join(below),
+            Err(_) => at.to_owned(),
+        };
+        Ok(Self { device, path })
+    }
+
+    /// Whether one of the two is the other, or lies in it.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.holds(other) || other.holds(self)
+    }
+
+    /// Whether `other` is this directory or lies in it.
+    pub fn holds(&self, other: &Self) -> bool {
+        self.device == other.device && other.path.starts_with(&self.path)
+    }
+
+    /// Where `other` lies in this directory; `None` where it does not.
+    pub fn within(&self, other: &Self) -> Option<&Path> {
+        other
+            .holds(self)
+            .then(|| self.path.strip_prefix(&other.path).ok())
+            .flatten()
+    }
+}
+
+fn read_table() -> Result<String> {
+    let dir = Dir::open(Path::new("/proc/self"))?;
+    let (mut file, _) = dir.file(b"mountinfo")?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        dir.error("read", b"mountinfo", Cause::Os(errno))
+    })?;
+    // The kernel escapes what is not plain; names that are not UTF-8 are compared lossily on both
+    // sides alike.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Device, root on it and mount point of a line, if it is that of `mount`.
+fn parse(line: &str, mount: u64) -> Option<(String, PathBuf, PathBuf)> {
+    let mut fields = line.split(' ');
+    if fields.next()?.parse() != Ok(mount) {
+        return None;
+    }
+    let (device, root, point) = (fields.nth(1)?, fields.next()?, fields.next()?);
+    Some((device.to_owned(), unescape(root), unescape(point)))
+}
+
+/// Space, tab, newline and backslash are written as octal numbers.
+fn unescape(text: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = |digits: &[u8]| {
+            let text = std::str::from_utf8(digits).ok()?;
+            u8::from_str_radix(text, 8).ok()
+        };
+        match (first, tail.get(..3).and_then(octal)) {
+            (b'\\', Some(byte)) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_is_understood() {
+        let line = "36 35 98:0 /mnt1 /mnt/with\\040space rw,noatime master:1 - ext3 /dev/root rw";
+        let (device, root, point) = parse(line, 36).expect("the line of mount 36");
+        assert_eq!(device, "98:0");
+        assert_eq!(root, Path::new("/mnt1"));
+        assert_eq!(point, Path::new("/mnt/with space"));
+        assert_eq!(parse(line, 35), None);
+    }
+
+    #[test]
+    fn a_place_holds_what_lies_in_it() {
+        let place = |device: &str, path: &str| Place {
+            device: device.to_owned(),
+            path: PathBuf::from(path),
+        };
+        assert!(place("8:1", "/a").overlaps(&place("8:1", "/a/b")));
+        assert!(place("8:1", "/a/b").overlaps(&place("8:1", "/a")));
+        assert!(!place("8:1", "/a").overlaps(&place("8:1", "/ab")));
+        assert!(!place("8:1", "/a").overlaps(&place("8:2", "/a/b")));
+    }
+}

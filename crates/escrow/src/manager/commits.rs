@@ -1,0 +1,326 @@
+//! Commit, undo and recover: all sandboxes of a plan or none.
+
+use std::time::Duration;
+
+use super::{Manager, SandboxView};
+use crate::commit::{
+    Batch, CommitPreview, Committed, Engine, Member, Recovered, Side, Terms, Undone, recover, undo,
+};
+use crate::error::{Error, Result, chain};
+use crate::event::{Observer, Unobserved};
+use crate::fs::Dir;
+use crate::fs::private::{self, DirLock, Lock};
+use crate::model::{Phase, PlanState, SandboxState};
+use crate::store::{Journal, Logged, Plan, Resource};
+
+/// How a plan is to be committed.
+#[derive(Debug, Clone, Copy)]
+pub struct CommitRequest<'a> {
+    /// Why, in the user's words.
+    pub message: Option<&'a str>,
+    /// Under which terms.
+    pub terms: Terms,
+}
+
+/// A plan that was committed.
+#[derive(Debug)]
+pub struct Released {
+    /// What was found before, in the order in which it was released.
+    pub preview: CommitPreview,
+    /// Sandboxes that could not be removed afterwards, and why.
+    pub left: Vec<(String, String)>,
+}
+
+impl Manager {
+    fn engine<'a>(&'a self, observer: &'a dyn Observer) -> Engine<'a> {
+        Engine {
+            store: &self.store,
+            registry: self.registry(),
+            origin: &*self.options.origin,
+            observer,
+        }
+    }
+
+    fn members(&self, engine: &Engine<'_>, views: Vec<SandboxView>) -> Result<Vec<Member>> {
+        let resources = self.store.resources()?;
+        let member = |view: SandboxView| {
+            let depth = depth(&view.resource, &resources);
+            Member::new(engine, view.sandbox, view.resource, depth)
+        };
+        views.into_iter().map(member).collect()
+    }
+
+    /// In the order in which sandboxes are discarded (rule C8).
+    pub(super) fn parents_first(&self, mut views: Vec<SandboxView>) -> Result<Vec<SandboxView>> {
+        let resources = self.store.resources()?;
+        views.sort_by_key(|view| depth(&view.resource, &resources));
+        Ok(views)
+    }
+
+    /// Takes the locks of originals, in one order, so that two who need several never wait for
+    /// each other.
+    pub(super) fn lock_originals(
+        &self,
+        resources: &[&Resource],
+        shared: bool,
+    ) -> Result<Vec<DirLock>> {
+        let mut open = Vec::new();
+        for resource in resources {
+            // One that is gone needs no lock; whoever needs it will say that it is gone.
+            if let Ok(dir) = Dir::open(resource.at.as_path()) {
+                let meta = dir.meta()?;
+                open.push(((meta.dev, meta.ino), dir, resource));
+            }
+        }
+        open.sort_by_key(|(key, ..)| *key);
+        open.dedup_by_key(|(key, ..)| *key);
+        let mut locks = Vec::new();
+        for (_, dir, resource) in open {
+            let lock = DirLock::take(dir, shared, self.options.patience)?;
+            locks.push(lock.ok_or_else(|| Error::BusyOriginal {
+                at: resource.at.clone(),
+            })?);
+        }
+        Ok(locks)
+    }
+
+    /// The sandboxes of a plan that are to be committed.
+    fn committable(&self, plan: &Plan) -> Result<Vec<SandboxView>> {
+        let views = self.live_sandboxes(plan)?;
+        for view in &views {
+            super::work::check_readable(plan, view)?;
+        }
+        Ok(views)
+    }
+
+    /// What a commit would do. Nothing is written.
+    pub fn preview(&self, plan: &Plan, terms: Terms) -> Result<CommitPreview> {
+        let _lock = self.lock(plan, true)?;
+        let views = self.committable(plan)?;
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let _originals = self.lock_originals(&resources, true)?;
+        let engine = self.engine(&Unobserved);
+        let members = self.members(&engine, views.clone())?;
+        let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
+        Ok(previewed.show())
+    }
+
+    /// Commits every sandbox of a plan, or none.
+    pub fn commit(
+        &self,
+        plan: &Plan,
+        request: &CommitRequest<'_>,
+        observer: &dyn Observer,
+    ) -> Result<Released> {
+        let lock = self.lock(plan, false)?;
+        let views = self.committable(plan)?;
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let _originals = self.lock_originals(&resources, false)?;
+        self.check_neighbours(plan, &resources)?;
+        let released =
+            self.record_with("commit", Some(plan.id), &plan.name, request.message, || {
+                for view in &views {
+                    self.activate_for_commit(view)?;
+                }
+                let engine = self.engine(observer);
+                let members = self.members(&engine, views.clone())?;
+                let batch = Batch::new(engine, plan.clone(), members);
+                let previewed = batch.preview(request.terms)?;
+                let preview = previewed.show();
+                let prepared = previewed.prepare(request.message)?;
+                let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
+                Ok(Released { preview, left })
+            })?;
+        drop(lock);
+        Ok(released)
+    }
+
+    /// Only what was worked in can be committed; one that was never touched counts as worked in.
+    fn activate_for_commit(&self, view: &SandboxView) -> Result<()> {
+        let next = view.sandbox.state.go(SandboxState::Active)?;
+        if next != view.sandbox.state {
+            self.store.set_sandbox_state(view.sandbox.id, next)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the commit of a plan back.
+    pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<Undone> {
+        let _lock = self.lock_any(plan, false)?;
+        let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
+        self.check_unfinished(&plan)?;
+        let journal = self.store.journal_of(plan.id)?;
+        let journal = journal.filter(|journal| journal.phase == Phase::Committed);
+        let (Some(journal), PlanState::Committed) = (journal, plan.state) else {
+            return Err(Error::NothingToUndo {
+                plan: plan.name.clone(),
+                state: plan.state,
+            });
+        };
+        let views = self.journal_views(&plan, &journal)?;
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let _originals = self.lock_originals(&resources, false)?;
+        self.check_neighbours(&plan, &resources)?;
+        self.record("undo", Some(plan.id), &plan.name, || {
+            let engine = self.engine(observer);
+            let members = self.members(&engine, views.clone())?;
+            undo::undo(engine, &plan, journal, &members)
+        })
+    }
+
+    /// Removes what a plan keeps for undo, and what others wrote and was set aside.
+    pub(super) fn forget_commits(&self, plan: &Plan) -> Result<()> {
+        if let Some(journal) = self.store.journal_of(plan.id)? {
+            for member in &journal.members {
+                crate::commit::remove_area(&member.area)?;
+            }
+            self.store.forget_commit(journal.id)?;
+        }
+        for view in self.all_sandboxes(plan)? {
+            for parent in [
+                view.sandbox.area.as_path().parent(),
+                Some(view.resource.at.as_path()),
+            ] {
+                let Some(Ok(parent)) = parent.map(Dir::open) else {
+                    continue;
+                };
+                private::sweep_commits(&parent, view.sandbox.id)?;
+            }
+        }
+        Ok(self.store.forget_moved()?)
+    }
+
+    /// The sandboxes of a commit, in its order.
+    fn journal_views(&self, plan: &Plan, journal: &Journal) -> Result<Vec<SandboxView>> {
+        let all = self.all_sandboxes(plan)?;
+        let mut views = Vec::new();
+        for member in &journal.members {
+            let found = all.iter().find(|view| view.sandbox.id == member.sandbox_id);
+            let view = found.ok_or_else(|| Error::UnknownResource {
+                name: member.sandbox_id.to_string(),
+                known: Vec::new(),
+            })?;
+            views.push(view.clone());
+        }
+        Ok(views)
+    }
+
+    /// Brings every commit whose process died to one side. One that cannot be does not stop the
+    /// others (rule C17).
+    pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
+        let mut answers = Vec::new();
+        for journal in self.store.unfinished()? {
+            let Some(plan) = self.store.plan(journal.plan_id)? else {
+                continue;
+            };
+            let name = plan.id.to_string();
+            let limit = Duration::ZERO;
+            // Whoever holds the lock is alive, and at it.
+            let Some(_lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)? else {
+                continue;
+            };
+            // Another one may have been quicker.
+            let journal = self.store.journal_of(plan.id)?;
+            let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
+                continue;
+            };
+            answers.push((plan.name.clone(), self.recover_one(plan, journal)));
+        }
+        Ok(answers)
+    }
+
+    fn recover_one(&self, plan: Plan, journal: Journal) -> Result<Recovered> {
+        let views = self.journal_views(&plan, &journal)?;
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let _originals = self.lock_originals(&resources, false)?;
+        self.bury(plan.id)?;
+        let name = plan.name.clone();
+        self.record("recover", Some(plan.id), &name, || {
+            let engine = self.engine(&Unobserved);
+            let members = self.members(&engine, views.clone())?;
+            recover::recover(engine, plan, journal, members)
+        })
+    }
+
+    /// Recovers before anything is changed. What cannot be recovered is told, and refused where it
+    /// matters.
+    pub(super) fn recover_dead(&self) -> Result<()> {
+        for (plan, answer) in self.recover()? {
+            self.notice(match answer {
+                Ok(done) => {
+                    let side = match done.side {
+                        Side::Old => "its originals are as they were before",
+                        Side::New => "its originals hold the new state",
+                    };
+                    let because = done.because.map(|why| format!(" ({why})"));
+                    let because = because.unwrap_or_default();
+                    format!(
+                        "the plan '{plan}' was found {}: {side}{because}",
+                        done.found
+                    )
+                }
+                Err(error) => format!("the plan '{plan}' cannot be recovered: {}", chain(&error)),
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses where a commit of the plan is still to be brought to an end.
+    pub(super) fn check_unfinished(&self, plan: &Plan) -> Result<()> {
+        let journal = self.store.journal_of(plan.id)?;
+        match journal.filter(|journal| journal.phase.is_unfinished()) {
+            Some(journal) => Err(Error::RecoveryNeeded {
+                plan: plan.name.clone(),
+                phase: journal.phase,
+                why: None,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses where a commit of another plan into the same originals is still to be brought to an
+    /// end: nobody knows what they will be.
+    pub(super) fn check_neighbours(&self, plan: &Plan, resources: &[&Resource]) -> Result<()> {
+        for journal in self.store.unfinished()? {
+            if journal.plan_id == plan.id {
+                continue;
+            }
+            let Some(other) = self.store.plan(journal.plan_id)? else {
+                continue;
+            };
+            let views = self.journal_views(&other, &journal)?;
+            let same = |view: &SandboxView| {
+                let mut all = resources.iter();
+                all.any(|resource| resource.at == view.resource.at)
+            };
+            if views.iter().any(same) {
+                return Err(Error::RecoveryNeeded {
+                    plan: other.name,
+                    phase: journal.phase,
+                    why: None,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that was done, or to one plan, oldest first.
+    pub fn log(&self, plan: Option<&Plan>) -> Result<Vec<Logged>> {
+        Ok(self.store.log(plan.map(|plan| plan.id))?)
+    }
+}
+
+/// How many resources a resource lies in, by what its parents say.
+fn depth(resource: &Resource, resources: &[Resource]) -> usize {
+    let mut parent = resource.parent.as_deref();
+    let mut depth = 0;
+    while let Some(name) = parent {
+        depth += 1;
+        let found = resources.iter().find(|one| one.name == name);
+        parent = found.and_then(|one| one.parent.as_deref());
+        if depth > resources.len() {
+            break;
+        }
+    }
+    depth
+}

@@ -1,0 +1,19 @@
+//! Where original and sandbox contradict each other.
+
+use serde::Serialize;
+
+use super::change::Facts;
+use super::path::ResourcePath;
+
+/// A path that both sides changed. Nothing is committed over it by accident (rule C15).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Conflict {
+    /// Where.
+    pub path: ResourcePath,
+    /// What happened there and here, in words.
+    pub what: String,
+    /// The sandbox's version; `None` where it has none.
+    pub ours: Option<Facts>,
+    /// The original's version; `None` where it has none.
+    pub theirs: Option<Facts>,
+}

@@ -1,0 +1,106 @@
+//! Where a commit stands: the one table of its phases.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A phase of a commit, as the journal knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Nothing is decided; no original was touched.
+    Preparing,
+    /// It will be carried out, whoever finds it.
+    Decided,
+    /// It will be taken back, whoever finds it.
+    Aborting,
+    /// Every original holds the new state; the sandboxes may go.
+    Applied,
+    /// It is over, and can be undone.
+    Committed,
+    /// It is being undone, whoever finds it.
+    Undoing,
+    /// It was undone.
+    Undone,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 7] = [
+        Self::Preparing,
+        Self::Decided,
+        Self::Aborting,
+        Self::Applied,
+        Self::Committed,
+        Self::Undoing,
+        Self::Undone,
+    ];
+
+    /// The word that is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Preparing => "preparing",
+            Self::Decided => "decided",
+            Self::Aborting => "aborting",
+            Self::Applied => "applied",
+            Self::Committed => "committed",
+            Self::Undoing => "undoing",
+            Self::Undone => "undone",
+        }
+    }
+
+    /// Where it can go from here. A commit that was aborted has no record any more.
+    pub fn successors(self) -> &'static [Self] {
+        match self {
+            Self::Preparing => &[Self::Decided, Self::Aborting],
+            Self::Decided => &[Self::Applied, Self::Aborting],
+            Self::Aborting => &[],
+            Self::Applied => &[Self::Committed],
+            Self::Committed => &[Self::Undoing],
+            Self::Undoing => &[Self::Undone],
+            Self::Undone => &[],
+        }
+    }
+
+    /// Whether every member was carried out.
+    pub fn was_applied(self) -> bool {
+        matches!(
+            self,
+            Self::Applied | Self::Committed | Self::Undoing | Self::Undone
+        )
+    }
+
+    /// Whether somebody must bring it to an end.
+    pub fn is_unfinished(self) -> bool {
+        !matches!(self, Self::Committed | Self::Undone)
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Phase {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|phase| phase.as_str() == word)
+            .ok_or_else(|| format!("no commit is ever '{word}'"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_phase_has_one_word_and_leads_to_an_end() {
+        for phase in Phase::ALL {
+            assert_eq!(phase.as_str().parse(), Ok(phase));
+            let ends = phase.successors().is_empty() || !phase.is_unfinished();
+            assert!(ends || phase.successors().iter().any(|next| *next != phase));
+        }
+    }
+}

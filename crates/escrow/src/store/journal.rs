@@ -1,0 +1,320 @@
+//! The journal of commits: a table, not a second format.
+//!
+//! Whatever is durable here decides on which side a commit comes out. Each step is one
+//! transaction; what a member needs is stored with a checksum, and what does not match it is never
+//! acted on.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
+
+use super::rows::Journal;
+use super::sqlite::{Result, Store, StoreError, conversion, location, parsed};
+use crate::fs::{Moved, Stamp};
+use crate::model::text::Location;
+use crate::model::{CommitId, Phase, PlanId, PlanState, ResourceId, SandboxId, SandboxState};
+use crate::store::rows::JournalMember;
+
+impl Store {
+    fn transact<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        self.run(|connection| {
+            let transaction =
+                rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            let answer = work(&transaction)?;
+            transaction.commit()?;
+            Ok(answer)
+        })
+    }
+
+    /// Notes that a commit begins, and where each member will stage it, before anything is there.
+    pub fn begin_commit(&self, journal: &Journal) -> Result<()> {
+        self.transact(|connection| {
+            connection.execute(
+                "INSERT INTO journal (id, plan_id, phase, message, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    journal.id.to_string(),
+                    journal.plan_id.to_string(),
+                    journal.phase.as_str(),
+                    journal.message,
+                    journal.created_at.to_string(),
+                ],
+            )?;
+            for (position, member) in journal.members.iter().enumerate() {
+                connection.execute(
+                    "INSERT INTO journal_member (journal_id, position, sandbox_id, area)
+                     VALUES (?1, ?2, ?3, ?4)",
+                    params![
+                        journal.id.to_string(),
+                        position as i64,
+                        member.sandbox_id.to_string(),
+                        member.area.as_bytes(),
+                    ],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Stores what one member needs.
+    pub fn put_intent(&self, id: CommitId, position: usize, intent: &str) -> Result<()> {
+        self.run(|connection| set_intent(connection, id, position, intent))
+    }
+
+    /// Moves a commit from one phase to the next, durably, or not at all.
+    pub fn set_phase(&self, id: CommitId, from: Phase, to: Phase) -> Result<()> {
+        debug_assert!(from == to || from.successors().contains(&to));
+        let moved = self.run(|connection| move_phase(connection, id, from, to))?;
+        match moved {
+            true => Ok(()),
+            false => Err(self.not_in(id, from)),
+        }
+    }
+
+    fn not_in(&self, id: CommitId, phase: Phase) -> StoreError {
+        StoreError::Damaged {
+            path: Location::from(self.path()),
+            what: format!("the commit {id} is not {phase}"),
+        }
+    }
+
+    /// Ends a commit: what it leaves for undo, its plan and its sandboxes, in one transaction.
+    pub fn finish_commit(
+        &self,
+        journal: &Journal,
+        intents: &[Option<String>],
+        sandboxes: &[(SandboxId, SandboxState)],
+    ) -> Result<()> {
+        let done = self.transact(|connection| {
+            let (from, to) = (Phase::Applied, Phase::Committed);
+            for (position, intent) in intents.iter().enumerate() {
+                if let Some(intent) = intent {
+                    set_intent(connection, journal.id, position, intent)?;
+                }
+            }
+            for (sandbox, state) in sandboxes {
+                connection.execute(
+                    "UPDATE sandbox SET state = ?2 WHERE id = ?1",
+                    params![sandbox.to_string(), state.as_str()],
+                )?;
+            }
+            set_plan(connection, journal.plan_id, PlanState::Committed)?;
+            move_phase(connection, journal.id, from, to)
+        })?;
+        match done {
+            true => Ok(()),
+            false => Err(self.not_in(journal.id, Phase::Applied)),
+        }
+    }
+
+    /// Ends an undo: its plan is rolled back.
+    pub fn finish_undo(&self, journal: &Journal) -> Result<()> {
+        let done = self.transact(|connection| {
+            set_plan(connection, journal.plan_id, PlanState::RolledBack)?;
+            move_phase(connection, journal.id, Phase::Undoing, Phase::Undone)
+        })?;
+        match done {
+            true => Ok(()),
+            false => Err(self.not_in(journal.id, Phase::Undoing)),
+        }
+    }
+
+    /// Forgets a commit that came to nothing, or that can no longer be undone.
+    pub fn forget_commit(&self, id: CommitId) -> Result<()> {
+        self.run(|connection| {
+            connection.execute("DELETE FROM journal WHERE id = ?1", [id.to_string()])?;
+            Ok(())
+        })
+    }
+
+    /// The commits that somebody must bring to an end, oldest first.
+    pub fn unfinished(&self) -> Result<Vec<Journal>> {
+        let mut found = self.journals(None)?;
+        found.retain(|journal| journal.phase.is_unfinished());
+        Ok(found)
+    }
+
+    /// The newest commit of a plan.
+    pub fn journal_of(&self, plan: PlanId) -> Result<Option<Journal>> {
+        Ok(self.journals(Some(plan))?.pop())
+    }
+
+    fn journals(&self, plan: Option<PlanId>) -> Result<Vec<Journal>> {
+        let mut journals: Vec<Journal> = self.run(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT id, plan_id, phase, message, created_at FROM journal
+                 WHERE CASE WHEN ?1 IS NULL THEN phase NOT IN ('committed', 'undone')
+                            ELSE plan_id = ?1 END
+                 ORDER BY seq",
+            )?;
+            query
+                .query_map([plan.map(|id| id.to_string())], journal_row)?
+                .collect()
+        })?;
+        for journal in &mut journals {
+            journal.members = self.members(journal.id)?;
+        }
+        Ok(journals)
+    }
+
+    fn members(&self, id: CommitId) -> Result<Vec<JournalMember>> {
+        let rows: Vec<(JournalMember, bool)> = self.run(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT sandbox_id, area, intent, checksum FROM journal_member
+                 WHERE journal_id = ?1 ORDER BY position",
+            )?;
+            query
+                .query_map([id.to_string()], |row| {
+                    let intent: Option<String> = row.get(2)?;
+                    let stored: Option<Vec<u8>> = row.get(3)?;
+                    let right = intent.as_deref().map(checksum) == stored;
+                    let member = JournalMember {
+                        sandbox_id: parsed(row, 0)?,
+                        area: location(row, 1)?,
+                        intent,
+                    };
+                    Ok((member, right))
+                })?
+                .collect()
+        })?;
+        let damaged = rows.iter().any(|(_, right)| !right);
+        if damaged {
+            return Err(StoreError::Damaged {
+                path: Location::from(self.path()),
+                what: format!("what the commit {id} needs is not what was written"),
+            });
+        }
+        Ok(rows.into_iter().map(|(member, _)| member).collect())
+    }
+
+    /// Notes what we moved away and put back.
+    pub fn add_moved(&self, resource: ResourceId, moved: &[Moved]) -> Result<()> {
+        if moved.is_empty() {
+            return Ok(());
+        }
+        self.transact(|connection| {
+            for one in moved {
+                connection.execute(
+                    "INSERT INTO moved (resource_id, ino, before_sec, before_nsec, after_sec,
+                                        after_nsec)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                    params![
+                        resource.to_string(),
+                        one.ino.cast_signed(),
+                        one.before.sec,
+                        one.before.nsec,
+                        one.after.sec,
+                        one.after.nsec,
+                    ],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What we moved away and put back in a resource, oldest first.
+    pub fn moved(&self, resource: ResourceId) -> Result<Vec<Moved>> {
+        self.run(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT ino, before_sec, before_nsec, after_sec, after_nsec
+                 FROM moved WHERE resource_id = ?1 ORDER BY seq",
+            )?;
+            query
+                .query_map([resource.to_string()], |row| {
+                    let stamp = |sec, nsec| {
+                        Ok::<_, rusqlite::Error>(Stamp {
+                            sec: row.get(sec)?,
+                            nsec: row.get(nsec)?,
+                        })
+                    };
+                    Ok(Moved {
+                        ino: row.get::<_, i64>(0)?.cast_unsigned(),
+                        before: stamp(1, 2)?,
+                        after: stamp(3, 4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// Forgets what we moved in resources that no live sandbox looks at.
+    pub fn forget_moved(&self) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "DELETE FROM moved WHERE NOT EXISTS (
+                     SELECT 1 FROM sandbox WHERE sandbox.resource_id = moved.resource_id
+                                             AND sandbox.state <> 'cleaned_up')",
+                [],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// One plan.
+    pub fn plan(&self, id: PlanId) -> Result<Option<super::Plan>> {
+        Ok(self.plans()?.into_iter().find(|plan| plan.id == id))
+    }
+
+    /// One sandbox.
+    pub fn sandbox(&self, id: SandboxId) -> Result<Option<super::Sandbox>> {
+        self.run(|connection| {
+            let query = "SELECT plan_id FROM sandbox WHERE id = ?1";
+            connection
+                .query_row(query, [id.to_string()], |row| parsed::<PlanId>(row, 0))
+                .optional()
+        })?
+        .map_or(Ok(None), |plan| {
+            let sandboxes = self.sandboxes(Some(plan))?;
+            Ok(sandboxes.into_iter().find(|sandbox| sandbox.id == id))
+        })
+    }
+}
+
+fn checksum(text: &str) -> Vec<u8> {
+    blake3::hash(text.as_bytes()).as_bytes().to_vec()
+}
+
+fn set_intent(
+    connection: &Connection,
+    id: CommitId,
+    position: usize,
+    intent: &str,
+) -> rusqlite::Result<()> {
+    connection.execute(
+        "UPDATE journal_member SET intent = ?3, checksum = ?4
+         WHERE journal_id = ?1 AND position = ?2",
+        params![id.to_string(), position as i64, intent, checksum(intent)],
+    )?;
+    Ok(())
+}
+
+fn move_phase(
+    connection: &Connection,
+    id: CommitId,
+    from: Phase,
+    to: Phase,
+) -> rusqlite::Result<bool> {
+    let moved = connection.execute(
+        "UPDATE journal SET phase = ?3 WHERE id = ?1 AND phase = ?2",
+        params![id.to_string(), from.as_str(), to.as_str()],
+    )?;
+    Ok(moved == 1)
+}
+
+fn set_plan(connection: &Connection, id: PlanId, state: PlanState) -> rusqlite::Result<()> {
+    connection.execute(
+        "UPDATE plan SET state = ?2 WHERE id = ?1",
+        params![id.to_string(), state.as_str()],
+    )?;
+    Ok(())
+}
+
+fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
+    Ok(Journal {
+        id: parsed(row, 0)?,
+        plan_id: parsed(row, 1)?,
+        phase: parsed::<Phase>(row, 2).map_err(|error| conversion(2, error))?,
+        message: row.get(3)?,
+        created_at: parsed::<Timestamp>(row, 4)?,
+        members: Vec::new(),
+    })
+}

@@ -1,0 +1,170 @@
+//! What an overlay knows of its original: nothing was recorded, so it must be told from times.
+//!
+//! The layer carries the moment it was made. Whatever in the original has a later ctime, which
+//! nobody can set, was changed since. A version in the layer that was made from one of the original
+//! says so, because once that one is gone nothing else would tell it from a new file.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::super::error::{Result, StrategyError};
+use super::super::tree;
+use super::super::tree_commit::Base;
+use super::layers::{self, Looks};
+use crate::fs::beneath::Entry;
+use crate::fs::copy::settle;
+use crate::fs::seen::settled;
+use crate::fs::walk::walk;
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Stamp};
+use crate::model::{Conflict, Facts, ResourcePath};
+
+const STAMP: &[u8] = b"user.overlay.escrow-stamp";
+const DERIVED: &[u8] = b"user.overlay.escrow-derived";
+/// What the kernel leaves on what it copied up, or moved.
+const ORIGIN: &[u8] = b"user.overlay.origin";
+
+/// Notes on a new layer when it was made. Any later change of the original gets a later ctime.
+pub(super) fn stamp(upper: &Dir) -> Result<()> {
+    let now = upper.meta()?.ctime;
+    let text = serde_json::to_vec(&now).expect("numbers are JSON");
+    xattr::set(&Handle::of(upper), STAMP, &text)
+        .map_err(|errno| upper.error("mark", b"", Cause::Os(errno)))?;
+    settle(now);
+    Ok(())
+}
+
+/// The mark of a version that was made from one of the original.
+pub(super) fn derived() -> (Vec<u8>, Vec<u8>) {
+    (DERIVED.to_vec(), b"y".to_vec())
+}
+
+/// Whether a version carries it.
+pub(super) fn is_derived(attributes: &Xattrs) -> bool {
+    attributes.iter().any(|(name, _)| name == DERIVED)
+}
+
+/// A layer as the measure of its original.
+pub(super) struct LayerBase<'a> {
+    upper: &'a Dir,
+    lower: &'a Dir,
+    stamp: Stamp,
+    /// Something was deleted in the layer, so what the kernel marked may have been moved.
+    whiteouts: bool,
+    moved: &'a [Moved],
+}
+
+impl<'a> LayerBase<'a> {
+    pub(super) fn open(
+        upper: &'a Dir,
+        lower: &'a Dir,
+        whiteouts: bool,
+        moved: &'a [Moved],
+    ) -> Result<Self> {
+        let text = xattr::get(&Handle::of(upper), STAMP)
+            .map_err(|errno| upper.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
+        Ok(Self {
+            upper,
+            lower,
+            stamp: stamp.ok_or_else(|| StrategyError::Damaged {
+                what: "its layer does not say when it was made".to_owned(),
+            })?,
+            whiteouts,
+            moved,
+        })
+    }
+
+    fn is_older(&self, now: &Meta) -> bool {
+        settled(now.ino, now.ctime, self.moved) <= self.stamp
+    }
+
+    /// Everything in the original that was changed since, whoever did it.
+    pub(super) fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
+        let found = Mutex::new(Vec::new());
+        let tell = |path: ResourcePath, theirs: Facts, what: &str| {
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.push(Conflict {
+                path,
+                what: what.to_owned(),
+                ours: None,
+                theirs: Some(theirs),
+            });
+        };
+        walk(self.lower, (), |visit| {
+            let mut next = Vec::new();
+            // Names that came or went move a directory's own time.
+            let own = visit.dir.meta()?;
+            if own.mtime > self.stamp {
+                let what = "names came or went there since";
+                tell(visit.path.clone(), own.facts(), what);
+            }
+            for Entry { name, meta } in visit.entries {
+                let path = visit.path.join(&name);
+                if carved.contains(&path) || crate::fs::private::is_area_beside(&name) {
+                    continue;
+                }
+                if !meta.is_dir() && !self.is_older(&meta) {
+                    tell(path, meta.facts(), "changed there since");
+                } else if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
+                    next.push((name, ()));
+                }
+            }
+            Ok::<_, FsError>(next)
+        })?;
+        Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Base for LayerBase<'_> {
+    fn is_current(
+        &self,
+        path: &ResourcePath,
+        at: Option<(&Dir, &[u8])>,
+        now: &Meta,
+    ) -> Result<bool> {
+        if self.is_older(now) {
+            return Ok(true);
+        }
+        if !now.is_dir() {
+            return Ok(false);
+        }
+        // The ctime of a directory moves with every name in it. Where we know how it looked, that
+        // decides; else a ctime that came with a name tells nothing against it.
+        let made = Looks::remembered(&self.upper.dir(path)?)?;
+        let theirs = match at {
+            Some((dir, name)) => Looks::of(&dir.subdir(name)?)?,
+            None => Looks::of(self.lower)?,
+        };
+        let owned = rustix::process::geteuid().is_root();
+        Ok(match made {
+            Some(made) => {
+                (made.mode, made.xattrs) == (theirs.mode, theirs.xattrs)
+                    && (!owned || made.owner == theirs.owner)
+            }
+            None => now.ctime == now.mtime,
+        })
+    }
+
+    fn is_still(&self, _path: &ResourcePath, now: &Meta) -> bool {
+        now.mtime <= self.stamp
+    }
+
+    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
+        let Some((parent, name)) = path.split() else {
+            return Ok(false);
+        };
+        let dir = self.upper.dir(&parent)?;
+        let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
+        if is_derived(&attributes) {
+            return Ok(true);
+        }
+        // The kernel marks what it copied up, but also what was moved or linked from there.
+        let copied = attributes.iter().any(|(name, _)| name == ORIGIN);
+        let single = dir.stat(name)?.is_some_and(|meta| meta.nlink == 1);
+        if !copied || !single || self.whiteouts {
+            return Ok(false);
+        }
+        let lower = layers::parent_below(self.lower, &parent)?;
+        Ok(lower.is_none_or(|meta| meta.mtime > self.stamp))
+    }
+}

@@ -1,0 +1,233 @@
+//! The renames that put everything in place: as often as needed, with the same result.
+
+use std::collections::BTreeSet;
+
+use rustix::io::Errno;
+
+use super::{Dressing, Link, Looks, Step, TreeIntent, stat};
+use crate::event::Observer;
+use crate::fs::{Cause, Dir, Handle, Meta, xattr};
+use crate::model::ResourcePath;
+use crate::strategy::Intent;
+use crate::strategy::error::{Result, StrategyError};
+
+/// Makes every step that is not made yet, and then makes them durable.
+pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Result<()> {
+    let intent = TreeIntent::read(intent)?;
+    if intent.steps.is_empty() && intent.links.is_empty() && intent.directories.is_empty() {
+        return Ok(());
+    }
+    let original = intent.original.open()?;
+    let stage = intent.stage()?;
+    for step in &intent.steps {
+        if observer.is_cancelled() {
+            let cause = Cause::Cancelled;
+            return Err(original.error("commit", step.path.as_bytes(), cause).into());
+        }
+        make(step, &original, &stage)?;
+        observer.copied(1, 0);
+    }
+    for link in &intent.links {
+        make_link(link, &original)?;
+    }
+    for dressing in &intent.directories {
+        dress(&original, &dressing.path, &dressing.after)?;
+    }
+    let parents = intent.steps.iter().map(|step| &step.path);
+    let linked = intent.links.iter().map(|link| &link.path);
+    let dressed = intent.directories.iter().map(|dressing| &dressing.path);
+    let mut directories: BTreeSet<ResourcePath> = parents
+        .chain(linked)
+        .filter_map(|path| path.split().map(|(parent, _)| parent))
+        .collect();
+    directories.extend(dressed.cloned());
+    stage.sync()?;
+    for path in &directories {
+        original.dir(path)?.sync()?;
+    }
+    Ok(())
+}
+
+fn moved(path: &ResourcePath, what: &'static str) -> StrategyError {
+    StrategyError::Moved {
+        path: path.clone(),
+        what,
+    }
+}
+
+/// Opens the directory of a path, to its owner too, who may have closed it.
+pub(super) fn open_parent<'p>(
+    original: &Dir,
+    path: &'p ResourcePath,
+) -> Result<Option<(Dir, &'p [u8])>> {
+    match original.parent(path) {
+        Ok((dir, name)) => {
+            unlock(&dir)?;
+            Ok(Some((dir, name)))
+        }
+        Err(error) if error.is_absent() || error.leaves() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lets the owner change names in a directory; it is closed again when it is dressed.
+fn unlock(dir: &Dir) -> Result<()> {
+    let meta = dir.meta()?;
+    let me = rustix::process::geteuid();
+    if me.is_root() || me.as_raw() != meta.uid || meta.mode & 0o300 == 0o300 {
+        return Ok(());
+    }
+    Handle::of(dir)
+        .set_mode(meta.mode | 0o300)
+        .map_err(|errno| dir.error("open", b"", Cause::Os(errno)).into())
+}
+
+/// A directory can be moved to another one only while its owner may write in it.
+pub(super) fn unlock_moving(dir: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
+    if !meta.is_dir() || rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Ok(dir.unlock(name)?)
+}
+
+fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
+    let (path, slot) = (&step.path, step.slot());
+    let Some((dir, name)) = open_parent(original, path)? else {
+        return Err(moved(path, "its directory is gone"));
+    };
+    let there = dir.stat(name)?;
+    let staged = stage.stat(&slot)?;
+    let Some(new) = &step.new else {
+        return take(step, (&dir, name), there, (stage, &slot), staged);
+    };
+    if there.is_some_and(|there| new.is(&there)) && !staged.is_some_and(|staged| new.is(&staged)) {
+        return Ok(());
+    }
+    let Some(staged) = staged.filter(|staged| new.looks_the_same(staged)) else {
+        return Err(moved(path, "its new version was changed or lost"));
+    };
+    unlock_moving(stage, &slot, &staged)?;
+    match (&step.old, there) {
+        (None, None) => match stage.rename_new(&slot, &dir, name) {
+            Err(error) if error.is(Errno::EXIST) => {
+                Err(moved(path, "somebody put something there"))
+            }
+            answer => Ok(answer?),
+        },
+        (None, Some(_)) => Err(moved(path, "somebody put something there")),
+        (Some(_), None) => Err(moved(path, "somebody deleted it")),
+        (Some(old), Some(there)) if !old.is_untouched(&there) => {
+            Err(moved(path, "somebody changed it"))
+        }
+        (Some(old), Some(there)) => {
+            unlock_moving(&dir, name, &there)?;
+            stage.exchange(&slot, &dir, name)?;
+            // What came out must be what was looked at: somebody may have been quicker.
+            let out = stage.stat(&slot)?;
+            if out.is_some_and(|out| old.looks_the_same(&out) || old_opened(old, &out)) {
+                return Ok(());
+            }
+            stage.exchange(&slot, &dir, name)?;
+            Err(moved(path, "somebody changed it"))
+        }
+    }
+}
+
+/// A directory that was opened to be moved differs in its mode only.
+fn old_opened(old: &crate::fs::Seen, now: &Meta) -> bool {
+    let opened = Meta {
+        mode: old.mode,
+        ..*now
+    };
+    now.is_dir() && now.mode == old.mode | 0o700 && old.looks_the_same(&opened)
+}
+
+fn take(
+    step: &Step,
+    (dir, name): (&Dir, &[u8]),
+    there: Option<Meta>,
+    (stage, slot): (&Dir, &[u8]),
+    staged: Option<Meta>,
+) -> Result<()> {
+    let path = &step.path;
+    let Some(old) = &step.old else {
+        return Ok(());
+    };
+    match there {
+        // Done, or somebody deleted it too.
+        None => Ok(()),
+        Some(_) if staged.is_some_and(|staged| old.is(&staged)) => {
+            Err(moved(path, "somebody put something there"))
+        }
+        Some(there) if !old.is_untouched(&there) => Err(moved(path, "somebody changed it")),
+        Some(there) => {
+            unlock_moving(dir, name, &there)?;
+            dir.rename_new(name, stage, slot)?;
+            let out = stage.stat(slot)?;
+            if out.is_some_and(|out| old.looks_the_same(&out) || old_opened(old, &out)) {
+                return Ok(());
+            }
+            stage.rename_new(slot, dir, name)?;
+            Err(moved(path, "somebody changed it"))
+        }
+    }
+}
+
+fn make_link(link: &Link, original: &Dir) -> Result<()> {
+    let Some(file) = stat(original, &link.to)?.filter(|now| link.file.is(now)) else {
+        return Err(moved(&link.to, "somebody replaced it"));
+    };
+    let Some((dir, name)) = open_parent(original, &link.path)? else {
+        return Err(moved(&link.path, "its directory is gone"));
+    };
+    match dir.stat(name)? {
+        Some(there) if there.ino == file.ino => Ok(()),
+        Some(_) => Err(moved(&link.path, "somebody put something there")),
+        None => Ok(dir.hard_link(name, original, &link.to)?),
+    }
+}
+
+/// Gives a directory its looks; done already if it is not there.
+pub(super) fn dress(original: &Dir, path: &ResourcePath, looks: &Looks) -> Result<()> {
+    let dir = match original.dir(path) {
+        Err(error) if error.is_absent() || error.leaves() => return Ok(()),
+        // Its owner may have closed it to reading; by its name it can be reached all the same.
+        Err(error) if error.is(Errno::ACCESS) => {
+            let (parent, name) = original.parent(path)?;
+            parent.unlock(name)?;
+            original.dir(path)?
+        }
+        answer => answer?,
+    };
+    let handle = Handle::of(&dir);
+    let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
+    let now = dir.meta()?;
+    if let Some(wanted) = &looks.xattrs {
+        let have = xattr::read(&handle).map_err(fail)?;
+        for (name, _) in &have {
+            if !wanted.iter().any(|(kept, _)| kept == name) {
+                xattr::remove(&handle, name).map_err(fail)?;
+            }
+        }
+        for (name, value) in wanted {
+            if !have.iter().any(|one| one == &(name.clone(), value.clone())) {
+                xattr::set(&handle, name, value).map_err(fail)?;
+            }
+        }
+    }
+    let model = Meta {
+        mode: looks.mode,
+        uid: looks.owner.0,
+        gid: looks.owner.1,
+        mtime: looks.mtime.unwrap_or(now.mtime),
+        ..now
+    };
+    handle.redress(&model).map_err(fail)?;
+    Ok(())
+}
+
+/// Whether a directory looks as it was left.
+pub(super) fn is_as_left(dressing: &Dressing, now: &Meta) -> bool {
+    let after = &dressing.after;
+    (after.mode, after.owner) == (now.mode, (now.uid, now.gid))
+}

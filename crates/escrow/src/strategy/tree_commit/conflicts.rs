@@ -1,0 +1,265 @@
+//! What stands in the original at each changed path, and what contradicts the change (rule C15).
+
+use std::collections::HashMap;
+
+use super::{ancestors, privileges, sort};
+use crate::fs::beneath::Entry;
+use crate::fs::{Dir, FsError, Meta};
+use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, Facts, Field, ResourcePath};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::{Note, Preview, tree};
+
+/// What a sandbox knows of the original it was made from.
+pub(in crate::strategy) trait Base {
+    /// Whether the entry of the original is what it was when the sandbox was made. Of a directory
+    /// its own looks count, not what is in it. `at` is `None` for the root.
+    fn is_current(
+        &self,
+        path: &ResourcePath,
+        at: Option<(&Dir, &[u8])>,
+        now: &Meta,
+    ) -> Result<bool>;
+
+    /// Whether names came or went in a directory of the original since the sandbox was made.
+    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool;
+
+    /// Whether something stood at the path of an added entry when the sandbox was made.
+    fn was_there(&self, path: &ResourcePath) -> Result<bool>;
+}
+
+struct Look<'a> {
+    original: &'a Dir,
+    changes: &'a [Change],
+    numbers: HashMap<&'a ResourcePath, usize>,
+    base: &'a dyn Base,
+    carved: &'a [ResourcePath],
+    conflicts: Vec<Conflict>,
+}
+
+/// Compares the original, as it is now, with what the sandbox changed. `sandbox` holds the new
+/// versions.
+pub(in crate::strategy) fn look(
+    original: &Dir,
+    sandbox: &Dir,
+    diff: DiffView,
+    kept: Vec<ResourcePath>,
+    base: &dyn Base,
+    carved: &[ResourcePath],
+) -> Result<Preview> {
+    let changes = &diff.changes;
+    let mut look = Look {
+        original,
+        changes,
+        numbers: changes
+            .iter()
+            .enumerate()
+            .map(|(number, change)| (&change.path, number))
+            .collect(),
+        base,
+        carved,
+        conflicts: Vec::new(),
+    };
+    let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for change in changes {
+        seen.push(look.change(change)?);
+        let Some(new) = &change.new else { continue };
+        bytes += new.size;
+        notes.extend(note(sandbox, change, new)?);
+    }
+    let mut conflicts = look.conflicts;
+    sort(&mut conflicts);
+    Ok(Preview {
+        diff,
+        conflicts,
+        notes,
+        seen,
+        kept,
+        bytes,
+    })
+}
+
+impl Look<'_> {
+    fn conflict(
+        &mut self,
+        change: &Change,
+        at: Option<(&Dir, &[u8])>,
+        now: Option<&Meta>,
+        what: &str,
+    ) -> Result<()> {
+        let theirs = match (now, at) {
+            (Some(meta), Some((dir, name))) => Some(dir.facts(name, meta)?),
+            (Some(meta), None) => Some(meta.facts()),
+            (None, _) => None,
+        };
+        self.conflicts.push(Conflict {
+            path: change.path.clone(),
+            what: what.to_owned(),
+            ours: change.new.clone(),
+            theirs,
+        });
+        Ok(())
+    }
+
+    /// What stands at the path of a change; notes what contradicts it.
+    fn change(&mut self, change: &Change) -> Result<Option<Meta>> {
+        let path = &change.path;
+        if path.is_root() {
+            let now = self.original.meta()?;
+            if !self.base.is_current(path, None, &now)? {
+                self.conflict(change, None, Some(&now), "changed there and here")?;
+            }
+            return Ok(Some(now));
+        }
+        let (dir, name) = match self.original.parent(path) {
+            Ok(found) => found,
+            Err(error) if is_gone(&error) => {
+                self.without_directory(change)?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let now = dir.stat(name)?;
+        match &now {
+            None => self.absent(change)?,
+            Some(now) if dir.is_mount_point(now) => {
+                return Err(StrategyError::Forbidden {
+                    path: path.clone(),
+                    why: "something is mounted there in the original",
+                });
+            }
+            Some(now) => self.present(change, (&dir, name), now)?,
+        }
+        Ok(now)
+    }
+
+    /// The directory of the path is not in the original.
+    fn without_directory(&mut self, change: &Change) -> Result<()> {
+        // What lies in a directory that the sandbox made comes with it; what is to be deleted is
+        // gone already.
+        let new = |path: &ResourcePath| {
+            self.numbers.get(path).is_some_and(|number| {
+                let kind = self.changes[*number].kind;
+                matches!(kind, ChangeKind::Added | ChangeKind::TypeChanged)
+            })
+        };
+        if change.new.is_none() || ancestors(&change.path).any(|path| new(&path)) {
+            return Ok(());
+        }
+        self.conflict(change, None, None, "its directory was deleted there")
+    }
+
+    fn absent(&mut self, change: &Change) -> Result<()> {
+        match change.kind {
+            ChangeKind::Deleted => Ok(()),
+            ChangeKind::Added if !self.base.was_there(&change.path)? => Ok(()),
+            _ => self.conflict(change, None, None, "deleted there, changed here"),
+        }
+    }
+
+    fn present(&mut self, change: &Change, at: (&Dir, &[u8]), now: &Meta) -> Result<()> {
+        let path = &change.path;
+        let Some(old) = &change.old else {
+            let both = now.is_dir() && is_directory(change.new.as_ref());
+            return match both {
+                // Two directories become one.
+                true => Ok(()),
+                false => self.conflict(change, Some(at), Some(now), "added on both sides"),
+            };
+        };
+        let goes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;
+        if old.kind != now.kind {
+            let what = match goes && change.new.is_none() {
+                true => "became another kind of thing there, deleted here",
+                false => "became another kind of thing there, changed here",
+            };
+            return self.conflict(change, Some(at), Some(now), what);
+        }
+        if old.kind == EntryKind::Directory && goes {
+            self.check_carved(change)?;
+            return self.unknown_below(change, at);
+        }
+        if !self.base.is_current(path, Some(at), now)? {
+            let what = match change.new {
+                None => "changed there, deleted here",
+                Some(_) => "changed there and here",
+            };
+            self.conflict(change, Some(at), Some(now), what)?;
+        }
+        Ok(())
+    }
+
+    /// A directory cannot become something else while another resource lies in it.
+    fn check_carved(&self, change: &Change) -> Result<()> {
+        let holds = |carved: &ResourcePath| ancestors(carved).any(|path| path == change.path);
+        match self.carved.iter().any(holds) {
+            true => Err(StrategyError::Forbidden {
+                path: change.path.clone(),
+                why: "another resource lies in it, so it must stay a directory",
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// What lies in a directory that the sandbox removed, and that the sandbox never saw.
+    fn unknown_below(&mut self, change: &Change, (dir, name): (&Dir, &[u8])) -> Result<()> {
+        let dir = dir.subdir(name)?;
+        for Entry { name, meta } in dir.entries()? {
+            let path = change.path.join(&name);
+            if self.numbers.contains_key(&path) || self.carved.contains(&path) {
+                continue;
+            }
+            self.conflicts.push(Conflict {
+                path,
+                what: "added there, its directory deleted here".to_owned(),
+                ours: None,
+                theirs: Some(dir.facts(&name, &meta)?),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn is_gone(error: &FsError) -> bool {
+    error.is_absent() || error.leaves()
+}
+
+fn is_directory(facts: Option<&Facts>) -> bool {
+    facts.is_some_and(|facts| facts.kind == EntryKind::Directory)
+}
+
+/// What of a new version will not come across.
+fn note(sandbox: &Dir, change: &Change, new: &Facts) -> Result<Option<Note>> {
+    let path = change.path.clone();
+    match new.kind {
+        EntryKind::Device => Err(StrategyError::Forbidden {
+            path,
+            why: "a device node is never committed; remove it from the sandbox",
+        }),
+        EntryKind::Socket => Ok(Some(Note {
+            path,
+            what: "a socket is not committed".to_owned(),
+        })),
+        EntryKind::File => {
+            let dropped = introduced(sandbox, change, new)?;
+            Ok((!dropped.is_empty()).then(|| Note {
+                path,
+                what: format!("{} dropped", dropped.join(" and ")),
+            }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The privileges of a file that the original did not grant.
+pub(super) fn introduced(sandbox: &Dir, change: &Change, new: &Facts) -> Result<Vec<&'static str>> {
+    let (dir, name) = sandbox.parent(&change.path)?;
+    let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
+    let mut found = privileges(new.mode, &attributes);
+    // Where only the looks changed, what the original granted stays granted.
+    if let (ChangeKind::ModeChanged, Some(old)) = (change.kind, &change.old) {
+        let granted = privileges(old.mode, &Vec::new());
+        let kept = !change.fields.contains(&Field::Xattrs);
+        found.retain(|word| !(granted.contains(word) || (kept && *word == "capabilities")));
+    }
+    Ok(found)
+}

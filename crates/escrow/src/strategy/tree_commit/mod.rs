@@ -1,0 +1,172 @@
+//! How a directory is committed, whichever strategy sandboxed it.
+//!
+//! New versions are staged in the commit's area, on the original's own file system: as hard links
+//! where possible, else sharing contents, else copied. Then each takes its place in one rename, by
+//! which the old version lands in the area; undoing is the same renames backwards. A directory that
+//! is added, removed or replaced goes as a whole, so that no child is ever without its parent.
+//!
+//! | file | promise |
+//! |---|---|
+//! | `conflicts` | what stands in the original at each changed path, and what contradicts the change |
+//! | `steps` | which renames make the changes that were chosen |
+//! | `stage` | every new version, complete, in the area; the original untouched |
+//! | `apply` | the renames, in any order, as often as needed, with the same result |
+//! | `undo` | the same backwards, from wherever it stopped |
+//!
+//! ```text
+//! <commit area>/
+//!   stage/0, 1, …    before: the new version of a step; after: the old one
+//! ```
+//!
+//! A step is recognised by inode and time of birth on both sides, so that whoever finds a commit
+//! half done knows of each step whether it was made.
+
+mod apply;
+mod conflicts;
+mod stage;
+mod steps;
+mod undo;
+
+use serde::{Deserialize, Serialize};
+
+pub(super) use apply::apply;
+pub(super) use conflicts::{Base, look};
+pub(super) use stage::{Source, prepare};
+pub(super) use undo::{check, finish, undo};
+
+use super::Intent;
+use super::error::{Result, StrategyError};
+use super::tree::{Original, STAGE};
+use crate::fs::xattr::Xattrs;
+use crate::fs::{Dir, Meta, Seen, Stamp};
+use crate::model::text::Location;
+use crate::model::{Conflict, ResourcePath};
+
+/// Everything needed to make the changes, or to take them back.
+#[derive(Debug, Serialize, Deserialize)]
+struct TreeIntent {
+    original: Original,
+    area: Location,
+    steps: Vec<Step>,
+    links: Vec<Link>,
+    /// Deepest first.
+    directories: Vec<Dressing>,
+    /// The commit is over: what was seen is what it left, to the ctime.
+    finished: bool,
+}
+
+/// One rename: something is put, swapped or taken away.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Step {
+    path: ResourcePath,
+    /// The name in the stage.
+    slot: u32,
+    /// What stands there before; `None` where nothing does.
+    old: Option<Seen>,
+    /// What is put there; `None` where it is taken away.
+    new: Option<Seen>,
+    /// What lies in a directory that is put there.
+    below: Vec<(ResourcePath, Seen)>,
+}
+
+impl Step {
+    fn slot(&self) -> Vec<u8> {
+        self.slot.to_string().into_bytes()
+    }
+}
+
+/// Another name for a file that stays as it is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Link {
+    path: ResourcePath,
+    to: ResourcePath,
+    /// The file.
+    file: Seen,
+}
+
+/// A directory that gets its mode, owner, attributes and times when everything in it is done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Dressing {
+    path: ResourcePath,
+    /// The directory before; `None` for one that the commit puts there.
+    seen: Option<Seen>,
+    before: Looks,
+    after: Looks,
+}
+
+/// How a directory is to look.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Looks {
+    mode: u16,
+    owner: (u32, u32),
+    /// `None`: as it comes.
+    mtime: Option<Stamp>,
+    /// `None`: as they are.
+    xattrs: Option<Xattrs>,
+}
+
+impl Looks {
+    fn of(meta: &Meta) -> Self {
+        Self {
+            mode: meta.mode,
+            owner: (meta.uid, meta.gid),
+            mtime: Some(meta.mtime),
+            xattrs: None,
+        }
+    }
+}
+
+impl TreeIntent {
+    fn read(intent: &Intent) -> Result<Self> {
+        serde_json::from_value(intent.0.clone()).map_err(|error| StrategyError::Damaged {
+            what: format!("what a commit needs cannot be read back ({error})"),
+        })
+    }
+
+    fn store(&self) -> Intent {
+        Intent(super::tree::stored(self))
+    }
+
+    fn stage(&self) -> Result<Dir> {
+        Ok(Dir::open(self.area.as_path())?.subdir(STAGE)?)
+    }
+}
+
+/// In the order of their paths, each path once.
+pub(super) fn sort(conflicts: &mut Vec<Conflict>) {
+    conflicts.sort_by(|a, b| a.path.cmp(&b.path));
+    conflicts.dedup_by(|a, b| a.path == b.path);
+}
+
+/// What stands at `path`; `None` where nothing does, or where its directory is none any more.
+fn stat(root: &Dir, path: &ResourcePath) -> Result<Option<Meta>> {
+    match root.stat_path(path) {
+        Err(error) if error.leaves() => Ok(None),
+        answer => Ok(answer?),
+    }
+}
+
+/// The paths above `path`, nearest first, without the root.
+fn ancestors(path: &ResourcePath) -> impl Iterator<Item = ResourcePath> {
+    std::iter::successors(path.split().map(|(parent, _)| parent), |path| {
+        path.split().map(|(parent, _)| parent)
+    })
+    .filter(|path| !path.is_root())
+}
+
+/// Whether a new version carries more power than the original granted: setuid and setgid bits, file
+/// capabilities. They are dropped (rule F7).
+fn privileges(mode: u16, attributes: &Xattrs) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    for (bit, word) in [(0o4000, "setuid"), (0o2000, "setgid")] {
+        if mode & bit != 0 {
+            found.push(word);
+        }
+    }
+    if attributes.iter().any(|(name, _)| name == CAPABILITY) {
+        found.push("capabilities");
+    }
+    found
+}
+
+const CAPABILITY: &[u8] = b"security.capability";

@@ -1,0 +1,464 @@
+//! Every new version, complete, in the commit's area; the original untouched.
+//!
+//! A version is staged as another name for the sandbox's own file, so that no content is copied
+//! and the sandbox stays whole. A file that somebody still has open for writing, or that is to
+//! lose something on the way, is copied instead: the original must not change with it later.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rustix::fs::{Access, AtFlags, accessat};
+use rustix::io::Errno;
+
+use super::conflicts::{Base, introduced};
+use super::steps::{Plan, Planned, deepest_first, plan};
+use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, stat};
+use crate::event::Observer;
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{Care, copy_entry};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Dir, Handle, Meta, Seen, lease};
+use crate::model::text::Location;
+use crate::model::{Change, EntryKind, Field, ResourcePath};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::tree::{self, Original, STAGE};
+use crate::strategy::{Intent, PrepareRequest};
+
+/// Where the new versions come from.
+pub(in crate::strategy) struct Source<'a> {
+    /// The directory that holds them, under the paths they have in the resource.
+    pub(in crate::strategy) root: &'a Dir,
+    /// The attributes of an entry of it as its user sees them.
+    pub(in crate::strategy) visible: fn(Xattrs) -> Xattrs,
+    /// What the sandbox knows of the original.
+    pub(in crate::strategy) base: &'a dyn Base,
+}
+
+/// Stages everything and returns what is needed to put it in place.
+pub(in crate::strategy) fn prepare(
+    original: &Original,
+    source: &Source<'_>,
+    request: &PrepareRequest<'_>,
+) -> Result<Intent> {
+    let root = original.open()?;
+    let area = Dir::open(request.area)?;
+    area.make_dir(STAGE, 0o700)?;
+    let stage = area.subdir(STAGE)?;
+    let plan = plan(&root, request)?;
+    let mut staging = Staging {
+        original: &root,
+        source,
+        observer: request.observer,
+        stage,
+        reflinks: Reflinks::wanted(),
+        same: HashMap::new(),
+        kept: None,
+        names: &request.preview.kept,
+        links: Vec::new(),
+        finals: Vec::new(),
+    };
+    let mut steps = Vec::new();
+    for (number, planned) in plan.steps.iter().enumerate() {
+        let slot = u32::try_from(number).map_err(|_| StrategyError::Damaged {
+            what: "there are too many changes for one commit".to_owned(),
+        })?;
+        steps.push(staging.step(slot, planned)?);
+    }
+    let directories = staging.directories(&plan)?;
+    let intent = TreeIntent {
+        original: original.clone(),
+        area: Location::from(request.area),
+        steps,
+        links: staging.links,
+        directories,
+        finished: false,
+    };
+    // One sync for everything that was staged; called once, since a failed one is final.
+    if !intent.steps.is_empty() {
+        area.sync_file_system()?;
+    }
+    Ok(intent.store())
+}
+
+struct Staging<'a> {
+    original: &'a Dir,
+    source: &'a Source<'a>,
+    observer: &'a dyn Observer,
+    stage: Dir,
+    reflinks: Reflinks,
+    /// Sandbox files of several names, by inode, and where the first of them is staged.
+    same: HashMap<u64, (ResourcePath, Vec<u8>)>,
+    /// Sandbox files that are no change, by inode.
+    kept: Option<HashMap<u64, ResourcePath>>,
+    names: &'a [ResourcePath],
+    links: Vec<Link>,
+    /// New directories that get their own mode last.
+    finals: Vec<(ResourcePath, Looks)>,
+}
+
+/// Where in the stage the slot of a step is, or what lies `below` it.
+pub(super) fn staged_path(slot: u32, below: &[u8]) -> ResourcePath {
+    let slot = ResourcePath::root().join(slot.to_string().as_bytes());
+    below
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty())
+        .fold(slot, |path, part| path.join(part))
+}
+
+impl Staging<'_> {
+    fn step(&mut self, slot: u32, planned: &Planned<'_>) -> Result<Step> {
+        let mut below = Vec::new();
+        let mut new = None;
+        let mut made = Vec::new();
+        let top = planned.path.as_bytes().len();
+        for (path, change) in &planned.new {
+            if self.observer.is_cancelled() {
+                let cause = Cause::Cancelled;
+                return Err(self.stage.error("stage", path.as_bytes(), cause).into());
+            }
+            let to = staged_path(slot, &path.as_bytes()[top..]);
+            let (dir, name) = self.stage.parent(&to)?;
+            let is_dir = change.is_none_or(|change| {
+                let new = change.new.as_ref();
+                new.is_some_and(|new| new.kind == EntryKind::Directory)
+            });
+            if is_dir {
+                dir.make_dir(name, 0o700)?;
+                made.push((path.clone(), to.clone()));
+            } else if let Some(change) = change
+                && !self.leaf(change, &to, (&dir, name))?
+            {
+                continue;
+            }
+            self.observer.copied(1, 0);
+            let meta = dir.stat(name)?.ok_or_else(|| {
+                dir.error("find what was staged as", name, Cause::Os(Errno::NOENT))
+            })?;
+            match *path == planned.path {
+                true => new = Some(Seen::from(&meta)),
+                false => below.push((path.clone(), Seen::from(&meta))),
+            }
+        }
+        // Directories last, deepest first: their times and modes move with what is put in them.
+        for (path, to) in made.iter().rev() {
+            let seen = Seen::from(&self.dress(path, to, *path == planned.path)?);
+            match below.iter_mut().find(|(known, _)| known == path) {
+                Some((_, known)) => *known = seen,
+                None => new = Some(seen),
+            }
+        }
+        self.check_writable(&planned.path, planned.old.as_ref())?;
+        Ok(Step {
+            path: planned.path.clone(),
+            slot,
+            old: planned.old.as_ref().map(Seen::from),
+            new,
+            below,
+        })
+    }
+
+    /// Makes a staged directory look like the sandbox's. One that is yet to be moved stays open
+    /// to its owner until it is in place.
+    fn dress(&mut self, path: &ResourcePath, to: &ResourcePath, is_top: bool) -> Result<Meta> {
+        let model = self.source.root.dir(path)?;
+        let staged = self.stage.dir(to)?;
+        let attributes = xattr::read(&Handle::of(&model))
+            .map_err(|errno| model.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let meta = model.meta()?;
+        let mut looks = meta;
+        if is_top && meta.mode & 0o700 != 0o700 {
+            looks.mode |= 0o700;
+            self.finals.push((path.clone(), Looks::of(&meta)));
+        }
+        let lost = Handle::of(&staged)
+            .dress(&looks, &(self.source.visible)(attributes))
+            .map_err(|errno| staged.error("set the metadata of", b"", Cause::Os(errno)))?;
+        refuse_lost(&model, b"", &lost)?;
+        Ok(staged.meta()?)
+    }
+
+    /// Stages what is no directory; `false` where it will be another name for a file of the
+    /// original instead.
+    fn leaf(&mut self, change: &Change, to: &ResourcePath, at: (&Dir, &[u8])) -> Result<bool> {
+        let (from, name) = self.source.root.parent(&change.path)?;
+        let meta = from.stat(name)?.ok_or(StrategyError::Moved {
+            path: change.path.clone(),
+            what: "it is gone from the sandbox",
+        })?;
+        if change.new.as_ref().is_some_and(|new| new.kind != meta.kind) {
+            return Err(StrategyError::Moved {
+                path: change.path.clone(),
+                what: "it became another kind of thing in the sandbox",
+            });
+        }
+        if meta.nlink > 1 {
+            if self.is_kept(change, &meta)? {
+                return Ok(false);
+            }
+            if let Some((staged, _)) = self.same.get(&meta.ino) {
+                at.0.hard_link(at.1, &self.stage, staged)?;
+                return Ok(true);
+            }
+            self.same.insert(meta.ino, (to.clone(), Vec::new()));
+        }
+        let dropped = match (&change.new, meta.kind) {
+            (Some(new), EntryKind::File) => introduced(self.source.root, change, new)?,
+            _ => Vec::new(),
+        };
+        let attributes = tree::xattrs_if_open(&from, name)?.unwrap_or_default();
+        if dropped.is_empty() && self.link((&from, name), at, &meta, &attributes)? {
+            return Ok(true);
+        }
+        self.copy((&from, name), at, &meta, &attributes, &dropped)?;
+        Ok(true)
+    }
+
+    /// Whether a new name in the sandbox is one of a file that the original has, unchanged: then
+    /// it becomes another name for that.
+    fn is_kept(&mut self, change: &Change, meta: &Meta) -> Result<bool> {
+        if change.old.is_some() || self.names.is_empty() {
+            return Ok(false);
+        }
+        if self.kept.is_none() {
+            let mut kept = HashMap::new();
+            for path in self.names {
+                if let Some(meta) = stat(self.source.root, path)? {
+                    kept.insert(meta.ino, path.clone());
+                }
+            }
+            self.kept = Some(kept);
+        }
+        let Some(to) = self.kept.as_ref().and_then(|kept| kept.get(&meta.ino)) else {
+            return Ok(false);
+        };
+        let Some(file) = stat(self.original, to)? else {
+            return Ok(false);
+        };
+        if (file.kind, file.size, file.mtime) != (meta.kind, meta.size, meta.mtime) {
+            return Ok(false);
+        }
+        self.links.push(Link {
+            path: change.path.clone(),
+            to: to.clone(),
+            file: Seen::from(&file),
+        });
+        Ok(true)
+    }
+
+    /// Stages a file as another name for the sandbox's own; `false` where that cannot be.
+    fn link(
+        &self,
+        (from, name): (&Dir, &[u8]),
+        (to, to_name): (&Dir, &[u8]),
+        meta: &Meta,
+        attributes: &Xattrs,
+    ) -> Result<bool> {
+        let seen = (self.source.visible)(attributes.clone());
+        let plain = |(attribute, _): &(Vec<u8>, Vec<u8>)| {
+            attributes.iter().any(|(name, _)| name == attribute)
+        };
+        // An attribute that is stored under another name must be written anew.
+        if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
+            return Ok(false);
+        }
+        if meta.is_file() {
+            match from.file(name) {
+                Ok((file, _)) if !lease::is_quiet(&file) => return Ok(false),
+                Ok(_) => {}
+                // Nobody but root can have it open either.
+                Err(error) if error.is(Errno::ACCESS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match to.link_to(to_name, from, name) {
+            Ok(()) => {}
+            Err(error) if cannot_link(&error) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        let handle = to.handle(to_name)?;
+        for (attribute, _) in attributes {
+            if !seen.iter().any(|(name, _)| name == attribute) {
+                // A mark of the sandbox's own, which means nothing to it any more either.
+                xattr::remove(&handle, attribute)
+                    .map_err(|errno| to.error("unmark", to_name, Cause::Os(errno)))?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn copy(
+        &self,
+        from: (&Dir, &[u8]),
+        (to, to_name): (&Dir, &[u8]),
+        meta: &Meta,
+        attributes: &Xattrs,
+        dropped: &[&str],
+    ) -> Result<()> {
+        let lost = copy_entry(from, (to, to_name), meta.kind, &self.reflinks, Care::Quiet)?;
+        self.observer.copied(0, meta.size);
+        let seen = (self.source.visible)(attributes.clone());
+        let handle = to.handle(to_name)?;
+        let fail = |errno| to.error("set the attributes of", to_name, Cause::Os(errno));
+        for (attribute, _) in attributes {
+            if !lost.contains(attribute) && !seen.iter().any(|(name, _)| name == attribute) {
+                xattr::remove(&handle, attribute).map_err(fail)?;
+            }
+        }
+        for (attribute, value) in &seen {
+            if !attributes.iter().any(|(name, _)| name == attribute) {
+                xattr::set(&handle, attribute, value).map_err(fail)?;
+            }
+        }
+        if !dropped.is_empty() {
+            handle.set_mode(meta.mode & !0o6000).map_err(fail)?;
+            if dropped.contains(&"capabilities") && !lost.iter().any(|name| name == CAPABILITY) {
+                xattr::remove(&handle, CAPABILITY).map_err(fail)?;
+            }
+        }
+        let mut lost = lost;
+        lost.retain(|name| seen.iter().any(|(kept, _)| kept == name) && name != CAPABILITY);
+        refuse_lost(from.0, from.1, &lost)
+    }
+
+    /// What can be known before: whether the step will be permitted.
+    fn check_writable(&self, path: &ResourcePath, old: Option<&Meta>) -> Result<()> {
+        let Ok((dir, _)) = self.original.parent(path) else {
+            // Its directory is put there by another step.
+            return Ok(());
+        };
+        check_open(&dir)?;
+        let me = rustix::process::geteuid();
+        let (meta, sticky) = (dir.meta()?, 0o1000);
+        let theirs = |uid: u32| !me.is_root() && uid != me.as_raw();
+        if let Some(old) = old
+            && meta.mode & sticky != 0
+            && theirs(old.uid)
+            && theirs(meta.uid)
+        {
+            let cause = Cause::Os(Errno::PERM);
+            return Err(self
+                .original
+                .error("replace", path.as_bytes(), cause)
+                .into());
+        }
+        Ok(())
+    }
+
+    /// The directories that are dressed when everything else is done.
+    fn directories(&mut self, plan: &Plan<'_>) -> Result<Vec<Dressing>> {
+        let mut all: BTreeMap<ResourcePath, Dressing> = BTreeMap::new();
+        for path in &plan.parents {
+            let Some(now) = stat(self.original, path)? else {
+                continue;
+            };
+            all.insert(path.clone(), self.parent(path, &now)?);
+        }
+        for link in &self.links {
+            let Some((parent, _)) = link.path.split() else {
+                continue;
+            };
+            if !all.contains_key(&parent)
+                && let Some(now) = stat(self.original, &parent)?
+            {
+                all.insert(parent.clone(), self.parent(&parent, &now)?);
+            }
+        }
+        for (change, now) in &plan.looks {
+            let path = &change.path;
+            let dir = self.original.dir(path)?;
+            check_owner(&dir, now)?;
+            let new = self.source.root.dir(path)?;
+            let mut dressing = match all.remove(path) {
+                Some(known) => known,
+                None => self.parent(path, now)?,
+            };
+            let meta = new.meta()?;
+            dressing.after.mode = meta.mode;
+            dressing.after.owner = match change.fields.contains(&Field::Owner) {
+                true => (meta.uid, meta.gid),
+                false => (now.uid, now.gid),
+            };
+            if change.fields.contains(&Field::Xattrs) {
+                let read = |dir: &Dir| {
+                    xattr::read(&Handle::of(dir))
+                        .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))
+                };
+                dressing.before.xattrs = Some(read(&dir)?);
+                dressing.after.xattrs = Some((self.source.visible)(read(&new)?));
+            }
+            all.insert(path.clone(), dressing);
+        }
+        for (path, looks) in std::mem::take(&mut self.finals) {
+            let (seen, before) = (None, looks.clone());
+            let after = looks;
+            let dressing = Dressing {
+                path: path.clone(),
+                seen,
+                before,
+                after,
+            };
+            all.insert(path, dressing);
+        }
+        let sorted = deepest_first(all);
+        Ok(sorted.into_iter().map(|(_, dressing)| dressing).collect())
+    }
+
+    /// A directory in which something is done: its times become the sandbox's, if nobody else
+    /// moved them.
+    fn parent(&self, path: &ResourcePath, now: &Meta) -> Result<Dressing> {
+        let mut after = Looks::of(now);
+        after.mtime = match self.source.base.is_still(path, now) {
+            true => stat(self.source.root, path)?.map(|meta| meta.mtime),
+            false => None,
+        };
+        Ok(Dressing {
+            path: path.clone(),
+            seen: Some(Seen::from(now)),
+            before: Looks::of(now),
+            after,
+        })
+    }
+}
+
+/// Whether names can be changed in a directory, now or once its owner opens it.
+fn check_open(dir: &Dir) -> Result<()> {
+    match accessat(
+        dir,
+        c".",
+        Access::WRITE_OK | Access::EXEC_OK,
+        AtFlags::EACCESS,
+    ) {
+        Ok(()) => Ok(()),
+        Err(Errno::ACCESS) => check_owner(dir, &dir.meta()?),
+        Err(errno) => Err(dir.error("write in", b"", Cause::Os(errno)).into()),
+    }
+}
+
+fn check_owner(dir: &Dir, meta: &Meta) -> Result<()> {
+    let me = rustix::process::geteuid();
+    match me.is_root() || meta.uid == me.as_raw() {
+        true => Ok(()),
+        false => Err(dir.error("write in", b"", Cause::Os(Errno::ACCESS)).into()),
+    }
+}
+
+fn refuse_lost(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()> {
+    match lost.is_empty() {
+        true => Ok(()),
+        false => Err(dir
+            .error("keep the attributes of", name, Cause::Os(Errno::OPNOTSUPP))
+            .into()),
+    }
+}
+
+/// Whether a failed link says that this file cannot have another name there.
+fn cannot_link(error: &crate::fs::FsError) -> bool {
+    [
+        Errno::XDEV,
+        Errno::PERM,
+        Errno::MLINK,
+        Errno::OPNOTSUPP,
+        Errno::ACCESS,
+    ]
+    .iter()
+    .any(|errno| error.is(*errno))
+}
