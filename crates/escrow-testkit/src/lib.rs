@@ -1,5 +1,6 @@
 //! What Escrow's tests stand on: private worlds, trees from text, a zoo of odd metadata, loop file systems, real
-//! overlay mounts, system call counts, faults at a chosen call, power cuts, a hermetic command line, a reference model, and a checker of trees.
+//! overlay mounts, system call counts, faults at a chosen call, power cuts, a hermetic command line, a reference model,
+//! and a checker of trees.
 //!
 //! Promise: nothing here knows the engine. What this crate says about a tree was found out by its own means, so that a
 //! fault of the engine cannot hide in the check. Every set-up that fails panics with what failed and on which path.

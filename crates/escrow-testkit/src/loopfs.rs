@@ -186,8 +186,12 @@ impl LoopFs {
     }
 
     fn is_behind(&self, device: &Path) -> bool {
+        // The kernel knows the path without links.
+        let Ok(image) = self.image().canonicalize() else {
+            return false;
+        };
         fs::read(device.join("loop/backing_file"))
-            .is_ok_and(|name| name.trim_ascii_end() == self.image().as_os_str().as_bytes())
+            .is_ok_and(|name| name.trim_ascii_end() == image.as_os_str().as_bytes())
     }
 
     /// Whether it could be unmounted.

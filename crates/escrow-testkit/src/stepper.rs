@@ -177,7 +177,7 @@ impl Stepper {
         self
     }
 
-    /// Lets the program see and use all processors. Without it, it has one: that makes a step two to three times
+    /// Lets the program see and use all processors. Without it, it has one: that makes a step up to three times
     /// faster, and the order of calls steadier, but a program that asks for their number starts fewer threads.
     #[must_use]
     pub fn all_processors(mut self) -> Self {

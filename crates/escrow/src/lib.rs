@@ -13,5 +13,6 @@ pub mod event;
 pub mod fs;
 pub mod manager;
 pub mod model;
+pub mod resource;
 pub mod store;
 pub mod strategy;

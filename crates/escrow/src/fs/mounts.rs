@@ -60,7 +60,8 @@ impl Place {
 }
 
 fn read_table() -> Result<String> {
-    let dir = Dir::open(Path::new("/proc/self"))?;
+    // Not by its name `self`, which is a link.
+    let dir = Dir::open(Path::new(&format!("/proc/{}", std::process::id())))?;
     let (mut file, _) = dir.file(b"mountinfo")?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| {

@@ -11,6 +11,7 @@ use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
 use crate::model::{Phase, PlanState, SandboxState};
+use crate::resource::Graph;
 use crate::store::{Journal, Logged, Plan, Resource};
 
 /// How a plan is to be committed.
@@ -43,8 +44,9 @@ impl Manager {
 
     fn members(&self, engine: &Engine<'_>, views: Vec<SandboxView>) -> Result<Vec<Member>> {
         let resources = self.store.resources()?;
+        let graph = Graph::new(&resources);
         let member = |view: SandboxView| {
-            let depth = depth(&view.resource, &resources);
+            let depth = graph.depth(&view.resource);
             Member::new(engine, view.sandbox, view.resource, depth)
         };
         views.into_iter().map(member).collect()
@@ -53,7 +55,8 @@ impl Manager {
     /// In the order in which sandboxes are discarded (rule C8).
     pub(super) fn parents_first(&self, mut views: Vec<SandboxView>) -> Result<Vec<SandboxView>> {
         let resources = self.store.resources()?;
-        views.sort_by_key(|view| depth(&view.resource, &resources));
+        let graph = Graph::new(&resources);
+        views.sort_by_key(|view| graph.depth(&view.resource));
         Ok(views)
     }
 
@@ -308,19 +311,4 @@ impl Manager {
     pub fn log(&self, plan: Option<&Plan>) -> Result<Vec<Logged>> {
         Ok(self.store.log(plan.map(|plan| plan.id))?)
     }
-}
-
-/// How many resources a resource lies in, by what its parents say.
-fn depth(resource: &Resource, resources: &[Resource]) -> usize {
-    let mut parent = resource.parent.as_deref();
-    let mut depth = 0;
-    while let Some(name) = parent {
-        depth += 1;
-        let found = resources.iter().find(|one| one.name == name);
-        parent = found.and_then(|one| one.parent.as_deref());
-        if depth > resources.len() {
-            break;
-        }
-    }
-    depth
 }

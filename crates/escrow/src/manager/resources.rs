@@ -7,8 +7,9 @@ use super::Manager;
 use crate::error::{Error, Result};
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{ResourceId, ResourceType, plan, resource};
-use crate::store::{Resource, StoreError};
+use crate::model::{ResourceId, ResourcePath, ResourceType, plan, resource};
+use crate::resource::{Graph, INHERIT};
+use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
 
 /// A resource to be added.
@@ -73,7 +74,9 @@ impl Manager {
         check_name(new.name)?;
         let kind = kind_named(new.kind)?;
         let strategy = new.strategy.unwrap_or(AUTO);
-        self.registry().check(strategy, kind)?;
+        if strategy != INHERIT {
+            self.registry().check(strategy, kind)?;
+        }
         if let Some(parent) = new.parent {
             self.resource(parent)?;
         }
@@ -88,6 +91,7 @@ impl Manager {
             created_at: self.options.origin.now(),
             named,
         };
+        self.check_place(&resource)?;
         self.record("resource add", None, new.name, || {
             match self.store.add_resource(&resource) {
                 Err(StoreError::Exists) => Err(self.taken(&resource)?),
@@ -95,6 +99,67 @@ impl Manager {
             }
         })?;
         Ok(resource)
+    }
+
+    /// Refuses a resource that would be changed through another one (rule C8), and one that shares
+    /// a sandbox it does not lie in.
+    fn check_place(&self, resource: &Resource) -> Result<()> {
+        let resources = self.store.resources()?;
+        let graph = Graph::new(&resources);
+        if resource.strategy == INHERIT {
+            let parent = resource.parent.clone().unwrap_or_default();
+            let bad = |why| Error::BadParent {
+                name: resource.name.clone(),
+                parent,
+                why,
+            };
+            let Some(boundary) = graph.boundary(resource) else {
+                return Err(bad("to inherit a sandbox a resource needs a parent that has one"));
+            };
+            if graph.path_in(resource, &boundary)?.is_none() {
+                return Err(bad("it does not lie in it, so it cannot share its sandbox"));
+            }
+        }
+        // What nobody named belongs to the plan that uses it, and is compared there. What is known
+        // already is told as such.
+        let named = |one: &&Resource| {
+            one.named && one.name != resource.name && one.at != resource.at
+        };
+        let others: Vec<&Resource> = resources.iter().filter(named).collect();
+        match graph.overlap(resource, &others)?.filter(|_| resource.named) {
+            Some(other) => Err(overlap(resource, other)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a resource that overlaps another one of the same plan.
+    pub(super) fn check_overlap(&self, plan: &Plan, resource: &Resource) -> Result<()> {
+        let views = self.live_sandboxes(plan)?;
+        let others: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let resources = self.store.resources()?;
+        match Graph::new(&resources).overlap(resource, &others)? {
+            Some(other) => Err(overlap(resource, other)),
+            None => Ok(()),
+        }
+    }
+
+    /// The resource in whose sandbox a resource lives, and where in it.
+    pub(super) fn boundary(&self, resource: &Resource) -> Result<(Resource, ResourcePath)> {
+        if resource.strategy != INHERIT {
+            return Ok((resource.clone(), ResourcePath::root()));
+        }
+        let resources = self.store.resources()?;
+        let graph = Graph::new(&resources);
+        let boundary = graph.boundary(resource);
+        let path = match &boundary {
+            Some(boundary) => graph.path_in(resource, boundary)?,
+            None => None,
+        };
+        boundary.zip(path).ok_or_else(|| Error::BadParent {
+            name: resource.name.clone(),
+            parent: resource.parent.clone().unwrap_or_default(),
+            why: "it is gone, or does not hold it any more",
+        })
     }
 
     fn taken(&self, wanted: &Resource) -> Result<Error> {
@@ -235,6 +300,14 @@ impl Manager {
             return refuse("it is part of Escrow's own state");
         }
         Ok(Location::from(at))
+    }
+}
+
+fn overlap(resource: &Resource, other: &Resource) -> Error {
+    Error::Overlap {
+        at: resource.at.clone(),
+        other: other.name.clone(),
+        other_at: other.at.clone(),
     }
 }
 

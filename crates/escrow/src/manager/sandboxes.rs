@@ -11,6 +11,7 @@ use crate::fs::private::{self, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
+use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
 use crate::strategy::{CreateRequest, Probe};
@@ -76,6 +77,8 @@ impl Manager {
     ) -> Result<&'a str> {
         let wanted = match (typed, resource.strategy.as_str()) {
             (Some(typed), _) => typed,
+            // It is made as its boundary is.
+            (None, INHERIT) => AUTO,
             (None, AUTO) => self.options.strategy.as_str(),
             (None, named) => named,
         };
@@ -91,6 +94,9 @@ impl Manager {
         strategy: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<Made> {
+        // Resources of one boundary share one sandbox.
+        let (boundary, _) = self.boundary(resource)?;
+        let resource = &boundary;
         self.check_strategy(resource, strategy)?;
         let _lock = self.lock(plan, false)?;
         // Nobody commits into the original while it is looked at.
@@ -112,6 +118,7 @@ impl Manager {
             // Its maker died: we hold the lock that it held. What it left goes, and it begins anew.
             unfinished = Some(view.sandbox);
         }
+        self.check_overlap(plan, resource)?;
         // Begun anew, it is made as it was to be made.
         let requested = unfinished.as_ref().map(|old| old.requested.clone());
         let strategy = strategy.or(requested.as_deref());
@@ -201,13 +208,15 @@ impl Manager {
         parent.sync()?;
         let kind = kind_named(&resource.kind)?;
         let original = resource.at.as_path();
+        let resources = self.store.resources()?;
+        let carved = Graph::new(&resources).carved(resource)?;
         let choice = self.registry().choose(wanted, kind, original, area)?;
         let created = choice.strategy.create(&CreateRequest {
             plan_id: sandbox.reference.plan_id,
             resource_id: sandbox.reference.resource_id,
             original,
             area,
-            carved: &[],
+            carved: &carved,
             observer,
         })?;
         sandbox.state = sandbox.state.go(SandboxState::Created)?;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{Manager, SandboxView};
@@ -43,7 +44,12 @@ pub struct Discarded {
 
 impl Manager {
     /// The plan's sandbox of a resource, if it can be read.
-    fn sandbox_of(&self, plan: &Plan, resource: &Resource) -> Result<SandboxView> {
+    fn sandbox_of(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+    ) -> Result<(SandboxView, ResourcePath)> {
+        let (resource, prefix) = self.boundary(resource)?;
         let views = self.live_sandboxes(plan)?;
         let known = views
             .iter()
@@ -60,7 +66,7 @@ impl Manager {
             });
         };
         check_readable(plan, &view)?;
-        Ok(view)
+        Ok((view, prefix))
     }
 
     /// The resource of the plan that a person means: by its name, its path, or the last part of
@@ -118,9 +124,9 @@ impl Manager {
         path: &ResourcePath,
     ) -> Result<Box<dyn Read + Send>> {
         let _lock = self.lock(plan, true)?;
-        let view = self.sandbox_of(plan, resource)?;
+        let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        Ok(strategy.read(&view.sandbox.reference, path)?)
+        Ok(strategy.read(&view.sandbox.reference, &below(&prefix, path))?)
     }
 
     /// Puts a file into a sandbox.
@@ -140,7 +146,8 @@ impl Manager {
         };
         let mut content = spool(content, &self.home)?.map_err(unreadable)?;
         let _lock = self.lock(plan, false)?;
-        let view = self.sandbox_of(plan, resource)?;
+        let (view, prefix) = self.sandbox_of(plan, resource)?;
+        let path = &below(&prefix, path);
         let target = format!("{}:{path}", resource.name);
         self.record("write", Some(plan.id), &target, || {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
@@ -152,11 +159,12 @@ impl Manager {
     /// How native tools reach a sandbox. They may write, so it becomes active.
     pub fn access(&self, plan: &Plan, resource: &Resource) -> Result<Access> {
         let _lock = self.lock(plan, false)?;
-        let view = self.sandbox_of(plan, resource)?;
+        let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let access = strategy.access(&view.sandbox.reference)?;
+        let Access::Directory(mut directory) = strategy.access(&view.sandbox.reference)?;
         self.activate(&view)?;
-        Ok(access)
+        directory.extend(prefix.parts().map(OsStr::from_bytes));
+        Ok(Access::Directory(directory))
     }
 
     /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.
@@ -176,9 +184,12 @@ impl Manager {
     /// What every sandbox of the plan changed, or that of one resource.
     pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
         let lock = self.lock(plan, true)?;
-        let views = match only {
-            Some(resource) => vec![self.sandbox_of(plan, resource)?],
-            None => self.live_sandboxes(plan)?,
+        let (views, prefix) = match only {
+            Some(resource) => {
+                let (view, prefix) = self.sandbox_of(plan, resource)?;
+                (vec![view], prefix)
+            }
+            None => (self.live_sandboxes(plan)?, ResourcePath::root()),
         };
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let originals = self.lock_originals(&resources, true)?;
@@ -186,7 +197,8 @@ impl Manager {
         for view in views.clone() {
             check_readable(plan, &view)?;
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            let diff = strategy.diff(&view.sandbox.reference)?;
+            let mut diff = strategy.diff(&view.sandbox.reference)?;
+            diff.changes.retain(|change| change.path.lies_in(&prefix));
             diffs.push(ResourceDiff { view, diff });
         }
         drop(originals);
@@ -242,6 +254,12 @@ impl Manager {
         }
         Ok(message)
     }
+}
+
+/// A path of a resource in the sandbox that it shares.
+fn below(prefix: &ResourcePath, path: &ResourcePath) -> ResourcePath {
+    path.parts()
+        .fold(prefix.clone(), |whole, part| whole.join(part))
 }
 
 pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {

@@ -1,0 +1,124 @@
+//! Which resource lies in which, who shares a sandbox, and what must not overlap.
+//!
+//! A resource names its parent. From that follows the order of a commit (children before parents)
+//! and of a discard (parents before children), and which sandbox a resource lives in: its own,
+//! unless it asks to share its parent's. A child with a sandbox of its own is carved out of the
+//! sandbox of whatever it lies in. Two resources that overlap without being parent and child would
+//! be changed through each other, and are refused; bind mounts do not hide it.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::fs::Result;
+use crate::fs::mounts::Place;
+use crate::model::ResourcePath;
+use crate::store::Resource;
+
+/// The strategy of a resource that lives in its parent's sandbox.
+pub const INHERIT: &str = "inherit";
+
+/// All resources there are.
+pub struct Graph<'a> {
+    resources: &'a [Resource],
+}
+
+impl<'a> Graph<'a> {
+    /// The graph of these.
+    pub fn new(resources: &'a [Resource]) -> Self {
+        Self { resources }
+    }
+
+    /// The resources that a resource lies in by what it and they say, nearest first.
+    pub fn ancestors(&self, resource: &Resource) -> Vec<&'a Resource> {
+        let mut found: Vec<&Resource> = Vec::new();
+        let mut parent = resource.parent.as_deref();
+        while let Some(name) = parent {
+            let Some(next) = self.resources.iter().find(|one| one.name == name) else {
+                break;
+            };
+            // Whoever is its own ancestor was made so by hand.
+            if next.id == resource.id || found.iter().any(|one| one.id == next.id) {
+                break;
+            }
+            found.push(next);
+            parent = next.parent.as_deref();
+        }
+        found
+    }
+
+    /// How many resources it lies in.
+    pub fn depth(&self, resource: &Resource) -> usize {
+        self.ancestors(resource).len()
+    }
+
+    /// The resource in whose sandbox it lives: itself, unless it asks to share its parent's.
+    pub fn boundary(&self, resource: &Resource) -> Option<Resource> {
+        if resource.strategy != INHERIT {
+            return Some(resource.clone());
+        }
+        let mut above = self.ancestors(resource).into_iter();
+        above.find(|one| one.strategy != INHERIT).cloned()
+    }
+
+    /// Whether one of the two was declared to lie in the other.
+    pub fn are_related(&self, a: &Resource, b: &Resource) -> bool {
+        let above = |one: &Resource, other: &Resource| {
+            self.ancestors(one).iter().any(|above| above.id == other.id)
+        };
+        above(a, b) || above(b, a)
+    }
+
+    /// What belongs to others in a resource: children with a sandbox of their own.
+    pub fn carved(&self, resource: &Resource) -> Result<Vec<ResourcePath>> {
+        let mut carved = Vec::new();
+        for one in self.resources {
+            let own = one.strategy != INHERIT && one.id != resource.id;
+            let below = |above: &&Resource| above.id == resource.id;
+            if own && self.ancestors(one).iter().any(below) {
+                carved.extend(self.path_in(one, resource)?.filter(|path| !path.is_root()));
+            }
+        }
+        carved.sort_unstable();
+        Ok(carved)
+    }
+
+    /// Where a resource lies in another; `None` where it does not.
+    pub fn path_in(&self, resource: &Resource, outer: &Resource) -> Result<Option<ResourcePath>> {
+        let (Some(inner), Some(outer)) = (place(resource)?, place(outer)?) else {
+            return Ok(None);
+        };
+        Ok(inner.within(&outer).and_then(|path| {
+            match path.as_os_str().is_empty() {
+                true => Some(ResourcePath::root()),
+                false => ResourcePath::parse(path.as_os_str().as_bytes()).ok(),
+            }
+        }))
+    }
+
+    /// The first of `others` that overlaps a resource without being related to it.
+    pub fn overlap<'o>(
+        &self,
+        resource: &Resource,
+        others: &[&'o Resource],
+    ) -> Result<Option<&'o Resource>> {
+        let Some(own) = place(resource)? else {
+            return Ok(None);
+        };
+        for other in others {
+            if other.id == resource.id || self.are_related(resource, other) {
+                continue;
+            }
+            if place(other)?.is_some_and(|other| own.overlaps(&other)) {
+                return Ok(Some(other));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where a resource really lies; `None` where it is gone.
+fn place(resource: &Resource) -> Result<Option<Place>> {
+    match Place::of(resource.at.as_path()) {
+        Err(error) if error.is_absent() => Ok(None),
+        answer => answer.map(Some),
+    }
+}
