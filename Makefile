@@ -21,7 +21,7 @@ demo: ## build, then show the story so far on a throw-away world
 test: deps ## install what the tests need, run them all, list what was skipped
 	@mkdir -p target
 	rm -f '$(SKIPPED)' '$(TEST_LOG)'
-	ESCROW_SKIP_LOG='$(SKIPPED)' cargo test --workspace --locked | tee '$(TEST_LOG)'
+	ESCROW_SKIP_LOG='$(SKIPPED)' cargo test --workspace --locked --features escrow-cli/seeded-bugs | tee '$(TEST_LOG)'
 	passed=$$(awk '/^test result: ok\./ { n += $$4 } END { print n + 0 }' '$(TEST_LOG)')
 	if [[ $$passed -eq 0 ]]; then
 		echo "make test: FAILED: no test ran" >&2

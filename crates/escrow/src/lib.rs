@@ -14,5 +14,6 @@ pub mod fs;
 pub mod manager;
 pub mod model;
 pub mod resource;
+pub mod seeded;
 pub mod store;
 pub mod strategy;

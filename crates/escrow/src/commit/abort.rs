@@ -5,6 +5,7 @@ use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::model::text::Location;
 use crate::model::{Phase, ResourcePath};
+use crate::seeded;
 use crate::store::{Journal, Plan};
 use crate::strategy::StrategyError;
 
@@ -50,6 +51,9 @@ pub(super) fn give_up(
     from: Phase,
 ) -> Result<Outcome> {
     engine.store.set_phase(journal.id, from, Phase::Aborting)?;
+    if seeded::bug("stage-removed-early") {
+        remove_areas(journal)?;
+    }
     finish_abort(engine, journal, members)
 }
 
@@ -71,6 +75,9 @@ pub(super) fn finish_abort(
 /// Takes every member back, last first; one that fails does not stop the others (rules C4, C17).
 pub(super) fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[Member]) -> Outcome {
     let mut outcome = Outcome::default();
+    if seeded::bug("no-undo-on-failure") {
+        return outcome;
+    }
     for (position, member) in members.iter().enumerate().rev() {
         let taken = take_one(engine, journal, position, member, &mut outcome);
         match taken {

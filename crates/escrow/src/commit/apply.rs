@@ -4,6 +4,7 @@ use super::{Engine, Member, abort, intent_of};
 use crate::error::{Error, Result, chain};
 use crate::fs::remove;
 use crate::model::{DiffView, Phase, SandboxState};
+use crate::seeded;
 use crate::store::{Journal, Plan};
 use crate::strategy::Note;
 
@@ -42,6 +43,14 @@ impl<'a> Decided<'a> {
             mut journal,
             members,
         } = self;
+        let mut from = Phase::Decided;
+        if seeded::bug("no-decision") {
+            from = Phase::Preparing;
+        }
+        if seeded::bug("applied-too-early") {
+            engine.store.set_phase(journal.id, from, Phase::Applied)?;
+            from = Phase::Applied;
+        }
         for (position, member) in members.iter().enumerate() {
             let Err(cause) = apply_one(&engine, &journal, position, member) else {
                 continue;
@@ -52,7 +61,7 @@ impl<'a> Decided<'a> {
             };
             // What comes behind it was never begun.
             let begun = &members[..=position];
-            let failed = match abort::give_up(&engine, &journal, begun, Phase::Decided) {
+            let failed = match abort::give_up(&engine, &journal, begun, from) {
                 Ok(outcome) => outcome.into_error(&plan, cause),
                 Err(error) => Error::Undecided {
                     plan: plan.name.clone(),
@@ -62,9 +71,12 @@ impl<'a> Decided<'a> {
             };
             return Err(failed);
         }
+        if seeded::bug("sandbox-removed-early") {
+            members.iter().try_for_each(release)?;
+        }
         let done = engine
             .store
-            .set_phase(journal.id, Phase::Decided, Phase::Applied);
+            .set_phase(journal.id, from, Phase::Applied);
         done.map_err(|error| Error::Unrecorded {
             plan: plan.name.clone(),
             cause: Box::new(error.into()),

@@ -5,6 +5,7 @@ use super::apply::{Applied, Decided};
 use super::{Engine, Member, abort, undo};
 use crate::error::{Error, Result};
 use crate::model::Phase;
+use crate::seeded;
 use crate::store::{Journal, Plan};
 
 /// On which side a plan came out.
@@ -45,6 +46,14 @@ pub fn recover(
         side,
         because: None,
     };
+    if journal.phase == Phase::Decided && seeded::bug("recover-drops-decided") {
+        engine.store.forget_commit(journal.id)?;
+        return Ok(at(Side::Old));
+    }
+    let mut members = members;
+    if seeded::bug("recover-first-member-only") {
+        members.truncate(1);
+    }
     match journal.phase {
         Phase::Preparing => {
             let outcome = abort::give_up(&engine, &journal, &members, Phase::Preparing)?;

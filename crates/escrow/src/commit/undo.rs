@@ -3,6 +3,7 @@
 use super::{Engine, Member, abort, intent_of};
 use crate::error::{Error, Result};
 use crate::model::{Conflict, Phase};
+use crate::seeded;
 use crate::store::{Journal, Plan};
 
 /// A commit that was taken back.
@@ -35,6 +36,9 @@ pub fn undo(
             plan: plan.name.clone(),
             conflicts,
         });
+    }
+    if seeded::bug("undo-not-recorded") {
+        abort::take_back(&engine, &journal, members);
     }
     engine
         .store

@@ -8,6 +8,7 @@ use super::{Dressing, Link, Looks, Step, TreeIntent, stat};
 use crate::event::Observer;
 use crate::fs::{Cause, Dir, Handle, Meta, xattr};
 use crate::model::ResourcePath;
+use crate::seeded;
 use crate::strategy::Intent;
 use crate::strategy::error::{Result, StrategyError};
 
@@ -41,9 +42,16 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
         .filter_map(|path| path.split().map(|(parent, _)| parent))
         .collect();
     directories.extend(dressed.cloned());
+    if seeded::bug("no-directory-sync") {
+        return Ok(());
+    }
     stage.sync()?;
     for path in &directories {
-        original.dir(path)?.sync()?;
+        let dir = original.dir(path)?;
+        match dir.sync() {
+            Err(_) if seeded::bug("sync-twice") => dir.sync()?,
+            answer => answer?,
+        }
     }
     Ok(())
 }
@@ -121,7 +129,16 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
         }
         (Some(old), Some(there)) => {
             unlock_moving(&dir, name, &there)?;
-            stage.exchange(&slot, &dir, name)?;
+            if seeded::bug("no-exchange") {
+                let aside = [&slot[..], b"-old"].concat();
+                dir.rename(name, stage, &aside)?;
+                stage.rename(&slot, &dir, name)?;
+                return Ok(stage.rename(&aside, stage, &slot)?);
+            }
+            match stage.exchange(&slot, &dir, name) {
+                Err(_) if seeded::bug("rename-error-dropped") => return Ok(()),
+                answer => answer?,
+            }
             // What came out must be what was looked at: somebody may have been quicker.
             let out = stage.stat(&slot)?;
             if out.is_some_and(|out| old.looks_the_same(&out) || old_opened(old, &out)) {

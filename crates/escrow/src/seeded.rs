@@ -1,0 +1,54 @@
+//! Bugs that are put in on purpose, to prove that the fault tests would find them.
+//!
+//! Built only with the feature `seeded-bugs`, which nothing but the tests turns on. Each name is a
+//! mistake that somebody could really make; without the feature every question is answered with no,
+//! and the compiler takes the branch away.
+
+/// Every bug that can be asked for.
+pub const ALL: &[&str] = &[
+    // What is staged is not synced before the decision.
+    "no-stage-sync",
+    // The directories are not synced after the renames.
+    "no-directory-sync",
+    // The decision is not recorded.
+    "no-decision",
+    // It is recorded that everything is applied before it is.
+    "applied-too-early",
+    // A file is replaced by removing the old one first.
+    "no-exchange",
+    // A failed commit does not take back what was applied.
+    "no-undo-on-failure",
+    // Recovery drops what was decided.
+    "recover-drops-decided",
+    // What is staged is removed before it is needed no more.
+    "stage-removed-early",
+    // Directories do not get their looks back.
+    "undo-forgets-directories",
+    // The sandboxes go before every original holds the new state.
+    "sandbox-removed-early",
+    // A failed sync is tried again, and believed.
+    "sync-twice",
+    // A failed rename is not noticed.
+    "rename-error-dropped",
+    // An undo is not recorded before it begins.
+    "undo-not-recorded",
+    // Recovery stops at the first member.
+    "recover-first-member-only",
+];
+
+/// Whether this bug is wanted.
+#[cfg(feature = "seeded-bugs")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test-only switch, which must reach the program from outside"
+)]
+pub(crate) fn bug(name: &str) -> bool {
+    debug_assert!(ALL.contains(&name), "{name}");
+    std::env::var_os("ESCROW_SEEDED_BUG").is_some_and(|wanted| wanted == name)
+}
+
+/// Whether this bug is wanted: never, in what users get.
+#[cfg(not(feature = "seeded-bugs"))]
+pub(crate) const fn bug(_name: &str) -> bool {
+    false
+}
