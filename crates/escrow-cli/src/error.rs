@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use escrow::error::{Error, Kind, chain};
-use escrow::fs::{Cause, FsError};
+use escrow::fs::Cause;
 use escrow::model::Conflict;
 use escrow::strategy::StrategyError;
 use serde_json::json;
@@ -169,6 +169,7 @@ fn about_commit(error: &Error) -> Option<serde_json::Map<String, serde_json::Val
             undone,
             not_undone,
             kept,
+            left,
             ..
         } => {
             let why =
@@ -187,6 +188,7 @@ fn about_commit(error: &Error) -> Option<serde_json::Map<String, serde_json::Val
                 "undone": undone,
                 "not_undone": not_undone.iter().map(why).collect::<Vec<_>>(),
                 "kept": kept.collect::<Vec<_>>(),
+                "left": left,
             })
         }
         _ => return None,
@@ -206,16 +208,28 @@ fn conflict_lines(error: &Error) -> Vec<String> {
     conflicts.iter().map(line).collect()
 }
 
+/// Whether the user gave it up, and everything is as it was before.
+fn is_interrupted(error: &Error) -> bool {
+    match error {
+        Error::Cancelled => true,
+        Error::Strategy(StrategyError::Fs(error)) => error.cause == Cause::Cancelled,
+        Error::Member { cause, .. } => is_interrupted(cause),
+        Error::CommitFailed {
+            cause,
+            not_undone,
+            kept,
+            left,
+            ..
+        } => not_undone.is_empty() && kept.is_empty() && left.is_empty() && is_interrupted(cause),
+        _ => false,
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let details = details(&error);
         let (commit, lines) = (about_commit(&error), conflict_lines(&error));
-        let gave_up = |error: &FsError| error.cause == Cause::Cancelled;
-        let interrupted = match &error {
-            Error::Strategy(StrategyError::Fs(error)) => gave_up(error),
-            Error::Cancelled => true,
-            _ => false,
-        };
+        let interrupted = is_interrupted(&error);
         Self {
             kind: error.kind(),
             message: chain(&error),

@@ -231,7 +231,7 @@ pub enum Error {
         cause: Box<Error>,
     },
     /// A commit, or an undo, failed: the one report of it (rule C5).
-    #[error("{}", failed_commit(plan, cause, undone, not_undone, kept))]
+    #[error("{}", failed_commit(plan, cause, undone, not_undone, kept, left))]
     CommitFailed {
         /// The plan.
         plan: String,
@@ -243,11 +243,13 @@ pub enum Error {
         not_undone: Vec<(String, String)>,
         /// What somebody else wrote meanwhile: resource, path, and where it is kept.
         kept: Vec<(String, ResourcePath, Location)>,
+        /// What was staged and could not be removed; no original is concerned.
+        left: Vec<String>,
         /// Whether recovery will try again.
         open: bool,
     },
     /// A commit failed, and it could not be recorded that it is to be taken back.
-    #[error("the plan '{plan}' is half committed: {}; and that could not be recorded: {why}", crate::error::chain(&**.cause))]
+    #[error("the commit of the plan '{plan}' failed: {}; and what becomes of it could not be recorded: {why}", crate::error::chain(&**.cause))]
     Undecided {
         /// The plan.
         plan: String,
@@ -286,7 +288,7 @@ pub enum Error {
         what: String,
     },
     /// A commit of the plan must be brought to an end first.
-    #[error("a commit of the plan '{plan}' was interrupted (it is {phase})")]
+    #[error("a commit of the plan '{plan}' was interrupted (it is {phase}){}", .why.as_deref().map(|why| format!(", and cannot be recovered: {why}")).unwrap_or_default())]
     RecoveryNeeded {
         /// The plan.
         plan: String,
@@ -366,6 +368,7 @@ fn failed_commit(
     undone: &[String],
     not_undone: &[(String, String)],
     kept: &[(String, ResourcePath, Location)],
+    left: &[String],
 ) -> String {
     let mut text = format!("the plan '{plan}' was not committed: {}", chain(cause));
     if !undone.is_empty() {
@@ -376,6 +379,9 @@ fn failed_commit(
     }
     for (resource, path, at) in kept {
         text = format!("{text}; somebody else's version of {resource}:{path} is kept in '{at}'");
+    }
+    for why in left {
+        text = format!("{text}; what was staged is left: {why}");
     }
     text
 }

@@ -37,9 +37,17 @@ impl StatusArgs {
                     })
                 })
                 .collect();
-            ui.document(
-                &json!({"home": show::location(&home), "plans": plans?, "operations": running}),
-            );
+            let unfinished: Vec<Value> = status
+                .unfinished
+                .iter()
+                .map(|(plan, phase)| json!({"plan": plan, "phase": phase.as_str()}))
+                .collect();
+            ui.document(&json!({
+                "home": show::location(&home),
+                "plans": plans?,
+                "operations": running,
+                "unfinished": unfinished,
+            }));
             return Ok(());
         }
         ui.whisper(&format!("state is in {home}"));
@@ -65,9 +73,16 @@ impl StatusArgs {
                 true => ui.line(&format!("running: {what}")),
                 false => {
                     ui.line(&format!("{} {what}", paint(Tone::Careful, "interrupted:")));
-                    ui.say("  run it again to finish it, or `escrow cleanup` the plan");
+                    if status.unfinished.is_empty() {
+                        ui.say("  run it again to finish it, or `escrow cleanup` the plan");
+                    }
                 }
             }
+        }
+        for (plan, phase) in &status.unfinished {
+            let word = paint(Tone::Careful, "half way:");
+            ui.line(&format!("{word} a commit of plan {plan} is {phase}"));
+            ui.say("  if its process is dead, `escrow recover` brings it to one side");
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ pub(super) struct Outcome {
     pub(super) irreversible: usize,
     /// What others wrote meanwhile, and where it is kept now.
     pub(super) kept: Vec<(String, ResourcePath, Location)>,
+    /// What was staged and could not be removed, and why. No original is concerned (rule C7).
+    pub(super) left: Vec<String>,
 }
 
 impl Outcome {
@@ -37,6 +39,7 @@ impl Outcome {
             undone: self.undone,
             not_undone: self.not_undone,
             kept: self.kept,
+            left: self.left,
             open,
         }
     }
@@ -52,7 +55,7 @@ pub(super) fn give_up(
 ) -> Result<Outcome> {
     engine.store.set_phase(journal.id, from, Phase::Aborting)?;
     if seeded::bug("stage-removed-early") {
-        remove_areas(journal)?;
+        remove_areas(journal);
     }
     finish_abort(engine, journal, members)
 }
@@ -67,7 +70,7 @@ pub(super) fn finish_abort(
     if !outcome.is_open() {
         set_aside(journal, &mut outcome)?;
         engine.store.forget_commit(journal.id)?;
-        remove_areas(journal)?;
+        outcome.left = remove_areas(journal);
     }
     Ok(outcome)
 }
@@ -104,12 +107,8 @@ fn take_one(
     let Some(intent) = intent_of(journal, position)? else {
         return Ok(false);
     };
-    let capabilities = member.capabilities();
-    if capabilities.prepares && intent.0.is_null() {
-        return Ok(false);
-    }
-    // What cannot be undone comes last, so here it is the one that failed, or was never reached.
-    if !capabilities.undoes && !journal.phase.was_applied() {
+    // There was nothing to do, or it was never reached.
+    if intent.0.is_null() {
         return Ok(false);
     }
     let reference = &member.sandbox.reference;
@@ -150,12 +149,14 @@ pub(super) fn set_aside(journal: &Journal, outcome: &mut Outcome) -> Result<()> 
     Ok(())
 }
 
-/// Removes what was staged, or kept for undo.
-pub(super) fn remove_areas(journal: &Journal) -> Result<()> {
+/// Removes what was staged, or kept for undo; says what could not be removed. `cleanup` of the plan
+/// removes it later.
+pub(super) fn remove_areas(journal: &Journal) -> Vec<String> {
+    let mut left = Vec::new();
     for member in &journal.members {
-        if !member.area.as_bytes().is_empty() {
-            remove_area(&member.area)?;
+        if let Err(error) = remove_area(&member.area) {
+            left.push(chain(&error));
         }
     }
-    Ok(())
+    left
 }

@@ -52,7 +52,7 @@ impl<'a> Decided<'a> {
             from = Phase::Applied;
         }
         for (position, member) in members.iter().enumerate() {
-            let Err(cause) = apply_one(&engine, &journal, position, member) else {
+            let Err(cause) = apply_one(&engine, &mut journal, position, member) else {
                 continue;
             };
             let cause = Error::Member {
@@ -74,9 +74,7 @@ impl<'a> Decided<'a> {
         if seeded::bug("sandbox-removed-early") {
             members.iter().try_for_each(release)?;
         }
-        let done = engine
-            .store
-            .set_phase(journal.id, from, Phase::Applied);
+        let done = engine.store.set_phase(journal.id, from, Phase::Applied);
         done.map_err(|error| Error::Unrecorded {
             plan: plan.name.clone(),
             cause: Box::new(error.into()),
@@ -93,7 +91,7 @@ impl<'a> Decided<'a> {
 
 fn apply_one(
     engine: &Engine<'_>,
-    journal: &Journal,
+    journal: &mut Journal,
     position: usize,
     member: &Member,
 ) -> Result<()> {
@@ -104,12 +102,29 @@ fn apply_one(
     if engine.observer.is_cancelled() {
         return Err(Error::Cancelled);
     }
-    if member.capabilities().prepares && intent.0.is_null() {
+    let reference = &member.sandbox.reference;
+    let carry_out = || member.call(|strategy| strategy.commit(reference, &intent, engine.observer));
+    if !member.is_irreversible() {
+        // Without changes there is nothing to do.
+        return if intent.0.is_null() {
+            Ok(())
+        } else {
+            carry_out()
+        };
+    }
+    if intent.0 == CARRIED_OUT {
         return Ok(());
     }
-    let reference = &member.sandbox.reference;
-    member.call(|strategy| strategy.commit(reference, &intent, engine.observer))
+    carry_out()?;
+    // What cannot be taken back must be known to have happened.
+    let done = serde_json::Value::from(CARRIED_OUT).to_string();
+    engine.store.put_intent(journal.id, position, &done)?;
+    journal.members[position].intent = Some(done);
+    Ok(())
 }
+
+/// What stands for the intent of a member that prepares nothing, once it was carried out.
+const CARRIED_OUT: &str = "carried out";
 
 impl Applied<'_> {
     /// Removes the sandboxes, notes what is left for undo, and ends the commit. From here on there
@@ -162,6 +177,9 @@ fn last_intent(journal: &Journal, position: usize, member: &Member) -> Result<Op
     let Some(intent) = intent_of(journal, position)?.filter(|intent| !intent.0.is_null()) else {
         return Ok(None);
     };
+    if member.is_irreversible() {
+        return Ok(None);
+    }
     let reference = &member.sandbox.reference;
     let intent = member.call(|strategy| strategy.finish(reference, intent))?;
     Ok(Some(

@@ -200,10 +200,16 @@ pub fn remove_area(area: &Location) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
     };
-    match Dir::open(parent) {
-        Err(error) if error.is_absent() => Ok(()),
-        parent => Ok(remove::remove(&parent?, name.as_encoded_bytes())?),
+    let parent = match Dir::open(parent) {
+        Err(error) if error.is_absent() => return Ok(()),
+        parent => parent?,
+    };
+    let name = name.as_encoded_bytes();
+    if parent.stat(name)?.is_none() {
+        return Ok(());
     }
+    private::traceless(&parent, || remove::remove(&parent, name))?;
+    Ok(())
 }
 
 /// Makes the area of a commit, empty and private.
@@ -211,7 +217,9 @@ fn make_area(area: &Location) -> Result<()> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    remove::remove(&parent, name)?;
-    private::make_plain(&parent, name)?;
+    private::traceless(&parent, || {
+        remove::remove(&parent, name)?;
+        private::make_plain(&parent, name)
+    })?;
     Ok(parent.sync()?)
 }

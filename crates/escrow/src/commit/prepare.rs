@@ -78,11 +78,20 @@ impl Prepared<'_> {
         } = self;
         let outcome = abort::give_up(&engine, &journal, &members, Phase::Preparing);
         match outcome {
-            Ok(Outcome { not_undone, .. }) if not_undone.is_empty() => cause,
+            Ok(Outcome {
+                not_undone, left, ..
+            }) if not_undone.is_empty() => match left.is_empty() {
+                true => cause,
+                false => Error::LeftBehind {
+                    first: Box::new(cause),
+                    left: left.join("; "),
+                },
+            },
             Ok(outcome) => outcome.into_error(&plan, cause),
-            Err(error) => Error::LeftBehind {
-                first: Box::new(cause),
-                left: crate::error::chain(&error),
+            Err(error) => Error::Undecided {
+                plan: plan.name.clone(),
+                cause: Box::new(cause),
+                why: crate::error::chain(&error),
             },
         }
     }

@@ -27,6 +27,9 @@ pub fn undo(
         else {
             continue;
         };
+        if member.is_irreversible() {
+            continue;
+        }
         let reference = &member.sandbox.reference;
         let found = member.call(|strategy| strategy.check_undo(reference, &intent))?;
         conflicts.extend(found.into_iter().map(|one| (member.name(), one)));
@@ -60,9 +63,10 @@ pub(super) fn go_on(
     }
     abort::set_aside(journal, &mut outcome)?;
     engine.store.finish_undo(journal)?;
-    abort::remove_areas(journal)?;
+    outcome.left = abort::remove_areas(journal);
     engine.store.forget_moved()?;
-    if !outcome.not_undone.is_empty() || !outcome.kept.is_empty() {
+    let clean = outcome.kept.is_empty() && outcome.left.is_empty();
+    if !outcome.not_undone.is_empty() || !clean {
         return Err(outcome.into_error(plan, Error::Undoing));
     }
     let mut resources = outcome.undone;

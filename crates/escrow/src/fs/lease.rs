@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
+/// Which signal tells of a lease that others want; not in `libc` for every C library.
+const F_SETSIG: i32 = 10;
+
 /// Whether nobody can write to this file any more: no process has it open, or mapped, for writing.
 /// Where the kernel does not say, it counts as open.
 ///
@@ -12,6 +15,11 @@ use std::os::fd::AsRawFd;
     reason = "leases have no safe form; the call takes two numbers and no memory"
 )]
 pub fn is_quiet(file: &File) -> bool {
+    // Whoever opens it meanwhile must not end us: this signal is ignored unless somebody asks for it.
+    // SAFETY: F_SETSIG takes a descriptor that is open for as long as `file` lives, and a number.
+    if unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
+        return false;
+    }
     // SAFETY: F_SETLEASE takes a descriptor that is open for as long as `file` lives, and a number.
     let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) } == 0;
     if granted {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::beneath::Dir;
 use super::handle::Handle;
-use super::{Cause, FsError, Result, xattr};
+use super::{Cause, FsError, Meta, Result, xattr};
 use crate::model::SandboxId;
 use crate::model::text::Location;
 
@@ -240,6 +240,24 @@ pub fn commit_area(area: &Path, original: &Dir, id: SandboxId) -> Result<PathBuf
         return Ok(parent.join(name));
     }
     Ok(original.path().join(format!("{BESIDE}{id}{UNDO}")))
+}
+
+/// Does something of ours in a directory that may be somebody's, and gives it its time back.
+pub fn traceless<T>(dir: &Dir, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = dir.meta()?;
+    let answer = work()?;
+    let now = dir.meta()?;
+    let mine = before.uid == rustix::process::geteuid().as_raw();
+    if mine && before.mtime != now.mtime {
+        let model = Meta {
+            mtime: before.mtime,
+            ..now
+        };
+        Handle::of(dir)
+            .redress(&model)
+            .map_err(|errno| dir.error("set the times of", b"", Cause::Os(errno)))?;
+    }
+    Ok(answer)
 }
 
 /// Removes the areas of the commits of a sandbox from a directory, also those that were set aside.

@@ -249,23 +249,29 @@ impl Manager {
     /// matters.
     pub(super) fn recover_dead(&self) -> Result<()> {
         for (plan, answer) in self.recover()? {
-            self.notice(match answer {
-                Ok(done) => {
-                    let side = match done.side {
-                        Side::Old => "its originals are as they were before",
-                        Side::New => "its originals hold the new state",
-                    };
-                    let because = done.because.map(|why| format!(" ({why})"));
-                    let because = because.unwrap_or_default();
-                    format!(
-                        "the plan '{plan}' was found {}: {side}{because}",
-                        done.found
-                    )
-                }
-                Err(error) => format!("the plan '{plan}' cannot be recovered: {}", chain(&error)),
-            });
+            self.notice(told(&plan, answer.as_ref()));
         }
         Ok(())
+    }
+
+    /// Recovers a plan whose lock we hold.
+    pub(super) fn settle(&self, plan: &Plan) -> Result<()> {
+        let journal = self.store.journal_of(plan.id)?;
+        let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
+            return Ok(());
+        };
+        let phase = journal.phase;
+        match self.recover_one(plan.clone(), journal) {
+            Ok(done) => {
+                self.notice(told(&plan.name, Ok(&done)));
+                Ok(())
+            }
+            Err(error) => Err(Error::RecoveryNeeded {
+                plan: plan.name.clone(),
+                phase,
+                why: Some(chain(&error)),
+            }),
+        }
     }
 
     /// Refuses where a commit of the plan is still to be brought to an end.
@@ -310,5 +316,24 @@ impl Manager {
     /// Everything that was done, or to one plan, oldest first.
     pub fn log(&self, plan: Option<&Plan>) -> Result<Vec<Logged>> {
         Ok(self.store.log(plan.map(|plan| plan.id))?)
+    }
+}
+
+/// What became of an interrupted commit, for people.
+fn told(plan: &str, answer: std::result::Result<&Recovered, &Error>) -> String {
+    match answer {
+        Ok(done) => {
+            let side = match done.side {
+                Side::Old => "its originals are as they were before",
+                Side::New => "its originals hold the new state",
+            };
+            let because = done.because.as_ref().map(|why| format!(" ({why})"));
+            let because = because.unwrap_or_default();
+            format!(
+                "a commit of the plan '{plan}' had been interrupted ({}): {side}{because}",
+                done.found
+            )
+        }
+        Err(error) => format!("the plan '{plan}' cannot be recovered: {}", chain(error)),
     }
 }

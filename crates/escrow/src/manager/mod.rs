@@ -165,6 +165,7 @@ impl Manager {
         };
         if !shared {
             self.bury(plan.id)?;
+            self.settle(plan)?;
         }
         Ok(lock)
     }

@@ -114,7 +114,9 @@ impl Manager {
                 why,
             };
             let Some(boundary) = graph.boundary(resource) else {
-                return Err(bad("to inherit a sandbox a resource needs a parent that has one"));
+                return Err(bad(
+                    "to inherit a sandbox a resource needs a parent that has one",
+                ));
             };
             if graph.path_in(resource, &boundary)?.is_none() {
                 return Err(bad("it does not lie in it, so it cannot share its sandbox"));
@@ -122,9 +124,8 @@ impl Manager {
         }
         // What nobody named belongs to the plan that uses it, and is compared there. What is known
         // already is told as such.
-        let named = |one: &&Resource| {
-            one.named && one.name != resource.name && one.at != resource.at
-        };
+        let named =
+            |one: &&Resource| one.named && one.name != resource.name && one.at != resource.at;
         let others: Vec<&Resource> = resources.iter().filter(named).collect();
         match graph.overlap(resource, &others)?.filter(|_| resource.named) {
             Some(other) => Err(overlap(resource, other)),

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::fs::private::{self, Place, Scratch};
 use crate::fs::{Dir, Resolver};
 use crate::model::text::Location;
-use crate::model::{PlanState, SandboxId, resource};
+use crate::model::{Phase, PlanState, SandboxId, resource};
 use crate::store::Operation;
 use crate::strategy::registry::AUTO;
 use crate::strategy::{Capabilities, Probe};
@@ -29,6 +29,8 @@ pub struct Status {
     pub plans: Vec<PlanView>,
     /// What has not ended.
     pub running: Vec<Running>,
+    /// Plans whose commit, or undo, has not ended, and where it stands.
+    pub unfinished: Vec<(String, Phase)>,
 }
 
 /// What is said of one strategy for one directory.
@@ -69,7 +71,17 @@ impl Manager {
             let alive = operation.owner.is_alive()?;
             running.push(Running { operation, alive });
         }
-        Ok(Status { plans, running })
+        let mut unfinished = Vec::new();
+        for journal in self.store.unfinished()? {
+            let plan = self.store.plan(journal.plan_id)?;
+            let name = plan.map_or_else(|| journal.plan_id.to_string(), |plan| plan.name);
+            unfinished.push((name, journal.phase));
+        }
+        Ok(Status {
+            plans,
+            running,
+            unfinished,
+        })
     }
 
     /// What works for `directory` here. Strategies are tried for real, in an area of their own

@@ -44,11 +44,7 @@ pub struct Discarded {
 
 impl Manager {
     /// The plan's sandbox of a resource, if it can be read.
-    fn sandbox_of(
-        &self,
-        plan: &Plan,
-        resource: &Resource,
-    ) -> Result<(SandboxView, ResourcePath)> {
+    fn sandbox_of(&self, plan: &Plan, resource: &Resource) -> Result<(SandboxView, ResourcePath)> {
         let (resource, prefix) = self.boundary(resource)?;
         let views = self.live_sandboxes(plan)?;
         let known = views

@@ -60,14 +60,6 @@ impl Phase {
         }
     }
 
-    /// Whether every member was carried out.
-    pub fn was_applied(self) -> bool {
-        matches!(
-            self,
-            Self::Applied | Self::Committed | Self::Undoing | Self::Undone
-        )
-    }
-
     /// Whether somebody must bring it to an end.
     pub fn is_unfinished(self) -> bool {
         !matches!(self, Self::Committed | Self::Undone)

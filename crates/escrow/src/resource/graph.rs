@@ -86,12 +86,12 @@ impl<'a> Graph<'a> {
         let (Some(inner), Some(outer)) = (place(resource)?, place(outer)?) else {
             return Ok(None);
         };
-        Ok(inner.within(&outer).and_then(|path| {
-            match path.as_os_str().is_empty() {
+        Ok(inner
+            .within(&outer)
+            .and_then(|path| match path.as_os_str().is_empty() {
                 true => Some(ResourcePath::root()),
                 false => ResourcePath::parse(path.as_os_str().as_bytes()).ok(),
-            }
-        }))
+            }))
     }
 
     /// The first of `others` that overlaps a resource without being related to it.

@@ -3,7 +3,10 @@
 use std::fmt::Debug;
 use std::io::{Cursor, Read};
 
-use super::super::{Access, CreateRequest, Strategy, StrategyError};
+use super::super::{
+    Access, CreateRequest, Intent, OnConflict, PrepareRequest, PreviewRequest, Strategy,
+    StrategyError,
+};
 use super::Case;
 use crate::event::Unobserved;
 use crate::model::{ChangeKind, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin};
@@ -34,6 +37,22 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
     (
         "rollback discards everything, again and again, or says it cannot",
         rollback,
+    ),
+    (
+        "what is prepared has not touched the original, and can be dropped",
+        prepared,
+    ),
+    (
+        "a commit releases what was written, as often as it is repeated",
+        committed,
+    ),
+    (
+        "an undo brings the original back, again and again, or says it cannot",
+        undone,
+    ),
+    (
+        "what somebody changed meanwhile is a conflict, and nothing else is",
+        conflicts,
     ),
     ("the reference is enough for another process", reference),
     ("access keeps its word", access),
@@ -361,6 +380,133 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         }
     }
     unchanged(case, &before)
+}
+
+/// What a commit of the sandbox needs, staged.
+fn staged(
+    strategy: &dyn Strategy,
+    case: &dyn Case,
+    sandbox: &SandboxRef,
+) -> Result<Intent, String> {
+    let preview = must(
+        "preview",
+        strategy.preview(sandbox, &PreviewRequest::default()),
+    )?;
+    equal("conflicts", &preview.conflicts, &Vec::new())?;
+    let request = PrepareRequest {
+        preview: &preview,
+        on_conflict: OnConflict::Abort,
+        area: case.commit_area(),
+        observer: &Unobserved,
+    };
+    must("prepare", strategy.prepare(sandbox, &request))
+}
+
+/// A sandbox in which one thing was changed and one was made.
+fn worked_in(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
+    let sandbox = made(strategy, case)?;
+    put(strategy, &sandbox, &case.known().0, b"changed")?;
+    put(strategy, &sandbox, &case.absent(), b"new")?;
+    Ok(sandbox)
+}
+
+fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let capabilities = strategy.capabilities();
+    if !capabilities.isolates || !capabilities.prepares {
+        return Ok(());
+    }
+    let before = case.fingerprint()?;
+    let sandbox = worked_in(strategy, case)?;
+    let changed = changes(strategy, &sandbox)?;
+    let intent = staged(strategy, case, &sandbox)?;
+    unchanged(case, &before)?;
+    equal("changes", &changes(strategy, &sandbox)?, &changed)?;
+    // The intent must survive being stored.
+    let text = must("store the intent", serde_json::to_string(&intent))?;
+    equal(
+        "the intent read back",
+        &must("read it back", serde_json::from_str::<Intent>(&text))?,
+        &intent,
+    )?;
+    if capabilities.undoes {
+        let dropped = strategy.rollback(&sandbox, Some(&intent), &Unobserved);
+        must("drop", dropped)?;
+        unchanged(case, &before)?;
+        equal("changes", &changes(strategy, &sandbox)?, &changed)?;
+    }
+    Ok(())
+}
+
+/// Everything readable in the original once the sandbox of [`worked_in`] is committed.
+fn expected(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+    let mut wanted = case.contents()?;
+    wanted.retain(|(path, _)| *path != case.known().0 && *path != case.absent());
+    wanted.push((case.known().0, b"changed".to_vec()));
+    wanted.push((case.absent(), b"new".to_vec()));
+    wanted.sort();
+    Ok(wanted)
+}
+
+fn sorted(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+    let mut found = case.contents()?;
+    found.sort();
+    Ok(found)
+}
+
+fn committed(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let wanted = expected(case)?;
+    let sandbox = worked_in(strategy, case)?;
+    let intent = staged(strategy, case, &sandbox)?;
+    for _ in 0..2 {
+        must("commit", strategy.commit(&sandbox, &intent, &Unobserved))?;
+        if sorted(case)? != wanted {
+            return Err("the original does not hold what was committed".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let before = sorted(case)?;
+    let sandbox = worked_in(strategy, case)?;
+    let intent = staged(strategy, case, &sandbox)?;
+    must("commit", strategy.commit(&sandbox, &intent, &Unobserved))?;
+    let undo = || strategy.rollback(&sandbox, Some(&intent), &Unobserved);
+    if !strategy.capabilities().undoes {
+        return match undo() {
+            Err(StrategyError::Unsupported { .. }) => Ok(()),
+            Err(other) => Err(format!("it cannot undo, but says: {other}")),
+            Ok(_) => Err("it claims to have undone what it cannot undo".to_owned()),
+        };
+    }
+    equal(
+        "conflicts of an undo",
+        &must("check", strategy.check_undo(&sandbox, &intent))?,
+        &Vec::new(),
+    )?;
+    for _ in 0..2 {
+        must("undo", undo())?;
+        if sorted(case)? != before {
+            return Err("the original is not what it was".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let capabilities = strategy.capabilities();
+    if !capabilities.isolates || !capabilities.prepares {
+        return Ok(());
+    }
+    let sandbox = worked_in(strategy, case)?;
+    case.work_in(case.original(), &case.known().0, b"by somebody else")?;
+    let preview = strategy.preview(&sandbox, &PreviewRequest::default());
+    let found: Vec<ResourcePath> = must("preview", preview)?
+        .conflicts
+        .into_iter()
+        .map(|conflict| conflict.path)
+        .collect();
+    equal("conflicts", &found, &vec![case.known().0])
 }
 
 fn reference(strategy: &dyn Strategy, case: &dyn Case) -> Answer {

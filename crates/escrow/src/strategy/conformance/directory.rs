@@ -29,6 +29,7 @@ struct DirectoryCase {
     name: String,
     original: PathBuf,
     area: PathBuf,
+    commit_area: PathBuf,
 }
 
 fn text(error: FsError) -> String {
@@ -54,6 +55,7 @@ impl Fixture for DirectoryFixture {
             name,
             original: room.join("original"),
             area: room.join("area"),
+            commit_area: room.join("commit"),
         };
         case.build().map_err(text)?;
         Ok(Box::new(case))
@@ -67,7 +69,7 @@ impl DirectoryCase {
 
     fn build(&self) -> Result<(), FsError> {
         let room = self.room()?;
-        for name in [&b"original"[..], b"area", b"outside"] {
+        for name in [&b"original"[..], b"area", b"commit", b"outside"] {
             room.make_dir(name, 0o700)?;
         }
         fill(&room.subdir(b"outside")?, b"secret", b"outside\n")?;
@@ -111,6 +113,10 @@ impl Case for DirectoryCase {
 
     fn area(&self) -> &Path {
         &self.area
+    }
+
+    fn commit_area(&self) -> &Path {
+        &self.commit_area
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {

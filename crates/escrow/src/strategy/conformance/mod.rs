@@ -29,6 +29,8 @@ pub trait Case {
     fn original(&self) -> &Path;
     /// An empty private directory for the sandbox.
     fn area(&self) -> &Path;
+    /// An empty private directory for its commit, on the file system of the original.
+    fn commit_area(&self) -> &Path;
     /// Something that is in the original, and its content.
     fn known(&self) -> (ResourcePath, Vec<u8>);
     /// Something that is not in it, and that could be written.

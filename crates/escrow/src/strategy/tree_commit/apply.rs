@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 
+use super::stage::staged_path;
 use super::{Dressing, Link, Looks, Step, TreeIntent, stat};
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Meta, xattr};
-use crate::model::ResourcePath;
+use crate::fs::{Cause, Dir, Handle, Meta, Seen, xattr};
+use crate::model::{EntryKind, ResourcePath};
 use crate::seeded;
 use crate::strategy::Intent;
 use crate::strategy::error::{Result, StrategyError};
@@ -106,7 +107,7 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
     let there = dir.stat(name)?;
     let staged = stage.stat(&slot)?;
     let Some(new) = &step.new else {
-        return take(step, (&dir, name), there, (stage, &slot), staged);
+        return take(step, original, (&dir, name), there, (stage, &slot), staged);
     };
     if there.is_some_and(|there| new.is(&there)) && !staged.is_some_and(|staged| new.is(&staged)) {
         return Ok(());
@@ -124,7 +125,9 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
         },
         (None, Some(_)) => Err(moved(path, "somebody put something there")),
         (Some(_), None) => Err(moved(path, "somebody deleted it")),
-        (Some(old), Some(there)) if !old.is_untouched(&there) => {
+        (Some(old), Some(there))
+            if !old.is_untouched(&there) || !is_below(step, original, &ResourcePath::clone)? =>
+        {
             Err(moved(path, "somebody changed it"))
         }
         (Some(old), Some(there)) => {
@@ -140,8 +143,7 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
                 answer => answer?,
             }
             // What came out must be what was looked at: somebody may have been quicker.
-            let out = stage.stat(&slot)?;
-            if out.is_some_and(|out| old.looks_the_same(&out) || old_opened(old, &out)) {
+            if came_out(step, old, stage)? {
                 return Ok(());
             }
             stage.exchange(&slot, &dir, name)?;
@@ -151,7 +153,7 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
 }
 
 /// A directory that was opened to be moved differs in its mode only.
-fn old_opened(old: &crate::fs::Seen, now: &Meta) -> bool {
+fn old_opened(old: &Seen, now: &Meta) -> bool {
     let opened = Meta {
         mode: old.mode,
         ..*now
@@ -159,8 +161,46 @@ fn old_opened(old: &crate::fs::Seen, now: &Meta) -> bool {
     now.is_dir() && now.mode == old.mode | 0o700 && old.looks_the_same(&opened)
 }
 
+/// Whether what a step moved into the stage is what it was looked at as.
+fn came_out(step: &Step, old: &Seen, stage: &Dir) -> Result<bool> {
+    let out = stage.stat(&step.slot())?;
+    let top = step.path.as_bytes().len();
+    let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
+    let same = |out: &Meta| old.looks_the_same(out) || old_opened(old, out);
+    Ok(out.is_some_and(|out| same(&out)) && is_below(step, stage, &shift)?)
+}
+
+/// Whether everything in a directory that goes is what it was: nothing was put into it, and nothing
+/// in it was changed.
+fn is_below(
+    step: &Step,
+    root: &Dir,
+    shift: &dyn Fn(&ResourcePath) -> ResourcePath,
+) -> Result<bool> {
+    let own = |path: &ResourcePath, seen: &Seen, deep: bool| -> Result<bool> {
+        let Some(now) = stat(root, &shift(path))? else {
+            return Ok(false);
+        };
+        let names = seen.kind != EntryKind::Directory || seen.mtime == now.mtime;
+        Ok(names && (!deep || seen.is_untouched(&now)))
+    };
+    if let Some(old) = &step.old
+        && !step.old_below.is_empty()
+        && !own(&step.path, old, false)?
+    {
+        return Ok(false);
+    }
+    for (path, seen) in &step.old_below {
+        if !own(path, seen, true)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn take(
     step: &Step,
+    original: &Dir,
     (dir, name): (&Dir, &[u8]),
     there: Option<Meta>,
     (stage, slot): (&Dir, &[u8]),
@@ -176,12 +216,15 @@ fn take(
         Some(_) if staged.is_some_and(|staged| old.is(&staged)) => {
             Err(moved(path, "somebody put something there"))
         }
-        Some(there) if !old.is_untouched(&there) => Err(moved(path, "somebody changed it")),
+        Some(there)
+            if !old.is_untouched(&there) || !is_below(step, original, &ResourcePath::clone)? =>
+        {
+            Err(moved(path, "somebody changed it"))
+        }
         Some(there) => {
             unlock_moving(dir, name, &there)?;
             dir.rename_new(name, stage, slot)?;
-            let out = stage.stat(slot)?;
-            if out.is_some_and(|out| old.looks_the_same(&out) || old_opened(old, &out)) {
+            if came_out(step, old, stage)? {
                 return Ok(());
             }
             stage.rename_new(slot, dir, name)?;

@@ -63,6 +63,8 @@ struct Step {
     slot: u32,
     /// What stands there before; `None` where nothing does.
     old: Option<Seen>,
+    /// What lies in a directory that stands there before.
+    old_below: Vec<(ResourcePath, Seen)>,
     /// What is put there; `None` where it is taken away.
     new: Option<Seen>,
     /// What lies in a directory that is put there.

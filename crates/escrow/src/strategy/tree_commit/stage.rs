@@ -152,6 +152,11 @@ impl Staging<'_> {
             path: planned.path.clone(),
             slot,
             old: planned.old.as_ref().map(Seen::from),
+            old_below: planned
+                .old_below
+                .iter()
+                .map(|(path, meta)| (path.clone(), Seen::from(meta)))
+                .collect(),
             new,
             below,
         })

@@ -15,6 +15,8 @@ pub(super) struct Planned<'a> {
     pub(super) path: ResourcePath,
     /// What stands there now.
     pub(super) old: Option<Meta>,
+    /// What lies in it, and goes with it.
+    pub(super) old_below: Vec<(ResourcePath, Meta)>,
     /// What is staged under it: itself first, then what lies in it. Empty where it is taken away.
     /// A directory that is only made to hold others has no change of its own.
     pub(super) new: Vec<(ResourcePath, Option<&'a Change>)>,
@@ -110,6 +112,10 @@ impl<'a> Making<'a, '_> {
         let path = &change.path;
         let above = ancestors(path).find_map(|path| self.whole.get(&path).copied());
         if let Some(step) = above {
+            if let Some(seen) = seen {
+                let old_below = &mut self.plan.steps[step].old_below;
+                old_below.push((path.clone(), seen));
+            }
             // What is gone goes with its directory; what is new comes with it.
             if change.new.is_some() && !self.plan.steps[step].new.is_empty() {
                 self.within(step, change);
@@ -185,7 +191,12 @@ impl<'a> Making<'a, '_> {
         }
         self.whole.insert(path.clone(), number);
         self.staged.insert(path.clone());
-        self.plan.steps.push(Planned { path, old, new });
+        self.plan.steps.push(Planned {
+            path,
+            old,
+            old_below: Vec::new(),
+            new,
+        });
         number
     }
 }
