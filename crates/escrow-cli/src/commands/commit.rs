@@ -83,7 +83,7 @@ impl CommitArgs {
         }
         if ui.asks() && !self.yes {
             let preview = context.manager.preview(&plan, terms)?;
-            tell(&preview, ui, false);
+            tell(&preview, terms, ui, false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
                 return Err(Failure::failed("nothing was committed"));
@@ -112,7 +112,7 @@ impl CommitArgs {
             ui.document(&document);
             return Ok(());
         }
-        tell(&released.preview, ui, true);
+        tell(&released.preview, terms, ui, true);
         let changes: usize = released
             .preview
             .members
@@ -132,7 +132,7 @@ fn tell_preview(plan: &str, preview: &CommitPreview, terms: Terms, ui: &Ui) -> R
         document["dry_run"] = json!(true);
         ui.document(&document);
     } else {
-        tell(preview, ui, false);
+        tell(preview, terms, ui, false);
         ui.say("nothing was changed");
     }
     match preview.has_conflicts() && terms.on_conflict == OnConflict::Abort {
@@ -178,7 +178,7 @@ fn member(one: &MemberPreview) -> Value {
 }
 
 /// What a person reads at a glance.
-fn tell(preview: &CommitPreview, ui: &Ui, done: bool) {
+fn tell(preview: &CommitPreview, terms: Terms, ui: &Ui, done: bool) {
     for one in &preview.members {
         let name = paint(Tone::Strong, &one.resource);
         let what = match (one.diff.is_empty(), done) {
@@ -191,7 +191,11 @@ fn tell(preview: &CommitPreview, ui: &Ui, done: bool) {
             ui.warn(&format!("{}:{}: {}", one.resource, note.path, note.what));
         }
         for conflict in &one.conflicts {
-            let word = paint(Tone::Bad, "conflict");
+            let word = match terms.on_conflict {
+                OnConflict::Abort => paint(Tone::Bad, "conflict"),
+                OnConflict::Ours => paint(Tone::Careful, "ours"),
+                OnConflict::Theirs => paint(Tone::Careful, "theirs"),
+            };
             ui.line(&format!("  {word}  {}  {}", conflict.path, conflict.what));
         }
     }

@@ -26,7 +26,7 @@ pub struct MemberPreview {
     pub resource: String,
     /// Where it is.
     pub at: Location,
-    /// What would change.
+    /// What would change, on the terms of the commit.
     pub diff: DiffView,
     /// What contradicts it.
     pub conflicts: Vec<Conflict>,
@@ -101,7 +101,7 @@ impl Previewed<'_> {
         let one = |(member, preview): &(Member, Preview)| MemberPreview {
             resource: member.name(),
             at: member.resource.at.clone(),
-            diff: preview.diff.clone(),
+            diff: preview.released(self.terms.on_conflict),
             conflicts: preview.conflicts.clone(),
             notes: preview.notes.clone(),
             undoable: member.capabilities().undoes,

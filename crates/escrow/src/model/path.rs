@@ -107,6 +107,12 @@ impl ResourcePath {
         }
     }
 
+    /// The directories it lies in, nearest first, without the resource itself.
+    pub fn ancestors(&self) -> impl Iterator<Item = Self> {
+        let parent = |path: &Self| path.split().map(|(parent, _)| parent);
+        std::iter::successors(parent(self), parent).filter(|path| !path.is_root())
+    }
+
     /// The directory this lies in and its own name; `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
         if self.is_root() {

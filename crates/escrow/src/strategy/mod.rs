@@ -23,6 +23,7 @@ mod error;
 mod filesystem_copy;
 mod none;
 pub mod overlay;
+mod preview;
 pub mod registry;
 mod tree;
 mod tree_commit;
@@ -36,10 +37,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
+pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
 
 use crate::event::Observer;
-use crate::fs::{Meta, Moved};
+use crate::fs::Moved;
 use crate::model::text::Location;
 use crate::model::{ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
 
@@ -143,54 +145,6 @@ pub struct Created {
 pub enum Access {
     /// By working in this directory.
     Directory(PathBuf),
-}
-
-/// How closely the original is compared before a commit.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PreviewRequest<'a> {
-    /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
-    pub strict: bool,
-    /// What we ourselves moved in the original and put back since the sandbox was made.
-    pub moved: &'a [Moved],
-}
-
-/// Something that will not come across as it is in the sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Note {
-    /// Where.
-    pub path: ResourcePath,
-    /// What is left out or taken away, and why.
-    pub what: String,
-}
-
-/// What a commit would do to one original: what `--dry-run` shows, and what
-/// [`prepare`](Strategy::prepare) is given, so that nothing is looked at twice.
-#[derive(Debug, Default)]
-pub struct Preview {
-    /// Everything that would change.
-    pub diff: DiffView,
-    /// Where the original contradicts that.
-    pub conflicts: Vec<Conflict>,
-    /// What will not come across as it is.
-    pub notes: Vec<Note>,
-    /// What stood in the original at each path of the diff, in the same order.
-    pub seen: Vec<Option<Meta>>,
-    /// Paths that were touched, but are no change.
-    pub kept: Vec<ResourcePath>,
-    /// Bytes in the files that the sandbox adds or changes.
-    pub bytes: u64,
-}
-
-/// Which version counts where both sides changed a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnConflict {
-    /// Neither: nothing is committed.
-    Abort,
-    /// The sandbox's; the original's is kept for undo.
-    Ours,
-    /// The original's; the sandbox's is left out.
-    Theirs,
 }
 
 /// What a commit is prepared from and where.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{ancestors, privileges, sort};
+use super::{privileges, sort};
 use crate::fs::beneath::Entry;
 use crate::fs::{Dir, FsError, Meta};
 use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, Facts, Field, ResourcePath};
@@ -142,7 +142,7 @@ impl Look<'_> {
                 matches!(kind, ChangeKind::Added | ChangeKind::TypeChanged)
             })
         };
-        if change.new.is_none() || ancestors(&change.path).any(|path| new(&path)) {
+        if change.new.is_none() || change.path.ancestors().any(|path| new(&path)) {
             return Ok(());
         }
         self.conflict(change, None, None, "its directory was deleted there")
@@ -190,7 +190,7 @@ impl Look<'_> {
 
     /// A directory cannot become something else while another resource lies in it.
     fn check_carved(&self, change: &Change) -> Result<()> {
-        let holds = |carved: &ResourcePath| ancestors(carved).any(|path| path == change.path);
+        let holds = |carved: &ResourcePath| carved.ancestors().any(|path| path == change.path);
         match self.carved.iter().any(holds) {
             true => Err(StrategyError::Forbidden {
                 path: change.path.clone(),

@@ -148,14 +148,6 @@ fn stat(root: &Dir, path: &ResourcePath) -> Result<Option<Meta>> {
     }
 }
 
-/// The paths above `path`, nearest first, without the root.
-fn ancestors(path: &ResourcePath) -> impl Iterator<Item = ResourcePath> {
-    std::iter::successors(path.split().map(|(parent, _)| parent), |path| {
-        path.split().map(|(parent, _)| parent)
-    })
-    .filter(|path| !path.is_root())
-}
-
 /// Whether a new version carries more power than the original granted: setuid and setgid bits, file
 /// capabilities. They are dropped (rule F7).
 fn privileges(mode: u16, attributes: &Xattrs) -> Vec<&'static str> {

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::{ancestors, stat};
+use super::stat;
 use crate::fs::{Dir, Meta};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
+use crate::strategy::PrepareRequest;
 use crate::strategy::error::Result;
-use crate::strategy::{OnConflict, PrepareRequest};
 
 /// One rename to be.
 pub(super) struct Planned<'a> {
@@ -35,7 +35,7 @@ pub(super) struct Plan<'a> {
 /// Chooses the changes to be made and groups them into steps.
 pub(super) fn plan<'a>(original: &Dir, request: &PrepareRequest<'a>) -> Result<Plan<'a>> {
     let changes = &request.preview.diff.changes;
-    let skipped = skipped(request);
+    let skipped = request.preview.left_out(request.on_conflict);
     let mut making = Making {
         original,
         plan: Plan::default(),
@@ -52,52 +52,6 @@ pub(super) fn plan<'a>(original: &Dir, request: &PrepareRequest<'a>) -> Result<P
     Ok(making.plan)
 }
 
-/// The numbers of the changes that are not made.
-fn skipped(request: &PrepareRequest<'_>) -> HashSet<usize> {
-    let preview = request.preview;
-    let changes = &preview.diff.changes;
-    let mut skipped = HashSet::new();
-    for (number, change) in changes.iter().enumerate() {
-        let kind = change.new.as_ref().map(|new| new.kind);
-        if kind == Some(EntryKind::Socket) {
-            skipped.insert(number);
-        }
-    }
-    if request.on_conflict != OnConflict::Theirs {
-        return skipped;
-    }
-    let contested: HashSet<&ResourcePath> = preview.conflicts.iter().map(|one| &one.path).collect();
-    // What they have stays, and so do the directories it lies in.
-    let mut standing: HashSet<ResourcePath> = HashSet::new();
-    for path in &contested {
-        standing.extend(ancestors(path));
-    }
-    let mut refused: HashSet<&ResourcePath> = contested;
-    for (number, change) in changes.iter().enumerate() {
-        let removes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;
-        if removes && standing.contains(&change.path) {
-            refused.insert(&change.path);
-            skipped.insert(number);
-        }
-    }
-    // What the sandbox has below a version of theirs that is no directory of ours goes with it.
-    let replaced = |path: &ResourcePath| {
-        refused.contains(path)
-            && changes
-                .binary_search_by(|change| change.path.cmp(path))
-                .is_ok_and(|number| {
-                    let change = &changes[number];
-                    change.kind != ChangeKind::Deleted && change.kind != ChangeKind::ModeChanged
-                })
-    };
-    for (number, change) in changes.iter().enumerate() {
-        if refused.contains(&change.path) || ancestors(&change.path).any(|path| replaced(&path)) {
-            skipped.insert(number);
-        }
-    }
-    skipped
-}
-
 struct Making<'a, 'd> {
     original: &'d Dir,
     plan: Plan<'a>,
@@ -110,7 +64,9 @@ struct Making<'a, 'd> {
 impl<'a> Making<'a, '_> {
     fn add(&mut self, change: &'a Change, seen: Option<Meta>) -> Result<()> {
         let path = &change.path;
-        let above = ancestors(path).find_map(|path| self.whole.get(&path).copied());
+        let above = path
+            .ancestors()
+            .find_map(|path| self.whole.get(&path).copied());
         if let Some(step) = above {
             if let Some(seen) = seen {
                 let old_below = &mut self.plan.steps[step].old_below;
@@ -152,7 +108,7 @@ impl<'a> Making<'a, '_> {
     /// Makes the directories that the original no longer has for a change that is wanted all the
     /// same; `false` where they are all there.
     fn hole(&mut self, change: &'a Change) -> Result<bool> {
-        let mut above: Vec<ResourcePath> = ancestors(&change.path).collect();
+        let mut above: Vec<ResourcePath> = change.path.ancestors().collect();
         above.reverse();
         for path in above {
             let now = stat(self.original, &path)?;
@@ -168,7 +124,9 @@ impl<'a> Making<'a, '_> {
 
     /// Stages a change below the directory of a step, with the directories in between.
     fn within(&mut self, step: usize, change: &'a Change) {
-        let mut missing: Vec<ResourcePath> = ancestors(&change.path)
+        let mut missing: Vec<ResourcePath> = change
+            .path
+            .ancestors()
             .take_while(|path| !self.staged.contains(path))
             .collect();
         missing.reverse();

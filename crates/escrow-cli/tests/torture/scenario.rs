@@ -1,0 +1,292 @@
+//! What the originals hold, what is changed in their sandboxes, and what must come out.
+//!
+//! Promise: the engine has no part in it. The state after a commit is made by the same edits, with the plain means of
+//! the file system, in a plain directory. Every time that an edit moves is then set to a value of its own, here and
+//! there, so that the whole state can be compared, times of directories included.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use escrow_testkit::signature::{Sig, signature};
+use escrow_testkit::skip::is_root;
+use escrow_testkit::{World, tree};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
+
+/// How one resource is sandboxed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Copy,
+    Cow,
+    Overlay,
+    None,
+}
+
+impl Kind {
+    /// The word for the command line.
+    pub(crate) fn strategy(self) -> &'static str {
+        match self {
+            Self::Copy => "filesystem_copy",
+            Self::Cow => "copy_on_write",
+            Self::Overlay => "overlay",
+            Self::None => "none",
+        }
+    }
+
+    pub(crate) fn short(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Cow => "cow",
+            Self::Overlay => "overlay",
+            Self::None => "none",
+        }
+    }
+}
+
+/// How much there is in each resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Size {
+    /// One file of each basic kind of change: for what is quadratic.
+    Tiny,
+    /// Every kind of change.
+    Full,
+}
+
+/// A plan to be committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scenario {
+    pub(crate) members: &'static [Kind],
+    pub(crate) size: Size,
+    /// The last member refuses one of its changes for good, so that the commit must be taken back.
+    pub(crate) refuses: bool,
+}
+
+impl Scenario {
+    pub(crate) const fn full(members: &'static [Kind]) -> Self {
+        Self {
+            members,
+            size: Size::Full,
+            refuses: false,
+        }
+    }
+
+    pub(crate) const fn tiny(members: &'static [Kind]) -> Self {
+        Self {
+            size: Size::Tiny,
+            ..Self::full(members)
+        }
+    }
+
+    pub(crate) const fn refusing(members: &'static [Kind]) -> Self {
+        Self {
+            refuses: true,
+            ..Self::full(members)
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let members: Vec<&str> = self.members.iter().map(|kind| kind.short()).collect();
+        let mut name = members.join("+");
+        if self.size == Size::Tiny {
+            name.push_str(" (tiny)");
+        }
+        if self.refuses {
+            name.push_str(" (refused)");
+        }
+        name
+    }
+
+    pub(crate) fn has_none(&self) -> bool {
+        self.members.contains(&Kind::None)
+    }
+}
+
+const TINY: &str = "modify.txt 0640 \"old content of @\\n\"\ngone.txt \"goes from @\\n\"\nsub/\n";
+
+const FULL: &str = r#"
+keep.txt "kept in @\n"
+modify.txt 0640 "old content of @\n"
+gone.txt "goes from @\n"
+mode.txt 0644 "its mode changes in @\n"
+marked.txt "its mark changes\n"
+owned.txt "its owner changes\n"
+link -> keep.txt
+pair-a "linked in @\n"
+pair-b = pair-a
+twin-a "linked and changed in @\n"
+twin-b = twin-a
+file-to-dir "was a file of @\n"
+dir-to-file/ 0750
+dir-to-file/inner "inner of @\n"
+dir-mode/ 0755
+dir-mode/stays "stays in @\n"
+doomed/
+doomed/one "1 of @\n"
+doomed/deep/two 0600 "2 of @\n"
+empty-gone/
+sub/ 0711
+sub/nested/
+sub/nested/leaf.txt "leaf of @\n"
+sub/quiet.txt "quiet\n"
+"#;
+
+/// The file that a member which refuses does not let go of.
+pub(crate) const REFUSED: &str = "modify.txt";
+
+/// Long ago, and different for each entry.
+const OLD_TIMES: i64 = 1_000_000_000;
+const NEW_TIMES: i64 = 1_500_000_000;
+
+/// Sets the time of an entry itself, not of what a link points to.
+fn set_time(path: &Path, seconds: i64) {
+    let time = |seconds| Timespec {
+        tv_sec: seconds,
+        tv_nsec: 123_456_789,
+    };
+    let times = Timestamps {
+        last_access: time(seconds),
+        last_modification: time(seconds),
+    };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .unwrap_or_else(|error| panic!("cannot set the time of {}: {error}", path.display()));
+}
+
+fn set_attribute(path: &Path, name: &str, value: &[u8]) {
+    rustix::fs::setxattr(path, name, value, XattrFlags::empty())
+        .unwrap_or_else(|error| panic!("cannot set {name} of {}: {error}", path.display()));
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .unwrap_or_else(|error| panic!("cannot chmod {}: {error}", path.display()));
+}
+
+/// Every path of a small tree, parents first.
+fn paths(root: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = vec![root.to_owned()];
+    let mut at = 0;
+    while at < found.len() {
+        let path = found[at].clone();
+        at += 1;
+        let meta = fs::symlink_metadata(&path);
+        if !meta.is_ok_and(|meta| meta.is_dir()) {
+            continue;
+        }
+        let entries = fs::read_dir(&path)
+            .unwrap_or_else(|error| panic!("cannot list {}: {error}", path.display()));
+        let mut below: Vec<_> = entries
+            .map(|entry| entry.expect("a listed entry can be read").path())
+            .collect();
+        below.sort();
+        found.extend(below);
+    }
+    found
+}
+
+/// Makes the original of one member; `label` tells its contents from those of the others.
+pub(crate) fn build(root: &Path, size: Size, label: &str) {
+    let text = match size {
+        Size::Tiny => TINY,
+        Size::Full => FULL,
+    };
+    tree::build(root, &text.replace('@', label));
+    if size == Size::Full {
+        set_attribute(&root.join("marked.txt"), "user.colour", b"blue");
+        set_attribute(&root.join("dir-mode"), "user.shape", b"round");
+    }
+    for (number, path) in (0..).zip(paths(root)) {
+        set_time(&path, OLD_TIMES + 1000 * number);
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    // In place, as an editor without manners does.
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
+    file.write_all(text.as_bytes())
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+}
+
+/// Makes every change below `root`. `layered`: in a layer over the original, or what comes out of one; there a file
+/// of two names that is changed becomes two files, and owners are not changed.
+pub(crate) fn edit(root: &Path, size: Size, label: &str, layered: bool) -> std::io::Result<()> {
+    let at = |path: &str| root.join(path);
+    write(
+        &at("modify.txt"),
+        &format!("new and longer content of {label}\n"),
+    );
+    fs::remove_file(at("gone.txt"))?;
+    write(&at("sub/added.txt"), &format!("added to {label}\n"));
+    let mut touched = vec!["", "modify.txt", "sub", "sub/added.txt"];
+    if size == Size::Full {
+        write(&at("sub/nested/leaf.txt"), "another leaf\n");
+        fs::create_dir_all(at("new/dir/empty"))?;
+        write(&at("new/dir/deep.txt"), &format!("deep in {label}\n"));
+        chmod(&at("new/dir"), 0o700);
+        fs::create_dir(at("empty-new"))?;
+        fs::remove_dir_all(at("doomed"))?;
+        fs::remove_dir(at("empty-gone"))?;
+        chmod(&at("mode.txt"), 0o600);
+        chmod(&at("dir-mode"), 0o700);
+        set_attribute(&at("marked.txt"), "user.colour", b"red");
+        set_attribute(&at("dir-mode"), "user.shape", b"square");
+        fs::remove_file(at("file-to-dir"))?;
+        fs::create_dir(at("file-to-dir"))?;
+        write(&at("file-to-dir/in"), "now in a directory\n");
+        fs::remove_dir_all(at("dir-to-file"))?;
+        write(&at("dir-to-file"), "now a file\n");
+        fs::remove_file(at("link"))?;
+        symlink("sub/added.txt", at("link"))?;
+        fs::hard_link(at("pair-a"), at("pair-c"))?;
+        if layered {
+            fs::remove_file(at("twin-a"))?;
+        } else if is_root() {
+            chown(at("owned.txt"), Some(12_345), Some(54_321))?;
+        }
+        write(&at("twin-a"), &format!("twins of {label}\n"));
+        write(&at("fresh-a"), "fresh\n");
+        fs::hard_link(at("fresh-a"), at("fresh-b"))?;
+        touched.extend([
+            "sub/nested/leaf.txt",
+            "new",
+            "new/dir",
+            "new/dir/empty",
+            "new/dir/deep.txt",
+            "empty-new",
+            "file-to-dir",
+            "file-to-dir/in",
+            "dir-to-file",
+            "link",
+            "twin-a",
+            "fresh-a",
+        ]);
+    }
+    for (number, path) in (0..).zip(&touched) {
+        set_time(&root.join(path), NEW_TIMES + 1000 * number);
+    }
+    Ok(())
+}
+
+/// Both states of one member.
+#[derive(Debug)]
+pub(crate) struct Sides {
+    pub(crate) old: Sig,
+    pub(crate) new: Sig,
+}
+
+/// What a member must be before and after, found out without the engine.
+pub(crate) fn sides(size: Size, label: &str, kind: Kind) -> Sides {
+    let world = World::under(crate::subject::memory());
+    let root = world.dir("plain");
+    build(&root, size, label);
+    let old = signature(&root);
+    edit(&root, size, label, kind == Kind::Overlay)
+        .unwrap_or_else(|error| panic!("cannot edit {}: {error}", root.display()));
+    let new = signature(&root);
+    Sides { old, new }
+}

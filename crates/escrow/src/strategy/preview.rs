@@ -1,0 +1,121 @@
+//! What a commit of one sandbox would do: found once, shown, and then prepared as it was shown.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::fs::{Meta, Moved};
+use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
+
+/// How closely the original is compared before a commit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PreviewRequest<'a> {
+    /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
+    pub strict: bool,
+    /// What we ourselves moved in the original and put back since the sandbox was made.
+    pub moved: &'a [Moved],
+}
+
+/// Something that will not come across as it is in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// Where.
+    pub path: ResourcePath,
+    /// What is left out or taken away, and why.
+    pub what: String,
+}
+
+/// What a commit would do to one original: what `--dry-run` shows, and what
+/// [`prepare`](Strategy::prepare) is given, so that nothing is looked at twice.
+#[derive(Debug, Default)]
+pub struct Preview {
+    /// Everything that would change.
+    pub diff: DiffView,
+    /// Where the original contradicts that.
+    pub conflicts: Vec<Conflict>,
+    /// What will not come across as it is.
+    pub notes: Vec<Note>,
+    /// What stood in the original at each path of the diff, in the same order.
+    pub seen: Vec<Option<Meta>>,
+    /// Paths that were touched, but are no change.
+    pub kept: Vec<ResourcePath>,
+    /// Bytes in the files that the sandbox adds or changes.
+    pub bytes: u64,
+}
+
+/// Which version counts where both sides changed a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnConflict {
+    /// Neither: nothing is committed.
+    Abort,
+    /// The sandbox's; the original's is kept for undo.
+    Ours,
+    /// The original's; the sandbox's is left out.
+    Theirs,
+}
+
+impl Preview {
+    /// The numbers of the changes that a commit does not make: sockets, and what it leaves to the
+    /// original where both sides changed it.
+    pub(super) fn left_out(&self, on_conflict: OnConflict) -> HashSet<usize> {
+        let changes = &self.diff.changes;
+        let mut left = HashSet::new();
+        for (number, change) in changes.iter().enumerate() {
+            let kind = change.new.as_ref().map(|new| new.kind);
+            if kind == Some(EntryKind::Socket) {
+                left.insert(number);
+            }
+        }
+        if on_conflict != OnConflict::Theirs {
+            return left;
+        }
+        let mut refused: HashSet<&ResourcePath> =
+            self.conflicts.iter().map(|one| &one.path).collect();
+        // What they have stays, and so do the directories it lies in.
+        let standing: HashSet<ResourcePath> =
+            refused.iter().flat_map(|path| path.ancestors()).collect();
+        for change in changes {
+            let removes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;
+            if removes && standing.contains(&change.path) {
+                refused.insert(&change.path);
+            }
+        }
+        // What the sandbox has below a version of theirs goes with its own version.
+        let replaced: HashSet<&ResourcePath> = changes
+            .iter()
+            .filter(|change| refused.contains(&change.path))
+            .filter(|change| {
+                matches!(
+                    change.kind,
+                    ChangeKind::Added | ChangeKind::Modified | ChangeKind::TypeChanged
+                )
+            })
+            .map(|change| &change.path)
+            .collect();
+        for (number, change) in changes.iter().enumerate() {
+            let below = || change.path.ancestors().any(|path| replaced.contains(&path));
+            if refused.contains(&change.path) || below() {
+                left.insert(number);
+            }
+        }
+        left
+    }
+
+    /// The changes that a commit makes.
+    pub fn released(&self, on_conflict: OnConflict) -> DiffView {
+        let left = self.left_out(on_conflict);
+        let made = |(number, change): (usize, &crate::model::Change)| {
+            (!left.contains(&number)).then(|| change.clone())
+        };
+        DiffView {
+            changes: self
+                .diff
+                .changes
+                .iter()
+                .enumerate()
+                .filter_map(made)
+                .collect(),
+        }
+    }
+}
