@@ -35,24 +35,49 @@ tell "One diff shows everything it did. The file written with its own bytes is n
 run "escrow diff try"
 run "escrow diff try --patch"
 
-tell "The original has not changed by a byte."
+tell "The original has not changed by a byte. Release the changes, look, and take them back."
 run "cat app/src/main.rs; ls app"
+run "escrow commit try -m 'a friendlier greeting' && cat app/src/main.rs && ls app"
+run "escrow undo try && cat app/src/main.rs && ls app"
 
-tell "Other tools can work inside too, in a sandbox that is a full copy."
-run "escrow plan create copy --resource ./app --strategy filesystem_copy"
-run "cd \"\$(escrow path copy app)\" && rm -r src && mkdir src && chmod +x build.sh && ln -s build.sh make"
-run "escrow diff copy | head -n 5"
-run "escrow diff copy --json | tail -n 10"
+tell "Two directories, one plan: a thousand files in each, all changed in their sandboxes."
+mkdir site api
+for i in $(seq 1000); do echo old > "site/page-$i"; echo old > "api/route-$i"; done
+run "escrow plan create move --resource ./site --resource ./api --strategy filesystem_copy"
+for name in site api; do
+	sandbox=$(escrow path move "$name")
+	for file in "$sandbox"/*; do echo new > "$file"; done
+done
+run "escrow diff move --json | grep -c '\"path\"'"
 
-tell "Nobody wants that. Discard it; the sandbox can be worked in again."
-run "escrow rollback copy && escrow diff copy"
+tell "Commit both as one, and kill it with SIGKILL while it is at it."
+printf '%s$ escrow commit move & … kill -9 $!%s\n' "$faint" "$plain"
+escrow commit move > /dev/null 2>&1 &
+commit=$!
+# As soon as the first file of the original is new, the commit is in the middle of its renames.
+until grep -q new site/page-1 2> /dev/null || ! kill -0 "$commit" 2> /dev/null; do :; done
+if kill -9 "$commit" 2> /dev/null; then echo "killed"; else echo "it was quicker"; fi
+wait "$commit" 2> /dev/null || echo "its exit status: $?"
+run "cat site/* api/* | sort | uniq -c"
+run "escrow status"
+
+tell "Half way is nowhere to stay. Recover, and everything is on one side."
+run "escrow recover"
+run "cat site/* api/* | sort | uniq -c"
+run "escrow undo move && cat site/* api/* | sort | uniq -c"
+
+tell "Somebody edits the original where the agent does too: nothing is overwritten by accident."
+run "escrow plan create clash --resource ./site && echo agent | escrow write clash site page-7"
+run "echo mine > site/page-7; escrow commit clash || echo \"refused with status \$?\""
+run "escrow commit clash --on-conflict theirs; cat site/page-7"
 
 tell "A path cannot climb out, whatever it is called."
-run "escrow read try app ../state/state.db || echo \"refused with status \$?\""
+run "escrow plan create out --resource ./app; escrow read out app ../state/state.db || echo \"refused with status \$?\""
 
 tell "What works on this machine, and why the rest does not."
 run "escrow doctor app"
 
-tell "Clean up: nothing stays behind."
-run "escrow cleanup try && escrow cleanup copy && ls -A \"\$ESCROW_HOME/sandboxes\" | wc -l"
+tell "Everything that was done is on record. Clean up: nothing stays behind."
+run "escrow log | tail -n 5"
+run "for plan in try move clash out; do escrow cleanup \$plan; done; ls -A \"\$ESCROW_HOME/sandboxes\" | wc -l"
 printf '\n%sThat is the story so far.%s Next: README.md, or escrow --help.\n' "$bold" "$plain"

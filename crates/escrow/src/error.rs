@@ -199,6 +199,8 @@ pub enum Error {
     /// The original contradicts what is to be committed, or undone.
     #[error("the plan '{plan}' conflicts with its originals at {}", count(.conflicts.len(), "path", "paths"))]
     Conflicts {
+        /// Whether an undo was asked for, not a commit.
+        undo: bool,
         /// The plan.
         plan: String,
         /// Each path, with the resource it lies in.
@@ -574,6 +576,10 @@ impl Error {
                 hints.push("`escrow cleanup` removes what is left".into());
                 hints
             }
+            Self::Conflicts { undo: true, .. } => vec![
+                "nothing was undone: somebody changed there what the commit had put there".into(),
+                "the old versions are kept until `escrow cleanup`".into(),
+            ],
             Self::Conflicts { .. } => vec![
                 "nothing was changed; both versions are where they were".into(),
                 "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's".into(),

@@ -59,7 +59,7 @@ fn documents_have_these_fields() {
     );
 
     let status = json(&cli, "status");
-    assert_eq!(keys(&status), ["home", "operations", "plans"]);
+    assert_eq!(keys(&status), ["home", "operations", "plans", "unfinished"]);
     let doctor = json(&cli, "doctor app");
     assert_eq!(
         keys(&doctor),

@@ -5,9 +5,11 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod commits;
 mod conformance;
 mod contract;
 mod cost;
+mod cost_commit;
 mod documents;
 mod full_disk;
 mod odd_places;

@@ -114,7 +114,7 @@ fn take_one(
     let reference = &member.sandbox.reference;
     let undone =
         member.call(|strategy| strategy.rollback(reference, Some(&intent), engine.observer))?;
-    engine.store.add_moved(member.resource.id, &undone.moved)?;
+    engine.store.add_moved(&member.resource.at, &undone.moved)?;
     let name = member.name();
     let kept = undone.kept.into_iter();
     outcome

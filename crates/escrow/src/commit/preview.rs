@@ -77,7 +77,7 @@ impl<'a> Batch<'a> {
         }
         let mut members = Vec::new();
         for member in self.members {
-            let moved = self.engine.store.moved(member.resource.id)?;
+            let moved = self.engine.store.moved(&member.resource.at)?;
             let request = PreviewRequest {
                 strict: terms.strict,
                 moved: &moved,
@@ -126,6 +126,7 @@ impl Previewed<'_> {
             .collect();
         if !conflicts.is_empty() && self.terms.on_conflict == OnConflict::Abort {
             return Err(Error::Conflicts {
+                undo: false,
                 plan: self.plan.name.clone(),
                 conflicts,
             });

@@ -31,11 +31,13 @@ pub fn undo(
             continue;
         }
         let reference = &member.sandbox.reference;
-        let found = member.call(|strategy| strategy.check_undo(reference, &intent))?;
+        let moved = engine.store.moved(&member.resource.at)?;
+        let found = member.call(|strategy| strategy.check_undo(reference, &intent, &moved))?;
         conflicts.extend(found.into_iter().map(|one| (member.name(), one)));
     }
     if !conflicts.is_empty() {
         return Err(Error::Conflicts {
+            undo: true,
             plan: plan.name.clone(),
             conflicts,
         });

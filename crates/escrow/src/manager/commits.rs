@@ -149,16 +149,20 @@ impl Manager {
 
     /// Takes the commit of a plan back.
     pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<Undone> {
+        let nothing = |plan: &Plan| Error::NothingToUndo {
+            plan: plan.name.clone(),
+            state: plan.state,
+        };
+        if matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack) {
+            return Err(nothing(plan));
+        }
         let _lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         self.check_unfinished(&plan)?;
         let journal = self.store.journal_of(plan.id)?;
         let journal = journal.filter(|journal| journal.phase == Phase::Committed);
         let (Some(journal), PlanState::Committed) = (journal, plan.state) else {
-            return Err(Error::NothingToUndo {
-                plan: plan.name.clone(),
-                state: plan.state,
-            });
+            return Err(nothing(&plan));
         };
         let views = self.journal_views(&plan, &journal)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();

@@ -11,7 +11,7 @@ use super::rows::Journal;
 use super::sqlite::{Result, Store, StoreError, conversion, location, parsed};
 use crate::fs::{Moved, Stamp};
 use crate::model::text::Location;
-use crate::model::{CommitId, Phase, PlanId, PlanState, ResourceId, SandboxId, SandboxState};
+use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::rows::JournalMember;
 
 impl Store {
@@ -187,18 +187,18 @@ impl Store {
     }
 
     /// Notes what we moved away and put back.
-    pub fn add_moved(&self, resource: ResourceId, moved: &[Moved]) -> Result<()> {
+    pub fn add_moved(&self, original: &Location, moved: &[Moved]) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
         self.transact(|connection| {
             for one in moved {
                 connection.execute(
-                    "INSERT INTO moved (resource_id, ino, before_sec, before_nsec, after_sec,
+                    "INSERT INTO moved (location, ino, before_sec, before_nsec, after_sec,
                                         after_nsec)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
                     params![
-                        resource.to_string(),
+                        original.as_bytes(),
                         one.ino.cast_signed(),
                         one.before.sec,
                         one.before.nsec,
@@ -211,15 +211,15 @@ impl Store {
         })
     }
 
-    /// What we moved away and put back in a resource, oldest first.
-    pub fn moved(&self, resource: ResourceId) -> Result<Vec<Moved>> {
+    /// What we moved away and put back in an original, oldest first.
+    pub fn moved(&self, original: &Location) -> Result<Vec<Moved>> {
         self.run(|connection| {
             let mut query = connection.prepare_cached(
                 "SELECT ino, before_sec, before_nsec, after_sec, after_nsec
-                 FROM moved WHERE resource_id = ?1 ORDER BY seq",
+                 FROM moved WHERE location = ?1 ORDER BY seq",
             )?;
             query
-                .query_map([resource.to_string()], |row| {
+                .query_map([original.as_bytes()], |row| {
                     let stamp = |sec, nsec| {
                         Ok::<_, rusqlite::Error>(Stamp {
                             sec: row.get(sec)?,
@@ -236,13 +236,15 @@ impl Store {
         })
     }
 
-    /// Forgets what we moved in resources that no live sandbox looks at.
+    /// Forgets what we moved in originals that no live sandbox and no undo will look at.
     pub fn forget_moved(&self) -> Result<()> {
         self.run(|connection| {
             connection.execute(
                 "DELETE FROM moved WHERE NOT EXISTS (
-                     SELECT 1 FROM sandbox WHERE sandbox.resource_id = moved.resource_id
-                                             AND sandbox.state <> 'cleaned_up')",
+                     SELECT 1 FROM sandbox JOIN plan ON plan.id = sandbox.plan_id
+                                           JOIN resource ON resource.id = sandbox.resource_id
+                     WHERE resource.location = moved.location
+                       AND (sandbox.state <> 'cleaned_up' OR plan.state = 'committed'))",
                 [],
             )?;
             Ok(())

@@ -265,10 +265,16 @@ pub trait Strategy: Send + Sync {
         Ok(intent)
     }
 
-    /// Where the original moved on since the commit, so that an undo would lose something.
+    /// Where the original moved on since the commit, so that an undo would lose something. `moved` is
+    /// what we ourselves moved away and put back.
     ///
     /// *Guarantees:* changes nothing. By default nowhere.
-    fn check_undo(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<Vec<Conflict>> {
+    fn check_undo(
+        &self,
+        _sandbox: &SandboxRef,
+        _intent: &Intent,
+        _moved: &[Moved],
+    ) -> Result<Vec<Conflict>> {
         Ok(Vec::new())
     }
 

@@ -29,7 +29,7 @@ use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
 use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
-use crate::fs::{Cause, Dir, remove};
+use crate::fs::{Cause, Dir, Moved, remove};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
@@ -311,8 +311,13 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         tree_commit::finish(intent)
     }
 
-    fn check_undo(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<Vec<Conflict>> {
-        tree_commit::check(intent)
+    fn check_undo(
+        &self,
+        _sandbox: &SandboxRef,
+        intent: &Intent,
+        moved: &[Moved],
+    ) -> Result<Vec<Conflict>> {
+        tree_commit::check(intent, moved)
     }
 
     fn rollback(

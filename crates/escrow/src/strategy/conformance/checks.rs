@@ -481,7 +481,7 @@ fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
     equal(
         "conflicts of an undo",
-        &must("check", strategy.check_undo(&sandbox, &intent))?,
+        &must("check", strategy.check_undo(&sandbox, &intent, &[]))?,
         &Vec::new(),
     )?;
     for _ in 0..2 {

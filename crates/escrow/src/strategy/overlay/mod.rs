@@ -30,7 +30,7 @@ use super::{
     Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, remove, xattr};
+use crate::fs::{Cause, Dir, Handle, Moved, remove, xattr};
 use crate::model::text::{Location, escape};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use layers::Found;
@@ -239,8 +239,13 @@ impl Strategy for Overlay {
         tree_commit::finish(intent)
     }
 
-    fn check_undo(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<Vec<Conflict>> {
-        tree_commit::check(intent)
+    fn check_undo(
+        &self,
+        _sandbox: &SandboxRef,
+        intent: &Intent,
+        moved: &[Moved],
+    ) -> Result<Vec<Conflict>> {
+        tree_commit::check(intent, moved)
     }
 
     fn rollback(

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::apply::{dress, is_as_left, open_parent, unlock_moving};
 use super::stage::staged_path;
 use super::{Link, Looks, Step, TreeIntent, sort, stat};
+use crate::fs::seen::settled;
 use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Seen};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
@@ -48,7 +49,7 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Intent> {
 }
 
 /// Where the original moved on since the commit.
-pub(in crate::strategy) fn check(intent: &Intent) -> Result<Vec<Conflict>> {
+pub(in crate::strategy) fn check(intent: &Intent, moved: &[Moved]) -> Result<Vec<Conflict>> {
     let tree = TreeIntent::read(intent)?;
     if tree.steps.is_empty() && tree.links.is_empty() && tree.directories.is_empty() {
         return Ok(Vec::new());
@@ -61,20 +62,15 @@ pub(in crate::strategy) fn check(intent: &Intent) -> Result<Vec<Conflict>> {
             &original,
             &ResourcePath::clone as &dyn Fn(&ResourcePath) -> ResourcePath,
         );
-        foreign(
-            step,
-            here,
-            &linked,
-            tree.finished,
-            &mut |path, what, now| {
-                conflicts.push(Conflict {
-                    path,
-                    what: what.to_owned(),
-                    ours: None,
-                    theirs: now.map(Meta::facts),
-                });
-            },
-        )?;
+        let moved = tree.finished.then_some(moved);
+        foreign(step, here, &linked, moved, &mut |path, what, now| {
+            conflicts.push(Conflict {
+                path,
+                what: what.to_owned(),
+                ours: None,
+                theirs: now.map(Meta::facts),
+            });
+        })?;
     }
     for link in &tree.links {
         let now = stat(&original, &link.path)?;
@@ -103,12 +99,13 @@ pub(in crate::strategy) fn check(intent: &Intent) -> Result<Vec<Conflict>> {
 }
 
 /// Tells everything at the place of a step that the commit did not put there. `shift` says where
-/// in `root` a path of the original is to be found.
+/// in `root` a path of the original is to be found. `exact` compares to the ctime, but for what we
+/// moved ourselves.
 fn foreign(
     step: &Step,
     (root, shift): (&Dir, &dyn Fn(&ResourcePath) -> ResourcePath),
     linked: &HashSet<&ResourcePath>,
-    exact: bool,
+    exact: Option<&[Moved]>,
     tell: &mut dyn FnMut(ResourcePath, &'static str, Option<&Meta>),
 ) -> Result<()> {
     let Some(new) = &step.new else {
@@ -123,11 +120,17 @@ fn foreign(
     let below = step.below.iter().map(|(path, seen)| (path, seen));
     for (path, seen) in std::iter::once(top).chain(below) {
         let now = stat(root, &shift(path))?;
+        let same = |now: &Meta| match exact {
+            Some(moved) => {
+                let ctime = settled(now.ino, now.ctime, moved);
+                seen.is_untouched(&Meta { ctime, ..*now })
+            }
+            None => is_ours(seen, now),
+        };
         let what = match &now {
             None => Some("deleted there since"),
             Some(now) if !seen.is(now) => Some("replaced there since"),
-            Some(now) if exact && !seen.is_untouched(now) => Some("changed there since"),
-            Some(now) if !exact && !is_ours(seen, now) => Some("changed there since"),
+            Some(now) if !same(now) => Some("changed there since"),
             Some(_) => None,
         };
         if let Some(what) = what {
@@ -326,7 +329,7 @@ fn kept(
     if step.new.is_none() {
         return Ok(());
     }
-    foreign(step, (stage, &shift), linked, false, &mut |path, _, now| {
+    foreign(step, (stage, &shift), linked, None, &mut |path, _, now| {
         if now.is_some() {
             let at = Location::from(stage.locate(&shift(&path)));
             done.kept.push((path, at));

@@ -1,0 +1,527 @@
+//! Commit, undo, recover and log, as users meet them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::skip::require_root;
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, Fs, LoopFs, World};
+use serde_json::{Value, json as value};
+
+use crate::{binary, furnish, json, keys, words, world};
+
+fn write(path: impl AsRef<Path>, text: &str) {
+    let path = path.as_ref();
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A document of a command that fails with `code`.
+#[track_caller]
+fn failed(cli: &Cli, line: &str, code: i32) -> Value {
+    let outcome = cli.run([words("--json"), words(line)].concat());
+    assert_eq!(outcome.status, code, "{line}: {}", outcome.stdout_text());
+    assert_eq!(outcome.stderr_text(), "", "{line}");
+    serde_json::from_str(&outcome.stdout_text()).expect("one document")
+}
+
+/// A plan `try` over `app` and `etc`, with one change in each.
+fn two(cli: &Cli, world: &World) {
+    write(world.dir("etc").join("hosts"), "127.0.0.1\n");
+    cli.ok(words("plan create try --resource ./app --resource ./etc"));
+    cli.clone().stdin("uno\n").ok(words("write try app a.txt"));
+    cli.clone().stdin("::1\n").ok(words("write try etc hosts"));
+}
+
+// rule P9
+#[test]
+fn a_commit_says_what_it_did_and_the_log_says_why() {
+    let (world, cli) = world();
+    two(&cli, &world);
+    let done = json(&cli, "commit try -m because");
+    assert_eq!(
+        keys(&done),
+        [
+            "committed",
+            "conflicts",
+            "left",
+            "message",
+            "plan",
+            "resources"
+        ]
+    );
+    assert_eq!(done["committed"], true);
+    assert_eq!(done["conflicts"], value!([]));
+    let one = &done["resources"][0];
+    assert_eq!(
+        keys(one),
+        ["at", "changes", "notes", "resource", "summary", "undoable"]
+    );
+    assert_eq!(one["changes"][0]["path"], "a.txt");
+    assert_eq!(one["undoable"], true);
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(json(&cli, "plan show try")["state"], "committed");
+    let log = json(&cli, "log try");
+    let operations = log["operations"].as_array().expect("a list");
+    let commit = operations.iter().find(|one| one["action"] == "commit");
+    let commit = commit.expect("it is in the log");
+    assert_eq!(
+        keys(commit),
+        [
+            "action",
+            "error",
+            "finished_at",
+            "id",
+            "message",
+            "outcome",
+            "plan_id",
+            "principal",
+            "started_at",
+            "target"
+        ]
+    );
+    assert_eq!(commit["message"], "because");
+    assert_eq!(commit["outcome"], "done");
+    assert!(cli.ok(words("log")).contains("    because\n"));
+    let undone = json(&cli, "undo try");
+    assert_eq!(
+        undone,
+        value!({"success": true, "plan": "try", "resources": ["app", "etc"]})
+    );
+    assert_eq!(json(&cli, "plan show try")["state"], "rolled_back");
+    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+}
+
+// rule C2
+#[test]
+fn a_dry_run_writes_nothing_at_all() {
+    let (world, cli) = world();
+    two(&cli, &world);
+    let home = signature(&world.home().join("sandboxes"));
+    let app = signature(&world.path().join("app"));
+    let shown = json(&cli, "commit try --dry-run");
+    assert_eq!(
+        keys(&shown),
+        ["committed", "conflicts", "dry_run", "plan", "resources"]
+    );
+    assert_eq!(shown["committed"], false);
+    assert_eq!(shown["resources"][1]["changes"][0]["kind"], "modified");
+    write(world.path().join("app/a.txt"), "theirs\n");
+    let shown = failed(&cli, "commit try --dry-run", 4);
+    assert_eq!(shown["conflicts"][0]["path"], "a.txt");
+    write(world.path().join("app/a.txt"), "one\ntwo\nthree\n");
+    assert_same(
+        &home,
+        &signature(&world.home().join("sandboxes")),
+        &Ignore::default(),
+    );
+    let now = signature(&world.path().join("app"));
+    assert_same(
+        &app,
+        &now,
+        &Ignore {
+            times: true,
+            ..Ignore::default()
+        },
+    );
+}
+
+// rule C15
+#[test]
+fn a_conflict_names_both_versions_and_changes_nothing() {
+    let (world, cli) = world();
+    two(&cli, &world);
+    let path = world.path().join("app/a.txt");
+    write(&path, "zwei\n");
+    let told = failed(&cli, "commit try", 4);
+    assert_eq!(
+        keys(&told),
+        ["committed", "conflicts", "error", "resources"]
+    );
+    assert_eq!(told["error"]["kind"], "conflict");
+    let conflict = &told["conflicts"][0];
+    assert_eq!(
+        keys(conflict),
+        ["ours", "path", "resource", "theirs", "what"]
+    );
+    assert_eq!(conflict["ours"]["size"], 4);
+    assert_eq!(conflict["theirs"]["size"], 5);
+    assert_eq!(read(&path), "zwei\n");
+    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    let text = cli.fails(words("commit try"), 4);
+    assert!(text.contains("nothing was changed"), "{text}");
+    cli.ok(words("commit try --on-conflict ours"));
+    assert_eq!(read(&path), "uno\n");
+    cli.ok(words("undo try"));
+    assert_eq!(read(&path), "zwei\n");
+}
+
+#[test]
+fn a_committed_plan_is_over_and_its_name_is_free() {
+    let (world, cli) = world();
+    two(&cli, &world);
+    cli.ok(words("commit try"));
+    for line in [
+        "commit try",
+        "diff try",
+        "write try app a.txt",
+        "rollback try",
+    ] {
+        let text = cli.fails(words(line), 4);
+        assert!(text.contains("was committed"), "{line}: {text}");
+    }
+    cli.ok(words("plan create try --resource ./app"));
+    cli.clone().stdin("due\n").ok(words("write try app a.txt"));
+    cli.ok(words("commit try"));
+    assert_eq!(read(world.path().join("app/a.txt")), "due\n");
+    // The newest one is meant; the older one changed what the newer one changed again.
+    cli.ok(words("undo try"));
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    cli.ok(words("undo try"));
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    let text = cli.fails(words("undo try"), 4);
+    assert!(text.contains("no commit to undo"), "{text}");
+}
+
+// rule C3, C17
+#[test]
+fn a_killed_commit_is_told_and_recovered() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = world();
+    two(&cli, &world);
+    // The exchange of the second member: the first is new, the second old.
+    let run = cli
+        .stepper(words("commit try"))
+        .only(&["renameat2"])
+        .fault(2, Fault::Kill);
+    assert!(run.hit.is_some(), "two files are exchanged");
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    let status = json(&cli, "status");
+    assert_eq!(
+        status["unfinished"],
+        value!([{"plan": "try", "phase": "decided"}])
+    );
+    let told = failed(&cli, "diff try", 5);
+    assert_eq!(told["error"]["kind"], "recovery_needed");
+    let recovered = json(&cli, "recover");
+    assert_eq!(keys(&recovered), ["recovered", "success"]);
+    assert_eq!(
+        recovered["recovered"],
+        value!([{"plan": "try", "found": "decided", "side": "new", "because": null}])
+    );
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(json(&cli, "recover")["recovered"], value!([]));
+    cli.ok(words("undo try"));
+    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+}
+
+// rule C3
+#[test]
+fn whoever_changes_something_next_recovers_first_and_says_so() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = world();
+    two(&cli, &world);
+    cli.stepper(words("commit try"))
+        .only(&["renameat2"])
+        .fault(2, Fault::Kill);
+    let outcome = cli.run(words("plan create other --resource ./etc"));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    let said = outcome.stderr_text();
+    assert!(said.contains("had been interrupted (decided)"), "{said}");
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+}
+
+// attack G9; rule C3
+#[test]
+fn an_edit_between_crash_and_recovery_is_kept() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = world();
+    two(&cli, &world);
+    cli.stepper(words("commit try"))
+        .only(&["renameat2"])
+        .fault(2, Fault::Kill);
+    write(world.path().join("etc/hosts"), "mine now\n");
+    let recovered = json(&cli, "recover");
+    assert_eq!(recovered["recovered"][0]["side"], "old");
+    assert_eq!(read(world.path().join("etc/hosts")), "mine now\n");
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    // The sandboxes are still there, and see the edit as what it is.
+    let told = failed(&cli, "commit try", 4);
+    assert_eq!(told["conflicts"][0]["resource"], "etc");
+    cli.ok(words("commit try --on-conflict theirs"));
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+}
+
+// rule C7
+#[test]
+fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = world();
+    two(&cli, &world);
+    cli.stepper(words("commit try"))
+        .only(&["renameat2"])
+        .fault(2, Fault::Kill);
+    write(world.path().join("app/a.txt"), "on top of the new one\n");
+    write(world.path().join("etc/hosts"), "mine now\n");
+    let outcome = cli.run(words("--json recover"));
+    assert_eq!(outcome.status, 5, "{}", outcome.stdout_text());
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    let text = outcome.stdout_text();
+    let kept = text.split("is kept in '").nth(1).expect("it is named");
+    let kept = kept.split('\'').next().expect("a path");
+    assert_eq!(read(kept), "on top of the new one\n");
+    cli.ok(words("cleanup try"));
+    assert!(!Path::new(kept).exists());
+}
+
+// rule C8
+#[test]
+fn resources_that_overlap_are_refused() {
+    let (world, cli) = world();
+    cli.ok(words("resource add app --at app"));
+    let told = failed(&cli, "resource add src --at app/src", 4);
+    assert_eq!(told["error"]["kind"], "conflict");
+    let hints = told["error"]["hints"].to_string();
+    assert!(hints.contains("--parent app"), "{hints}");
+    symlink("app/src", world.path().join("link")).expect("nothing is there");
+    failed(&cli, "resource add src --at link", 4);
+    cli.ok(words("resource add src --at app/src --parent app"));
+    // Within one plan also those that nobody named.
+    world.dir("lib/inner");
+    failed(&cli, "plan create p --resource lib --resource lib/inner", 4);
+    assert_eq!(json(&cli, "plan list")["plans"], value!([]));
+}
+
+// rule C8
+#[test]
+fn a_bind_mount_does_not_hide_an_overlap() {
+    if !require_root("a mount, a device node or a loop file system") {
+        return;
+    }
+    let (world, cli) = world();
+    let bind = world.dir("bind");
+    let mount = |args: &[&str]| {
+        let done = Command::new(args[0])
+            .args(&args[1..])
+            .current_dir(world.path())
+            .status();
+        assert!(done.expect("mount can be run").success(), "{args:?}");
+    };
+    mount(&["mount", "--bind", "app/src", "bind"]);
+    cli.ok(words("resource add app --at app"));
+    let outcome = cli.run(words("resource add other --at bind"));
+    mount(&["umount", "bind"]);
+    assert_eq!(outcome.status, 4, "{}", outcome.stderr_text());
+    assert!(bind.is_dir());
+}
+
+// rule C8, P4
+#[test]
+fn a_child_is_carved_out_or_shares_the_sandbox() {
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = world();
+        world.dir("app/data/inner");
+        write(world.path().join("app/data/inner/rows"), "1\n");
+        cli.ok(words("resource add app --at app"));
+        cli.ok(words("resource add data --at app/data/inner --parent app"));
+        cli.ok(words(
+            "resource add src --at app/src --parent app --strategy inherit",
+        ));
+        let line = format!("plan create p --resource src --resource data --strategy {strategy}");
+        let plan = json(&cli, &line);
+        let names: Vec<&str> = plan["sandboxes"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|one| one["resource"].as_str())
+            .collect();
+        assert_eq!(names, ["app", "data"], "src lives in the sandbox of app");
+        assert_eq!(json(&cli, "sandbox create p app")["created"], false);
+        assert_eq!(json(&cli, "sandbox create p src")["created"], false);
+        let text = cli
+            .clone()
+            .stdin("x")
+            .fails(words("write p app data/inner/x"), 2);
+        assert!(text.contains("belongs to another resource"), "{text}");
+        cli.clone().stdin("2\n").ok(words("write p data rows"));
+        cli.clone()
+            .stdin("// new\n")
+            .ok(words("write p src main.rs"));
+        assert_eq!(cli.ok(words("read p app src/main.rs")), "// new\n");
+        assert_eq!(
+            cli.ok(words("diff p -r src --name-status")),
+            "M\tsrc/main.rs\n"
+        );
+        let done = json(&cli, "commit p");
+        // Children before parents.
+        assert_eq!(done["resources"][0]["resource"], "data");
+        assert_eq!(done["resources"][1]["resource"], "app");
+        assert_eq!(read(world.path().join("app/data/inner/rows")), "2\n");
+        assert_eq!(read(world.path().join("app/src/main.rs")), "// new\n");
+    }
+}
+
+#[test]
+fn a_directory_that_holds_another_resource_is_not_removed() {
+    let (world, cli) = world();
+    world.dir("app/data/inner");
+    write(world.path().join("app/data/inner/rows"), "1\n");
+    write(world.path().join("app/data/other"), "2\n");
+    cli.ok(words("resource add app --at app"));
+    cli.ok(words("resource add data --at app/data/inner --parent app"));
+    cli.ok(words(
+        "plan create p --resource app --strategy filesystem_copy",
+    ));
+    let sandbox = cli.ok(words("path p app"));
+    fs::remove_dir_all(Path::new(sandbox.trim_end()).join("data")).expect("it is there");
+    assert_eq!(cli.ok(words("diff p --name-status")), "D\tdata/other\n");
+    cli.ok(words("commit p"));
+    assert_eq!(read(world.path().join("app/data/inner/rows")), "1\n");
+    assert!(!world.path().join("app/data/other").exists());
+}
+
+/// Everything that a commit may leave behind somewhere.
+fn remains(world: &World) -> Vec<String> {
+    let mut found = Vec::new();
+    for dir in [
+        world.home().join("sandboxes"),
+        world.path().to_owned(),
+        world.path().join("app"),
+    ] {
+        for entry in fs::read_dir(&dir).expect("it is there") {
+            let name = entry.expect("it can be read").file_name();
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("sbx_") || name.starts_with(".escrow") {
+                found.push(format!("{}/{name}", dir.display()));
+            }
+        }
+    }
+    found
+}
+
+// rule P6
+#[test]
+fn nothing_is_left_after_cleanup() {
+    let (world, cli) = world();
+    two(&cli, &world);
+    cli.ok(words("commit try"));
+    assert_eq!(remains(&world).len(), 2, "what undo needs");
+    cli.ok(words("cleanup try"));
+    assert_eq!(remains(&world), Vec::<String>::new());
+    assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
+    cli.fails(words("undo try"), 4);
+    let locks = fs::read_dir(world.home().join("locks")).expect("it is there");
+    assert_eq!(locks.count(), 0);
+}
+
+// attack C3
+#[test]
+fn a_device_node_is_refused() {
+    if !require_root("a mount, a device node or a loop file system") {
+        return;
+    }
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create p --resource ./app --strategy filesystem_copy",
+    ));
+    let sandbox = cli.ok(words("path p app"));
+    let node = Path::new(sandbox.trim_end()).join("null");
+    let made = Command::new("mknod")
+        .arg(&node)
+        .args(["c", "1", "3"])
+        .status();
+    assert!(made.expect("mknod can be run").success());
+    let told = failed(&cli, "commit p", 3);
+    assert_eq!(told["error"]["kind"], "denied");
+    assert!(!world.path().join("app/null").exists());
+}
+
+/// An original that is the root of a file system has nowhere to stage but in itself.
+#[test]
+fn the_root_of_a_file_system_can_be_committed() {
+    let Some(disk) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let (world, cli) = world();
+    let at = disk.path();
+    write(at.join("file"), "old\n");
+    fs::create_dir(at.join("sub")).expect("nothing is there");
+    let before = signature(at);
+    let line = [
+        "plan",
+        "create",
+        "p",
+        "--resource",
+        at.to_str().expect("a plain path"),
+    ];
+    cli.ok(line);
+    let name = json(&cli, "plan show p")["sandboxes"][0]["resource"].clone();
+    let name = name.as_str().expect("a name");
+    cli.clone().stdin("new\n").ok(["write", "p", name, "file"]);
+    cli.clone()
+        .stdin("more\n")
+        .ok(["write", "p", name, "sub/more"]);
+    cli.ok(words("commit p"));
+    assert_eq!(read(at.join("file")), "new\n");
+    assert_eq!(
+        fs::metadata(at.join("file")).expect("it is there").nlink(),
+        1
+    );
+    cli.ok(words("undo p"));
+    assert_same(&before, &signature(at), &Ignore::default());
+    cli.ok(words("cleanup p"));
+    assert_same(&before, &signature(at), &Ignore::default());
+    drop(world);
+}
+
+// rule C1
+#[test]
+fn an_ordinary_user_commits_into_closed_directories() {
+    let (world, cli) = match escrow_testkit::user::is_rerun() {
+        true => furnish(World::new()),
+        false => {
+            let name = "commits::an_ordinary_user_commits_into_closed_directories";
+            rerun_test_as_user_with(name, &[&binary()]);
+            return;
+        }
+    };
+    let closed = world.path().join("app/src");
+    let set = |mode| {
+        fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    for strategy in ["overlay", "filesystem_copy"] {
+        set(0o755);
+        let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
+        cli.ok(words(&line));
+        let line = format!("write {strategy} app src/main.rs");
+        cli.clone().stdin("// mine\n").ok(words(&line));
+        // Closed since; what is in it can be replaced all the same, by its owner.
+        set(0o555);
+        let before = signature(&world.path().join("app"));
+        cli.ok(words(&format!("commit {strategy}")));
+        assert_eq!(read(closed.join("main.rs")), "// mine\n");
+        let mode = fs::metadata(&closed).expect("it is there").mode() & 0o7777;
+        assert_eq!(mode, 0o555, "{strategy}");
+        cli.ok(words(&format!("undo {strategy}")));
+        let after = signature(&world.path().join("app"));
+        assert_same(&before, &after, &Ignore::default());
+    }
+}

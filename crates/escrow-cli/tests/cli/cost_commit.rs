@@ -1,0 +1,140 @@
+//! What a commit costs, counted in system calls: as much as the change, whatever the size of the tree.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use escrow_testkit::strace::Counts;
+use escrow_testkit::{Cli, World};
+
+use crate::{binary, words};
+
+const CHANGES: usize = 100;
+
+/// A directory with so many small files, a hundred in each directory.
+fn original(world: &World, files: usize) -> PathBuf {
+    let root = world.dir("original");
+    for file in 0..files {
+        let dir = root.join(format!("d{:04}", file / 100));
+        if file % 100 == 0 {
+            fs::create_dir(&dir).expect("nothing is there");
+        }
+        let path = dir.join(format!("f{file:06}"));
+        fs::write(&path, format!("file {file:06}\n")).expect("there is room");
+    }
+    root
+}
+
+/// Commits a hundred changes in a tree of so many files, and says what that took.
+fn commit(files: usize, strategy: &str) -> (Counts, PathBuf, World) {
+    let world = World::new();
+    let root = original(&world, files);
+    let cli = Cli::new(&world, &binary());
+    let line = format!("plan create p --resource ./original --strategy {strategy}");
+    cli.ok(words(&line));
+    for change in 0..CHANGES {
+        // Spread over as many directories in either tree.
+        let path = format!(
+            "d{:04}/f{:06}",
+            change % 10,
+            (change % 10) * 100 + change / 10
+        );
+        let line = format!("write p original {path}");
+        cli.clone()
+            .stdin(format!("changed {change:06}\n"))
+            .ok(words(&line));
+    }
+    let counts = cli.trace(words("commit p"));
+    let said = String::from_utf8_lossy(&counts.output.stderr).into_owned();
+    assert!(counts.output.status.success(), "{said}");
+    (counts, root, world)
+}
+
+// rule C11
+#[test]
+fn a_commit_touches_as_many_paths_in_a_hundred_times_the_files() {
+    let (small, root, _world) = commit(1000, "overlay");
+    let touched_small = small.touching(&root);
+    let (large, root, _world) = commit(100_000, "overlay");
+    let touched_large = large.touching(&root);
+    assert!(touched_small >= CHANGES, "{touched_small}");
+    let slack = 40.max(touched_small / 20);
+    assert!(
+        touched_small.abs_diff(touched_large) <= slack,
+        "{touched_small} calls name the original of 1,000 files, {touched_large} that of 100,000"
+    );
+    assert!(
+        touched_large <= 40 * CHANGES,
+        "{touched_large} calls name the original for {CHANGES} changes"
+    );
+}
+
+/// The files below a directory whose content was read or copied, each as often as it was.
+fn contents_moved(counts: &Counts, below: &Path) -> Vec<String> {
+    let below = below.to_string_lossy().into_owned();
+    let moves = [
+        "read(",
+        "pread64(",
+        "readv(",
+        "preadv(",
+        "copy_file_range(",
+        "sendfile(",
+        "FICLONE",
+    ];
+    counts
+        .lines
+        .iter()
+        .filter(|line| moves.iter().any(|call| line.contains(call)))
+        .filter(|line| line.contains(&below))
+        .cloned()
+        .collect()
+}
+
+// rule C11
+#[test]
+fn an_overlay_on_the_same_file_system_is_committed_without_copying_content() {
+    let (counts, root, world) = commit(1000, "overlay");
+    // The new bytes differ in size from the old ones, so not even the diff has to read them.
+    for place in [root, world.home().join("sandboxes")] {
+        let moved = contents_moved(&counts, &place);
+        assert_eq!(moved, Vec::<String>::new(), "{}", place.display());
+    }
+    assert_eq!(counts.count("copy_file_range"), 0);
+    let links = counts.count("linkat");
+    assert!(links >= CHANGES, "{links} files were staged as links");
+}
+
+// rule C11
+#[test]
+fn a_copy_is_committed_at_the_cost_of_the_change_too() {
+    let (counts, root, world) = commit(1000, "filesystem_copy");
+    let moved = contents_moved(&counts, &root);
+    assert_eq!(moved, Vec::<String>::new());
+    let sandboxes = contents_moved(&counts, &world.home().join("sandboxes"));
+    let trees: Vec<&String> = sandboxes
+        .iter()
+        .filter(|line| line.contains("/tree/"))
+        .collect();
+    assert_eq!(trees, Vec::<&String>::new(), "no file of the copy is read");
+}
+
+// rule C13
+#[test]
+fn a_commit_without_changes_touches_nothing() {
+    let world = World::new();
+    let root = original(&world, 200);
+    let cli = Cli::new(&world, &binary());
+    cli.ok(words(
+        "plan create p --resource ./original --strategy filesystem_copy",
+    ));
+    let before = escrow_testkit::signature::signature(&root);
+    let counts = cli.trace(words("commit p"));
+    assert!(counts.output.status.success());
+    for call in ["renameat2", "linkat", "symlinkat"] {
+        assert_eq!(counts.count(call), 0, "{call}");
+    }
+    let after = escrow_testkit::signature::signature(&root);
+    escrow_testkit::signature::assert_same(&before, &after, &Default::default());
+    cli.ok(words("undo p"));
+    let after = escrow_testkit::signature::signature(&root);
+    escrow_testkit::signature::assert_same(&before, &after, &Default::default());
+}
