@@ -195,16 +195,17 @@ impl Ui {
         }
     }
 
-    /// A moving line on a terminal while something is copied; nothing elsewhere.
-    pub(crate) fn progress(&self) -> Progress {
+    /// A moving line on a terminal while something is done; nothing elsewhere.
+    pub(crate) fn progress(&self, doing: &str) -> Progress {
         let shown = !self.quiet && !self.json && std::io::stderr().is_terminal();
         let target = match shown {
             true => ProgressDrawTarget::stderr_with_hz(10),
             false => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(None, target);
-        let style = ProgressStyle::with_template("{spinner} copying: {msg} ({elapsed})");
+        let style = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+        bar.set_prefix(doing.to_owned());
         Progress {
             bar,
             shown,

@@ -89,7 +89,7 @@ impl CommitArgs {
                 return Err(Failure::failed("nothing was committed"));
             }
         }
-        let progress = ui.progress();
+        let progress = ui.progress("committing");
         let request = CommitRequest {
             message: self.message.as_deref(),
             terms,

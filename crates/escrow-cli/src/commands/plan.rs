@@ -61,7 +61,7 @@ impl PlanArgs {
 
 impl Create {
     fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
-        let progress = ui.progress();
+        let progress = ui.progress("copying");
         let directory = context.directory.clone();
         let view = context.manager.create_plan(
             self.name.as_deref(),

@@ -28,7 +28,7 @@ impl RollbackArgs {
         if !ui.confirm(&question, self.yes) {
             return Err(Failure::failed("nothing was discarded"));
         }
-        let progress = ui.progress();
+        let progress = ui.progress("discarding");
         let discarded = context.manager.rollback(&plan, &progress)?;
         drop(progress);
         if ui.is_json() {

@@ -59,7 +59,7 @@ impl Create {
         let resource = context
             .manager
             .take_resource(&self.resource, &context.directory)?;
-        let progress = ui.progress();
+        let progress = ui.progress("copying");
         let strategy = self.strategy.as_deref();
         let made = context
             .manager

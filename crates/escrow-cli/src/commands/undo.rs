@@ -27,7 +27,7 @@ impl UndoArgs {
         if !ui.confirm(&question, self.yes) {
             return Err(Failure::failed("nothing was undone"));
         }
-        let progress = ui.progress();
+        let progress = ui.progress("undoing");
         let undone = context.manager.undo(&plan, &progress)?;
         drop(progress);
         if ui.is_json() {

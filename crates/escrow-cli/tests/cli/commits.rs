@@ -245,6 +245,29 @@ fn whoever_changes_something_next_recovers_first_and_says_so() {
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
 }
 
+// rule C3, C17
+#[test]
+fn many_recover_at_once_and_find_one_side() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = world();
+    two(&cli, &world);
+    cli.stepper(words("commit try"))
+        .only(&["renameat2"])
+        .fault(2, Fault::Kill);
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let one = |_| scope.spawn(|| cli.ok(words("--json recover")));
+        let running: Vec<_> = (0..6).map(one).collect();
+        let ended = running.into_iter().map(|one| one.join());
+        ended.map(|said| said.expect("it ends")).collect()
+    });
+    let did = |said: &&String| said.contains("\"side\": \"new\"");
+    assert_eq!(answers.iter().filter(did).count(), 1, "{answers:?}");
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+}
+
 // attack G9; rule C3
 #[test]
 fn an_edit_between_crash_and_recovery_is_kept() {

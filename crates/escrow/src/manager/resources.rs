@@ -67,6 +67,7 @@ impl Manager {
 
     /// Adds a resource.
     pub fn add_resource(&self, new: &NewResource<'_>) -> Result<Resource> {
+        self.recover_dead()?;
         self.add(new, true)
     }
 
@@ -179,6 +180,7 @@ impl Manager {
 
     /// Forgets a resource that no open plan uses. The real thing stays as it is.
     pub fn remove_resource(&self, name: &str) -> Result<Resource> {
+        self.recover_dead()?;
         let resource = self.resource(name)?;
         self.record("resource remove", None, name, || {
             if self.store.forget_resource(resource.id, false)? {
