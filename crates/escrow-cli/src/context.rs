@@ -5,6 +5,8 @@
 )]
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -156,6 +158,74 @@ pub(crate) fn on_interrupt() -> Arc<AtomicBool> {
         raised
     });
     Arc::clone(raised)
+}
+
+/// The environment as it is.
+pub(crate) fn environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
+/// A word cut in two, without the byte at `at`.
+pub(crate) fn split(word: &OsStr, at: usize) -> (OsString, OsString) {
+    let bytes = word.as_bytes();
+    let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    (text(&bytes[..at]), text(&bytes[at + 1..]))
+}
+
+/// Where the supervisor listens, if this runs inside `escrow run`.
+pub(crate) fn socket() -> Option<PathBuf> {
+    variable("ESCROW_SOCKET").map(PathBuf::from)
+}
+
+/// The home directory of the user.
+pub(crate) fn user_home() -> Option<PathBuf> {
+    variable("HOME").map(PathBuf::from)
+}
+
+/// This program again, as the way inside.
+pub(crate) fn door() -> std::process::Command {
+    let mut door = std::process::Command::new("/proc/self/exe");
+    door.arg("inside");
+    door
+}
+
+/// The status that a shell would show.
+pub(crate) fn shell_status(status: std::process::ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+}
+
+/// A descriptor that was handed over by whoever started us.
+#[allow(
+    unsafe_code,
+    reason = "a number that came through exec has no other way back to a descriptor"
+)]
+pub(crate) fn inherited(number: i32) -> OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: `escrow run` opened it for us, and nobody else in this process knows it.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Whether the terminal on standard input is ours to hand over.
+pub(crate) fn is_foreground() -> bool {
+    let stdin = std::io::stdin();
+    let owner = rustix::termios::tcgetpgrp(&stdin);
+    owner.is_ok_and(|owner| owner == rustix::process::getpgrp())
+}
+
+/// The signals that end a command, each readable when it comes.
+pub(crate) fn signals() -> std::io::Result<Vec<(i32, OwnedFd)>> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    let mut all = Vec::new();
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        let (read, write) = std::os::unix::net::UnixStream::pair()?;
+        read.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal, write)?;
+        all.push((signal, OwnedFd::from(read)));
+    }
+    Ok(all)
 }
 
 /// A variable that is set to something.

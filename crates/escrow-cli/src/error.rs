@@ -19,6 +19,8 @@ pub(crate) struct Failure {
     details: serde_json::Value,
     told: bool,
     interrupted: bool,
+    /// The exit status, where it is not that of the kind.
+    status: Option<i32>,
     /// What a failed commit says beside the error itself.
     commit: Option<serde_json::Map<String, serde_json::Value>>,
     /// What a person reads before the error.
@@ -44,6 +46,7 @@ impl Failure {
             details: json!({}),
             told: false,
             interrupted: false,
+            status: None,
             commit: None,
             lines: Vec::new(),
         }
@@ -73,6 +76,20 @@ impl Failure {
         }
     }
 
+    /// A command that was run ended with this status; it has said what there is to say.
+    pub(crate) fn ended(status: i32) -> Self {
+        Self {
+            status: Some(status),
+            ..Self::told()
+        }
+    }
+
+    /// Exits with this status instead of the one of its kind.
+    pub(crate) fn status(mut self, status: i32) -> Self {
+        self.status = Some(status);
+        self
+    }
+
     /// Adds what to do next.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
@@ -81,8 +98,11 @@ impl Failure {
 
     /// Tells it, and gives the exit code.
     pub(crate) fn report(self, ui: &Ui) -> ExitCode {
+        let kind = self.kind;
+        let own = self.status.and_then(|status| u8::try_from(status).ok());
+        let code = || own.map_or_else(|| code(kind), ExitCode::from);
         if self.told {
-            return code(self.kind);
+            return code();
         }
         if self.interrupted {
             let message = "interrupted; what was begun was taken away again";
@@ -105,7 +125,7 @@ impl Failure {
             }
             ui.error(&self.message, &self.hints);
         }
-        code(self.kind)
+        code()
     }
 }
 
@@ -237,6 +257,7 @@ impl From<Error> for Failure {
             details,
             told: false,
             interrupted,
+            status: None,
             commit,
             lines,
         }

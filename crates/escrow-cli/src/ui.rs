@@ -182,6 +182,26 @@ impl Ui {
         std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
     }
 
+    /// What another one of us said, as it is.
+    pub(crate) fn said(&self, bytes: &[u8]) {
+        match anstream::stderr().write_all(bytes) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// Asks for a word; `None` where nobody can answer.
+    pub(crate) fn ask(&self, question: &str) -> Option<String> {
+        if !self.asks() || self.json {
+            return None;
+        }
+        talk(question);
+        let mut answer = String::new();
+        match std::io::stdin().read_line(&mut answer) {
+            Ok(length) if length > 0 => Some(answer.trim().to_owned()),
+            _ => None,
+        }
+    }
+
     /// Asks before something is lost; only on a terminal, where someone can answer.
     pub(crate) fn confirm(&self, question: &str, yes: bool) -> bool {
         if yes || !self.asks() {

@@ -10,6 +10,7 @@ use crate::model::text::Location;
 use crate::model::{
     Conflict, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
 };
+use crate::run::RunError;
 use crate::store::StoreError;
 use crate::strategy::StrategyError;
 use crate::strategy::registry::RegistryError;
@@ -307,6 +308,17 @@ pub enum Error {
         /// Where it stands.
         state: PlanState,
     },
+    /// A command runs inside the plan.
+    #[error("a command runs inside the plan '{plan}' (process {pid})")]
+    Live {
+        /// The plan.
+        plan: String,
+        /// Its process 1.
+        pid: u32,
+    },
+    /// A command could not be run inside.
+    #[error(transparent)]
+    Run(#[from] RunError),
     /// Another process commits into the same original.
     #[error("another process commits into '{at}'")]
     BusyOriginal {
@@ -467,6 +479,7 @@ impl Error {
             | Self::Overlap { .. }
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. }
+            | Self::Live { .. }
             | Self::BusyOriginal { .. }
             | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
             Self::Unfinished { .. }
@@ -478,6 +491,8 @@ impl Error {
             Self::CommitFailed { cause, .. } | Self::Member { cause, .. } => cause.kind(),
             Self::Irreversible { .. } => Kind::Unsupported,
             Self::BadParent { .. } => Kind::Usage,
+            Self::Run(RunError::Step { .. }) => Kind::Unsupported,
+            Self::Run(_) => Kind::Failed,
             Self::NoSpace { .. }
             | Self::Interrupted { .. }
             | Self::Undoing
@@ -602,6 +617,12 @@ impl Error {
             Self::RecoveryNeeded { .. } => one("`escrow recover` brings it to one side"),
             Self::NothingToUndo { state: PlanState::Open, .. } => {
                 one("`escrow rollback` discards what its sandboxes changed")
+            }
+            Self::Live { .. } => {
+                one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
+            }
+            Self::Run(RunError::Step { step, .. }) if !step.starts_with("run '") => {
+                one("`escrow run --unconfined` runs it in the sandbox's own directory, without protection")
             }
             Self::BusyOriginal { .. } => one("wait for it to end; `escrow status` shows what runs"),
             Self::Overlap { other, .. } => vec![format!(

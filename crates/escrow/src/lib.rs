@@ -14,6 +14,7 @@ pub mod fs;
 pub mod manager;
 pub mod model;
 pub mod resource;
+pub mod run;
 pub mod seeded;
 pub mod store;
 pub mod strategy;

@@ -42,6 +42,9 @@ pub(crate) struct CommitArgs {
     /// Commit although more than one resource can be neither prepared nor undone
     #[arg(long)]
     allow_partial: bool,
+    /// Wait for a command that runs inside the plan to end, instead of refusing
+    #[arg(long)]
+    wait: bool,
     /// Do not ask
     #[arg(long, short)]
     yes: bool,
@@ -77,6 +80,10 @@ impl CommitArgs {
             strict: matches!(self.base, Base::Strict),
             allow_partial: self.allow_partial,
         };
+        if self.wait {
+            let progress = ui.progress("waiting for the command inside");
+            context.manager.wait_quiet(&plan, &progress)?;
+        }
         if self.dry_run {
             let preview = context.manager.preview(&plan, terms)?;
             return tell_preview(&plan.name, &preview, terms, ui);

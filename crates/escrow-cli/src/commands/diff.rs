@@ -10,7 +10,7 @@ use escrow::model::{Change, ChangeKind, Facts, Field};
 use serde_json::{Value, json};
 
 use super::show;
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint, size};
 
@@ -37,11 +37,17 @@ pub(crate) struct DiffArgs {
     /// one at a time with --resource. Binary and very large files are named, not shown
     #[arg(long, short, group = "form")]
     patch: bool,
+    /// What commands wrote into the home directory; it is thrown away, never committed
+    #[arg(long, conflicts_with_all = ["resource", "patch"])]
+    scratch: bool,
 }
 
 impl DiffArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
+        if self.scratch {
+            return scratch(context, &plan, ui);
+        }
         let only = match &self.resource {
             Some(resource) => Some(context.resource(&plan, resource)?),
             None => None,
@@ -73,6 +79,26 @@ impl DiffArgs {
         out.flush().map_err(Error::Output)?;
         Ok(())
     }
+}
+
+/// What commands wrote beside the sandboxes.
+fn scratch(context: &Context, plan: &escrow::store::Plan, ui: &Ui) -> Result<(), Failure> {
+    let diff = match context::user_home() {
+        Some(home) => context.manager.scratch_diff(plan, &home)?,
+        None => escrow::model::DiffView::default(),
+    };
+    if ui.is_json() {
+        let changes: Vec<Value> = diff.changes.iter().map(show::change).collect();
+        ui.document(&json!({"plan": plan.name, "scratch": changes}));
+        return Ok(());
+    }
+    if diff.is_empty() {
+        ui.say("nothing was written into the home directory");
+    }
+    let mut out = ui.content();
+    diff::name_status(&diff, &mut out)?;
+    out.flush().map_err(Error::Output)?;
+    Ok(())
 }
 
 fn document(one: &ResourceDiff) -> Value {

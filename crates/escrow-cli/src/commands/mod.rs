@@ -1,10 +1,12 @@
 //! What can be typed. One verb, one file; the doc comments are the help.
 
+mod ask;
 mod cleanup;
 mod commit;
 mod completions;
 mod diff;
 mod doctor;
+mod inside;
 mod log;
 mod man;
 mod path;
@@ -14,6 +16,7 @@ mod recover;
 mod reference;
 mod resource;
 mod rollback;
+mod run;
 mod sandbox;
 pub(crate) mod show;
 mod status;
@@ -25,7 +28,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::Ui;
 
@@ -88,6 +91,7 @@ pub(crate) struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::RunArgs),
     Plan(plan::PlanArgs),
     Sandbox(sandbox::SandboxArgs),
     Path(path::PathArgs),
@@ -107,6 +111,8 @@ enum Command {
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     Reference(reference::ReferenceArgs),
+    #[command(hide = true)]
+    Inside(inside::InsideArgs),
 }
 
 /// Does what was typed.
@@ -117,8 +123,14 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Completions(args) => return args.run(ui),
         Command::Man(args) => return args.run(ui),
         Command::Reference(args) => return args.run(ui),
+        Command::Inside(args) => args.run(),
         command => command,
     };
+    if let Some(socket) = context::socket() {
+        let words = context::arguments();
+        let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
+        return ask::ask(&socket, words.iter().skip(1).map(text).collect(), ui);
+    }
     let mut context = Context::open(global)?;
     let done = with_state(command, &mut context, ui);
     for notice in context.manager.notices() {
@@ -129,6 +141,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
 
 fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
     match command {
+        Command::Run(args) => args.run(context, ui),
         Command::Plan(args) => args.run(context, ui),
         Command::Sandbox(args) => args.run(context, ui),
         Command::Path(args) => args.run(context, ui),
@@ -145,6 +158,8 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Doctor(args) => args.run(context, ui),
         Command::Strategy(args) => args.run(context, ui),
         Command::Resource(args) => args.run(context, ui),
-        Command::Completions(_) | Command::Man(_) | Command::Reference(_) => Ok(()),
+        Command::Completions(_) | Command::Man(_) | Command::Reference(_) | Command::Inside(_) => {
+            Ok(())
+        }
     }
 }

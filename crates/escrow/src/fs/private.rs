@@ -36,6 +36,17 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
     )))
 }
 
+/// The one absolute path of anything that exists, all links resolved by the kernel.
+pub fn canonical_any(path: &Path) -> Result<PathBuf> {
+    let fail = |errno| failed("find", path, errno);
+    let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let target = fs::readlink(link, Vec::new()).map_err(fail)?;
+    Ok(PathBuf::from(std::ffi::OsString::from_vec(
+        target.into_bytes(),
+    )))
+}
+
 /// Makes a directory and all above it, open to this user only, and opens it. One that exists
 /// must belong to this user.
 pub fn make_all(path: &Path) -> Result<Dir> {
@@ -346,6 +357,30 @@ impl Lock {
                 Err(errno) => return Err(dir.error("lock", name, Cause::Os(errno))),
             }
         }
+    }
+
+    /// Writes something on the lock, for those who find it taken.
+    pub fn note(&self, text: &str) -> Result<()> {
+        let write = || -> std::io::Result<()> {
+            self.file.set_len(0)?;
+            std::os::unix::fs::FileExt::write_all_at(&self.file, text.as_bytes(), 0)
+        };
+        write().map_err(|error| FsError {
+            action: "write on the lock",
+            path: Location::from_bytes(b""),
+            cause: Cause::Os(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        })
+    }
+
+    /// What its holder wrote on a lock that is taken.
+    pub fn noted(dir: &Dir, name: &[u8]) -> Result<String> {
+        let (mut file, _) = dir.file(name)?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut file, &mut text).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            dir.error("read", name, Cause::Os(errno))
+        })?;
+        Ok(text)
     }
 
     /// Removes the lock for good. Held exclusively, so nobody else is inside.

@@ -116,6 +116,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<Released> {
         let lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, false)?;
@@ -134,6 +135,7 @@ impl Manager {
                 let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
                 Ok(Released { preview, left })
             })?;
+        self.drop_scratch(plan)?;
         drop(lock);
         Ok(released)
     }

@@ -12,12 +12,14 @@
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
 //! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
 //! | `work` | read, write, diff, roll back |
+//! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod commits;
 mod plans;
 mod resources;
+mod runs;
 mod sandboxes;
 mod survey;
 mod work;
@@ -29,6 +31,7 @@ use std::time::Duration;
 pub use commits::{CommitRequest, Released};
 pub use plans::PlanView;
 pub use resources::NewResource;
+pub use runs::RunRequest;
 pub use sandboxes::{Cleaned, Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Verdict};
 pub use work::{Discarded, PlanDiff, ResourceDiff};

@@ -242,6 +242,7 @@ impl Manager {
     pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
         let lock = self.lock_any(plan, false)?;
         self.check_unfinished(plan)?;
+        self.check_quiet(plan)?;
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());
@@ -262,9 +263,11 @@ impl Manager {
                 self.store.forget_resource(view.resource.id, true)?;
             }
             self.forget_commits(plan)?;
+            self.drop_scratch(plan)?;
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
             Ok(cleaned)
         })?;
+        self.forget_live(plan)?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
         Ok(cleaned)
     }

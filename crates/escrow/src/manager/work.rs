@@ -14,7 +14,7 @@ use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
 use crate::model::{ChangeKind, DiffView, PlanState, ResourcePath, SandboxState};
 use crate::store::{Plan, Resource};
-use crate::strategy::{Access, StrategyError};
+use crate::strategy::{self, Access, StrategyError};
 
 /// What one sandbox changed.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Manager {
     }
 
     /// Moves a sandbox to `active`, because something may be written in it from now on.
-    fn activate(&self, view: &SandboxView) -> Result<()> {
+    pub(super) fn activate(&self, view: &SandboxView) -> Result<()> {
         let next = view.sandbox.state.go(SandboxState::Active);
         let next = next.map_err(|_| Error::NotUsable {
             resource: view.resource.name.clone(),
@@ -148,7 +148,11 @@ impl Manager {
         self.record("write", Some(plan.id), &target, || {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             self.activate(&view)?;
-            Ok(strategy.write(&view.sandbox.reference, path, &mut content)?)
+            // While a command is inside, only its namespace may write into the layers.
+            match self.through(plan, &view.resource)? {
+                Some(root) => Ok(strategy::write_through(&root, path, &mut content)?),
+                None => Ok(strategy.write(&view.sandbox.reference, path, &mut content)?),
+            }
         })
     }
 
@@ -157,7 +161,13 @@ impl Manager {
         let _lock = self.lock(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let Access::Directory(mut directory) = strategy.access(&view.sandbox.reference)?;
+        let mut directory = match self.through(plan, &view.resource)? {
+            Some(root) => root.path().to_owned(),
+            None => {
+                let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
+                path
+            }
+        };
         self.activate(&view)?;
         directory.extend(prefix.parts().map(OsStr::from_bytes));
         Ok(Access::Directory(directory))
@@ -217,6 +227,8 @@ impl Manager {
     /// others; the report says of each what was done, and never more.
     pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
         let _lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
+        self.drop_scratch(plan)?;
         self.record("rollback", Some(plan.id), &plan.name, || {
             let (mut done, mut failed) = (Vec::new(), Vec::new());
             let views = self.parents_first(self.live_sandboxes(plan)?)?;

@@ -9,6 +9,7 @@ pub mod plan;
 pub mod resource;
 pub mod sandbox;
 pub mod text;
+pub mod view;
 
 pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field};
 pub use conflict::Conflict;

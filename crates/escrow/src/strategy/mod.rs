@@ -41,8 +41,9 @@ pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
 
 use crate::event::Observer;
-use crate::fs::Moved;
+use crate::fs::{Dir, Moved};
 use crate::model::text::Location;
+use crate::model::view::View;
 use crate::model::{ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
 
 /// What the original is while the sandbox lives.
@@ -177,6 +178,15 @@ pub struct RolledBack {
     pub kept: Vec<(ResourcePath, Location)>,
 }
 
+/// Puts a file into a sandbox through a directory in which it can be seen as a whole.
+pub fn write_through(
+    root: &Dir,
+    path: &ResourcePath,
+    content: &mut dyn Read,
+) -> Result<ChangeKind> {
+    tree::write(root, None, path, content)
+}
+
 /// One way to sandbox a resource.
 ///
 /// Every method may be called by any process at any time after [`create`](Self::create)
@@ -297,6 +307,15 @@ pub trait Strategy: Send + Sync {
     ///
     /// *Errors:* [`Unsupported`](StrategyError::Unsupported) where `gives_path` is not promised.
     fn access(&self, sandbox: &SandboxRef) -> Result<Access>;
+
+    /// What appears at the path of the original while a command runs inside.
+    ///
+    /// *Errors:* [`Unsupported`](StrategyError::Unsupported) where it is no directory. By default
+    /// what [`access`](Self::access) gives.
+    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
+        let Access::Directory(path) = self.access(sandbox)?;
+        Ok(View::Directory(Location::from(path)))
+    }
 
     /// Removes everything the sandbox has on disk outside its area directory; the area itself is
     /// the caller's.

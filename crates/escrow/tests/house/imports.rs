@@ -15,11 +15,11 @@ const RANKS: &[(&str, u8)] = &[
     ("strategy", 2),
     ("store", 2),
     ("resource", 2),
+    ("run", 2),
     ("error", 3),
     ("diff", 3),
     ("commit", 4),
     ("checkpoint", 4),
-    ("run", 4),
     ("manager", 5),
 ];
 

@@ -17,7 +17,9 @@ mod diff;
 mod layers;
 mod probe;
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +34,7 @@ use super::{
 use crate::event::Observer;
 use crate::fs::{Cause, Dir, Handle, Moved, remove, xattr};
 use crate::model::text::{Location, escape};
+use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use layers::Found;
 
@@ -76,6 +79,13 @@ fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
         original: metadata.original,
         carved: metadata.carved,
     })
+}
+
+/// In what a layer differs from the directory below it.
+pub fn compare(upper: &Dir, lower: &Dir) -> Result<DiffView> {
+    Ok(DiffView::new(
+        tree::steady(|| diff::look(upper, lower))?.changes,
+    ))
 }
 
 /// An empty layer in `upper.new` whose root looks like the original's.
@@ -280,6 +290,16 @@ impl Strategy for Overlay {
             what: "give native tools a path",
             why: "its layers become one directory only inside a private mount".to_owned(),
         })
+    }
+
+    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
+        let open = open(sandbox)?;
+        let below = |name: &[u8]| Location::from(open.area.path().join(OsStr::from_bytes(name)));
+        Ok(View::Layers(Layers {
+            lower: Location::from(open.lower.path()),
+            upper: below(UPPER),
+            work: below(WORK),
+        }))
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {

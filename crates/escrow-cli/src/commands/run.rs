@@ -1,0 +1,324 @@
+//! `escrow run`: any command inside the sandboxes.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use escrow::commit::Terms;
+use escrow::manager::{CommitRequest, RunRequest};
+use escrow::store::Plan;
+use escrow::strategy::OnConflict;
+
+use super::{ask, show};
+use crate::context::{self, Context};
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Run a command inside a plan's sandboxes
+///
+/// The command sees its files at their usual paths and changes nothing real: every sandbox appears
+/// at the path of its original, your home directory gets a layer that is thrown away, /tmp is
+/// private, and everything else is read-only. No root is needed. When it has ended, a summary says
+/// what it changed.
+///
+/// Without a plan, one is made for the current directory. A second command of the same plan joins the
+/// first one.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  escrow run -- make test\n  escrow run --commit -- ./migrate.sh\n  \
+        escrow run --plan try -- bash"
+)]
+pub(crate) struct RunArgs {
+    /// The plan to run in; a new one for the current directory if left out
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<String>,
+    /// A resource of the new plan, by name or path; the current directory if left out
+    #[arg(long, short, value_name = "RESOURCE", conflicts_with = "plan")]
+    resource: Vec<OsString>,
+    /// How the sandboxes of the new plan are made
+    #[arg(long, value_name = "NAME", conflicts_with = "plan")]
+    strategy: Option<String>,
+    /// Release the changes if the command succeeds
+    #[arg(long, conflicts_with = "rollback")]
+    commit: bool,
+    /// Discard the changes when the command has ended
+    #[arg(long)]
+    rollback: bool,
+    /// Let the command write this path for real; can be repeated
+    #[arg(long, value_name = "PATH")]
+    writable: Vec<PathBuf>,
+    /// Whether the command reaches the network
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "host")]
+    network: Network,
+    /// Leave the home directory read-only
+    #[arg(long)]
+    no_scratch: bool,
+    /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "network"])]
+    unconfined: bool,
+    /// Set a variable for the command; can be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<OsString>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Network {
+    /// No network at all
+    None,
+    /// The network of this machine
+    Host,
+}
+
+impl RunArgs {
+    pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = match &self.plan {
+            Some(typed) => context.plan(Some(typed))?,
+            None => self.make_plan(context, ui)?,
+        };
+        let environment = self.environment()?;
+        if self.unconfined {
+            let status = self.unconfined(context, &plan, environment)?;
+            self.end(context, ui, &plan, status)?;
+            return match status {
+                0 => Ok(()),
+                status => Err(Failure::ended(status)),
+            };
+        }
+        let home = match self.no_scratch {
+            true => None,
+            false => context::user_home(),
+        };
+        let signals = context::signals().map_err(|error| {
+            Failure::failed(format!("cannot watch for signals: {error}")).status(125)
+        })?;
+        let mut door = context::door();
+        let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
+        let ended = context.manager.run(
+            &plan,
+            RunRequest {
+                command: self.command.clone(),
+                environment,
+                directory: &context.directory,
+                scratch: home.as_deref(),
+                writable: self.writable.clone(),
+                network: self.network == Network::Host,
+                terminal: context::is_foreground(),
+                door: &mut door,
+                signals: &signals,
+                serve: Box::new(move |stream| ask::answer(stream, &state, &name)),
+            },
+        );
+        let status = match ended {
+            Ok(ended) => ended.status(),
+            Err(escrow::error::Error::Run(error)) => {
+                // A plan that was made for a command that never began is nobody's.
+                if self.plan.is_none() {
+                    context.manager.cleanup(&plan, false)?;
+                }
+                let status = error.command_status().unwrap_or(125);
+                return Err(Failure::from(escrow::error::Error::Run(error)).status(status));
+            }
+            Err(error) => return Err(Failure::from(error).status(125)),
+        };
+        self.end(context, ui, &plan, status)?;
+        match status {
+            0 => Ok(()),
+            status => Err(Failure::ended(status)),
+        }
+    }
+
+    fn make_plan(&self, context: &mut Context, ui: &Ui) -> Result<Plan, Failure> {
+        let here = vec![OsString::from(".")];
+        let resources = match self.resource.is_empty() {
+            true => &here,
+            false => &self.resource,
+        };
+        let progress = ui.progress("copying");
+        let directory = context.directory.clone();
+        let made = context.manager.create_plan(
+            None,
+            &directory,
+            resources,
+            self.strategy.as_deref(),
+            &progress,
+        );
+        let view = made.map_err(|error| Failure::from(error).status(125))?;
+        drop(progress);
+        for one in &view.sandboxes {
+            show::warnings(one, ui);
+        }
+        Ok(view.plan)
+    }
+
+    /// The environment of the command: ours, less what leads out, and what was typed.
+    fn environment(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
+        let mut environment = context::environment();
+        // Sockets of helpers that act for the user outside.
+        let leads_out = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
+        environment.retain(|(name, _)| !leads_out.iter().any(|known| name == known));
+        for typed in &self.env {
+            let bytes = typed.as_encoded_bytes();
+            let Some(at) = bytes
+                .iter()
+                .position(|byte| *byte == b'=')
+                .filter(|at| *at > 0)
+            else {
+                let typed = typed.to_string_lossy();
+                return Err(Failure::usage(format!("'{typed}' is not NAME=VALUE")));
+            };
+            let (name, value) = context::split(typed, at);
+            environment.retain(|(known, _)| *known != name);
+            environment.push((name, value));
+        }
+        Ok(environment)
+    }
+
+    /// Runs the command in the directory of the sandbox that stands for this one.
+    fn unconfined(
+        &self,
+        context: &Context,
+        plan: &Plan,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Result<i32, Failure> {
+        let wrong = |error: escrow::error::Error| Failure::from(error).status(125);
+        let view = context.manager.view(plan.clone()).map_err(wrong)?;
+        let Some(first) = view.sandboxes.first() else {
+            return Err(Failure::failed("the plan has no sandbox to run in").status(125));
+        };
+        let access = context
+            .manager
+            .access(plan, &first.resource)
+            .map_err(wrong)?;
+        let escrow::strategy::Access::Directory(directory) = access;
+        let ran = std::process::Command::new(&self.command[0])
+            .args(&self.command[1..])
+            .env_clear()
+            .envs(environment)
+            .env("ESCROW_PLAN", &plan.name)
+            .current_dir(directory)
+            .status();
+        match ran {
+            Ok(status) => Ok(context::shell_status(status)),
+            Err(error) => {
+                let status = match error.kind() {
+                    std::io::ErrorKind::NotFound => 127,
+                    _ => 126,
+                };
+                let command = self.command[0].to_string_lossy();
+                Err(Failure::failed(format!("cannot run '{command}': {error}")).status(status))
+            }
+        }
+    }
+
+    /// What is done when the command has ended.
+    fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<(), Failure> {
+        let wrong = |error: escrow::error::Error| Failure::from(error).status(125);
+        let found = context.manager.diff(plan, None).map_err(wrong)?;
+        let changed = found.resources.iter().any(|one| !one.diff.is_empty());
+        for one in &found.resources {
+            let name = paint(Tone::Strong, &one.view.resource.name);
+            match one.diff.is_empty() {
+                true => ui.say(&format!("{name}: no changes")),
+                false => ui.say(&format!("{name}: {}", show::sum(&one.diff))),
+            }
+        }
+        drop(found);
+        self.tell_scratch(context, ui, plan).map_err(wrong)?;
+        let choice = match (self.rollback, self.commit && status == 0) {
+            (true, _) => Choice::Discard,
+            (_, true) => Choice::Release,
+            _ if changed && !self.commit => ask(context, ui, plan)?,
+            _ => Choice::Keep,
+        };
+        match choice {
+            Choice::Discard => {
+                let progress = ui.progress("discarding");
+                context.manager.rollback(plan, &progress).map_err(wrong)?;
+                ui.say("discarded");
+            }
+            Choice::Release => {
+                let request = CommitRequest {
+                    message: None,
+                    terms: Terms {
+                        on_conflict: OnConflict::Abort,
+                        strict: false,
+                        allow_partial: false,
+                    },
+                };
+                let progress = ui.progress("committing");
+                context
+                    .manager
+                    .commit(plan, &request, &progress)
+                    .map_err(wrong)?;
+                let name = &plan.name;
+                ui.say(&format!("committed; `escrow undo {name}` takes it back"));
+            }
+            Choice::Keep if changed => {
+                let name = &plan.name;
+                ui.say(&format!(
+                    "next: `escrow diff {name}`, then `escrow commit {name}` or `escrow rollback {name}`"
+                ));
+            }
+            // Nothing was done in a plan that was made for this command alone.
+            Choice::Keep if self.plan.is_none() => {
+                context.manager.cleanup(plan, false).map_err(wrong)?;
+            }
+            Choice::Keep => {}
+        }
+        Ok(())
+    }
+
+    /// Names what was written beside the sandboxes.
+    fn tell_scratch(
+        &self,
+        context: &Context,
+        ui: &Ui,
+        plan: &Plan,
+    ) -> Result<(), escrow::error::Error> {
+        let Some(home) = context::user_home().filter(|_| !self.no_scratch && !self.unconfined)
+        else {
+            return Ok(());
+        };
+        let written = context.manager.scratch_diff(plan, &home)?;
+        if !written.is_empty() {
+            ui.say(&format!(
+                "in the home directory, never committed: {} (`escrow diff --scratch {}`)",
+                show::sum(&written),
+                plan.name
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of the changes.
+enum Choice {
+    Release,
+    Keep,
+    Discard,
+}
+
+/// Asks on a terminal; elsewhere everything is kept.
+fn ask(context: &Context, ui: &Ui, plan: &Plan) -> Result<Choice, Failure> {
+    while let Some(answer) = ui.ask("[d]iff, [r]elease, [k]eep, discard [x]?") {
+        match answer.as_str() {
+            "d" | "diff" => {
+                let found = context.manager.diff(plan, None)?;
+                for one in &found.resources {
+                    let mut out = ui.content();
+                    let contents = context.manager.contents(&one.view)?;
+                    escrow::diff::patch(&one.diff, &contents, &mut out)?;
+                    out.flush().map_err(escrow::error::Error::Output)?;
+                }
+            }
+            "r" | "release" => return Ok(Choice::Release),
+            "x" | "discard" => return Ok(Choice::Discard),
+            "k" | "keep" | "" => return Ok(Choice::Keep),
+            _ => {}
+        }
+    }
+    Ok(Choice::Keep)
+}

@@ -1,0 +1,278 @@
+//! The system calls that have no safe form, each with the reason why it is sound here.
+#![allow(
+    unsafe_code,
+    reason = "fork, prctl, seccomp and terminals have no safe form; nothing else in this room is unsafe"
+)]
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::thread::UnshareFlags;
+
+fn check(answer: i64) -> Result<i64, Errno> {
+    match answer {
+        -1 => Err(last()),
+        answer => Ok(answer),
+    }
+}
+
+fn last() -> Errno {
+    let error = std::io::Error::last_os_error();
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// New namespaces for this process, or for its children.
+pub(super) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
+    // SAFETY: called in a process with one thread, which shares nothing that it must keep.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+/// Goes into a namespace of another process.
+pub(super) fn join(namespace: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
+    // SAFETY: takes an open descriptor and a number; this process has one thread.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into()).map(drop)
+}
+
+/// Two processes from here on: 0 in the child, else the child's number.
+pub(super) fn fork() -> Result<u32, Errno> {
+    // SAFETY: this process has one thread, so the child has everything it needs.
+    check(unsafe { libc::fork() }.into()).map(|pid| pid as u32)
+}
+
+/// Ends this process at once, running nothing on the way.
+pub(super) fn exit(status: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}
+
+/// Lets this process end when its parent does.
+pub(super) fn end_with_parent() -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)
+}
+
+/// Gives every capability up, for this process and whatever it becomes, and every way to gain one.
+pub(super) fn give_up_privileges() -> Result<(), Errno> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let header = Header {
+        version: 0x2008_0522,
+        pid: 0,
+    };
+    let none = [0u32; 6];
+    for capability in 0..64 {
+        // SAFETY: takes numbers only. Capabilities this kernel does not know are refused with EINVAL.
+        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability) };
+        if dropped != 0 && last() != Errno::INVAL && last() != Errno::PERM {
+            return Err(last());
+        }
+    }
+    // SAFETY: takes numbers only.
+    let ambient = unsafe {
+        libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        )
+    };
+    check(ambient.into())?;
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
+    // SAFETY: both point to values of the size that this version of the call reads.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) }).map(drop)
+}
+
+/// Forbids to type into the terminal on behalf of its user.
+pub(super) fn forbid_typing() -> Result<(), Errno> {
+    const TIOCSTI: u32 = 0x5412;
+    const TIOCLINUX: u32 = 0x541C;
+    let step = |code: u32, k: u32, yes: u8, no: u8| libc::sock_filter {
+        code: code as u16,
+        jt: yes,
+        jf: no,
+        k,
+    };
+    let (load, equal, answer) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+        libc::BPF_RET | libc::BPF_K,
+    );
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    // The number of the call is at 0; the low half of its second argument at 24 (little endian).
+    let mut filter = [
+        step(load, 0, 0, 0),
+        step(equal, libc::SYS_ioctl as u32, 0, 4),
+        step(load, 24, 0, 0),
+        step(equal, TIOCSTI, 1, 0),
+        step(equal, TIOCLINUX, 0, 1),
+        step(answer, refused, 0, 0),
+        step(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the program lives until the call returns, and its length is right.
+    let set = unsafe {
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        )
+    };
+    check(set.into()).map(drop)
+}
+
+/// Becomes another program; returns only if that fails.
+pub(super) fn exec(command: &[CString], environment: &[CString]) -> Errno {
+    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
+        let all = texts.iter().map(|text| text.as_ptr());
+        all.chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(command), pointers(environment));
+    // SAFETY: both lists end with null and point to texts that live as long as this process.
+    unsafe {
+        libc::execvpe(
+            command[0].as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+        )
+    };
+    last()
+}
+
+/// What became of a child.
+pub(super) enum Child {
+    /// It ended with this status.
+    Exited(i32),
+    /// It was ended by this signal.
+    Signaled(i32),
+    /// It was stopped.
+    Stopped,
+}
+
+/// Waits for any child; `None` where there is none to wait for, or none has changed and `block` is
+/// not set.
+pub(super) fn wait_any(block: bool) -> Result<Option<(u32, Child)>, Errno> {
+    let mut status = 0;
+    let flags = libc::WUNTRACED | if block { 0 } else { libc::WNOHANG };
+    // SAFETY: `status` is a number of ours.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
+    match pid {
+        0 => Ok(None),
+        -1 if last() == Errno::CHILD => Ok(None),
+        -1 if last() == Errno::INTR => Ok(None),
+        -1 => Err(last()),
+        pid if libc::WIFSTOPPED(status) => Ok(Some((pid as u32, Child::Stopped))),
+        pid if libc::WIFSIGNALED(status) => {
+            Ok(Some((pid as u32, Child::Signaled(libc::WTERMSIG(status)))))
+        }
+        pid => Ok(Some((pid as u32, Child::Exited(libc::WEXITSTATUS(status))))),
+    }
+}
+
+/// Sends a signal to a process, or, with a negative number, to a group.
+pub(super) fn kill(target: i32, signal: i32) -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::kill(target, signal) }.into()).map(drop)
+}
+
+/// A group of its own for a process.
+pub(super) fn set_group(pid: u32) -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::setpgid(pid as i32, pid as i32) }.into()).map(drop)
+}
+
+/// The group of this process.
+pub(super) fn own_group() -> i32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::getpgrp() }
+}
+
+/// Gives the terminal on standard input to a group.
+pub(super) fn give_terminal(group: i32) -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::tcsetpgrp(0, group) }.into()).map(drop)
+}
+
+/// What happens on a signal.
+pub(super) fn set_signal(signal: i32, ignore: bool) {
+    let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: neither ignoring nor the default runs code of ours.
+    unsafe { libc::signal(signal, action) };
+}
+
+/// Unblocks every signal.
+pub(super) fn unblock_signals() {
+    // SAFETY: the set is made empty before it is used.
+    unsafe {
+        let mut none = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// Lets nothing but the first three descriptors through to the next program.
+pub(super) fn keep_three() -> Result<(), Errno> {
+    const CLOEXEC: u32 = 1 << 2;
+    // SAFETY: takes numbers only; nothing is closed before the program changes.
+    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOEXEC) }).map(drop)
+}
+
+/// Sets mount attributes on a mount and everything below it.
+pub(super) fn read_only(at: BorrowedFd<'_>) -> Result<(), Errno> {
+    const RDONLY: u64 = 1;
+    #[repr(C)]
+    struct Attributes {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        namespace: u64,
+    }
+    let attributes = Attributes {
+        set: RDONLY,
+        clear: 0,
+        propagation: libc::MS_PRIVATE,
+        namespace: 0,
+    };
+    // SAFETY: the path is a literal, the struct is of the size that is told.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            at.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            &raw const attributes,
+            size_of::<Attributes>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Becomes readable when a child ends or stops.
+pub(super) fn child_news() -> Result<std::os::fd::OwnedFd, Errno> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: the set is made empty before it is used, and the descriptor is new and ours.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()).into())?;
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        let fd = check(libc::signalfd(-1, &raw const set, flags).into())?;
+        Ok(std::os::fd::OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+/// Takes out whatever can be read at once.
+pub(super) fn drain(fd: &impl std::os::fd::AsFd) {
+    let mut buffer = [0; 1024];
+    // Nothing is left, or nothing can be had: either way one waits again.
+    while matches!(rustix::io::read(fd, &mut buffer), Ok(length) if length > 0) {}
+}
