@@ -6,7 +6,7 @@ use escrow::error::{Error, Kind, chain};
 use escrow::fs::Cause;
 use escrow::model::Conflict;
 use escrow::strategy::StrategyError;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::commands::show;
 use crate::ui::{Tone, Ui, paint};
@@ -22,7 +22,9 @@ pub(crate) struct Failure {
     /// The exit status, where it is not that of the kind.
     status: Option<i32>,
     /// What a failed commit says beside the error itself.
-    commit: Option<serde_json::Map<String, serde_json::Value>>,
+    about: Map<String, Value>,
+    /// Which of its fields says that it did not happen; none where nobody asks.
+    field: Option<&'static str>,
     /// What a person reads before the error.
     lines: Vec<String>,
 }
@@ -47,7 +49,8 @@ impl Failure {
             told: false,
             interrupted: false,
             status: None,
-            commit: None,
+            about: Map::new(),
+            field: None,
             lines: Vec::new(),
         }
     }
@@ -84,6 +87,12 @@ impl Failure {
         }
     }
 
+    /// Says in the document, beside the error, what became of a commit or an undo.
+    pub(crate) fn about(mut self, field: &'static str) -> Self {
+        self.field = Some(field);
+        self
+    }
+
     /// Exits with this status instead of the one of its kind.
     pub(crate) fn status(mut self, status: i32) -> Self {
         self.status = Some(status);
@@ -107,16 +116,23 @@ impl Failure {
         if self.interrupted {
             let message = "interrupted; what was begun was taken away again";
             match ui.is_json() {
-                true => ui.document(&document(self.kind, message, &[], json!({}))),
+                true => {
+                    let mut answer = document(self.kind, message, &[], json!({}));
+                    if let (Some(field), Some(answer)) = (self.field, answer.as_object_mut()) {
+                        answer.insert(field.to_owned(), json!(false));
+                        answer.extend(self.about);
+                    }
+                    ui.document(&answer);
+                }
                 false => ui.error(message, &[]),
             }
             return ExitCode::from(130);
         }
         if ui.is_json() {
-            let about = self.commit.clone();
             let mut answer = document(self.kind, &self.message, &self.hints, self.details);
-            if let (Some(about), Some(answer)) = (about, answer.as_object_mut()) {
-                answer.extend(about);
+            if let (Some(field), Some(answer)) = (self.field, answer.as_object_mut()) {
+                answer.insert(field.to_owned(), json!(false));
+                answer.extend(self.about);
             }
             ui.document(&answer);
         } else {
@@ -175,14 +191,26 @@ fn details(error: &Error) -> serde_json::Value {
     }
 }
 
-/// The fields that a commit which failed gives at least.
-fn about_commit(error: &Error) -> Option<serde_json::Map<String, serde_json::Value>> {
-    let about = match error {
+/// What a failed commit, or undo, says beside the error itself.
+fn about_commit(error: &Error) -> Map<String, Value> {
+    let mut about = Map::new();
+    let mut say = |name: &str, value: Value| about.insert(name.to_owned(), value);
+    say("cause", json!(chain(error)));
+    for name in [
+        "resources",
+        "conflicts",
+        "undone",
+        "not_undone",
+        "kept",
+        "left",
+    ] {
+        say(name, json!([]));
+    }
+    match error {
         Error::Conflicts { conflicts, .. } => {
             let one =
                 |(resource, conflict): &(String, Conflict)| show::conflict(resource, conflict);
-            let conflicts: Vec<_> = conflicts.iter().map(one).collect();
-            json!({"committed": false, "resources": [], "conflicts": conflicts})
+            say("conflicts", conflicts.iter().map(one).collect());
         }
         Error::CommitFailed {
             cause,
@@ -194,26 +222,15 @@ fn about_commit(error: &Error) -> Option<serde_json::Map<String, serde_json::Val
         } => {
             let why =
                 |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
-            let kept = kept.iter().map(|(resource, path, at)| {
-                let mut entry = show::path_fields(path);
-                entry["resource"] = json!(resource);
-                entry["kept"] = show::location(at);
-                entry
-            });
-            json!({
-                "committed": false,
-                "conflicts": [],
-                "resources": [],
-                "cause": chain(&**cause),
-                "undone": undone,
-                "not_undone": not_undone.iter().map(why).collect::<Vec<_>>(),
-                "kept": kept.collect::<Vec<_>>(),
-                "left": left,
-            })
+            say("cause", json!(chain(&**cause)));
+            say("undone", json!(undone));
+            say("not_undone", not_undone.iter().map(why).collect());
+            say("kept", json!(show::kept(kept)));
+            say("left", json!(left));
         }
-        _ => return None,
-    };
-    about.as_object().cloned()
+        _ => {}
+    }
+    about
 }
 
 /// Conflicts, a line each, for people.
@@ -248,7 +265,7 @@ fn is_interrupted(error: &Error) -> bool {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let details = details(&error);
-        let (commit, lines) = (about_commit(&error), conflict_lines(&error));
+        let (about, lines) = (about_commit(&error), conflict_lines(&error));
         let interrupted = is_interrupted(&error);
         Self {
             kind: error.kind(),
@@ -258,7 +275,8 @@ impl From<Error> for Failure {
             told: false,
             interrupted,
             status: None,
-            commit,
+            about,
+            field: None,
             lines,
         }
     }

@@ -234,7 +234,7 @@ pub enum Error {
         cause: Box<Error>,
     },
     /// A commit, or an undo, failed: the one report of it (rule C5).
-    #[error("{}", failed_commit(plan, cause, undone, not_undone, kept, left))]
+    #[error("{}{}", begun(plan, cause, *undo), failed_commit(undone, not_undone, kept, left))]
     CommitFailed {
         /// The plan.
         plan: String,
@@ -250,6 +250,8 @@ pub enum Error {
         left: Vec<String>,
         /// Whether recovery will try again.
         open: bool,
+        /// Whether it was an undo that failed.
+        undo: bool,
     },
     /// A commit failed, and it could not be recorded that it is to be taken back.
     #[error("the commit of the plan '{plan}' failed: {}; and what becomes of it could not be recorded: {why}", crate::error::chain(&**.cause))]
@@ -300,6 +302,14 @@ pub enum Error {
         /// Why recovery failed, if it did.
         why: Option<String>,
     },
+    /// What a commit needs cannot be relied on.
+    #[error("the commit of the plan '{plan}' cannot be gone on with: {what}")]
+    Damaged {
+        /// The plan.
+        plan: String,
+        /// What is wrong.
+        what: String,
+    },
     /// There is no commit to undo.
     #[error("the plan '{plan}' is {state}: there is no commit to undo")]
     NothingToUndo {
@@ -320,7 +330,7 @@ pub enum Error {
     #[error(transparent)]
     Run(#[from] RunError),
     /// Another process commits into the same original.
-    #[error("another process commits into '{at}'")]
+    #[error("another process holds a lock on '{at}', as who commits into it does")]
     BusyOriginal {
         /// The original.
         at: Location,
@@ -376,15 +386,20 @@ fn count(number: usize, one: &str, many: &str) -> String {
 }
 
 /// What a failed commit says: why, what is as before, what is not, what was kept.
+fn begun(plan: &str, cause: &Error, undo: bool) -> String {
+    match undo {
+        true => format!("the commit of the plan '{plan}' could not be taken back as a whole"),
+        false => format!("the plan '{plan}' was not committed: {}", chain(cause)),
+    }
+}
+
 fn failed_commit(
-    plan: &str,
-    cause: &Error,
     undone: &[String],
     not_undone: &[(String, String)],
     kept: &[(String, ResourcePath, Location)],
     left: &[String],
 ) -> String {
-    let mut text = format!("the plan '{plan}' was not committed: {}", chain(cause));
+    let mut text = String::new();
     if !undone.is_empty() {
         text = format!("{text}; as before again: {}", undone.join(", "));
     }
@@ -485,6 +500,7 @@ impl Error {
             Self::Unfinished { .. }
             | Self::HalfRemoved { .. }
             | Self::RecoveryNeeded { .. }
+            | Self::Damaged { .. }
             | Self::Undecided { .. }
             | Self::Unrecorded { .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
@@ -607,6 +623,9 @@ impl Error {
             | Self::Undecided { .. }
             | Self::Unrecorded { .. } => {
                 one("`escrow recover` goes on as soon as the cause is gone; nothing is lost")
+            }
+            Self::CommitFailed { undo: true, .. } => {
+                one("what cannot be undone is irreversible; everything else is as before")
             }
             Self::CommitFailed { cause, .. } => {
                 let mut hints = cause.hints();

@@ -85,7 +85,8 @@ impl CommitArgs {
             context.manager.wait_quiet(&plan, &progress)?;
         }
         if self.dry_run {
-            let preview = context.manager.preview(&plan, terms)?;
+            let preview = context.manager.preview(&plan, terms);
+            let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
             return tell_preview(&plan.name, &preview, terms, ui);
         }
         if ui.asks() && !self.yes {
@@ -101,7 +102,8 @@ impl CommitArgs {
             message: self.message.as_deref(),
             terms,
         };
-        let released = context.manager.commit(&plan, &request, &progress)?;
+        let released = context.manager.commit(&plan, &request, &progress);
+        let released = released.map_err(|error| Failure::from(error).about("committed"))?;
         drop(progress);
         for (resource, why) in &released.left {
             ui.warn(&format!(

@@ -5,6 +5,7 @@ use escrow::commit::Side;
 use escrow::error::chain;
 use serde_json::{Value, json};
 
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -34,6 +35,8 @@ impl RecoverArgs {
                         "found": done.found.as_str(),
                         "side": word(&done.side),
                         "because": done.because,
+                        "kept": show::kept(&done.kept),
+                        "left": done.left,
                     }),
                     Err(error) => json!({"plan": plan, "error": chain(error)}),
                 })
@@ -50,6 +53,7 @@ impl RecoverArgs {
                         let because = done.because.as_ref().map(|why| format!(" ({why})"));
                         let because = because.unwrap_or_default();
                         ui.line(&format!("plan {plan} was {}: {side}{because}", done.found));
+                        show::kept_lines(&done.kept, &done.left, ui);
                     }
                     Err(error) => {
                         ui.warn(&format!(

@@ -48,6 +48,29 @@ pub(crate) fn conflict(resource: &str, conflict: &Conflict) -> Value {
     document
 }
 
+/// What somebody else wrote meanwhile, and where it is kept, as JSON.
+pub(crate) fn kept(kept: &[(String, ResourcePath, Location)]) -> Vec<Value> {
+    let one = |(resource, path, at): &(String, ResourcePath, Location)| {
+        let mut entry = path_fields(path);
+        entry["resource"] = json!(resource);
+        entry["kept"] = location(at);
+        entry
+    };
+    kept.iter().map(one).collect()
+}
+
+/// The same for people, with what could not be removed.
+pub(crate) fn kept_lines(kept: &[(String, ResourcePath, Location)], left: &[String], ui: &Ui) {
+    for (resource, path, at) in kept {
+        ui.warn(&format!(
+            "somebody else's version of {resource}:{path} is kept in '{at}'"
+        ));
+    }
+    for why in left {
+        ui.warn(&format!("what is not needed any more is left: {why}"));
+    }
+}
+
 fn facts(facts: &Facts) -> Value {
     let mut document = json!({"type": facts.kind, "size": facts.size, "mode": facts.mode});
     if let Some(target) = &facts.target {

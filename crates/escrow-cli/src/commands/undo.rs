@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
+use super::show;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
@@ -28,16 +29,20 @@ impl UndoArgs {
             return Err(Failure::failed("nothing was undone"));
         }
         let progress = ui.progress("undoing");
-        let undone = context.manager.undo(&plan, &progress)?;
+        let undone = context.manager.undo(&plan, &progress);
+        let undone = undone.map_err(|error| Failure::from(error).about("success"))?;
         drop(progress);
         if ui.is_json() {
             ui.document(&json!({
                 "success": true,
                 "plan": plan.name,
                 "resources": undone.resources,
+                "kept": show::kept(&undone.kept),
+                "left": undone.left,
             }));
             return Ok(());
         }
+        show::kept_lines(&undone.kept, &undone.left, ui);
         match undone.resources.is_empty() {
             true => ui.news(&format!(
                 "plan {}: its commit had changed nothing, so there was nothing to take back",

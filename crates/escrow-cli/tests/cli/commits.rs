@@ -95,7 +95,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     let undone = json(&cli, "undo try");
     assert_eq!(
         undone,
-        value!({"success": true, "plan": "try", "resources": ["app", "etc"]})
+        value!({"success": true, "plan": "try", "resources": ["app", "etc"], "kept": [], "left": []})
     );
     assert_eq!(json(&cli, "plan show try")["state"], "rolled_back");
     assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
@@ -143,10 +143,18 @@ fn a_conflict_names_both_versions_and_changes_nothing() {
     let path = world.path().join("app/a.txt");
     write(&path, "zwei\n");
     let told = failed(&cli, "commit try", 4);
-    assert_eq!(
-        keys(&told),
-        ["committed", "conflicts", "error", "resources"]
-    );
+    let fields = [
+        "cause",
+        "committed",
+        "conflicts",
+        "error",
+        "kept",
+        "left",
+        "not_undone",
+        "resources",
+        "undone",
+    ];
+    assert_eq!(keys(&told), fields);
     assert_eq!(told["error"]["kind"], "conflict");
     let conflict = &told["conflicts"][0];
     assert_eq!(
@@ -219,7 +227,7 @@ fn a_killed_commit_is_told_and_recovered() {
     assert_eq!(keys(&recovered), ["recovered", "success"]);
     assert_eq!(
         recovered["recovered"],
-        value!([{"plan": "try", "found": "decided", "side": "new", "because": null}])
+        value!([{"plan": "try", "found": "decided", "side": "new", "because": null, "kept": [], "left": []}])
     );
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "recover")["recovered"], value!([]));
@@ -304,12 +312,11 @@ fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
         .fault(2, Fault::Kill);
     write(world.path().join("app/a.txt"), "on top of the new one\n");
     write(world.path().join("etc/hosts"), "mine now\n");
-    let outcome = cli.run(words("--json recover"));
-    assert_eq!(outcome.status, 5, "{}", outcome.stdout_text());
+    let recovered = json(&cli, "recover");
+    let one = &recovered["recovered"][0];
+    assert_eq!(one["side"], "old");
     assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
-    let text = outcome.stdout_text();
-    let kept = text.split("is kept in '").nth(1).expect("it is named");
-    let kept = kept.split('\'').next().expect("a path");
+    let kept = one["kept"][0]["kept"].as_str().expect("it is named");
     assert_eq!(read(kept), "on top of the new one\n");
     cli.ok(words("cleanup try"));
     assert!(!Path::new(kept).exists());

@@ -2,7 +2,7 @@
 
 use super::{Engine, Member, intent_of, remove_area};
 use crate::error::{Error, Result, chain};
-use crate::fs::Dir;
+use crate::fs::{Dir, private};
 use crate::model::text::Location;
 use crate::model::{Phase, ResourcePath};
 use crate::seeded;
@@ -35,14 +35,43 @@ impl Outcome {
         let open = self.is_open();
         Error::CommitFailed {
             plan: plan.name.clone(),
-            cause: Box::new(cause),
             undone: self.undone,
             not_undone: self.not_undone,
             kept: self.kept,
             left: self.left,
+            undo: matches!(cause, Error::Undoing),
+            cause: Box::new(cause),
             open,
         }
     }
+}
+
+/// Forgets a commit that was never decided; no original was touched, and none is. Says what could
+/// not be removed.
+pub(super) fn drop_prepared(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    members: &[Member],
+) -> Result<Vec<String>> {
+    // The opposite of the decision, durably, before anything is removed: should the decision be on
+    // disk after all, this finds nothing to forget, and nothing is touched.
+    if !engine.store.forget_undecided(journal.id)? {
+        return Err(Error::Interrupted {
+            why: "whether it was decided could not be told",
+        });
+    }
+    let mut left = Vec::new();
+    for (position, member) in members.iter().enumerate() {
+        let intent = intent_of(journal, position)?.filter(|intent| !intent.0.is_null());
+        if let Some(intent) = intent {
+            let reference = &member.sandbox.reference;
+            if let Err(error) = member.call(|strategy| strategy.drop_intent(reference, &intent)) {
+                left.push(chain(&error));
+            }
+        }
+    }
+    left.extend(remove_areas(journal));
+    Ok(left)
 }
 
 /// Decides that a commit does not happen, and takes back what was done of it. Nothing is touched
@@ -111,10 +140,19 @@ fn take_one(
     if intent.0.is_null() {
         return Ok(false);
     }
+    let (area, aside) = (&journal.members[position].area, aside(journal, position));
+    let there = |at: &Location| Dir::open(at.as_path()).is_ok();
+    if !area.as_bytes().is_empty() && !there(area) && there(&aside) {
+        // Whoever was here before us took it back, and died before the journal was told.
+        outcome
+            .kept
+            .push((member.name(), ResourcePath::root(), aside));
+        return Ok(true);
+    }
     let reference = &member.sandbox.reference;
     let undone =
         member.call(|strategy| strategy.rollback(reference, Some(&intent), engine.observer))?;
-    engine.store.add_moved(&member.resource.at, &undone.moved)?;
+    engine.store.add_moved(member.device()?, &undone.moved)?;
     let name = member.name();
     let kept = undone.kept.into_iter();
     outcome
@@ -123,26 +161,34 @@ fn take_one(
     Ok(true)
 }
 
+/// Where the area of a member is put when it holds what others wrote.
+fn aside(journal: &Journal, position: usize) -> Location {
+    let mut name = journal.members[position].area.as_bytes().to_vec();
+    name.extend_from_slice(format!(".kept-{}", journal.id).as_bytes());
+    Location::from_bytes(&name)
+}
+
 /// Puts what others wrote out of the way of everything that removes, and says where it is now.
 pub(super) fn set_aside(journal: &Journal, outcome: &mut Outcome) -> Result<()> {
-    for member in &journal.members {
+    for (position, member) in journal.members.iter().enumerate() {
         let area = member.area.as_path();
         let holds = |at: &Location| at.as_path().starts_with(area);
         if area.as_os_str().is_empty() || !outcome.kept.iter().any(|(_, _, at)| holds(at)) {
             continue;
         }
-        let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        let aside = aside(journal, position);
+        let (Some(parent), Some(name), Some(to)) =
+            (area.parent(), area.file_name(), aside.as_path().file_name())
+        else {
             continue;
         };
-        let mut aside = name.to_owned();
-        aside.push(format!(".kept-{}", journal.id));
         let parent = Dir::open(parent)?;
-        let (from, to) = (name.as_encoded_bytes(), aside.as_encoded_bytes());
-        parent.rename(from, &parent, to)?;
+        let (name, to) = (name.as_encoded_bytes(), to.as_encoded_bytes());
+        private::traceless(&parent, || parent.rename(name, &parent, to))?;
         parent.sync()?;
         for (_, _, at) in &mut outcome.kept {
             if let Ok(below) = at.as_path().strip_prefix(area) {
-                *at = Location::from(parent.path().join(&aside).join(below));
+                *at = Location::from(aside.as_path().join(below));
             }
         }
     }

@@ -59,9 +59,8 @@ impl<'a> Decided<'a> {
                 resource: member.name(),
                 cause: Box::new(cause),
             };
-            // What comes behind it was never begun.
-            let begun = &members[..=position];
-            let failed = match abort::give_up(&engine, &journal, begun, from) {
+            // All of them: whoever was here before us may have begun more.
+            let failed = match abort::give_up(&engine, &journal, &members, from) {
                 Ok(outcome) => outcome.into_error(&plan, cause),
                 Err(error) => Error::Undecided {
                     plan: plan.name.clone(),
@@ -160,11 +159,16 @@ impl Applied<'_> {
             .store
             .finish_commit(&journal, &intents, &states)
             .map_err(|error| unrecorded(error.into()))?;
-        for member in &members {
-            // One that is registered under a name stays; it is only a convenience that others go.
-            engine.store.forget_resource(member.resource.id, true)?;
+        // It is over; what can only be tidied up is no reason to say otherwise.
+        let tidied = || -> Result<()> {
+            for member in &members {
+                engine.store.forget_resource(member.resource.id, true)?;
+            }
+            Ok(engine.store.forget_moved()?)
+        };
+        if let Err(error) = tidied() {
+            left.push(("the state".to_owned(), chain(&error)));
         }
-        engine.store.forget_moved()?;
         Ok(Committed {
             members: Vec::new(),
             left,

@@ -139,6 +139,14 @@ impl Member {
         (group, std::cmp::Reverse(self.depth))
     }
 
+    /// The file system of the original; nothing was moved on one that is not there.
+    fn device(&self) -> Result<u64> {
+        match Dir::open(self.resource.at.as_path()) {
+            Err(error) if error.is_absent() => Ok(0),
+            dir => Ok(dir?.meta()?.dev),
+        }
+    }
+
     fn name(&self) -> String {
         self.resource.name.clone()
     }

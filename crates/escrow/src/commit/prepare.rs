@@ -1,7 +1,7 @@
 //! Everything that can fail, done before the decision. A failure leaves every original as it was
 //! and every sandbox as it is.
 
-use super::abort::{self, Outcome};
+use super::abort;
 use super::decide::Prepared;
 use super::preview::Previewed;
 use super::{Member, make_area};
@@ -40,6 +40,7 @@ impl<'a> Previewed<'a> {
                     intent: None,
                 })
                 .collect(),
+            damaged: None,
         };
         // Recorded before anything is made: whoever dies from here on, someone knows where to
         // sweep.
@@ -76,18 +77,12 @@ impl Prepared<'_> {
             journal,
             members,
         } = self;
-        let outcome = abort::give_up(&engine, &journal, &members, Phase::Preparing);
-        match outcome {
-            Ok(Outcome {
-                not_undone, left, ..
-            }) if not_undone.is_empty() => match left.is_empty() {
-                true => cause,
-                false => Error::LeftBehind {
-                    first: Box::new(cause),
-                    left: left.join("; "),
-                },
+        match abort::drop_prepared(&engine, &journal, &members) {
+            Ok(left) if left.is_empty() => cause,
+            Ok(left) => Error::LeftBehind {
+                first: Box::new(cause),
+                left: left.join("; "),
             },
-            Ok(outcome) => outcome.into_error(&plan, cause),
             Err(error) => Error::Undecided {
                 plan: plan.name.clone(),
                 cause: Box::new(cause),

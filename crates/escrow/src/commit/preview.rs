@@ -77,7 +77,7 @@ impl<'a> Batch<'a> {
         }
         let mut members = Vec::new();
         for member in self.members {
-            let moved = self.engine.store.moved(&member.resource.at)?;
+            let moved = self.engine.store.moved(member.device()?)?;
             let request = PreviewRequest {
                 strict: terms.strict,
                 moved: &moved,

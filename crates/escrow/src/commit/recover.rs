@@ -4,7 +4,8 @@
 use super::apply::{Applied, Decided};
 use super::{Engine, Member, abort, undo};
 use crate::error::{Error, Result};
-use crate::model::Phase;
+use crate::model::text::Location;
+use crate::model::{Phase, ResourcePath};
 use crate::seeded;
 use crate::store::{Journal, Plan};
 
@@ -29,6 +30,10 @@ pub struct Recovered {
     pub side: Side,
     /// Why the decision could not be carried out, if it could not.
     pub because: Option<String>,
+    /// What somebody else wrote meanwhile: resource, path, and where it is kept now.
+    pub kept: Vec<(String, ResourcePath, Location)>,
+    /// What was staged and could not be removed, and why.
+    pub left: Vec<String>,
 }
 
 /// Goes on with a commit whose owner is dead; the caller holds the locks. `members` are those of
@@ -45,6 +50,8 @@ pub fn recover(
         found,
         side,
         because: None,
+        kept: Vec::new(),
+        left: Vec::new(),
     };
     if journal.phase == Phase::Decided && seeded::bug("recover-drops-decided") {
         engine.store.forget_commit(journal.id)?;
@@ -56,18 +63,15 @@ pub fn recover(
     }
     match journal.phase {
         Phase::Preparing => {
-            let outcome = abort::give_up(&engine, &journal, &members, Phase::Preparing)?;
-            check(
-                &plan,
-                outcome,
-                "its commit was interrupted before it was decided",
-            )?;
-            Ok(at(Side::Old))
+            let left = abort::drop_prepared(&engine, &journal, &members)?;
+            Ok(Recovered {
+                left,
+                ..at(Side::Old)
+            })
         }
         Phase::Aborting => {
             let outcome = abort::finish_abort(&engine, &journal, &members)?;
-            check(&plan, outcome, "its commit had failed")?;
-            Ok(at(Side::Old))
+            settled(&plan, outcome, at(Side::Old))
         }
         Phase::Decided => {
             let decided = Decided {
@@ -83,9 +87,12 @@ pub fn recover(
                     cause,
                     not_undone,
                     kept,
+                    left,
                     ..
-                }) if not_undone.is_empty() && kept.is_empty() => Ok(Recovered {
+                }) if not_undone.is_empty() => Ok(Recovered {
                     because: Some(crate::error::chain(&*cause)),
+                    kept,
+                    left,
                     ..at(Side::Old)
                 }),
                 Err(error) => Err(error),
@@ -101,16 +108,28 @@ pub fn recover(
             applied.finish().map(|_| at(Side::New))
         }
         Phase::Undoing => {
-            undo::go_on(&engine, &plan, &journal, &members)?;
-            Ok(at(Side::Old))
+            let undone = undo::go_on(&engine, &plan, &journal, &members)?;
+            Ok(Recovered {
+                kept: undone.kept,
+                left: undone.left,
+                ..at(Side::Old)
+            })
         }
         Phase::Committed | Phase::Undone => Ok(at(Side::New)),
     }
 }
 
-fn check(plan: &Plan, outcome: abort::Outcome, why: &'static str) -> Result<()> {
-    match outcome.not_undone.is_empty() && outcome.kept.is_empty() {
-        true => Ok(()),
-        false => Err(outcome.into_error(plan, Error::Interrupted { why })),
+/// What was taken back, if nothing is left to be taken back.
+fn settled(plan: &Plan, outcome: abort::Outcome, at: Recovered) -> Result<Recovered> {
+    match outcome.not_undone.is_empty() {
+        true => Ok(Recovered {
+            kept: outcome.kept,
+            left: outcome.left,
+            ..at
+        }),
+        false => {
+            let why = "its commit had failed";
+            Err(outcome.into_error(plan, Error::Interrupted { why }))
+        }
     }
 }

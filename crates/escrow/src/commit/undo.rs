@@ -2,7 +2,8 @@
 
 use super::{Engine, Member, abort, intent_of};
 use crate::error::{Error, Result};
-use crate::model::{Conflict, Phase};
+use crate::model::text::Location;
+use crate::model::{Conflict, Phase, ResourcePath};
 use crate::seeded;
 use crate::store::{Journal, Plan};
 
@@ -11,6 +12,10 @@ use crate::store::{Journal, Plan};
 pub struct Undone {
     /// The resources that are as they were before it.
     pub resources: Vec<String>,
+    /// What somebody else wrote meanwhile: resource, path, and where it is kept now.
+    pub kept: Vec<(String, ResourcePath, Location)>,
+    /// What was kept for undo and could not be removed, and why.
+    pub left: Vec<String>,
 }
 
 /// Takes a commit back; the caller holds the locks. An original that moved on is a conflict, and
@@ -31,7 +36,7 @@ pub fn undo(
             continue;
         }
         let reference = &member.sandbox.reference;
-        let moved = engine.store.moved(&member.resource.at)?;
+        let moved = engine.store.moved(member.device()?)?;
         let found = member.call(|strategy| strategy.check_undo(reference, &intent, &moved))?;
         conflicts.extend(found.into_iter().map(|one| (member.name(), one)));
     }
@@ -67,11 +72,14 @@ pub(super) fn go_on(
     engine.store.finish_undo(journal)?;
     outcome.left = abort::remove_areas(journal);
     engine.store.forget_moved()?;
-    let clean = outcome.kept.is_empty() && outcome.left.is_empty();
-    if !outcome.not_undone.is_empty() || !clean {
+    if !outcome.not_undone.is_empty() {
         return Err(outcome.into_error(plan, Error::Undoing));
     }
     let mut resources = outcome.undone;
     resources.reverse();
-    Ok(Undone { resources })
+    Ok(Undone {
+        resources,
+        kept: outcome.kept,
+        left: outcome.left,
+    })
 }

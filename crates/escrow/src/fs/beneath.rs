@@ -474,6 +474,13 @@ impl Dir {
         Ok(fs::fstatvfs(&self.fd).map_err(fail)?.f_fsid)
     }
 
+    /// Whether this directory lies on an overlay file system.
+    pub fn is_overlay(&self) -> Result<bool> {
+        const OVERLAY: i64 = 0x794c_7630;
+        let fail = self.fail("look at the file system of", b"");
+        Ok(fs::fstatfs(&self.fd).map_err(fail)?.f_type as i64 == OVERLAY)
+    }
+
     /// How many bytes this user may still write to the file system of this directory.
     pub fn free_space(&self) -> Result<u64> {
         let room = fs::fstatvfs(&self.fd).map_err(self.fail("look at the file system of", b""))?;

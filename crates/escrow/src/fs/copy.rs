@@ -190,6 +190,11 @@ impl Copy<'_> {
         if self.observer.is_cancelled() {
             return Err(from.error("copy", &entry.name, Cause::Cancelled));
         }
+        if entry.meta.is_dir() && super::private::is_area_beside(&entry.name) {
+            let what = "it is a sandbox of Escrow, not part of the resource";
+            self.lost(path, &entry.name, what.to_owned());
+            return Ok(None);
+        }
         let name = entry.name.clone();
         match self.present(from, to, path, entry) {
             Err(error) if error.is_absent() && from.stat(&name)?.is_none() => {
@@ -209,7 +214,7 @@ impl Copy<'_> {
         };
         if self.carved.contains(&path.join(&new.name)) {
             new.record.leave_out();
-        } else if let Some(why) = why_left_out(from, &new.name, &meta) {
+        } else if let Some(why) = why_left_out(from, &meta) {
             new.record.leave_out();
             self.lost(path, &new.name, why);
         }
@@ -382,10 +387,7 @@ type Dressed = (Meta, Meta, Xattrs, Vec<Vec<u8>>);
 type Copied = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
 
 /// Why an entry is not copied, if it is not.
-fn why_left_out(from: &Dir, name: &[u8], meta: &Meta) -> Option<String> {
-    if meta.is_dir() && super::private::is_area_beside(name) {
-        return Some("it is a sandbox of Escrow, not part of the resource".to_owned());
-    }
+fn why_left_out(from: &Dir, meta: &Meta) -> Option<String> {
     if from.is_mount_point(meta) {
         let why = "another file system is mounted there; it is not part of the resource";
         return Some(why.to_owned());
@@ -505,12 +507,16 @@ pub fn copy_entry(
 /// Waits until the clock by which the file system stamps changes has moved past `newest`, so
 /// that any later change gets a later ctime. Says whether that can be relied on.
 pub fn settle(newest: Stamp) -> bool {
-    // A file system that keeps whole seconds only cannot tell two changes of one second apart.
+    // A file system that keeps whole seconds only cannot tell two changes of one second apart: they
+    // are told apart by waiting, but what came before cannot be relied on.
     if newest.nsec == 0 {
+        while clock().sec <= newest.sec && clock().sec + 2 > newest.sec {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         return false;
     }
     for _ in 0..64 {
-        if now() > newest {
+        if clock() > newest {
             return true;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -519,7 +525,7 @@ pub fn settle(newest: Stamp) -> bool {
 }
 
 /// The clock by which the file system stamps changes.
-fn now() -> Stamp {
+pub fn clock() -> Stamp {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     Stamp {
         sec: now.tv_sec,
@@ -529,5 +535,5 @@ fn now() -> Stamp {
 
 /// Whether a change is so fresh that the write behind it may still be going on.
 fn is_recent(ctime: Stamp) -> bool {
-    (ctime.sec - now().sec).abs() <= 2
+    (ctime.sec - clock().sec).abs() <= 2
 }

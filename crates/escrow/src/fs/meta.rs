@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::{EntryKind, Facts};
 
 /// A point in time of the file system, to the nanosecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Stamp {
     /// Seconds since 1970, negative before.
     pub sec: i64,

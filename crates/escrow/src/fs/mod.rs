@@ -42,7 +42,7 @@ pub use beneath::{Dir, Resolver};
 pub use error::{Cause, FsError};
 pub use handle::Handle;
 pub use meta::{Meta, Stamp};
-pub use seen::{Moved, Seen};
+pub use seen::{Moved, Moves, Seen};
 
 /// What the functions of this room return.
 pub type Result<T> = std::result::Result<T, FsError>;

@@ -243,8 +243,9 @@ pub fn is_area_beside(name: &[u8]) -> bool {
 /// if that is on the original's mount, since only there a version can be put in place by renaming
 /// it; else, where nothing else is, in the original itself.
 pub fn commit_area(area: &Path, original: &Dir, id: SandboxId) -> Result<PathBuf> {
+    let place = |dir: &Dir| dir.meta().map(|meta| (meta.mount, meta.dev));
     if let Some(parent) = area.parent()
-        && Dir::open(parent)?.meta()?.mount == original.meta()?.mount
+        && place(&Dir::open(parent)?)? == place(original)?
     {
         let mut name = area.file_name().unwrap_or_default().to_owned();
         name.push(UNDO);
@@ -412,6 +413,10 @@ impl DirLock {
                 Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) if start.elapsed() >= limit => return Ok(None),
                 Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(5)),
+                // Not every file system knows locks of directories; there one does without.
+                Err(Errno::BADF | Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    return Ok(Some(Self { _dir: dir }));
+                }
                 Err(errno) => return Err(dir.error("lock", b"", Cause::Os(errno))),
             }
         }

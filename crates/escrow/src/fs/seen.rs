@@ -4,6 +4,8 @@
 //! What makes an entry itself is its inode and when it was made; a number that was given to
 //! another file since does not deceive. Its state is everything that a change would move.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::meta::{Meta, Stamp};
@@ -82,14 +84,25 @@ pub struct Moved {
     pub after: Stamp,
 }
 
-/// The ctime that an entry would have if we had never moved it.
-pub fn settled(ino: u64, ctime: Stamp, moved: &[Moved]) -> Stamp {
-    let mut ctime = ctime;
-    // Newest first: each move leads to the one before it.
-    for one in moved.iter().rev() {
-        if (one.ino, one.after) == (ino, ctime) {
-            ctime = one.before;
+/// Everything that we moved away and back on one file system.
+#[derive(Debug, Default)]
+pub struct Moves(HashMap<(u64, Stamp), Stamp>);
+
+impl Moves {
+    /// The ctime that an entry would have if we had never moved it.
+    pub fn settled(&self, ino: u64, ctime: Stamp) -> Stamp {
+        let mut ctime = ctime;
+        // Each move leads to the one before it, and time does not go round in circles.
+        while let Some(before) = self.0.get(&(ino, ctime)).filter(|before| **before < ctime) {
+            ctime = *before;
         }
+        ctime
     }
-    ctime
+}
+
+impl FromIterator<Moved> for Moves {
+    fn from_iter<I: IntoIterator<Item = Moved>>(moved: I) -> Self {
+        let pair = |one: Moved| ((one.ino, one.after), one.before);
+        Self(moved.into_iter().map(pair).collect())
+    }
 }

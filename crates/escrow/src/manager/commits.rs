@@ -1,5 +1,6 @@
 //! Commit, undo and recover: all sandboxes of a plan or none.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::{Manager, SandboxView};
@@ -67,6 +68,15 @@ impl Manager {
         resources: &[&Resource],
         shared: bool,
     ) -> Result<Vec<DirLock>> {
+        self.lock_originals_for(resources, shared, self.options.patience)
+    }
+
+    fn lock_originals_for(
+        &self,
+        resources: &[&Resource],
+        shared: bool,
+        patience: Duration,
+    ) -> Result<Vec<DirLock>> {
         let mut open = Vec::new();
         for resource in resources {
             // One that is gone needs no lock; whoever needs it will say that it is gone.
@@ -79,7 +89,7 @@ impl Manager {
         open.dedup_by_key(|(key, ..)| *key);
         let mut locks = Vec::new();
         for (_, dir, resource) in open {
-            let lock = DirLock::take(dir, shared, self.options.patience)?;
+            let lock = DirLock::take(dir, shared, patience)?;
             locks.push(lock.ok_or_else(|| Error::BusyOriginal {
                 at: resource.at.clone(),
             })?);
@@ -135,7 +145,11 @@ impl Manager {
                 let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
                 Ok(Released { preview, left })
             })?;
-        self.drop_scratch(plan)?;
+        let mut released = released;
+        if let Err(error) = self.drop_scratch(plan) {
+            let what = "what was written into the home directory".to_owned();
+            released.left.push((what, chain(&error)));
+        }
         drop(lock);
         Ok(released)
     }
@@ -166,6 +180,12 @@ impl Manager {
         let (Some(journal), PlanState::Committed) = (journal, plan.state) else {
             return Err(nothing(&plan));
         };
+        if let Some(what) = &journal.damaged {
+            return Err(Error::Damaged {
+                plan: plan.name.clone(),
+                what: what.clone(),
+            });
+        }
         let views = self.journal_views(&plan, &journal)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, false)?;
@@ -177,26 +197,67 @@ impl Manager {
         })
     }
 
-    /// Removes what a plan keeps for undo, and what others wrote and was set aside.
-    pub(super) fn forget_commits(&self, plan: &Plan) -> Result<()> {
-        if let Some(journal) = self.store.journal_of(plan.id)? {
-            for member in &journal.members {
-                crate::commit::remove_area(&member.area)?;
+    /// Removes what a plan keeps for undo, and what others wrote and was set aside. What is out of
+    /// reach together with its original is an error, unless it is to be forgotten.
+    pub(super) fn forget_commits(&self, plan: &Plan, forget: bool) -> Result<()> {
+        let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
+        let mut failed = Vec::new();
+        let journal = self.store.journal_of(plan.id)?;
+        for (position, member) in journal
+            .iter()
+            .flat_map(|one| one.members.iter().enumerate())
+        {
+            let views = self.all_sandboxes(plan)?;
+            let view = views
+                .iter()
+                .find(|view| view.sandbox.id == member.sandbox_id);
+            let name = view.map_or_else(|| position.to_string(), |view| view.resource.name.clone());
+            let lost = view.is_some_and(|view| absent(view.resource.at.as_path()));
+            let away = !member.area.as_bytes().is_empty() && absent(member.area.as_path()) && lost;
+            let removed = match away && !forget {
+                true => Err(Error::Away {
+                    area: member.area.clone(),
+                }),
+                false => crate::commit::remove_area(&member.area),
+            };
+            if let Err(error) = removed {
+                failed.push((name, error));
             }
+        }
+        if !failed.is_empty() {
+            return Err(Error::partly(plan, "removed", Vec::new(), failed));
+        }
+        if let Some(journal) = journal {
             self.store.forget_commit(journal.id)?;
         }
         for view in self.all_sandboxes(plan)? {
-            for parent in [
-                view.sandbox.area.as_path().parent(),
-                Some(view.resource.at.as_path()),
-            ] {
-                let Some(Ok(parent)) = parent.map(Dir::open) else {
-                    continue;
-                };
-                private::sweep_commits(&parent, view.sandbox.id)?;
+            let area = view.sandbox.area.as_path();
+            for parent in [area.parent(), Some(view.resource.at.as_path())] {
+                match parent.map(Dir::open) {
+                    Some(Ok(parent)) => private::sweep_commits(&parent, view.sandbox.id)?,
+                    Some(Err(error)) if !error.is_absent() => return Err(error.into()),
+                    _ => {}
+                }
             }
         }
         Ok(self.store.forget_moved()?)
+    }
+
+    /// Gives a commit up that cannot be brought to an end, because what it needs is gone for good.
+    /// What is left of it stays where it is, and is named.
+    pub(super) fn abandon_commit(&self, plan: &Plan) -> Result<()> {
+        let Some(journal) = self.store.journal_of(plan.id)? else {
+            return Ok(());
+        };
+        for member in &journal.members {
+            if !member.area.as_bytes().is_empty() && member.area.as_path().is_dir() {
+                let at = &member.area;
+                self.notice(format!(
+                    "what the commit had staged or kept stays in '{at}'"
+                ));
+            }
+        }
+        Ok(self.store.forget_commit(journal.id)?)
     }
 
     /// The sandboxes of a commit, in its order.
@@ -239,9 +300,17 @@ impl Manager {
     }
 
     fn recover_one(&self, plan: Plan, journal: Journal) -> Result<Recovered> {
+        if let Some(what) = &journal.damaged {
+            return Err(Error::Damaged {
+                plan: plan.name.clone(),
+                what: what.clone(),
+            });
+        }
         let views = self.journal_views(&plan, &journal)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        let _originals = self.lock_originals(&resources, false)?;
+        // Whoever only wants to do something else does not wait long for this.
+        let patience = self.options.patience.min(Duration::from_secs(2));
+        let _originals = self.lock_originals_for(&resources, false, patience)?;
         self.bury(plan.id)?;
         let name = plan.name.clone();
         self.record("recover", Some(plan.id), &name, || {
@@ -304,11 +373,15 @@ impl Manager {
                 continue;
             };
             let views = self.journal_views(&other, &journal)?;
-            let same = |view: &SandboxView| {
-                let mut all = resources.iter();
-                all.any(|resource| resource.at == view.resource.at)
-            };
-            if views.iter().any(same) {
+            let known = self.store.resources()?;
+            let theirs: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+            let graph = Graph::new(&known);
+            let mut near = false;
+            for resource in resources {
+                near |= theirs.iter().any(|one| one.at == resource.at)
+                    || graph.overlap(resource, &theirs)?.is_some();
+            }
+            if near {
                 return Err(Error::RecoveryNeeded {
                     plan: other.name,
                     phase: journal.phase,
@@ -335,10 +408,16 @@ fn told(plan: &str, answer: std::result::Result<&Recovered, &Error>) -> String {
             };
             let because = done.because.as_ref().map(|why| format!(" ({why})"));
             let because = because.unwrap_or_default();
-            format!(
+            let mut text = format!(
                 "a commit of the plan '{plan}' had been interrupted ({}): {side}{because}",
                 done.found
-            )
+            );
+            for (resource, path, at) in &done.kept {
+                text = format!(
+                    "{text}; somebody else's version of {resource}:{path} is kept in '{at}'"
+                );
+            }
+            text
         }
         Err(error) => format!("the plan '{plan}' cannot be recovered: {}", chain(error)),
     }

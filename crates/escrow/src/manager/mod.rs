@@ -156,20 +156,33 @@ impl Manager {
     /// The same for a plan in any state.
     fn lock_any(&self, plan: &Plan, shared: bool) -> Result<Lock> {
         if !shared {
-            self.recover_dead()?;
+            let lock = self.lock_unsettled(plan)?;
+            self.settle(plan)?;
+            return Ok(lock);
         }
         let name = plan.id.to_string();
-        let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
+        let lock = Lock::take(&self.locks, name.as_bytes(), true, self.options.patience)?;
+        match lock {
+            Some(lock) => Ok(lock),
+            None => Err(Error::Busy {
+                plan: plan.name.clone(),
+                owner: self.owner_of(plan.id)?,
+            }),
+        }
+    }
+
+    /// Takes the lock of a plan alone, whatever became of its commit.
+    fn lock_unsettled(&self, plan: &Plan) -> Result<Lock> {
+        self.recover_dead()?;
+        let name = plan.id.to_string();
+        let lock = Lock::take(&self.locks, name.as_bytes(), false, self.options.patience)?;
         let Some(lock) = lock else {
             return Err(Error::Busy {
                 plan: plan.name.clone(),
                 owner: self.owner_of(plan.id)?,
             });
         };
-        if !shared {
-            self.bury(plan.id)?;
-            self.settle(plan)?;
-        }
+        self.bury(plan.id)?;
         Ok(lock)
     }
 
@@ -246,7 +259,13 @@ impl Manager {
         // The work's own error is the one to tell.
         match (answer, ended) {
             (Ok(done), Ok(())) => Ok(done),
-            (Ok(_), Err(error)) => Err(error.into()),
+            (Ok(done), Err(error)) => {
+                let why = chain(&error);
+                self.notice(format!(
+                    "{action} was done, but the log could not be told: {why}"
+                ));
+                Ok(done)
+            }
             (Err(error), _) => Err(error),
         }
     }

@@ -139,10 +139,22 @@ impl Manager {
         let views = self.live_sandboxes(plan)?;
         let others: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let resources = self.store.resources()?;
-        match Graph::new(&resources).overlap(resource, &others)? {
-            Some(other) => Err(overlap(resource, other)),
-            None => Ok(()),
+        let graph = Graph::new(&resources);
+        if let Some(other) = graph.overlap(resource, &others)? {
+            return Err(overlap(resource, other));
         }
+        // A sandbox that was made before the resource was known holds it as its own.
+        for view in &views {
+            let later = resource.created_at > view.sandbox.created_at;
+            if later && graph.path_in(resource, &view.resource)?.is_some() {
+                return Err(Error::BadParent {
+                    name: resource.name.clone(),
+                    parent: view.resource.name.clone(),
+                    why: "its sandbox in this plan was made before; begin another plan",
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The resource in whose sandbox a resource lives, and where in it.

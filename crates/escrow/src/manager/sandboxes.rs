@@ -240,9 +240,13 @@ impl Manager {
     /// An area that cannot be found is an error where its file system may be away; `forget` counts
     /// it as removed.
     pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
-        let lock = self.lock_any(plan, false)?;
-        self.check_unfinished(plan)?;
+        let lock = self.lock_unsettled(plan)?;
         self.check_quiet(plan)?;
+        match self.settle(plan) {
+            // What can never be brought to an end is let go of, if that is what is wanted.
+            Err(Error::RecoveryNeeded { .. }) if forget => self.abandon_commit(plan)?,
+            answer => answer?,
+        }
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());
@@ -262,7 +266,7 @@ impl Manager {
             for view in self.all_sandboxes(plan)? {
                 self.store.forget_resource(view.resource.id, true)?;
             }
-            self.forget_commits(plan)?;
+            self.forget_commits(plan, forget)?;
             self.drop_scratch(plan)?;
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
             Ok(cleaned)

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::rows::Journal;
 use super::sqlite::{Result, Store, StoreError, conversion, location, parsed};
-use crate::fs::{Moved, Stamp};
+use crate::fs::{Moved, Moves, Stamp};
 use crate::model::text::Location;
 use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::rows::JournalMember;
@@ -126,6 +126,17 @@ impl Store {
         })
     }
 
+    /// Forgets a commit unless it was decided; says whether it did.
+    pub fn forget_undecided(&self, id: CommitId) -> Result<bool> {
+        self.run(|connection| {
+            let forgotten = connection.execute(
+                "DELETE FROM journal WHERE id = ?1 AND phase = ?2",
+                params![id.to_string(), Phase::Preparing.as_str()],
+            )?;
+            Ok(forgotten == 1)
+        })
+    }
+
     /// The commits that somebody must bring to an end, oldest first.
     pub fn unfinished(&self) -> Result<Vec<Journal>> {
         let mut found = self.journals(None)?;
@@ -151,12 +162,14 @@ impl Store {
                 .collect()
         })?;
         for journal in &mut journals {
-            journal.members = self.members(journal.id)?;
+            let (members, damaged) = self.members(journal.id)?;
+            journal.members = members;
+            journal.damaged = damaged;
         }
         Ok(journals)
     }
 
-    fn members(&self, id: CommitId) -> Result<Vec<JournalMember>> {
+    fn members(&self, id: CommitId) -> Result<(Vec<JournalMember>, Option<String>)> {
         let rows: Vec<(JournalMember, bool)> = self.run(|connection| {
             let mut query = connection.prepare_cached(
                 "SELECT sandbox_id, area, intent, checksum FROM journal_member
@@ -177,28 +190,24 @@ impl Store {
                 .collect()
         })?;
         let damaged = rows.iter().any(|(_, right)| !right);
-        if damaged {
-            return Err(StoreError::Damaged {
-                path: Location::from(self.path()),
-                what: format!("what the commit {id} needs is not what was written"),
-            });
-        }
-        Ok(rows.into_iter().map(|(member, _)| member).collect())
+        let what = "what it needs is not what was written".to_owned();
+        let members = rows.into_iter().map(|(member, _)| member).collect();
+        Ok((members, damaged.then_some(what)))
     }
 
     /// Notes what we moved away and put back.
-    pub fn add_moved(&self, original: &Location, moved: &[Moved]) -> Result<()> {
+    pub fn add_moved(&self, device: u64, moved: &[Moved]) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
         self.transact(|connection| {
             for one in moved {
                 connection.execute(
-                    "INSERT INTO moved (location, ino, before_sec, before_nsec, after_sec,
+                    "INSERT INTO moved (device, ino, before_sec, before_nsec, after_sec,
                                         after_nsec)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
                     params![
-                        original.as_bytes(),
+                        device.cast_signed(),
                         one.ino.cast_signed(),
                         one.before.sec,
                         one.before.nsec,
@@ -211,15 +220,15 @@ impl Store {
         })
     }
 
-    /// What we moved away and put back in an original, oldest first.
-    pub fn moved(&self, original: &Location) -> Result<Vec<Moved>> {
+    /// What we moved away and put back on a file system.
+    pub fn moved(&self, device: u64) -> Result<Moves> {
         self.run(|connection| {
             let mut query = connection.prepare_cached(
                 "SELECT ino, before_sec, before_nsec, after_sec, after_nsec
-                 FROM moved WHERE location = ?1 ORDER BY seq",
+                 FROM moved WHERE device = ?1 ORDER BY seq",
             )?;
             query
-                .query_map([original.as_bytes()], |row| {
+                .query_map([device.cast_signed()], |row| {
                     let stamp = |sec, nsec| {
                         Ok::<_, rusqlite::Error>(Stamp {
                             sec: row.get(sec)?,
@@ -236,15 +245,13 @@ impl Store {
         })
     }
 
-    /// Forgets what we moved in originals that no live sandbox and no undo will look at.
+    /// Forgets what we moved once no live sandbox and no undo will look at it.
     pub fn forget_moved(&self) -> Result<()> {
         self.run(|connection| {
             connection.execute(
                 "DELETE FROM moved WHERE NOT EXISTS (
                      SELECT 1 FROM sandbox JOIN plan ON plan.id = sandbox.plan_id
-                                           JOIN resource ON resource.id = sandbox.resource_id
-                     WHERE resource.location = moved.location
-                       AND (sandbox.state <> 'cleaned_up' OR plan.state = 'committed'))",
+                     WHERE sandbox.state <> 'cleaned_up' OR plan.state = 'committed')",
                 [],
             )?;
             Ok(())
@@ -318,5 +325,6 @@ fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
         message: row.get(3)?,
         created_at: parsed::<Timestamp>(row, 4)?,
         members: Vec::new(),
+        damaged: None,
     })
 }

@@ -129,6 +129,8 @@ pub struct Journal {
     pub created_at: Timestamp,
     /// Its members, in the order in which they are carried out.
     pub members: Vec<JournalMember>,
+    /// Why what is stored of it cannot be relied on, if it cannot.
+    pub damaged: Option<String>,
 }
 
 /// One sandbox of a commit.

@@ -41,7 +41,7 @@ pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
 
 use crate::event::Observer;
-use crate::fs::{Dir, Moved};
+use crate::fs::{Dir, Moved, Moves};
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
@@ -261,6 +261,12 @@ pub trait Strategy: Send + Sync {
         Ok(Intent(serde_json::Value::Null))
     }
 
+    /// Lets go of what was prepared and never decided. The original was not touched; what lies in
+    /// the request's area is removed by the caller. By default there is nothing else.
+    fn drop_intent(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+        Ok(())
+    }
+
     /// Carries a prepared commit out.
     ///
     /// *Guarantees:* when this returns the original holds the new state, durably. *After a crash:*
@@ -283,7 +289,7 @@ pub trait Strategy: Send + Sync {
         &self,
         _sandbox: &SandboxRef,
         _intent: &Intent,
-        _moved: &[Moved],
+        _moved: &Moves,
     ) -> Result<Vec<Conflict>> {
         Ok(Vec::new())
     }

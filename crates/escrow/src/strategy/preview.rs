@@ -4,16 +4,16 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::fs::{Meta, Moved};
+use crate::fs::{Meta, Moves};
 use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
 /// How closely the original is compared before a commit.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct PreviewRequest<'a> {
     /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
     pub strict: bool,
     /// What we ourselves moved in the original and put back since the sandbox was made.
-    pub moved: &'a [Moved],
+    pub moved: &'a Moves,
 }
 
 /// Something that will not come across as it is in the sandbox.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, content};
+use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, private};
 use crate::model::text::Location;
 use crate::model::{Change, ChangeKind, ResourcePath, SandboxRef};
 
@@ -78,17 +78,32 @@ impl Original {
     }
 }
 
-/// Leaves out what belongs to other resources: their paths, everything below, and the removal of
-/// directories that they lie in.
-pub(super) fn without_carved(changes: &mut Vec<Change>, carved: &[ResourcePath]) {
-    if carved.is_empty() {
-        return;
-    }
+/// Leaves out what belongs to others: the paths of other resources with everything below, the
+/// removal of directories that they lie in, and areas of ours. Work that was done in what belongs to
+/// another resource is refused, since nobody would commit it.
+pub(super) fn only_own(changes: &mut Vec<Change>, carved: &[ResourcePath]) {
     changes.retain(|change| {
+        let ours = change.path.parts().any(private::is_area_beside);
         let apart = carved.iter().all(|one| !change.path.lies_in(one));
         let holds = |one: &ResourcePath| one.lies_in(&change.path);
-        apart && !(change.new.is_none() && carved.iter().any(holds))
+        !ours && apart && !(change.new.is_none() && carved.iter().any(holds))
     });
+}
+
+/// Refuses to commit while there is work in what belongs to another resource: nobody would ever see
+/// it again.
+pub(super) fn check_stray(changes: &[Change], carved: &[ResourcePath]) -> Result<()> {
+    let stray = changes.iter().find(|change| {
+        let in_it = |one: &ResourcePath| change.path.lies_in(one) && change.path != *one;
+        change.new.is_some() && carved.iter().any(in_it)
+    });
+    match stray {
+        Some(change) => Err(StrategyError::Forbidden {
+            path: change.path.clone(),
+            why: "it belongs to another resource; move it into that one's sandbox, or remove it",
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Refuses a path that belongs to another resource.

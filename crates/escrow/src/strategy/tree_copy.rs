@@ -29,7 +29,7 @@ use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
 use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
-use crate::fs::{Cause, Dir, Moved, remove};
+use crate::fs::{Cause, Dir, Moves, remove};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
@@ -238,7 +238,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             manifest: &manifest,
         };
         let mut found = tree::steady(|| copied.look())?.changes;
-        tree::without_carved(&mut found, &open.carved);
+        tree::only_own(&mut found, &open.carved);
         Ok(DiffView::new(found))
     }
 
@@ -252,7 +252,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             manifest: &manifest,
         };
         let mut found = tree::steady(|| copied.look())?;
-        tree::without_carved(&mut found.changes, &open.carved);
+        tree::check_stray(&found.changes, &open.carved)?;
+        tree::only_own(&mut found.changes, &open.carved);
         let diff = DiffView::new(found.changes);
         let changed = |path: &ResourcePath| {
             let by_path = |change: &crate::model::Change| change.path.cmp(path);
@@ -292,7 +293,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             visible: |attributes| attributes,
             base: &CopyBase {
                 copied: &copied,
-                moved: &[],
+                moved: &Moves::default(),
             },
         };
         tree_commit::prepare(&open.original, &source, request)
@@ -315,7 +316,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         &self,
         _sandbox: &SandboxRef,
         intent: &Intent,
-        moved: &[Moved],
+        moved: &Moves,
     ) -> Result<Vec<Conflict>> {
         tree_commit::check(intent, moved)
     }

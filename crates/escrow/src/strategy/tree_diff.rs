@@ -12,9 +12,8 @@ use super::tree;
 use super::tree_commit::Base;
 use crate::fs::beneath::Entry;
 use crate::fs::manifest::{Index, Manifest};
-use crate::fs::seen::settled;
 use crate::fs::walk::{Next, Visit, walk};
-use crate::fs::{Cause, Dir, Handle, Meta, Moved, xattr};
+use crate::fs::{Cause, Dir, Handle, Meta, Moves, xattr};
 use crate::model::{Change, Conflict, EntryKind, Facts, Field, ResourcePath};
 
 /// A copy, what it was made from, and the record of how it was made.
@@ -240,7 +239,7 @@ impl Copied<'_> {
 /// A copy as the measure of its original: whatever is not what was copied has changed since.
 pub(super) struct CopyBase<'a> {
     pub(super) copied: &'a Copied<'a>,
-    pub(super) moved: &'a [Moved],
+    pub(super) moved: &'a Moves,
 }
 
 impl CopyBase<'_> {
@@ -249,7 +248,10 @@ impl CopyBase<'_> {
         if record.kind != now.kind || record.ino != now.ino {
             return Ok(false);
         }
-        if settled(now.ino, now.ctime, self.moved) == record.ctime {
+        let ctime = self.moved.settled(now.ino, now.ctime);
+        // With whole seconds, a change in the second of the copy would not show.
+        let racy = ctime.nsec == 0 && record.copy_ctime.sec <= ctime.sec + 1;
+        if ctime == record.ctime && !racy {
             return Ok(true);
         }
         if !now.is_dir() {
@@ -329,6 +331,10 @@ impl Base for CopyBase<'_> {
     fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
         let index = self.copied.find(path);
         index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
+    }
+
+    fn knows_names(&self) -> bool {
+        true
     }
 
     fn was_there(&self, _path: &ResourcePath) -> Result<bool> {

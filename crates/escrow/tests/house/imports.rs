@@ -202,7 +202,10 @@ fn imports_going_the_wrong_way_are_seen() {
         ),
         1
     );
-    assert_eq!(faults("diff.rs", "use crate::{manager, run::{self}};"), 2);
+    assert_eq!(
+        faults("diff.rs", "use crate::{manager, commit::{self}};"),
+        2
+    );
     assert_eq!(
         faults("diff.rs", "use crate::Error;"),
         1,

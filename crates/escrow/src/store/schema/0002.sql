@@ -32,11 +32,11 @@ CREATE TABLE journal_member (
 -- What we moved away in an original and put back: nobody changed it, although its ctime says so.
 CREATE TABLE moved (
     seq         INTEGER PRIMARY KEY AUTOINCREMENT,
-    location    BLOB NOT NULL,
+    device      INTEGER NOT NULL,
     ino         INTEGER NOT NULL,
     before_sec  INTEGER NOT NULL,
     before_nsec INTEGER NOT NULL,
     after_sec   INTEGER NOT NULL,
     after_nsec  INTEGER NOT NULL
 ) STRICT;
-CREATE INDEX moved_location ON moved (location);
+CREATE INDEX moved_device ON moved (device);

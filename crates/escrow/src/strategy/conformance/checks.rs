@@ -9,6 +9,7 @@ use super::super::{
 };
 use super::Case;
 use crate::event::Unobserved;
+use crate::fs::Moves;
 use crate::model::{ChangeKind, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin};
 
 pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> Answer;
@@ -382,16 +383,22 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     unchanged(case, &before)
 }
 
+/// As a commit looks that was never tried before.
+fn looked() -> PreviewRequest<'static> {
+    static NOTHING: std::sync::LazyLock<Moves> = std::sync::LazyLock::new(Moves::default);
+    PreviewRequest {
+        strict: false,
+        moved: &NOTHING,
+    }
+}
+
 /// What a commit of the sandbox needs, staged.
 fn staged(
     strategy: &dyn Strategy,
     case: &dyn Case,
     sandbox: &SandboxRef,
 ) -> Result<Intent, String> {
-    let preview = must(
-        "preview",
-        strategy.preview(sandbox, &PreviewRequest::default()),
-    )?;
+    let preview = must("preview", strategy.preview(sandbox, &looked()))?;
     equal("conflicts", &preview.conflicts, &Vec::new())?;
     let request = PrepareRequest {
         preview: &preview,
@@ -481,7 +488,10 @@ fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
     equal(
         "conflicts of an undo",
-        &must("check", strategy.check_undo(&sandbox, &intent, &[]))?,
+        &must(
+            "check",
+            strategy.check_undo(&sandbox, &intent, &Moves::default()),
+        )?,
         &Vec::new(),
     )?;
     for _ in 0..2 {
@@ -500,7 +510,7 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
     let sandbox = worked_in(strategy, case)?;
     case.work_in(case.original(), &case.known().0, b"by somebody else")?;
-    let preview = strategy.preview(&sandbox, &PreviewRequest::default());
+    let preview = strategy.preview(&sandbox, &looked());
     let found: Vec<ResourcePath> = must("preview", preview)?
         .conflicts
         .into_iter()

@@ -11,11 +11,10 @@ use super::super::tree;
 use super::super::tree_commit::Base;
 use super::layers::{self, Looks};
 use crate::fs::beneath::Entry;
-use crate::fs::copy::settle;
-use crate::fs::seen::settled;
+use crate::fs::copy::{clock, settle};
 use crate::fs::walk::walk;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Stamp};
+use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moves, Stamp};
 use crate::model::{Conflict, Facts, ResourcePath};
 
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
@@ -25,10 +24,11 @@ const ORIGIN: &[u8] = b"user.overlay.origin";
 
 /// Notes on a new layer when it was made. Any later change of the original gets a later ctime.
 pub(super) fn stamp(upper: &Dir) -> Result<()> {
-    let now = upper.meta()?.ctime;
+    let now = upper.meta()?.ctime.max(clock());
     let text = serde_json::to_vec(&now).expect("numbers are JSON");
     xattr::set(&Handle::of(upper), STAMP, &text)
         .map_err(|errno| upper.error("mark", b"", Cause::Os(errno)))?;
+    // Where the clock does not move on, whatever has the same time counts as changed.
     settle(now);
     Ok(())
 }
@@ -50,7 +50,7 @@ pub(super) struct LayerBase<'a> {
     stamp: Stamp,
     /// Something was deleted in the layer, so what the kernel marked may have been moved.
     whiteouts: bool,
-    moved: &'a [Moved],
+    moved: &'a Moves,
 }
 
 impl<'a> LayerBase<'a> {
@@ -58,7 +58,7 @@ impl<'a> LayerBase<'a> {
         upper: &'a Dir,
         lower: &'a Dir,
         whiteouts: bool,
-        moved: &'a [Moved],
+        moved: &'a Moves,
     ) -> Result<Self> {
         let text = xattr::get(&Handle::of(upper), STAMP)
             .map_err(|errno| upper.error("read the attributes of", b"", Cause::Os(errno)))?;
@@ -75,7 +75,12 @@ impl<'a> LayerBase<'a> {
     }
 
     fn is_older(&self, now: &Meta) -> bool {
-        settled(now.ino, now.ctime, self.moved) <= self.stamp
+        let ctime = self.moved.settled(now.ino, now.ctime);
+        match ctime.nsec {
+            // A file system that keeps whole seconds does not tell two changes of one second apart.
+            0 => ctime.sec < self.stamp.sec,
+            _ => ctime <= self.stamp,
+        }
     }
 
     /// Everything in the original that was changed since, whoever did it.
@@ -147,6 +152,10 @@ impl Base for LayerBase<'_> {
 
     fn is_still(&self, _path: &ResourcePath, now: &Meta) -> bool {
         now.mtime <= self.stamp
+    }
+
+    fn knows_names(&self) -> bool {
+        false
     }
 
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {

@@ -32,7 +32,7 @@ use super::{
     Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Moved, remove, xattr};
+use crate::fs::{Cause, Dir, Handle, Moves, remove, xattr};
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
@@ -205,7 +205,7 @@ impl Strategy for Overlay {
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         let open = open(sandbox)?;
         let mut found = tree::steady(|| diff::look(&open.upper, &open.lower))?.changes;
-        tree::without_carved(&mut found, &open.carved);
+        tree::only_own(&mut found, &open.carved);
         Ok(DiffView::new(found))
     }
 
@@ -213,7 +213,8 @@ impl Strategy for Overlay {
         let open = open(sandbox)?;
         let (upper, lower) = (&open.upper, &open.lower);
         let mut found = tree::steady(|| diff::look(upper, lower))?;
-        tree::without_carved(&mut found.changes, &open.carved);
+        tree::check_stray(&found.changes, &open.carved)?;
+        tree::only_own(&mut found.changes, &open.carved);
         let base = base::LayerBase::open(upper, lower, found.whiteouts, request.moved)?;
         let diff = DiffView::new(found.changes);
         let mut preview = tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
@@ -228,10 +229,11 @@ impl Strategy for Overlay {
 
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
         let open = open(sandbox)?;
+        let moves = Moves::default();
         let source = tree_commit::Source {
             root: &open.upper,
             visible: layers::visible,
-            base: &base::LayerBase::open(&open.upper, &open.lower, true, &[])?,
+            base: &base::LayerBase::open(&open.upper, &open.lower, true, &moves)?,
         };
         tree_commit::prepare(&open.original, &source, request)
     }
@@ -253,7 +255,7 @@ impl Strategy for Overlay {
         &self,
         _sandbox: &SandboxRef,
         intent: &Intent,
-        moved: &[Moved],
+        moved: &Moves,
     ) -> Result<Vec<Conflict>> {
         tree_commit::check(intent, moved)
     }

@@ -16,7 +16,7 @@ use crate::strategy::error::{Result, StrategyError};
 /// Makes every step that is not made yet, and then makes them durable.
 pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Result<()> {
     let intent = TreeIntent::read(intent)?;
-    if intent.steps.is_empty() && intent.links.is_empty() && intent.directories.is_empty() {
+    if intent.is_empty() {
         return Ok(());
     }
     let original = intent.original.open()?;
@@ -33,7 +33,7 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
         make_link(link, &original)?;
     }
     for dressing in &intent.directories {
-        dress(&original, &dressing.path, &dressing.after)?;
+        dress(&original, dressing, &dressing.after)?;
     }
     let parents = intent.steps.iter().map(|step| &step.path);
     let linked = intent.links.iter().map(|link| &link.path);
@@ -247,8 +247,10 @@ fn make_link(link: &Link, original: &Dir) -> Result<()> {
     }
 }
 
-/// Gives a directory its looks; done already if it is not there.
-pub(super) fn dress(original: &Dir, path: &ResourcePath, looks: &Looks) -> Result<()> {
+/// Gives a directory one of its two looks; done already if it is not there. What somebody else gave
+/// it meanwhile stays.
+pub(super) fn dress(original: &Dir, dressing: &Dressing, looks: &Looks) -> Result<()> {
+    let path = &dressing.path;
     let dir = match original.dir(path) {
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
         // Its owner may have closed it to reading; by its name it can be reached all the same.
@@ -264,21 +266,34 @@ pub(super) fn dress(original: &Dir, path: &ResourcePath, looks: &Looks) -> Resul
     let now = dir.meta()?;
     if let Some(wanted) = &looks.xattrs {
         let have = xattr::read(&handle).map_err(fail)?;
+        let known = |name: &[u8]| {
+            let lists = [&dressing.before.xattrs, &dressing.after.xattrs];
+            let mut all = lists.into_iter().flatten().flatten();
+            all.any(|(one, _)| one == name)
+        };
         for (name, _) in &have {
-            if !wanted.iter().any(|(kept, _)| kept == name) {
+            if known(name) && !wanted.iter().any(|(kept, _)| kept == name) {
                 xattr::remove(&handle, name).map_err(fail)?;
             }
         }
-        for (name, value) in wanted {
-            if !have.iter().any(|one| one == &(name.clone(), value.clone())) {
-                xattr::set(&handle, name, value).map_err(fail)?;
-            }
+        for one in wanted.iter().filter(|one| !have.contains(one)) {
+            xattr::set(&handle, &one.0, &one.1).map_err(fail)?;
         }
     }
+    let (before, after) = (&dressing.before, &dressing.after);
+    let open = |mode: u16| [mode, mode | 0o300, mode | 0o700].contains(&now.mode);
+    let mode = match open(before.mode) || open(after.mode) {
+        true => looks.mode,
+        false => now.mode,
+    };
+    let owner = match [before.owner, after.owner].contains(&(now.uid, now.gid)) {
+        true => looks.owner,
+        false => (now.uid, now.gid),
+    };
     let model = Meta {
-        mode: looks.mode,
-        uid: looks.owner.0,
-        gid: looks.owner.1,
+        mode,
+        uid: owner.0,
+        gid: owner.1,
         mtime: looks.mtime.unwrap_or(now.mtime),
         ..now
     };

@@ -1,10 +1,11 @@
 //! What stands in the original at each changed path, and what contradicts the change (rule C15).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::{privileges, sort};
+use super::{privileges, sort, stat};
 use crate::fs::beneath::Entry;
-use crate::fs::{Dir, FsError, Meta};
+use crate::fs::xattr::Xattrs;
+use crate::fs::{Dir, FsError, Meta, private};
 use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, Facts, Field, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Note, Preview, tree};
@@ -22,6 +23,9 @@ pub(in crate::strategy) trait Base {
 
     /// Whether names came or went in a directory of the original since the sandbox was made.
     fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool;
+
+    /// Whether the names in each directory were recorded when the sandbox was made.
+    fn knows_names(&self) -> bool;
 
     /// Whether something stood at the path of an added entry when the sandbox was made.
     fn was_there(&self, path: &ResourcePath) -> Result<bool>;
@@ -47,6 +51,15 @@ pub(in crate::strategy) fn look(
     carved: &[ResourcePath],
 ) -> Result<Preview> {
     let changes = &diff.changes;
+    if !changes.is_empty() && original.is_overlay()? {
+        return Err(StrategyError::Unsupported {
+            strategy: "a directory",
+            what: "be committed here",
+            why: "it lies on an overlay file system, as in a container, where names cannot be \
+                exchanged; keep it on a volume"
+                .to_owned(),
+        });
+    }
     let mut look = Look {
         original,
         changes,
@@ -59,12 +72,18 @@ pub(in crate::strategy) fn look(
         carved,
         conflicts: Vec::new(),
     };
+    let mut known = Kept {
+        sandbox,
+        paths: &kept,
+        met: None,
+    };
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
     for change in changes {
         seen.push(look.change(change)?);
         let Some(new) = &change.new else { continue };
-        bytes += new.size;
-        notes.extend(note(sandbox, change, new)?);
+        let (note, room) = note(sandbox, change, new, &mut known)?;
+        bytes += room;
+        notes.extend(note);
     }
     let mut conflicts = look.conflicts;
     sort(&mut conflicts);
@@ -176,6 +195,10 @@ impl Look<'_> {
         }
         if old.kind == EntryKind::Directory && goes {
             self.check_carved(change)?;
+            if !self.base.knows_names() && !self.base.is_still(path, now) {
+                let what = "names came or went there, deleted here";
+                self.conflict(change, Some(at), Some(now), what)?;
+            }
             return self.unknown_below(change, at);
         }
         if !self.base.is_current(path, Some(at), now)? {
@@ -205,7 +228,8 @@ impl Look<'_> {
         let dir = dir.subdir(name)?;
         for Entry { name, meta } in dir.entries()? {
             let path = change.path.join(&name);
-            if self.numbers.contains_key(&path) || self.carved.contains(&path) {
+            let ours = private::is_area_beside(&name);
+            if ours || self.numbers.contains_key(&path) || self.carved.contains(&path) {
                 continue;
             }
             self.conflicts.push(Conflict {
@@ -227,39 +251,71 @@ fn is_directory(facts: Option<&Facts>) -> bool {
     facts.is_some_and(|facts| facts.kind == EntryKind::Directory)
 }
 
-/// What of a new version will not come across.
-fn note(sandbox: &Dir, change: &Change, new: &Facts) -> Result<Option<Note>> {
+/// What of a new version will not come across, and how much room it takes.
+fn note(
+    sandbox: &Dir,
+    change: &Change,
+    new: &Facts,
+    kept: &mut Kept<'_>,
+) -> Result<(Option<Note>, u64)> {
     let path = change.path.clone();
     match new.kind {
         EntryKind::Device => Err(StrategyError::Forbidden {
             path,
             why: "a device node is never committed; remove it from the sandbox",
         }),
-        EntryKind::Socket => Ok(Some(Note {
-            path,
-            what: "a socket is not committed".to_owned(),
-        })),
-        EntryKind::File => {
-            let dropped = introduced(sandbox, change, new)?;
-            Ok((!dropped.is_empty()).then(|| Note {
-                path,
-                what: format!("{} dropped", dropped.join(" and ")),
-            }))
+        EntryKind::Socket => {
+            let what = "a socket is not committed".to_owned();
+            Ok((Some(Note { path, what }), 0))
         }
-        _ => Ok(None),
+        EntryKind::File => {
+            let (dir, name) = sandbox.parent(&change.path)?;
+            let Some(meta) = dir.stat(name)? else {
+                return Ok((None, 0));
+            };
+            if meta.nlink > 1 && !kept.is_first(&meta)? {
+                return Ok((None, 0));
+            }
+            let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
+            let dropped = introduced(change, meta.mode, &attributes);
+            let what = format!("{} dropped", dropped.join(" and "));
+            let note = (!dropped.is_empty()).then_some(Note { path, what });
+            Ok((note, meta.blocks * 512))
+        }
+        _ => Ok((None, 0)),
+    }
+}
+
+/// Which files of several names were met already, or stay as they are under another name.
+struct Kept<'a> {
+    sandbox: &'a Dir,
+    paths: &'a [ResourcePath],
+    met: Option<HashSet<u64>>,
+}
+
+impl Kept<'_> {
+    fn is_first(&mut self, meta: &Meta) -> Result<bool> {
+        if self.met.is_none() {
+            let mut met = HashSet::new();
+            for path in self.paths {
+                met.extend(stat(self.sandbox, path)?.map(|meta| meta.ino));
+            }
+            self.met = Some(met);
+        }
+        Ok(self.met.as_mut().is_some_and(|met| met.insert(meta.ino)))
     }
 }
 
 /// The privileges of a file that the original did not grant.
-pub(super) fn introduced(sandbox: &Dir, change: &Change, new: &Facts) -> Result<Vec<&'static str>> {
-    let (dir, name) = sandbox.parent(&change.path)?;
-    let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
-    let mut found = privileges(new.mode, &attributes);
-    // Where only the looks changed, what the original granted stays granted.
-    if let (ChangeKind::ModeChanged, Some(old)) = (change.kind, &change.old) {
+pub(super) fn introduced(change: &Change, mode: u16, attributes: &Xattrs) -> Vec<&'static str> {
+    let mut found = privileges(mode, attributes);
+    // Where only the looks changed, what the original granted stays granted, to the same owner.
+    if let (ChangeKind::ModeChanged, Some(old)) = (change.kind, &change.old)
+        && !change.fields.contains(&Field::Owner)
+    {
         let granted = privileges(old.mode, &Vec::new());
         let kept = !change.fields.contains(&Field::Xattrs);
         found.retain(|word| !(granted.contains(word) || (kept && *word == "capabilities")));
     }
-    Ok(found)
+    found
 }

@@ -11,11 +11,13 @@
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
+//! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
 //!
 //! ```text
 //! <commit area>/
 //!   stage/0, 1, …    before: the new version of a step; after: the old one
+//!   made             while it is taken back: the steps that had been made
 //! ```
 //!
 //! A step is recognised by inode and time of birth on both sides, so that whoever finds a commit
@@ -23,6 +25,7 @@
 
 mod apply;
 mod conflicts;
+mod finish;
 mod stage;
 mod steps;
 mod undo;
@@ -31,8 +34,9 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use apply::apply;
 pub(super) use conflicts::{Base, look};
+pub(super) use finish::finish;
 pub(super) use stage::{Source, prepare};
-pub(super) use undo::{check, finish, undo};
+pub(super) use undo::{check, undo};
 
 use super::Intent;
 use super::error::{Result, StrategyError};
@@ -51,6 +55,10 @@ struct TreeIntent {
     links: Vec<Link>,
     /// Deepest first.
     directories: Vec<Dressing>,
+    /// Files that are the sandbox's own, under another name.
+    linked: Vec<ResourcePath>,
+    /// Marks of a layer on them, which go when the sandbox is gone.
+    marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
 }
@@ -123,6 +131,11 @@ impl TreeIntent {
         serde_json::from_value(intent.0.clone()).map_err(|error| StrategyError::Damaged {
             what: format!("what a commit needs cannot be read back ({error})"),
         })
+    }
+
+    /// Whether there is nothing to do at all.
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.links.is_empty() && self.directories.is_empty()
     }
 
     fn store(&self) -> Intent {

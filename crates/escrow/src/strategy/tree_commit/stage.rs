@@ -55,6 +55,8 @@ pub(in crate::strategy) fn prepare(
         kept: None,
         names: &request.preview.kept,
         links: Vec::new(),
+        linked: Vec::new(),
+        marked: Vec::new(),
         finals: Vec::new(),
     };
     let mut steps = Vec::new();
@@ -62,7 +64,11 @@ pub(in crate::strategy) fn prepare(
         let slot = u32::try_from(number).map_err(|_| StrategyError::Damaged {
             what: "there are too many changes for one commit".to_owned(),
         })?;
-        steps.push(staging.step(slot, planned)?);
+        let step = staging.step(slot, planned)?;
+        // What became another name for a file of the original needs no step.
+        if step.old.is_some() || step.new.is_some() {
+            steps.push(step);
+        }
     }
     let directories = staging.directories(&plan)?;
     let intent = TreeIntent {
@@ -70,6 +76,8 @@ pub(in crate::strategy) fn prepare(
         area: Location::from(request.area),
         steps,
         links: staging.links,
+        linked: staging.linked,
+        marked: staging.marked,
         directories,
         finished: false,
     };
@@ -92,6 +100,8 @@ struct Staging<'a> {
     kept: Option<HashMap<u64, ResourcePath>>,
     names: &'a [ResourcePath],
     links: Vec<Link>,
+    linked: Vec<ResourcePath>,
+    marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
     /// New directories that get their own mode last.
     finals: Vec<(ResourcePath, Looks)>,
 }
@@ -107,7 +117,8 @@ pub(super) fn staged_path(slot: u32, below: &[u8]) -> ResourcePath {
 
 impl Staging<'_> {
     fn step(&mut self, slot: u32, planned: &Planned<'_>) -> Result<Step> {
-        let mut below = Vec::new();
+        let mut below: Vec<(ResourcePath, Seen)> = Vec::new();
+        let mut numbers: HashMap<ResourcePath, usize> = HashMap::new();
         let mut new = None;
         let mut made = Vec::new();
         let top = planned.path.as_bytes().len();
@@ -136,14 +147,19 @@ impl Staging<'_> {
             })?;
             match *path == planned.path {
                 true => new = Some(Seen::from(&meta)),
-                false => below.push((path.clone(), Seen::from(&meta))),
+                false => {
+                    if is_dir {
+                        numbers.insert(path.clone(), below.len());
+                    }
+                    below.push((path.clone(), Seen::from(&meta)));
+                }
             }
         }
         // Directories last, deepest first: their times and modes move with what is put in them.
         for (path, to) in made.iter().rev() {
             let seen = Seen::from(&self.dress(path, to, *path == planned.path)?);
-            match below.iter_mut().find(|(known, _)| known == path) {
-                Some((_, known)) => *known = seen,
+            match numbers.get(path) {
+                Some(number) => below[*number].1 = seen,
                 None => new = Some(seen),
             }
         }
@@ -206,12 +222,13 @@ impl Staging<'_> {
             }
             self.same.insert(meta.ino, (to.clone(), Vec::new()));
         }
-        let dropped = match (&change.new, meta.kind) {
-            (Some(new), EntryKind::File) => introduced(self.source.root, change, new)?,
+        let attributes = tree::xattrs_if_open(&from, name)?.unwrap_or_default();
+        let dropped = match meta.kind {
+            EntryKind::File => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
         };
-        let attributes = tree::xattrs_if_open(&from, name)?.unwrap_or_default();
-        if dropped.is_empty() && self.link((&from, name), at, &meta, &attributes)? {
+        let source = (&from, name);
+        if dropped.is_empty() && self.link(&change.path, source, at, &meta, &attributes)? {
             return Ok(true);
         }
         self.copy((&from, name), at, &meta, &attributes, &dropped)?;
@@ -252,7 +269,8 @@ impl Staging<'_> {
 
     /// Stages a file as another name for the sandbox's own; `false` where that cannot be.
     fn link(
-        &self,
+        &mut self,
+        path: &ResourcePath,
         (from, name): (&Dir, &[u8]),
         (to, to_name): (&Dir, &[u8]),
         meta: &Meta,
@@ -262,7 +280,12 @@ impl Staging<'_> {
         let plain = |(attribute, _): &(Vec<u8>, Vec<u8>)| {
             attributes.iter().any(|(name, _)| name == attribute)
         };
-        // An attribute that is stored under another name must be written anew.
+        // An attribute that is stored under another name must be written anew, and what is linked has
+        // no privilege, so that one which appears later is known for what it is.
+        let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY);
+        if privileged {
+            return Ok(false);
+        }
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
             return Ok(false);
         }
@@ -280,14 +303,14 @@ impl Staging<'_> {
             Err(error) if cannot_link(&error) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
-        let handle = to.handle(to_name)?;
-        for (attribute, _) in attributes {
-            if !seen.iter().any(|(name, _)| name == attribute) {
-                // A mark of the sandbox's own, which means nothing to it any more either.
-                xattr::remove(&handle, attribute)
-                    .map_err(|errno| to.error("unmark", to_name, Cause::Os(errno)))?;
-            }
+        // The sandbox needs its own marks until it is gone.
+        let is_mark = |name: &&Vec<u8>| !seen.iter().any(|(kept, _)| kept == *name);
+        let names = attributes.iter().map(|(name, _)| name);
+        let marks: Vec<Vec<u8>> = names.filter(is_mark).cloned().collect();
+        if !marks.is_empty() {
+            self.marked.push((path.clone(), marks));
         }
+        self.linked.push(path.clone());
         Ok(true)
     }
 
@@ -332,6 +355,13 @@ impl Staging<'_> {
             return Ok(());
         };
         check_open(&dir)?;
+        // Only within one file system, and one subvolume of it, can a version be put in its place.
+        if dir.meta()?.dev != self.stage.meta()?.dev {
+            return Err(StrategyError::Forbidden {
+                path: path.clone(),
+                why: "it lies on another file system or subvolume than the rest of the resource",
+            });
+        }
         let me = rustix::process::geteuid();
         let (meta, sticky) = (dir.meta()?, 0o1000);
         let theirs = |uid: u32| !me.is_root() && uid != me.as_raw();
@@ -362,11 +392,23 @@ impl Staging<'_> {
             let Some((parent, _)) = link.path.split() else {
                 continue;
             };
-            if !all.contains_key(&parent)
-                && let Some(now) = stat(self.original, &parent)?
-            {
-                all.insert(parent.clone(), self.parent(&parent, &now)?);
+            if all.contains_key(&parent) {
+                continue;
             }
+            let dressing = match stat(self.original, &parent)? {
+                Some(now) => self.parent(&parent, &now)?,
+                // One that the commit makes: the link moves its time.
+                None => {
+                    let looks = Looks::of(&self.source.root.dir(&parent)?.meta()?);
+                    Dressing {
+                        path: parent.clone(),
+                        seen: None,
+                        before: looks.clone(),
+                        after: looks,
+                    }
+                }
+            };
+            all.insert(parent, dressing);
         }
         for (change, now) in &plan.looks {
             let path = &change.path;

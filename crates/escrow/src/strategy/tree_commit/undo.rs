@@ -1,111 +1,87 @@
 //! A commit taken back, from wherever it stopped, and what would be lost by it.
+//!
+//! Which steps were made is found out once, by looking, and noted in the area before the first of
+//! them is taken back. So whoever goes on after a crash knows what we moved, and does not take
+//! somebody else's change for ours, nor ours for somebody else's.
 
 use std::collections::HashSet;
+use std::io::{Read, Write};
+
+use rustix::io::Errno;
 
 use super::apply::{dress, is_as_left, open_parent, unlock_moving};
 use super::stage::staged_path;
-use super::{Link, Looks, Step, TreeIntent, sort, stat};
-use crate::fs::seen::settled;
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Seen};
+use super::{Dressing, Link, Step, TreeIntent, sort, stat};
+use crate::fs::durable::Draft;
+use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Moves, Seen};
 use crate::model::text::Location;
-use crate::model::{Conflict, ResourcePath};
+use crate::model::{Conflict, Facts, ResourcePath};
 use crate::seeded;
-use crate::strategy::error::Result;
+use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Intent, RolledBack};
 
-/// Remembers exactly what the commit left, once nothing else of ours will touch it.
-pub(in crate::strategy) fn finish(intent: Intent) -> Result<Intent> {
-    let mut tree = TreeIntent::read(&intent)?;
-    let original = tree.original.open()?;
-    let again = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
-        // What somebody replaced meanwhile keeps its description, and so shows as replaced.
-        if let Some(now) = stat(&original, path)?.filter(|now| seen.looks_the_same(now)) {
-            *seen = Seen::from(&now);
-        }
-        Ok(())
-    };
-    for step in &mut tree.steps {
-        if let Some(new) = &mut step.new {
-            // One that was opened to be moved has its own mode by now.
-            if let Some(now) = stat(&original, &step.path)?.filter(|now| new.is(now)) {
-                new.mode = match new.kind {
-                    crate::model::EntryKind::Directory => now.mode,
-                    _ => new.mode,
-                };
-            }
-            again(&step.path, new)?;
-        }
-        for (path, seen) in &mut step.below {
-            again(path, seen)?;
-        }
-    }
-    for dressing in &mut tree.directories {
-        if let Some(now) = stat(&original, &dressing.path)? {
-            dressing.after.mtime = Some(now.mtime);
-        }
-    }
-    tree.finished = true;
-    Ok(tree.store())
-}
+/// Where the steps that were made are noted, in the area.
+const MADE: &[u8] = b"made";
 
-/// Where the original moved on since the commit.
-pub(in crate::strategy) fn check(intent: &Intent, moved: &[Moved]) -> Result<Vec<Conflict>> {
+/// Where in a directory a path of the original is to be found.
+type Shift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
+
+/// Where the original moved on since the commit, or where what undo needs is gone.
+pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<Conflict>> {
     let tree = TreeIntent::read(intent)?;
-    if tree.steps.is_empty() && tree.links.is_empty() && tree.directories.is_empty() {
+    if tree.is_empty() {
         return Ok(Vec::new());
     }
-    let original = tree.original.open()?;
+    let (original, stage) = (tree.original.open()?, tree.stage()?);
     let mut conflicts = Vec::new();
+    let mut tell = |path: ResourcePath, what: &str, theirs: Option<Facts>| {
+        conflicts.push(Conflict {
+            path,
+            what: what.to_owned(),
+            ours: None,
+            theirs,
+        });
+    };
     let linked: HashSet<&ResourcePath> = tree.links.iter().map(|link| &link.path).collect();
     for step in &tree.steps {
-        let here = (
-            &original,
-            &ResourcePath::clone as &dyn Fn(&ResourcePath) -> ResourcePath,
-        );
-        let moved = tree.finished.then_some(moved);
-        foreign(step, here, &linked, moved, &mut |path, what, now| {
-            conflicts.push(Conflict {
-                path,
-                what: what.to_owned(),
-                ours: None,
-                theirs: now.map(Meta::facts),
-            });
+        let here: (&Dir, Shift<'_>) = (&original, &ResourcePath::clone);
+        let exact = tree.finished.then_some(moved);
+        foreign(step, here, &linked, exact, &mut |path, what, now| {
+            tell(path, what, now.map(Meta::facts));
         })?;
+        let kept = stage.stat(&step.slot())?;
+        if step
+            .old
+            .is_some_and(|old| !kept.is_some_and(|kept| old.is(&kept)))
+        {
+            tell(step.path.clone(), "its old version is gone", None);
+        }
     }
     for link in &tree.links {
         let now = stat(&original, &link.path)?;
         if !now.is_some_and(|now| link.file.is(&now)) {
-            conflicts.push(Conflict {
-                path: link.path.clone(),
-                what: "replaced there since".to_owned(),
-                ours: None,
-                theirs: now.as_ref().map(Meta::facts),
-            });
+            let theirs = now.as_ref().map(Meta::facts);
+            tell(link.path.clone(), "replaced there since", theirs);
         }
     }
     for dressing in &tree.directories {
         let now = stat(&original, &dressing.path)?;
         if let Some(now) = now.filter(|now| !is_as_left(dressing, now)) {
-            conflicts.push(Conflict {
-                path: dressing.path.clone(),
-                what: "its mode or owner was changed there since".to_owned(),
-                ours: None,
-                theirs: Some(now.facts()),
-            });
+            let what = "its mode or owner was changed there since";
+            tell(dressing.path.clone(), what, Some(now.facts()));
         }
     }
     sort(&mut conflicts);
     Ok(conflicts)
 }
 
-/// Tells everything at the place of a step that the commit did not put there. `shift` says where
-/// in `root` a path of the original is to be found. `exact` compares to the ctime, but for what we
-/// moved ourselves.
+/// Tells everything at the place of a step that the commit did not put there. `exact` compares to
+/// the ctime, but for what we moved ourselves.
 fn foreign(
     step: &Step,
-    (root, shift): (&Dir, &dyn Fn(&ResourcePath) -> ResourcePath),
+    (root, shift): (&Dir, Shift<'_>),
     linked: &HashSet<&ResourcePath>,
-    exact: Option<&[Moved]>,
+    exact: Option<&Moves>,
     tell: &mut dyn FnMut(ResourcePath, &'static str, Option<&Meta>),
 ) -> Result<()> {
     let Some(new) = &step.new else {
@@ -114,18 +90,17 @@ fn foreign(
         }
         return Ok(());
     };
-    let mut known: HashSet<&ResourcePath> = step.below.iter().map(|(path, _)| path).collect();
-    known.extend(linked);
-    let top = (&step.path, new);
+    let known: HashSet<&ResourcePath> = step.below.iter().map(|(path, _)| path).collect();
     let below = step.below.iter().map(|(path, seen)| (path, seen));
-    for (path, seen) in std::iter::once(top).chain(below) {
+    for (path, seen) in std::iter::once((&step.path, new)).chain(below) {
         let now = stat(root, &shift(path))?;
         let same = |now: &Meta| match exact {
             Some(moved) => {
-                let ctime = settled(now.ino, now.ctime, moved);
+                let ctime = moved.settled(now.ino, now.ctime);
                 seen.is_untouched(&Meta { ctime, ..*now })
             }
-            None => is_ours(seen, now),
+            // While the commit is under way a directory may be open for a moment.
+            None => seen.looks_the_same(now) || now.is_dir(),
         };
         let what = match &now {
             None => Some("deleted there since"),
@@ -141,12 +116,12 @@ fn foreign(
         }
         let dir = match root.dir(&shift(path)) {
             // Nobody can have put anything into what nobody may open.
-            Err(error) if error.is(rustix::io::Errno::ACCESS) => continue,
+            Err(error) if error.is(Errno::ACCESS) => continue,
             answer => answer?,
         };
         for entry in dir.entries()? {
             let path = path.join(&entry.name);
-            if !known.contains(&path) {
+            if !known.contains(&path) && !linked.contains(&path) {
                 tell(path, "added there since", Some(&entry.meta));
             }
         }
@@ -154,97 +129,245 @@ fn foreign(
     Ok(())
 }
 
-/// The same while the commit is under way, when a directory may be open for a moment.
-fn is_ours(seen: &Seen, now: &Meta) -> bool {
-    seen.looks_the_same(now) || (now.is_dir() && seen.is(now))
-}
-
 /// Takes back every step that was made.
 pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
     let tree = TreeIntent::read(intent)?;
-    let mut done = RolledBack {
-        message: "the original is as it was before".to_owned(),
-        ..RolledBack::default()
-    };
-    if tree.steps.is_empty() && tree.links.is_empty() && tree.directories.is_empty() {
-        return Ok(done);
+    if tree.is_empty() {
+        return Ok(said());
     }
-    let original = tree.original.open()?;
-    let stage = tree.stage()?;
-    let linked: HashSet<&ResourcePath> = tree.links.iter().map(|link| &link.path).collect();
-    let theirs = moved_by_others(&tree, &original, &stage)?;
-    let mut failure = None;
+    let mut undoing = Undoing::begin(&tree)?;
     for link in tree.links.iter().rev() {
-        if let Err(error) = unlink(link, &original) {
-            failure.get_or_insert(error);
-        }
+        let taken = undoing.unlink(link);
+        undoing.note(taken);
     }
     for step in tree.steps.iter().rev() {
         // One that cannot be taken back does not stop the others (rule C4).
-        let taken = take_back(step, &original, &stage);
-        if let Err(error) = taken.and_then(|()| kept(step, &stage, &linked, &mut done)) {
-            failure.get_or_insert(error);
-        }
+        let taken = undoing.take_back(step);
+        undoing.note(taken);
     }
     for dressing in &tree.directories {
-        // A directory that came with the commit is gone again.
-        let Some(seen) = &dressing.seen else { continue };
-        if seeded::bug("undo-forgets-directories") {
-            continue;
-        }
-        let mut looks = dressing.before.clone();
-        if theirs.contains(&dressing.path) {
-            looks.mtime = None;
-        }
-        if let Err(error) = dress_back(&original, &dressing.path, seen, &looks) {
-            failure.get_or_insert(error);
+        if !seeded::bug("undo-forgets-directories") {
+            let dressed = undoing.dress_back(dressing);
+            undoing.note(dressed);
         }
     }
-    if let Some(error) = failure {
+    if let Some(error) = undoing.failure {
         return Err(error);
     }
     // Not the directories one by one: the sync of one of them may be what failed before.
-    original.sync_file_system()?;
-    let mut settled = |path: &ResourcePath, seen: &Seen| -> Result<()> {
-        let now = stat(&original, path)?;
-        if let Some(now) = now.filter(|now| seen.looks_the_same(now) && now.ctime != seen.ctime) {
-            done.moved.push(Moved {
-                ino: seen.ino,
-                before: seen.ctime,
-                after: now.ctime,
-            });
+    undoing.original.sync_file_system()?;
+    undoing.settle()?;
+    Ok(undoing.done)
+}
+
+fn said() -> RolledBack {
+    RolledBack {
+        message: "the original is as it was before".to_owned(),
+        ..RolledBack::default()
+    }
+}
+
+struct Undoing<'a> {
+    tree: &'a TreeIntent,
+    original: Dir,
+    stage: Dir,
+    linked: HashSet<&'a ResourcePath>,
+    /// The slots of the steps that were made when the undo began.
+    made: HashSet<u32>,
+    /// Directories in which somebody else changed names since the commit.
+    theirs: HashSet<ResourcePath>,
+    done: RolledBack,
+    failure: Option<StrategyError>,
+}
+
+impl<'a> Undoing<'a> {
+    fn begin(tree: &'a TreeIntent) -> Result<Self> {
+        let area = Dir::open(tree.area.as_path())?;
+        let (original, stage) = (tree.original.open()?, tree.stage()?);
+        let mut undoing = Self {
+            tree,
+            original,
+            stage,
+            linked: tree.links.iter().map(|link| &link.path).collect(),
+            made: HashSet::new(),
+            theirs: HashSet::new(),
+            done: said(),
+            failure: None,
+        };
+        undoing.made = match read_made(&area)? {
+            Some(made) => made,
+            None => {
+                let made = undoing.look()?;
+                write_made(&area, &made)?;
+                made
+            }
+        };
+        undoing.theirs = undoing.moved_by_others()?;
+        Ok(undoing)
+    }
+
+    fn note(&mut self, answer: Result<()>) {
+        if let Err(error) = answer {
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    /// Both places of a step.
+    fn places(&self, step: &Step) -> Result<(Option<Meta>, Option<Meta>)> {
+        Ok((
+            stat(&self.original, &step.path)?,
+            self.stage.stat(&step.slot())?,
+        ))
+    }
+
+    fn look(&self) -> Result<HashSet<u32>> {
+        let mut made = HashSet::new();
+        for step in &self.tree.steps {
+            let (there, staged) = self.places(step)?;
+            if is_made(step, &there, &staged) {
+                made.insert(step.slot);
+            }
+        }
+        Ok(made)
+    }
+
+    /// While all our steps in a directory stand, its time is as we left it, or somebody else's.
+    fn moved_by_others(&self) -> Result<HashSet<ResourcePath>> {
+        let mut theirs = HashSet::new();
+        if !self.tree.finished {
+            return Ok(theirs);
+        }
+        for dressing in &self.tree.directories {
+            let now = stat(&self.original, &dressing.path)?;
+            if now.is_some_and(|now| dressing.after.mtime != Some(now.mtime)) {
+                theirs.insert(dressing.path.clone());
+            }
+        }
+        for step in &self.tree.steps {
+            let Some((parent, _)) = step.path.split() else {
+                continue;
+            };
+            let (there, staged) = self.places(step)?;
+            if !is_made(step, &there, &staged) {
+                theirs.remove(&parent);
+            }
+        }
+        Ok(theirs)
+    }
+
+    fn unlink(&self, link: &Link) -> Result<()> {
+        let Some((dir, name)) = open_parent(&self.original, &link.path)? else {
+            return Ok(());
+        };
+        let ours = |now: &Meta| link.file.is(now) && now.nlink > 1;
+        match dir.stat(name)? {
+            Some(now) if ours(&now) => Ok(dir.unlink(name)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes one step back, if it was made, and names what is not ours in its slot.
+    fn take_back(&mut self, step: &Step) -> Result<()> {
+        let (path, slot) = (&step.path, step.slot());
+        let (there, staged) = self.places(step)?;
+        if is_made(step, &there, &staged) {
+            let Some((dir, name)) = open_parent(&self.original, path)? else {
+                return Err(gone(&self.original, path).into());
+            };
+            if let Some(there) = &there {
+                unlock_moving(&dir, name, there)?;
+            }
+            if let Some(staged) = &staged {
+                unlock_moving(&self.stage, &slot, staged)?;
+            }
+            let has_old = match (&step.old, &staged) {
+                (Some(old), Some(staged)) => old.is(staged),
+                _ => false,
+            };
+            match (&there, has_old) {
+                (Some(_), true) => self.stage.exchange(&slot, &dir, name)?,
+                (None, true) => self.stage.rename_new(&slot, &dir, name)?,
+                (Some(_), false) => dir.rename_new(name, &self.stage, &slot)?,
+                (None, false) => {}
+            }
+        }
+        if let (Some(old), Some(now)) = (&step.old, stat(&self.original, path)?) {
+            close_again(&self.original, path, old, &now)?;
+        }
+        match self.made.contains(&step.slot) {
+            true => self.kept(step),
+            false => Ok(()),
+        }
+    }
+
+    /// Names what lies in the slot of a step now and is not ours: somebody wrote it into the
+    /// original while the commit stood.
+    fn kept(&mut self, step: &Step) -> Result<()> {
+        let top = step.path.as_bytes().len();
+        let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
+        let (stage, kept) = (&self.stage, &mut self.done.kept);
+        let root: (&Dir, Shift<'_>) = (stage, &shift);
+        foreign(step, root, &self.linked, None, &mut |path, _, now| {
+            if now.is_some() {
+                let at = Location::from(stage.locate(&shift(&path)));
+                kept.push((path, at));
+            }
+        })
+    }
+
+    /// Gives a directory its looks back, if it is still the one.
+    fn dress_back(&self, dressing: &Dressing) -> Result<()> {
+        // A directory that came with the commit is gone again.
+        let Some(seen) = &dressing.seen else {
+            return Ok(());
+        };
+        let path = &dressing.path;
+        let Some(now) = stat(&self.original, path)?.filter(|now| seen.is(now)) else {
+            return Ok(());
+        };
+        let in_it = |one: &ResourcePath| one.split().is_some_and(|(parent, _)| parent == *path);
+        let mut steps = self.tree.steps.iter();
+        let moved = steps.any(|step| in_it(&step.path) && self.made.contains(&step.slot))
+            || self.tree.links.iter().any(|link| in_it(&link.path))
+            || dressing.after.mtime == Some(now.mtime);
+        let mut looks = dressing.before.clone();
+        if !moved || self.theirs.contains(path) {
+            looks.mtime = None;
+        }
+        dress(&self.original, dressing, &looks)
+    }
+
+    /// Notes the new ctimes of what we moved: nobody changed it.
+    fn settle(&mut self) -> Result<()> {
+        let mut all: Vec<(&ResourcePath, &Seen)> = Vec::new();
+        for step in &self.tree.steps {
+            if let Some(old) = step.old.as_ref().filter(|_| self.made.contains(&step.slot)) {
+                all.push((&step.path, old));
+            }
+        }
+        all.extend(self.tree.links.iter().map(|link| (&link.to, &link.file)));
+        if !self.made.is_empty() {
+            for dressing in &self.tree.directories {
+                all.extend(dressing.seen.as_ref().map(|seen| (&dressing.path, seen)));
+            }
+        }
+        for (path, seen) in all {
+            let now = stat(&self.original, path)?;
+            let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
+            if let Some(now) = now.filter(same) {
+                self.done.moved.push(Moved {
+                    ino: seen.ino,
+                    before: seen.ctime,
+                    after: now.ctime,
+                });
+            }
         }
         Ok(())
-    };
-    for step in &tree.steps {
-        if let Some(old) = &step.old {
-            settled(&step.path, old)?;
-        }
-    }
-    for link in &tree.links {
-        settled(&link.to, &link.file)?;
-    }
-    for dressing in &tree.directories {
-        if let Some(seen) = &dressing.seen {
-            settled(&dressing.path, seen)?;
-        }
-    }
-    Ok(done)
-}
-
-fn unlink(link: &Link, original: &Dir) -> Result<()> {
-    let Some((dir, name)) = open_parent(original, &link.path)? else {
-        return Ok(());
-    };
-    let ours = |now: &Meta| link.file.is(now) && now.nlink > 1;
-    match dir.stat(name)? {
-        Some(now) if ours(&now) => Ok(dir.unlink(name)?),
-        _ => Ok(()),
     }
 }
 
-/// Whether a step was made: the old version lies in the stage, or the new one in its place.
-fn was_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
+/// Whether a step is made: the old version lies in the stage, or the new one in its place.
+fn is_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
     let is = |seen: &Option<Seen>, now: &Option<Meta>| match (seen, now) {
         (Some(seen), Some(now)) => seen.is(now),
         _ => false,
@@ -252,94 +375,32 @@ fn was_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
     is(&step.old, staged) || (is(&step.new, there) && !is(&step.new, staged))
 }
 
-/// The directories in which somebody else changed names since the commit. While all our steps in
-/// one of them stand, its time is as we left it, or somebody else's.
-fn moved_by_others(
-    tree: &TreeIntent,
-    original: &Dir,
-    stage: &Dir,
-) -> Result<HashSet<ResourcePath>> {
-    let mut theirs = HashSet::new();
-    if !tree.finished {
-        return Ok(theirs);
-    }
-    for dressing in &tree.directories {
-        let now = stat(original, &dressing.path)?;
-        if now.is_some_and(|now| dressing.after.mtime != Some(now.mtime)) {
-            theirs.insert(dressing.path.clone());
-        }
-    }
-    for step in &tree.steps {
-        let Some((parent, _)) = step.path.split() else {
-            continue;
-        };
-        let (there, staged) = (stat(original, &step.path)?, stage.stat(&step.slot())?);
-        if !was_made(step, &there, &staged) {
-            theirs.remove(&parent);
-        }
-    }
-    Ok(theirs)
+fn read_made(area: &Dir) -> Result<Option<HashSet<u32>>> {
+    let mut file = match area.file(MADE) {
+        Err(error) if error.is_absent() => return Ok(None),
+        file => file?.0,
+    };
+    let mut text = Vec::new();
+    let read = file.read_to_end(&mut text);
+    // One that cannot be understood tells nothing; looking tells what is still to be done.
+    Ok(read.ok().and_then(|_| serde_json::from_slice(&text).ok()))
 }
 
-/// Takes one step back, if it was made.
-fn take_back(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
-    let (path, slot) = (&step.path, step.slot());
-    let (there, staged) = (stat(original, path)?, stage.stat(&slot)?);
-    if !was_made(step, &there, &staged) {
-        if let (Some(old), Some(there)) = (&step.old, &there) {
-            close_again(original, path, old, there)?;
-        }
-        return Ok(());
-    }
-    let Some((dir, name)) = open_parent(original, path)? else {
-        return Err(gone(original, path).into());
+fn write_made(area: &Dir, made: &HashSet<u32>) -> Result<()> {
+    let text = serde_json::to_vec(made).expect("numbers are JSON");
+    let draft = Draft {
+        stage: area,
+        to: area,
+        name: MADE,
+        fresh: true,
     };
-    if let Some(there) = &there {
-        unlock_moving(&dir, name, there)?;
-    }
-    if let Some(staged) = &staged {
-        unlock_moving(stage, &slot, staged)?;
-    }
-    let has_old = match (&step.old, &staged) {
-        (Some(old), Some(staged)) => old.is(staged),
-        _ => false,
-    };
-    match (&there, has_old) {
-        (Some(_), true) => stage.exchange(&slot, &dir, name)?,
-        (None, true) => stage.rename_new(&slot, &dir, name)?,
-        (Some(_), false) => dir.rename_new(name, stage, &slot)?,
-        (None, false) => {}
-    }
-    if let (Some(old), Some(now)) = (&step.old, stat(original, path)?) {
-        close_again(original, path, old, &now)?;
-    }
-    Ok(())
-}
-
-/// Names what lies in the stage now and is not ours: somebody wrote it into the original while the
-/// commit stood.
-fn kept(
-    step: &Step,
-    stage: &Dir,
-    linked: &HashSet<&ResourcePath>,
-    done: &mut RolledBack,
-) -> Result<()> {
-    let top = step.path.as_bytes().len();
-    let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
-    if step.new.is_none() {
-        return Ok(());
-    }
-    foreign(step, (stage, &shift), linked, None, &mut |path, _, now| {
-        if now.is_some() {
-            let at = Location::from(stage.locate(&shift(&path)));
-            done.kept.push((path, at));
-        }
-    })
+    Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
 }
 
 /// Gives a directory that was opened to be moved its own mode again.
 fn close_again(original: &Dir, path: &ResourcePath, old: &Seen, now: &Meta) -> Result<()> {
-    if !now.is_dir() || !old.is(now) || now.mode == old.mode {
+    let opened = now.is_dir() && old.is(now) && now.mode == old.mode | 0o700;
+    if !opened || now.mode == old.mode {
         return Ok(());
     }
     let (dir, name) = original.parent(path)?;
@@ -352,12 +413,4 @@ fn close_again(original: &Dir, path: &ResourcePath, old: &Seen, now: &Meta) -> R
 fn gone(original: &Dir, path: &ResourcePath) -> FsError {
     let cause = Cause::Damaged("the directory it belongs in is gone");
     original.error("put back", path.as_bytes(), cause)
-}
-
-/// Gives a directory its looks back, if it is still the one.
-fn dress_back(original: &Dir, path: &ResourcePath, seen: &Seen, looks: &Looks) -> Result<()> {
-    match stat(original, path)?.filter(|now| seen.is(now)) {
-        Some(_) => dress(original, path, looks),
-        None => Ok(()),
-    }
 }

@@ -1,0 +1,90 @@
+//! What is left to do once the sandbox is gone: nothing of it may show in the original, and what undo
+//! will compare with is what is there now.
+
+use std::collections::HashSet;
+
+use rustix::io::Errno;
+
+use super::{CAPABILITY, TreeIntent, stat};
+use crate::fs::{Cause, Dir, Meta, Seen, xattr};
+use crate::model::{EntryKind, ResourcePath};
+use crate::strategy::Intent;
+use crate::strategy::error::Result;
+
+/// Takes marks and late privileges off, and remembers exactly what the commit left. Can be repeated.
+pub(in crate::strategy) fn finish(intent: Intent) -> Result<Intent> {
+    let mut tree = TreeIntent::read(&intent)?;
+    if tree.is_empty() {
+        return Ok(intent);
+    }
+    let original = tree.original.open()?;
+    for (path, marks) in &tree.marked {
+        unmark(&original, path, marks)?;
+    }
+    let linked: HashSet<ResourcePath> = tree.linked.iter().cloned().collect();
+    let settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
+        let Some(mut now) = stat(&original, path)?.filter(|now| seen.is(now)) else {
+            // What somebody replaced meanwhile keeps its description, and so shows as replaced.
+            return Ok(());
+        };
+        if seen.kind == EntryKind::File && linked.contains(path) {
+            now = part(&original, path, seen, now)?;
+        }
+        // One that was opened to be moved has its own mode by now.
+        if seen.kind == EntryKind::Directory {
+            seen.mode = now.mode;
+        }
+        if seen.ino != now.ino || seen.looks_the_same(&now) {
+            *seen = Seen::from(&now);
+        }
+        Ok(())
+    };
+    for step in &mut tree.steps {
+        if let Some(new) = &mut step.new {
+            settle(&step.path, new)?;
+        }
+        for (path, seen) in &mut step.below {
+            settle(path, seen)?;
+        }
+    }
+    for dressing in &mut tree.directories {
+        if let Some(now) = stat(&original, &dressing.path)? {
+            dressing.after.mtime = Some(now.mtime);
+        }
+    }
+    tree.finished = true;
+    Ok(tree.store())
+}
+
+/// Removes the marks of a layer.
+fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> {
+    let (dir, name) = match original.parent(path) {
+        Err(error) if error.is_absent() || error.leaves() => return Ok(()),
+        found => found?,
+    };
+    let handle = match dir.handle(name) {
+        Err(error) if error.is_absent() => return Ok(()),
+        handle => handle?,
+    };
+    for mark in marks {
+        match xattr::remove(&handle, mark) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(errno) => return Err(dir.error("unmark", name, Cause::Os(errno)).into()),
+        }
+    }
+    Ok(())
+}
+
+/// A file that was the sandbox's own until now: privileges that it gained since it was looked at go.
+fn part(original: &Dir, path: &ResourcePath, seen: &Seen, now: Meta) -> Result<Meta> {
+    let (dir, name) = original.parent(path)?;
+    let fail = |errno| dir.error("set the mode of", name, Cause::Os(errno));
+    let handle = dir.handle(name)?;
+    if now.mode & 0o6000 & !seen.mode != 0 {
+        handle.set_mode(seen.mode).map_err(fail)?;
+    }
+    if now.mode & 0o111 != 0 && xattr::get(&handle, CAPABILITY).map_err(fail)?.is_some() {
+        xattr::remove(&handle, CAPABILITY).map_err(fail)?;
+    }
+    Ok(stat(original, path)?.unwrap_or(now))
+}
