@@ -23,22 +23,16 @@ for i in $(seq 2000); do printf 'asset %s\n' "$i" > "app/src/asset-$i"; done
 tell "A real directory. An agent is going to work on it, but not for real yet."
 run "ls app && find app -type f | wc -l"
 
-tell "A plan gives it a sandbox. Nothing is copied: it takes as long for ten files as for ten million."
-run "escrow plan create try --resource ./app"
+tell "Run anything inside. It sees its files where they always are, and changes nothing real."
+run "cd app && escrow run -- sh -c 'sed -i s/hello/hello,\\ world/ src/main.rs; mkdir docs; echo made by an agent > docs/notes.txt; rm build.sh; touch /usr/intruder; ls'"
 
-tell "The agent works inside."
-run "printf 'fn main() {\n    println!(\"hello, world\");\n}\n' | escrow write try app src/main.rs"
-run "echo 'made by an agent' | escrow write try app docs/notes.txt"
-run "escrow read try app README.md | escrow write try app README.md   # the same bytes again"
+tell "The original has not changed by a byte. One diff shows everything that was done."
+run "ls app; cat app/src/main.rs"
+run "escrow diff app --patch"
 
-tell "One diff shows everything it did. The file written with its own bytes is not a change."
-run "escrow diff try"
-run "escrow diff try --patch"
-
-tell "The original has not changed by a byte. Release the changes, look, and take them back."
-run "cat app/src/main.rs; ls app"
-run "escrow commit try -m 'a friendlier greeting' && cat app/src/main.rs && ls app"
-run "escrow undo try && cat app/src/main.rs && ls app"
+tell "Release the changes, look, and take them back."
+run "escrow commit app -m 'a friendlier greeting' && cat app/src/main.rs && ls app"
+run "escrow undo app && cat app/src/main.rs && ls app"
 
 tell "Two directories, one plan: a thousand files in each, all changed in their sandboxes."
 mkdir site api
@@ -79,5 +73,5 @@ run "escrow doctor app"
 
 tell "Everything that was done is on record. Clean up: nothing stays behind."
 run "escrow log | tail -n 5"
-run "for plan in try move clash out; do escrow cleanup \$plan; done; ls -A \"\$ESCROW_HOME/sandboxes\" | wc -l"
+run "for plan in app move clash out; do escrow cleanup \$plan; done; ls -A \"\$ESCROW_HOME/sandboxes\" | wc -l"
 printf '\n%sThat is the story so far.%s Next: README.md, or escrow --help.\n' "$bold" "$plain"
