@@ -250,7 +250,8 @@ impl Manager {
             return Ok(());
         };
         for member in &journal.members {
-            if !member.area.as_bytes().is_empty() && member.area.as_path().is_dir() {
+            let there = Dir::open(member.area.as_path()).is_ok();
+            if !member.area.as_bytes().is_empty() && there {
                 let at = &member.area;
                 self.notice(format!(
                     "what the commit had staged or kept stays in '{at}'"

@@ -12,7 +12,7 @@ use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private::{self, Lock};
-use crate::fs::{Dir, remove};
+use crate::fs::{Cause, Dir, Handle, remove};
 use crate::model::DiffView;
 use crate::model::text::Location;
 use crate::model::view::Layers;
@@ -180,7 +180,7 @@ impl Manager {
             hidden,
             network: request.network,
             directory: Location::from(private::canonical(request.directory)?),
-            command: request.command.iter().map(|word| text(word)).collect(),
+            command: request.command.iter().map(text).collect(),
             environment,
             terminal: request.terminal,
             join,
@@ -195,13 +195,17 @@ impl Manager {
     /// with it.
     fn scratch_layers(&self, plan: &Plan, home: &Path) -> Result<Layers> {
         let area = private::room(&self.areas, &Self::scratch_name(plan))?;
-        private::room(&area, b"upper")?;
+        let upper = private::room(&area, b"upper")?;
+        let lower = Dir::open(&private::canonical(home)?)?;
+        Handle::of(&upper)
+            .set_mode((lower.meta()?.mode | 0o700) & !0o022)
+            .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
         // What the kernel left from an earlier command would be refused.
         remove::remove(&area, b"work")?;
         private::room(&area, b"work")?;
         let below = |name: &str| Location::from(area.path().join(name));
         Ok(Layers {
-            lower: Location::from(private::canonical(home)?),
+            lower: Location::from(lower.path()),
             upper: below("upper"),
             work: below("work"),
         })

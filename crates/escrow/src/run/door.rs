@@ -188,7 +188,7 @@ fn make_mounts(spec: &Spec) -> Step<()> {
         .map_err(at("open the root"))?;
     sys::read_only(root.as_fd()).map_err(at("make everything else read-only"))?;
     put(tmpfs("1777")?.as_fd(), Path::new("/tmp"))?;
-    if Path::new("/run").is_dir() {
+    if is_there(Path::new("/run")) {
         put(tmpfs("0755")?.as_fd(), Path::new("/run"))?;
     }
     put_devices(devices)?;
@@ -201,7 +201,7 @@ fn make_mounts(spec: &Spec) -> Step<()> {
         put(fd.as_fd(), at)?;
     }
     for path in &spec.hidden {
-        if path.as_path().is_dir() {
+        if is_there(path.as_path()) {
             put(tmpfs("0700")?.as_fd(), path.as_path())?;
         }
     }
@@ -260,6 +260,11 @@ fn tmpfs(mode: &str) -> Step<OwnedFd> {
     make().map_err(at("make a private directory in memory"))
 }
 
+/// Whether anything is at a path.
+fn is_there(path: &Path) -> bool {
+    fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok()
+}
+
 fn put(mount: BorrowedFd<'_>, path: &Path) -> Step<()> {
     mount::move_mount(
         mount,
@@ -273,7 +278,7 @@ fn put(mount: BorrowedFd<'_>, path: &Path) -> Step<()> {
 
 /// The place for a mount, where a directory in memory covers the one that was there.
 fn make_point(path: &Path) -> Step<()> {
-    if path.exists() {
+    if is_there(path) {
         return Ok(());
     }
     let mut above: Vec<&Path> = path.ancestors().collect();
@@ -302,7 +307,7 @@ fn devices() -> Step<Vec<Detached>> {
     let mut found = Vec::new();
     for name in ["null", "zero", "full", "random", "urandom", "tty"] {
         let path = Path::new("/dev").join(name);
-        if path.exists() {
+        if is_there(&path) {
             found.push(Detached {
                 fd: clone_tree(&path, false)?,
                 at: path,
@@ -377,7 +382,7 @@ fn fresh_proc() -> Step<()> {
     put(proc.as_fd(), Path::new("/proc"))?;
     for name in ["sys", "sysrq-trigger", "irq", "bus", "fs"] {
         let path = Path::new("/proc").join(name);
-        if path.exists() {
+        if is_there(&path) {
             let closed = clone_tree(&path, false)?;
             let step = format!("make '{}' read-only", path.display());
             sys::read_only(closed.as_fd()).map_err(at(step))?;
