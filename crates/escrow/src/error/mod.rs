@@ -3,6 +3,8 @@
 //! Each error has a stable [`Kind`], which scripts can rely on, and hints. The cause is in the
 //! chain of sources, not repeated in the text. Only the command line knows exit codes.
 
+mod hints;
+
 use serde::Serialize;
 
 use crate::fs::FsError;
@@ -522,141 +524,6 @@ impl Error {
             Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
         }
     }
-
-    /// What to do next; words in backquotes can be typed.
-    pub fn hints(&self) -> Vec<String> {
-        let one = |hint: &str| vec![hint.to_owned()];
-        let list = |what: &str, names: &[String]| match names.is_empty() {
-            true => Vec::new(),
-            false => vec![format!("{what}: {}", names.join(", "))],
-        };
-        let owned = |names: &[&str]| {
-            names
-                .iter()
-                .map(|&name| name.to_owned())
-                .collect::<Vec<_>>()
-        };
-        match self {
-            Self::UnknownType { known, .. } => list("known types", &owned(known)),
-            Self::UnknownResource { known, .. } => {
-                let mut hints = list("known resources", known);
-                hints.push("name a resource, or give the path of a directory".into());
-                hints
-            }
-            Self::UnknownPlan { .. } => one("`escrow plan list` shows the plans"),
-            Self::AmbiguousPlan { matches, .. } => list("it could be", matches),
-            Self::NoPlanHere { .. } => vec![
-                "name a plan; `escrow plan list` shows them".into(),
-                "`escrow plan create --resource .` begins one for this directory".into(),
-            ],
-            Self::PlanExists { .. } => {
-                one("choose another name, or `escrow cleanup` the other plan")
-            }
-            Self::PlanOver { .. } => one("`escrow plan create` begins a new one"),
-            Self::ResourceInUse { plan, .. } => {
-                vec![format!("`escrow cleanup {plan}` removes its sandboxes")]
-            }
-            Self::NoSandbox {
-                plan,
-                resource,
-                known,
-            } => {
-                let mut hints = list("it has sandboxes of", known);
-                hints.push(format!(
-                    "`escrow sandbox create {plan} {resource}` makes one"
-                ));
-                hints
-            }
-            Self::Unfinished { plan, resource } => vec![
-                format!("`escrow sandbox create {plan} {resource}` makes it anew"),
-                format!("`escrow cleanup {plan}` removes what is there"),
-            ],
-            Self::NotUsable { .. } => {
-                one("`escrow rollback` discards its changes and makes it usable again")
-            }
-            Self::Busy { .. } => one("wait for it to end; `escrow status` shows what runs"),
-            Self::Partly {
-                what, done, kind, ..
-            } => {
-                let mut hints = list(what, done);
-                if matches!(kind, Kind::Failed | Kind::Busy) {
-                    hints.push("nothing is lost; the same command can be run again".into());
-                }
-                hints
-            }
-            Self::Away { .. } => vec![
-                "bring it back and run the command again".into(),
-                "`escrow cleanup --forget` counts it as removed".into(),
-            ],
-            Self::HalfRemoved { plan, .. } => {
-                vec![format!("`escrow cleanup {plan}` finishes its removal")]
-            }
-            Self::Forbidden { .. } => one(
-                "`escrow resource add NAME --at DIR --allow-root` takes what is refused for its size",
-            ),
-            Self::Registry(RegistryError::Unknown { known, .. }) => {
-                let mut names = vec!["auto".to_owned()];
-                names.extend(owned(known));
-                list("known strategies", &names)
-            }
-            Self::Registry(RegistryError::NotAllowed { allowed, .. }) => {
-                list("it takes", &owned(allowed))
-            }
-            Self::LeftBehind { first, .. } => {
-                let mut hints = first.hints();
-                hints.push("`escrow cleanup` removes what is left".into());
-                hints
-            }
-            Self::Conflicts { undo: true, .. } => vec![
-                "nothing was undone: somebody changed there what the commit had put there".into(),
-                "the old versions are kept until `escrow cleanup`".into(),
-            ],
-            Self::Conflicts { .. } => vec![
-                "nothing was changed; both versions are where they were".into(),
-                "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's".into(),
-            ],
-            Self::Irreversible { .. } => one(
-                "`--allow-partial` commits all the same; what was committed then stays if a later one fails",
-            ),
-            Self::NoSpace { .. } => one("free some space; nothing was changed"),
-            Self::CommitFailed { open: true, .. }
-            | Self::Undecided { .. }
-            | Self::Unrecorded { .. } => {
-                one("`escrow recover` goes on as soon as the cause is gone; nothing is lost")
-            }
-            Self::CommitFailed { undo: true, .. } => {
-                one("what cannot be undone is irreversible; everything else is as before")
-            }
-            Self::CommitFailed { cause, .. } => {
-                let mut hints = cause.hints();
-                hints.push("the sandboxes still hold every change; the same command can be run again".into());
-                hints
-            }
-            Self::Member { cause, .. } => cause.hints(),
-            Self::RecoveryNeeded { .. } => one("`escrow recover` brings it to one side"),
-            Self::NothingToUndo { state: PlanState::Open, .. } => {
-                one("`escrow rollback` discards what its sandboxes changed")
-            }
-            Self::Live { .. } => {
-                one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
-            }
-            Self::Run(RunError::Step { step, .. }) if !step.starts_with("run '") => {
-                one("`escrow run --unconfined` runs it in the sandbox's own directory, without protection")
-            }
-            Self::BusyOriginal { .. } => one("wait for it to end; `escrow status` shows what runs"),
-            Self::Overlap { other, .. } => vec![format!(
-                "say how they belong together with `--parent {other}`, or use the one that is there"
-            )],
-            Self::Strategy(error) => strategy_hints(error),
-            Self::Store(error) if error.wants_room() => {
-                one("is the disk full? `escrow cleanup PLAN` removes a plan's sandboxes")
-            }
-            Self::Store(StoreError::Newer { .. }) => {
-                one("use the newer version, or another `--home`")
-            }
-            _ => Vec::new(),
-        }
-    }
 }
 
 fn strategy_kind(error: &StrategyError) -> Kind {
@@ -675,42 +542,4 @@ fn strategy_kind(error: &StrategyError) -> Kind {
             Kind::Failed
         }
     }
-}
-
-fn strategy_hints(error: &StrategyError) -> Vec<String> {
-    let hint = match error {
-        StrategyError::NotAFile {
-            kind: "symbolic link",
-            ..
-        } => "links are never followed; name the file it points to",
-        StrategyError::Leaves { .. } => {
-            "name the file by a path inside the resource, without links"
-        }
-        StrategyError::ForgedMark { .. } => "`escrow rollback` discards the sandbox's changes",
-        StrategyError::Replaced { .. } => {
-            "put the original back where it was, or make a new plan for the directory that is there now"
-        }
-        StrategyError::Carved { .. } => "name that resource instead",
-        StrategyError::Moved { .. } => "look at `escrow diff`, and commit again",
-        StrategyError::Gone { .. } => "put the original back where it was",
-        StrategyError::Unsupported {
-            what: "give native tools a path",
-            ..
-        } => {
-            "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
-        }
-        StrategyError::Damaged { .. } => {
-            "the original is untouched; `escrow cleanup` removes the sandbox"
-        }
-        StrategyError::Fs(error)
-            if error.is(rustix::io::Errno::ACCESS) && !error.action.contains("create") =>
-        {
-            "this user may not read it; run as its owner, or change its mode"
-        }
-        StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {
-            "free some space, or use `--strategy overlay`, which copies nothing"
-        }
-        _ => return Vec::new(),
-    };
-    vec![hint.to_owned()]
 }
