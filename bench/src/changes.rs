@@ -26,6 +26,18 @@ fn script(tree: &Tree) -> String {
     script
 }
 
+/// The paths they are made at.
+pub(crate) fn paths(tree: &Tree) -> Vec<String> {
+    let path = |change: usize| {
+        let name = name(change * (tree.files / CHANGES));
+        match change % 10 {
+            5..8 => format!("{name}.new"),
+            _ => name,
+        }
+    };
+    (0..CHANGES).map(path).collect()
+}
+
 /// Makes them in a tree that is there.
 pub(crate) fn apply(tree: &Tree, at: &Path) {
     let mut sh = command("sh", &["-euc", &script(tree)], &[]);

@@ -53,7 +53,7 @@ impl Tree {
     pub(crate) fn repository(&self, bench: &Bench, name: &str) -> PathBuf {
         let at = self.copy(bench, name);
         let words: [&[&str]; 4] = [
-            &["init", "-q"],
+            &["init", "-q", "-b", "main"],
             &["add", "-A"],
             &["commit", "-q", "-m", "all"],
             &["status", "--porcelain"],

@@ -1,10 +1,12 @@
 //! What is measured. Each function makes what it needs; the world takes all of it away at the end.
 
+mod commit;
 mod copy;
 mod diff;
 mod end;
 mod memory;
 mod overlay;
+mod run;
 
 use crate::bench::Bench;
 use crate::report::Section;
@@ -13,11 +15,13 @@ use crate::report::Section;
 pub(crate) type Figures = fn(&Bench) -> Section;
 
 /// All of them, in the order of the report.
-pub(crate) const ALL: [Figures; 6] = [
+pub(crate) const ALL: [Figures; 8] = [
     copy::figures,
     overlay::figures,
     diff::unchanged,
     diff::changed,
+    commit::figures,
+    run::figures,
     memory::figures,
     end::figures,
 ];

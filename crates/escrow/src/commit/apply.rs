@@ -153,7 +153,7 @@ impl Applied<'_> {
         }
         let mut intents = Vec::new();
         for (position, member) in members.iter().enumerate() {
-            intents.push(last_intent(&journal, position, member).map_err(unrecorded)?);
+            intents.push(last_intent(&engine, &journal, position, member).map_err(unrecorded)?);
         }
         engine
             .store
@@ -177,7 +177,12 @@ impl Applied<'_> {
 }
 
 /// The intent by which a member can be undone, if there is one.
-fn last_intent(journal: &Journal, position: usize, member: &Member) -> Result<Option<String>> {
+fn last_intent(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    position: usize,
+    member: &Member,
+) -> Result<Option<String>> {
     let Some(intent) = intent_of(journal, position)?.filter(|intent| !intent.0.is_null()) else {
         return Ok(None);
     };
@@ -185,7 +190,8 @@ fn last_intent(journal: &Journal, position: usize, member: &Member) -> Result<Op
         return Ok(None);
     }
     let reference = &member.sandbox.reference;
-    let intent = member.call(|strategy| strategy.finish(reference, intent))?;
+    let (intent, moved) = member.call(|strategy| strategy.finish(reference, intent))?;
+    engine.store.add_moved(member.device()?, &moved)?;
     Ok(Some(
         serde_json::to_string(&intent).expect("an intent is JSON"),
     ))

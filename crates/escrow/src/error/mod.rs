@@ -170,9 +170,7 @@ pub enum Error {
         resource: String,
     },
     /// The area of a sandbox is out of reach.
-    #[error(
-        "'{area}' is not there, and neither is the original: is their file system not mounted, or were they moved?"
-    )]
+    #[error("'{area}' is not there: is its file system not mounted, or was it moved?")]
     Away {
         /// The area.
         area: Location,

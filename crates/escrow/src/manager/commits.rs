@@ -212,8 +212,14 @@ impl Manager {
                 .iter()
                 .find(|view| view.sandbox.id == member.sandbox_id);
             let name = view.map_or_else(|| position.to_string(), |view| view.resource.name.clone());
-            let lost = view.is_some_and(|view| absent(view.resource.at.as_path()));
-            let away = !member.area.as_bytes().is_empty() && absent(member.area.as_path()) && lost;
+            // What a commit keeps is there, unless its file system is not.
+            let kept = journal
+                .as_ref()
+                .is_some_and(|one| one.phase == Phase::Committed);
+            let away = kept
+                && !member.area.as_path().starts_with(self.home())
+                && !member.area.as_bytes().is_empty()
+                && absent(member.area.as_path());
             let removed = match away && !forget {
                 true => Err(Error::Away {
                     area: member.area.clone(),

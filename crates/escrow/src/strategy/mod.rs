@@ -276,9 +276,10 @@ pub trait Strategy: Send + Sync {
     fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()>;
 
     /// Looks at the original once the commit is over and the sandbox gone, and returns the intent
-    /// by which it can be undone later. By default the same one.
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Intent> {
-        Ok(intent)
+    /// by which it can be undone later, with what was moved and still has a name in the original. By
+    /// default the same intent.
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<(Intent, Vec<Moved>)> {
+        Ok((intent, Vec::new()))
     }
 
     /// Where the original moved on since the commit, so that an undo would lose something. `moved` is

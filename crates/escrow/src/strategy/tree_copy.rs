@@ -29,7 +29,7 @@ use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
 use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
-use crate::fs::{Cause, Dir, Moves, remove};
+use crate::fs::{Cause, Dir, Moved, Moves, remove};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
@@ -308,7 +308,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         tree_commit::apply(intent, observer)
     }
 
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Intent> {
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<(Intent, Vec<Moved>)> {
         tree_commit::finish(intent)
     }
 

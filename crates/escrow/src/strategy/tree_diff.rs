@@ -282,6 +282,14 @@ impl CopyBase<'_> {
             });
         };
         let manifest = self.copied.manifest;
+        let root = self.copied.original.meta()?;
+        if !self.is_same(Manifest::ROOT, None, &root)? {
+            tell(
+                ResourcePath::root(),
+                Some(root.facts()),
+                "changed there since",
+            );
+        }
         walk(self.copied.original, Manifest::ROOT, |visit| {
             let mut next = Vec::new();
             let mut recorded = manifest.children(visit.state).peekable();
@@ -331,10 +339,6 @@ impl Base for CopyBase<'_> {
     fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
         let index = self.copied.find(path);
         index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
-    }
-
-    fn knows_names(&self) -> bool {
-        true
     }
 
     fn was_there(&self, _path: &ResourcePath) -> Result<bool> {

@@ -4,6 +4,7 @@
 //! nobody can set, was changed since. A version in the layer that was made from one of the original
 //! says so, because once that one is gone nothing else would tell it from a new file.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
@@ -48,8 +49,8 @@ pub(super) struct LayerBase<'a> {
     upper: &'a Dir,
     lower: &'a Dir,
     stamp: Stamp,
-    /// Something was deleted in the layer, so what the kernel marked may have been moved.
-    whiteouts: bool,
+    /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
+    gone: &'a HashSet<(u64, Stamp)>,
     moved: &'a Moves,
 }
 
@@ -57,7 +58,7 @@ impl<'a> LayerBase<'a> {
     pub(super) fn open(
         upper: &'a Dir,
         lower: &'a Dir,
-        whiteouts: bool,
+        gone: &'a HashSet<(u64, Stamp)>,
         moved: &'a Moves,
     ) -> Result<Self> {
         let text = xattr::get(&Handle::of(upper), STAMP)
@@ -69,7 +70,7 @@ impl<'a> LayerBase<'a> {
             stamp: stamp.ok_or_else(|| StrategyError::Damaged {
                 what: "its layer does not say when it was made".to_owned(),
             })?,
-            whiteouts,
+            gone,
             moved,
         })
     }
@@ -97,11 +98,9 @@ impl<'a> LayerBase<'a> {
         };
         walk(self.lower, (), |visit| {
             let mut next = Vec::new();
-            // Names that came or went move a directory's own time.
             let own = visit.dir.meta()?;
-            if own.mtime > self.stamp {
-                let what = "names came or went there since";
-                tell(visit.path.clone(), own.facts(), what);
+            if !self.is_older(&own) {
+                tell(visit.path.clone(), own.facts(), "changed there since");
             }
             for Entry { name, meta } in visit.entries {
                 let path = visit.path.join(&name);
@@ -133,29 +132,34 @@ impl Base for LayerBase<'_> {
         if !now.is_dir() {
             return Ok(false);
         }
+        // One that was made since was never seen.
+        if now.born > self.stamp {
+            return Ok(false);
+        }
         // The ctime of a directory moves with every name in it. Where we know how it looked, that
         // decides; else a ctime that came with a name tells nothing against it.
-        let made = Looks::remembered(&self.upper.dir(path)?)?;
+        let upper = match self.upper.dir(path) {
+            Err(error) if error.is_absent() || error.leaves() => None,
+            dir => Some(dir?),
+        };
+        let made = upper
+            .map(|dir| Looks::remembered(&dir))
+            .transpose()?
+            .flatten();
+        let Some(made) = made else {
+            return Ok(now.ctime == now.mtime);
+        };
         let theirs = match at {
             Some((dir, name)) => Looks::of(&dir.subdir(name)?)?,
             None => Looks::of(self.lower)?,
         };
         let owned = rustix::process::geteuid().is_root();
-        Ok(match made {
-            Some(made) => {
-                (made.mode, made.xattrs) == (theirs.mode, theirs.xattrs)
-                    && (!owned || made.owner == theirs.owner)
-            }
-            None => now.ctime == now.mtime,
-        })
+        Ok((made.mode, made.xattrs) == (theirs.mode, theirs.xattrs)
+            && (!owned || made.owner == theirs.owner))
     }
 
     fn is_still(&self, _path: &ResourcePath, now: &Meta) -> bool {
         now.mtime <= self.stamp
-    }
-
-    fn knows_names(&self) -> bool {
-        false
     }
 
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {
@@ -167,10 +171,16 @@ impl Base for LayerBase<'_> {
         if is_derived(&attributes) {
             return Ok(true);
         }
-        // The kernel marks what it copied up, but also what was moved or linked from there.
+        let Some(meta) = dir.stat(name)? else {
+            return Ok(false);
+        };
         let copied = attributes.iter().any(|(name, _)| name == ORIGIN);
-        let single = dir.stat(name)?.is_some_and(|meta| meta.nlink == 1);
-        if !copied || !single || self.whiteouts {
+        if meta.is_dir() {
+            // A directory of the original is copied up, but never moved.
+            return Ok(copied || Looks::remembered(&dir.subdir(name)?)?.is_some());
+        }
+        // A file that the kernel marked may also have been moved, or linked, from elsewhere.
+        if !copied || meta.nlink > 1 || self.gone.contains(&(meta.size, meta.mtime)) {
             return Ok(false);
         }
         let lower = layers::parent_below(self.lower, &parent)?;

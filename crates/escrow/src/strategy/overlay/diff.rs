@@ -5,6 +5,7 @@
 //! them; so everything in the upper layer is compared with what it hides, and what does not
 //! differ is no change (rules F6, F8).
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
@@ -12,7 +13,7 @@ use super::super::tree;
 use super::layers::{self, Looks, Mark};
 use crate::fs::beneath::Entry;
 use crate::fs::walk::{Next, Visit, walk};
-use crate::fs::{Dir, Meta};
+use crate::fs::{Dir, Meta, Stamp};
 use crate::model::{Change, EntryKind, Field, ResourcePath};
 
 /// What is known of a directory of the upper layer before it is listed.
@@ -31,8 +32,8 @@ pub(super) struct Looked {
     pub(super) changes: Vec<Change>,
     /// What is in the upper layer, but is no change and no directory.
     pub(super) kept: Vec<ResourcePath>,
-    /// Whether anything was deleted.
-    pub(super) whiteouts: bool,
+    /// Size and time of the files that are deleted.
+    pub(super) gone: HashSet<(u64, Stamp)>,
 }
 
 /// One walk over the upper layer.
@@ -42,7 +43,7 @@ pub(super) fn look(upper: &Dir, lower: &Dir) -> Result<Looked> {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         all.changes.extend(found.changes);
         all.kept.extend(found.kept);
-        all.whiteouts |= found.whiteouts;
+        all.gone.extend(found.gone);
     };
     report(Looked {
         changes: root_change(upper, lower)?.into_iter().collect(),
@@ -108,7 +109,7 @@ fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Resu
         let hidden = below(&name)?;
         let lower_at = lower_dir.as_ref();
         if mark == Mark::Whiteout {
-            looked.whiteouts = true;
+            looked.gone.extend(hidden.map(|old| (old.size, old.mtime)));
             if let (Some(old), Some(dir)) = (hidden, lower_at) {
                 deleted(dir, visit.path, &name, &old, found)?;
             }
@@ -146,10 +147,15 @@ fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Resu
 /// In what an entry of the upper layer differs from the one of the same kind that it hides.
 fn compare(upper: (&Dir, &Meta), lower: (&Dir, &Meta), name: &[u8]) -> Result<Vec<Field>> {
     let ((upper, new), (lower, old)) = (upper, lower);
-    if new.is_dir()
-        && let Some(fields) = directory_fields(&upper.subdir(name)?)?
-    {
-        return Ok(fields);
+    if new.is_dir() {
+        let dir = upper.subdir(name)?;
+        if let Some(fields) = directory_fields(&dir)? {
+            return Ok(fields);
+        }
+        // One that the sandbox made by itself is not compared with one that came since.
+        if !layers::is_copied(&dir)? && !layers::is_opaque(&dir)? {
+            return Ok(Vec::new());
+        }
     }
     let mut fields = Vec::new();
     if new.mode != old.mode && new.kind != EntryKind::Symlink {

@@ -110,6 +110,22 @@ pub(super) fn is_hidden(dir: &Dir, name: &[u8], meta: &Meta) -> Result<bool> {
     }
 }
 
+/// Whether the kernel copied a directory up from the lower layer.
+pub(super) fn is_copied(dir: &Dir) -> Result<bool> {
+    has(dir, b"user.overlay.origin")
+}
+
+/// Whether a directory hides the lower one of its name.
+pub(super) fn is_opaque(dir: &Dir) -> Result<bool> {
+    has(dir, OPAQUE.as_bytes())
+}
+
+fn has(dir: &Dir, mark: &[u8]) -> Result<bool> {
+    let found = xattr::get(&Handle::of(dir), mark)
+        .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
+    Ok(found.is_some())
+}
+
 /// The directory at `path` in the lower layer; `None` where there is none.
 pub(super) fn parent_below(lower: &Dir, path: &ResourcePath) -> Result<Option<Meta>> {
     match lower.dir(path) {

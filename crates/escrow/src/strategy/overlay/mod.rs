@@ -17,6 +17,7 @@ mod diff;
 mod layers;
 mod probe;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +33,7 @@ use super::{
     Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Moves, remove, xattr};
+use crate::fs::{Cause, Dir, Handle, Moved, Moves, remove, xattr};
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
@@ -215,7 +216,7 @@ impl Strategy for Overlay {
         let mut found = tree::steady(|| diff::look(upper, lower))?;
         tree::check_stray(&found.changes, &open.carved)?;
         tree::only_own(&mut found.changes, &open.carved);
-        let base = base::LayerBase::open(upper, lower, found.whiteouts, request.moved)?;
+        let base = base::LayerBase::open(upper, lower, &found.gone, request.moved)?;
         let diff = DiffView::new(found.changes);
         let mut preview = tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
         if request.strict {
@@ -229,11 +230,11 @@ impl Strategy for Overlay {
 
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
         let open = open(sandbox)?;
-        let moves = Moves::default();
+        let (gone, moves) = (HashSet::new(), Moves::default());
         let source = tree_commit::Source {
             root: &open.upper,
             visible: layers::visible,
-            base: &base::LayerBase::open(&open.upper, &open.lower, true, &moves)?,
+            base: &base::LayerBase::open(&open.upper, &open.lower, &gone, &moves)?,
         };
         tree_commit::prepare(&open.original, &source, request)
     }
@@ -247,7 +248,7 @@ impl Strategy for Overlay {
         tree_commit::apply(intent, observer)
     }
 
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Intent> {
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<(Intent, Vec<Moved>)> {
         tree_commit::finish(intent)
     }
 

@@ -24,9 +24,6 @@ pub(in crate::strategy) trait Base {
     /// Whether names came or went in a directory of the original since the sandbox was made.
     fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool;
 
-    /// Whether the names in each directory were recorded when the sandbox was made.
-    fn knows_names(&self) -> bool;
-
     /// Whether something stood at the path of an added entry when the sandbox was made.
     fn was_there(&self, path: &ResourcePath) -> Result<bool>;
 }
@@ -195,8 +192,8 @@ impl Look<'_> {
         }
         if old.kind == EntryKind::Directory && goes {
             self.check_carved(change)?;
-            if !self.base.knows_names() && !self.base.is_still(path, now) {
-                let what = "names came or went there, deleted here";
+            if !self.base.is_current(path, Some(at), now)? {
+                let what = "changed there, deleted here";
                 self.conflict(change, Some(at), Some(now), what)?;
             }
             return self.unknown_below(change, at);

@@ -6,16 +6,16 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 
 use super::{CAPABILITY, TreeIntent, stat};
-use crate::fs::{Cause, Dir, Meta, Seen, xattr};
+use crate::fs::{Cause, Dir, Meta, Moved, Seen, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::Intent;
 use crate::strategy::error::Result;
 
 /// Takes marks and late privileges off, and remembers exactly what the commit left. Can be repeated.
-pub(in crate::strategy) fn finish(intent: Intent) -> Result<Intent> {
+pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Intent, Vec<Moved>)> {
     let mut tree = TreeIntent::read(&intent)?;
     if tree.is_empty() {
-        return Ok(intent);
+        return Ok((intent, Vec::new()));
     }
     let original = tree.original.open()?;
     for (path, marks) in &tree.marked {
@@ -52,8 +52,28 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Intent> {
             dressing.after.mtime = Some(now.mtime);
         }
     }
+    let moved = still_named(&tree)?;
     tree.finished = true;
-    Ok(tree.store())
+    Ok((tree.store(), moved))
+}
+
+/// Old versions that have another name in the original: it is the same file as before, although its
+/// ctime says that something happened to it.
+fn still_named(tree: &TreeIntent) -> Result<Vec<Moved>> {
+    let stage = tree.stage()?;
+    let mut moved = Vec::new();
+    for step in &tree.steps {
+        let Some(old) = &step.old else { continue };
+        let kept = stage.stat(&step.slot())?;
+        if let Some(now) = kept.filter(|now| old.is(now) && !now.is_dir() && now.nlink > 1) {
+            moved.push(Moved {
+                ino: old.ino,
+                before: old.ctime,
+                after: now.ctime,
+            });
+        }
+    }
+    Ok(moved)
 }
 
 /// Removes the marks of a layer.

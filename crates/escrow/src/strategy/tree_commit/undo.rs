@@ -32,7 +32,11 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     if tree.is_empty() {
         return Ok(Vec::new());
     }
-    let (original, stage) = (tree.original.open()?, tree.stage()?);
+    let original = tree.original.open()?;
+    let stage = match tree.stage() {
+        Err(StrategyError::Fs(error)) if error.is_absent() => None,
+        stage => Some(stage?),
+    };
     let mut conflicts = Vec::new();
     let mut tell = |path: ResourcePath, what: &str, theirs: Option<Facts>| {
         conflicts.push(Conflict {
@@ -49,7 +53,10 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         foreign(step, here, &linked, exact, &mut |path, what, now| {
             tell(path, what, now.map(Meta::facts));
         })?;
-        let kept = stage.stat(&step.slot())?;
+        let kept = match &stage {
+            Some(stage) => stage.stat(&step.slot())?,
+            None => None,
+        };
         if step
             .old
             .is_some_and(|old| !kept.is_some_and(|kept| old.is(&kept)))
@@ -70,6 +77,9 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
             let what = "its mode or owner was changed there since";
             tell(dressing.path.clone(), what, Some(now.facts()));
         }
+    }
+    if stage.is_none() {
+        tell(ResourcePath::root(), "what was kept for undo is gone", None);
     }
     sort(&mut conflicts);
     Ok(conflicts)
