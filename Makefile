@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench deps docs
+.PHONY: help demo test lint bench torture deps docs
 
 # mkfs.* and losetup live where an ordinary user's PATH may not look.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
@@ -12,7 +12,7 @@ SKIPPED := $(CURDIR)/target/skipped.txt
 TEST_LOG := $(CURDIR)/target/test.log
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: ## build, then show the story so far on a throw-away world
 	@cargo build --quiet --locked -p escrow-cli
@@ -59,6 +59,10 @@ lint: ## formatting, clippy, rustdoc, dependencies, shell syntax; any warning fa
 
 bench: ## measure whole operations, in release mode
 	@cargo run --release --locked -p escrow-bench
+
+torture: deps ## every fault at every call, for ESCROW_TORTURE_MINUTES (30), in release mode; write docs/reliability.md
+	@ESCROW_TORTURE=long cargo test --release --locked -p escrow-cli --features seeded-bugs --test torture -- \
+		--exact report::the_long_form --nocapture
 
 deps: ## check for the programs the tests use; as root, install the missing ones
 	@scripts/install-deps.sh

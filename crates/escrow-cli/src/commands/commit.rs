@@ -107,7 +107,7 @@ impl CommitArgs {
         drop(progress);
         for (resource, why) in &released.left {
             ui.warn(&format!(
-                "{resource}: committed, but its sandbox could not be removed: {why}"
+                "{resource}: committed, but something is left: {why}"
             ));
         }
         if ui.is_json() {

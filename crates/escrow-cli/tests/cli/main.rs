@@ -14,6 +14,8 @@ mod documents;
 mod full_disk;
 mod odd_places;
 mod regressions;
+mod regressions_commit;
+mod regressions_commit_more;
 mod regressions_user;
 mod verbs;
 

@@ -136,8 +136,13 @@ fn take_one(
     let Some(intent) = intent_of(journal, position)? else {
         return Ok(false);
     };
-    // There was nothing to do, or it was never reached.
-    if intent.0.is_null() {
+    let (capabilities, reference) = (member.capabilities(), &member.sandbox.reference);
+    if capabilities.prepares && intent.0.is_null() {
+        return Ok(false);
+    }
+    if !capabilities.undoes && !journal.members[position].carried {
+        // It never happened; what was prepared is let go of.
+        member.call(|strategy| strategy.drop_intent(reference, &intent))?;
         return Ok(false);
     }
     let (area, aside) = (&journal.members[position].area, aside(journal, position));
@@ -149,7 +154,6 @@ fn take_one(
             .push((member.name(), ResourcePath::root(), aside));
         return Ok(true);
     }
-    let reference = &member.sandbox.reference;
     let undone =
         member.call(|strategy| strategy.rollback(reference, Some(&intent), engine.observer))?;
     engine.store.add_moved(member.device()?, &undone.moved)?;

@@ -101,29 +101,21 @@ fn apply_one(
     if engine.observer.is_cancelled() {
         return Err(Error::Cancelled);
     }
-    let reference = &member.sandbox.reference;
-    let carry_out = || member.call(|strategy| strategy.commit(reference, &intent, engine.observer));
-    if !member.is_irreversible() {
-        // Without changes there is nothing to do.
-        return if intent.0.is_null() {
-            Ok(())
-        } else {
-            carry_out()
-        };
-    }
-    if intent.0 == CARRIED_OUT {
+    let capabilities = member.capabilities();
+    // Without changes there is nothing to do; what cannot be undone is not done twice.
+    let nothing = capabilities.prepares && intent.0.is_null();
+    if nothing || (!capabilities.undoes && journal.members[position].carried) {
         return Ok(());
     }
-    carry_out()?;
-    // What cannot be taken back must be known to have happened.
-    let done = serde_json::Value::from(CARRIED_OUT).to_string();
-    engine.store.put_intent(journal.id, position, &done)?;
-    journal.members[position].intent = Some(done);
+    let reference = &member.sandbox.reference;
+    member.call(|strategy| strategy.commit(reference, &intent, engine.observer))?;
+    if !capabilities.undoes {
+        // What cannot be taken back must be known to have happened.
+        engine.store.set_carried(journal.id, position)?;
+        journal.members[position].carried = true;
+    }
     Ok(())
 }
-
-/// What stands for the intent of a member that prepares nothing, once it was carried out.
-const CARRIED_OUT: &str = "carried out";
 
 impl Applied<'_> {
     /// Removes the sandboxes, notes what is left for undo, and ends the commit. From here on there
@@ -153,7 +145,8 @@ impl Applied<'_> {
         }
         let mut intents = Vec::new();
         for (position, member) in members.iter().enumerate() {
-            intents.push(last_intent(&engine, &journal, position, member).map_err(unrecorded)?);
+            let last = last_intent(&engine, &journal, position, member, &mut left);
+            intents.push(last.map_err(unrecorded)?);
         }
         engine
             .store
@@ -182,6 +175,7 @@ fn last_intent(
     journal: &Journal,
     position: usize,
     member: &Member,
+    left: &mut Vec<(String, String)>,
 ) -> Result<Option<String>> {
     let Some(intent) = intent_of(journal, position)?.filter(|intent| !intent.0.is_null()) else {
         return Ok(None);
@@ -190,8 +184,11 @@ fn last_intent(
         return Ok(None);
     }
     let reference = &member.sandbox.reference;
-    let (intent, moved) = member.call(|strategy| strategy.finish(reference, intent))?;
-    engine.store.add_moved(member.device()?, &moved)?;
+    let finished = member.call(|strategy| strategy.finish(reference, intent))?;
+    engine.store.add_moved(member.device()?, &finished.moved)?;
+    let note = |note: Note| (member.name(), format!("'{}': {}", note.path, note.what));
+    left.extend(finished.notes.into_iter().map(note));
+    let intent = finished.intent;
     Ok(Some(
         serde_json::to_string(&intent).expect("an intent is JSON"),
     ))

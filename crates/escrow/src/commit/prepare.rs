@@ -38,6 +38,7 @@ impl<'a> Previewed<'a> {
                     sandbox_id: member.sandbox.id,
                     area,
                     intent: None,
+                    carried: false,
                 })
                 .collect(),
             damaged: None,
@@ -56,7 +57,13 @@ impl<'a> Previewed<'a> {
         for (position, (member, preview)) in members.into_iter().enumerate() {
             if failure.is_none() {
                 let made = prepare_one(&mut prepared, position, &member, &preview, terms);
-                failure = made.err();
+                failure = made.err().map(|cause| match cause {
+                    Error::Cancelled => cause,
+                    cause => Error::Member {
+                        resource: member.name(),
+                        cause: Box::new(cause),
+                    },
+                });
             }
             prepared.members.push(member);
         }

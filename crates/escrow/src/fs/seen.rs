@@ -89,6 +89,18 @@ pub struct Moved {
 pub struct Moves(HashMap<(u64, Stamp), Stamp>);
 
 impl Moves {
+    /// Whether an entry that had the ctime `then` was only moved by us since.
+    pub fn leads(&self, ino: u64, now: Stamp, then: Stamp) -> bool {
+        let mut ctime = now;
+        while ctime != then {
+            match self.0.get(&(ino, ctime)).filter(|before| **before < ctime) {
+                Some(before) => ctime = *before,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// The ctime that an entry would have if we had never moved it.
     pub fn settled(&self, ino: u64, ctime: Stamp) -> Stamp {
         let mut ctime = ctime;

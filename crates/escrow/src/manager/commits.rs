@@ -172,12 +172,15 @@ impl Manager {
         if matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack) {
             return Err(nothing(plan));
         }
-        let _lock = self.lock_any(plan, false)?;
+        let lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         self.check_unfinished(&plan)?;
         let journal = self.store.journal_of(plan.id)?;
         let journal = journal.filter(|journal| journal.phase == Phase::Committed);
         let (Some(journal), PlanState::Committed) = (journal, plan.state) else {
+            if plan.state == PlanState::CleanedUp {
+                lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
+            }
             return Err(nothing(&plan));
         };
         if let Some(what) = &journal.damaged {
@@ -220,21 +223,25 @@ impl Manager {
                 && !member.area.as_path().starts_with(self.home())
                 && !member.area.as_bytes().is_empty()
                 && absent(member.area.as_path());
-            let removed = match away && !forget {
-                true => Err(Error::Away {
-                    area: member.area.clone(),
-                }),
-                false => crate::commit::remove_area(&member.area),
-            };
-            if let Err(error) = removed {
-                failed.push((name, error));
+            if away && !forget {
+                let area = member.area.clone();
+                failed.push((name, Error::Away { area }));
             }
         }
         if !failed.is_empty() {
             return Err(Error::partly(plan, "removed", Vec::new(), failed));
         }
+        // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
         if let Some(journal) = journal {
             self.store.forget_commit(journal.id)?;
+            for member in &journal.members {
+                if let Err(error) = crate::commit::remove_area(&member.area) {
+                    failed.push((member.area.to_string(), error));
+                }
+            }
+        }
+        if !failed.is_empty() {
+            return Err(Error::partly(plan, "removed", Vec::new(), failed));
         }
         for view in self.all_sandboxes(plan)? {
             let area = view.sandbox.area.as_path();

@@ -60,6 +60,17 @@ impl Store {
         self.run(|connection| set_intent(connection, id, position, intent))
     }
 
+    /// Notes that a member which cannot be undone was carried out.
+    pub fn set_carried(&self, id: CommitId, position: usize) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "UPDATE journal_member SET carried = 1 WHERE journal_id = ?1 AND position = ?2",
+                params![id.to_string(), position as i64],
+            )?;
+            Ok(())
+        })
+    }
+
     /// Moves a commit from one phase to the next, durably, or not at all.
     pub fn set_phase(&self, id: CommitId, from: Phase, to: Phase) -> Result<()> {
         debug_assert!(from == to || from.successors().contains(&to));
@@ -172,7 +183,7 @@ impl Store {
     fn members(&self, id: CommitId) -> Result<(Vec<JournalMember>, Option<String>)> {
         let rows: Vec<(JournalMember, bool)> = self.run(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT sandbox_id, area, intent, checksum FROM journal_member
+                "SELECT sandbox_id, area, intent, checksum, carried FROM journal_member
                  WHERE journal_id = ?1 ORDER BY position",
             )?;
             query
@@ -184,6 +195,7 @@ impl Store {
                         sandbox_id: parsed(row, 0)?,
                         area: location(row, 1)?,
                         intent,
+                        carried: row.get(4)?,
                     };
                     Ok((member, right))
                 })?

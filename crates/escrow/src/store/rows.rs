@@ -142,6 +142,8 @@ pub struct JournalMember {
     pub area: Location,
     /// What its strategy needs; `None` until it is prepared.
     pub intent: Option<String>,
+    /// Whether it was carried out; only kept of what cannot be undone.
+    pub carried: bool,
 }
 
 /// An operation and how it ended.

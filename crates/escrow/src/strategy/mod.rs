@@ -167,6 +167,17 @@ pub struct PrepareRequest<'a> {
 #[serde(transparent)]
 pub struct Intent(pub serde_json::Value);
 
+/// What a commit left.
+#[derive(Debug)]
+pub struct Finished {
+    /// By which it can be undone.
+    pub intent: Intent,
+    /// What was moved and still has a name in the original.
+    pub moved: Vec<Moved>,
+    /// What somebody should know.
+    pub notes: Vec<Note>,
+}
+
 /// What a rollback did.
 #[derive(Debug, Default)]
 pub struct RolledBack {
@@ -276,10 +287,13 @@ pub trait Strategy: Send + Sync {
     fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()>;
 
     /// Looks at the original once the commit is over and the sandbox gone, and returns the intent
-    /// by which it can be undone later, with what was moved and still has a name in the original. By
-    /// default the same intent.
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<(Intent, Vec<Moved>)> {
-        Ok((intent, Vec::new()))
+    /// by which it can be undone later, and what is to be known. By default the same intent.
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
+        Ok(Finished {
+            intent,
+            moved: Vec::new(),
+            notes: Vec::new(),
+        })
     }
 
     /// Where the original moved on since the commit, so that an undo would lose something. `moved` is

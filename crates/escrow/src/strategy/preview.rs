@@ -70,8 +70,9 @@ impl Preview {
         if on_conflict != OnConflict::Theirs {
             return left;
         }
-        let mut refused: HashSet<&ResourcePath> =
+        let contested: HashSet<&ResourcePath> =
             self.conflicts.iter().map(|one| &one.path).collect();
+        let mut refused = contested.clone();
         // What they have stays, and so do the directories it lies in.
         let standing: HashSet<ResourcePath> =
             refused.iter().flat_map(|path| path.ancestors()).collect();
@@ -94,7 +95,8 @@ impl Preview {
             .map(|change| &change.path)
             .collect();
         for (number, change) in changes.iter().enumerate() {
-            let below = || change.path.ancestors().any(|path| replaced.contains(&path));
+            let theirs = |path: &ResourcePath| replaced.contains(path) || contested.contains(path);
+            let below = || change.path.ancestors().any(|path| theirs(&path));
             if refused.contains(&change.path) || below() {
                 left.insert(number);
             }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, private};
+use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, lease, private};
 use crate::model::text::Location;
 use crate::model::{Change, ChangeKind, ResourcePath, SandboxRef};
 
@@ -309,6 +309,23 @@ pub(super) fn xattrs_if_open(dir: &Dir, name: &[u8]) -> Result<Option<Xattrs>> {
     match xattrs(dir, name) {
         Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => Ok(None),
         answer => answer.map(Some),
+    }
+}
+
+/// Whether nobody has a file open for writing. One that its owner closed to himself is opened for the
+/// moment it takes to look.
+pub(super) fn is_quiet(dir: &Dir, name: &[u8], meta: &Meta) -> Result<bool> {
+    let fail = |errno| dir.error("open for a moment", name, Cause::Os(errno));
+    match dir.file(name) {
+        Ok((file, _)) => Ok(lease::is_quiet(&file)),
+        Err(error) if error.is(Errno::ACCESS) => {
+            let handle = dir.handle(name)?;
+            handle.set_mode(meta.mode | 0o400).map_err(fail)?;
+            let opened = dir.file(name);
+            handle.set_mode(meta.mode).map_err(fail)?;
+            Ok(lease::is_quiet(&opened?.0))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

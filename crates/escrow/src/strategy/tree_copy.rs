@@ -20,8 +20,8 @@ use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest,
-    Preview, PreviewRequest, Probe, RolledBack, Strategy,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent,
+    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
 use super::{tree_commit, tree_restore};
 use crate::event::Observer;
@@ -29,7 +29,7 @@ use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
 use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
-use crate::fs::{Cause, Dir, Moved, Moves, remove};
+use crate::fs::{Cause, Dir, Moves, remove};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
@@ -308,7 +308,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         tree_commit::apply(intent, observer)
     }
 
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<(Intent, Vec<Moved>)> {
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         tree_commit::finish(intent)
     }
 

@@ -192,7 +192,13 @@ impl Copied<'_> {
             }
             EntryKind::File if record.size != entry.meta.size => Ok(Some(Field::Content)),
             EntryKind::File if record.size > 0 => {
+                // A file of several names is touched when one of them is; if its original is another
+                // one by now, its own time is all there is to go by.
+                let named = record.link != 0
+                    && (record.copy_ino, record.mtime) == (entry.meta.ino, entry.meta.mtime);
                 let same = match self.original_of(path)? {
+                    None if named => true,
+                    Some((_, meta)) if named && !record.is_current(&meta) => true,
                     Some((original, meta)) if meta.is_file() && meta.size == entry.meta.size => {
                         let (_, name) = path.split().expect("the root is no file");
                         tree::same_content((dir, &entry.name), (&original, name))?
@@ -248,10 +254,9 @@ impl CopyBase<'_> {
         if record.kind != now.kind || record.ino != now.ino {
             return Ok(false);
         }
-        let ctime = self.moved.settled(now.ino, now.ctime);
         // With whole seconds, a change in the second of the copy would not show.
-        let racy = ctime.nsec == 0 && record.copy_ctime.sec <= ctime.sec + 1;
-        if ctime == record.ctime && !racy {
+        let racy = record.ctime.nsec == 0 && record.copy_ctime.sec <= record.ctime.sec + 1;
+        if self.moved.leads(now.ino, now.ctime, record.ctime) && !racy {
             return Ok(true);
         }
         if !now.is_dir() {

@@ -28,7 +28,7 @@ fn seed(case: u64) -> u64 {
 }
 
 /// Edits that the model accepted, and the script that does the same.
-fn edits(rng: &mut Rng, model: &mut Model, count: usize) -> String {
+pub(crate) fn edits(rng: &mut Rng, model: &mut Model, count: usize) -> String {
     let mut script = String::new();
     let mut done = 0;
     while done < count {
@@ -43,7 +43,7 @@ fn edits(rng: &mut Rng, model: &mut Model, count: usize) -> String {
 }
 
 /// Makes the tree of a model, with times that no test run makes.
-fn build(root: &Path, model: &Model) {
+pub(crate) fn build(root: &Path, model: &Model) {
     let mut script = String::from("umask 022\n");
     let mut modes = String::new();
     for (path, node) in &model.nodes {
@@ -175,7 +175,7 @@ fn one_case(world: &World, strategy: &str, seed: u64) {
 }
 
 /// Tells the seed of a case that fails.
-struct Shown<'a>(&'a str, u64);
+pub(crate) struct Shown<'a>(pub(crate) &'a str, pub(crate) u64);
 
 impl Drop for Shown<'_> {
     fn drop(&mut self) {

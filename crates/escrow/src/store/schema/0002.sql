@@ -26,6 +26,7 @@ CREATE TABLE journal_member (
     area       BLOB NOT NULL,
     intent     TEXT,
     checksum   BLOB,
+    carried    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (journal_id, position)
 ) STRICT;
 

@@ -142,11 +142,8 @@ impl Base for LayerBase<'_> {
             Err(error) if error.is_absent() || error.leaves() => None,
             dir => Some(dir?),
         };
-        let made = upper
-            .map(|dir| Looks::remembered(&dir))
-            .transpose()?
-            .flatten();
-        let Some(made) = made else {
+        let made = upper.map(|dir| Looks::remembered(&dir));
+        let Some(made) = made.transpose()?.flatten() else {
             return Ok(now.ctime == now.mtime);
         };
         let theirs = match at {

@@ -29,11 +29,11 @@ use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, PrepareRequest,
-    Preview, PreviewRequest, Probe, RolledBack, Strategy,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent,
+    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Moved, Moves, remove, xattr};
+use crate::fs::{Cause, Dir, Handle, Moves, remove, xattr};
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
@@ -248,7 +248,7 @@ impl Strategy for Overlay {
         tree_commit::apply(intent, observer)
     }
 
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<(Intent, Vec<Moved>)> {
+    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         tree_commit::finish(intent)
     }
 

@@ -1,6 +1,6 @@
 //! The renames that put everything in place: as often as needed, with the same result.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use rustix::io::Errno;
 
@@ -21,12 +21,16 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
     }
     let original = intent.original.open()?;
     let stage = intent.stage()?;
+    let shared = shared(&intent.steps);
+    let links: HashMap<&ResourcePath, &Link> =
+        intent.links.iter().map(|link| (&link.path, link)).collect();
     for step in &intent.steps {
         if observer.is_cancelled() {
             let cause = Cause::Cancelled;
             return Err(original.error("commit", step.path.as_bytes(), cause).into());
         }
-        make(step, &original, &stage)?;
+        let link = links.get(&step.path).copied();
+        make(step, &shared, link, &original, &stage)?;
         observer.copied(1, 0);
     }
     for link in &intent.links {
@@ -55,6 +59,27 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
         }
     }
     Ok(())
+}
+
+/// Files that go under more than one name: each name that is moved moves the ctime for the others.
+fn shared(steps: &[Step]) -> HashSet<u64> {
+    let (mut once, mut twice) = (HashSet::new(), HashSet::new());
+    let below = steps.iter().flat_map(|step| &step.old_below);
+    let all = steps.iter().filter_map(|step| step.old.as_ref());
+    for seen in all.chain(below.map(|(_, seen)| seen)) {
+        if seen.kind != EntryKind::Directory && !once.insert(seen.ino) {
+            twice.insert(seen.ino);
+        }
+    }
+    twice
+}
+
+/// Whether an old version is what it was looked at as.
+fn is_as_seen(old: &Seen, now: &Meta, shared: &HashSet<u64>) -> bool {
+    match shared.contains(&old.ino) {
+        true => old.looks_the_same(now),
+        false => old.is_untouched(now),
+    }
 }
 
 fn moved(path: &ResourcePath, what: &'static str) -> StrategyError {
@@ -99,7 +124,13 @@ pub(super) fn unlock_moving(dir: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
     Ok(dir.unlock(name)?)
 }
 
-fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
+fn make(
+    step: &Step,
+    shared: &HashSet<u64>,
+    link: Option<&Link>,
+    original: &Dir,
+    stage: &Dir,
+) -> Result<()> {
     let (path, slot) = (&step.path, step.slot());
     let Some((dir, name)) = open_parent(original, path)? else {
         return Err(moved(path, "its directory is gone"));
@@ -107,7 +138,17 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
     let there = dir.stat(name)?;
     let staged = stage.stat(&slot)?;
     let Some(new) = &step.new else {
-        return take(step, original, (&dir, name), there, (stage, &slot), staged);
+        // Another name for a file of the original takes its place, or has taken it already.
+        let there = there.filter(|there| !link.is_some_and(|link| link.file.is(there)));
+        return take(
+            step,
+            shared,
+            original,
+            (&dir, name),
+            there,
+            (stage, &slot),
+            staged,
+        );
     };
     if there.is_some_and(|there| new.is(&there)) && !staged.is_some_and(|staged| new.is(&staged)) {
         return Ok(());
@@ -126,7 +167,8 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
         (None, Some(_)) => Err(moved(path, "somebody put something there")),
         (Some(_), None) => Err(moved(path, "somebody deleted it")),
         (Some(old), Some(there))
-            if !old.is_untouched(&there) || !is_below(step, original, &ResourcePath::clone)? =>
+            if !is_as_seen(old, &there, shared)
+                || !is_below(step, shared, original, &ResourcePath::clone)? =>
         {
             Err(moved(path, "somebody changed it"))
         }
@@ -143,7 +185,7 @@ fn make(step: &Step, original: &Dir, stage: &Dir) -> Result<()> {
                 answer => answer?,
             }
             // What came out must be what was looked at: somebody may have been quicker.
-            if came_out(step, old, stage)? {
+            if came_out(step, shared, old, stage)? {
                 return Ok(());
             }
             stage.exchange(&slot, &dir, name)?;
@@ -162,18 +204,19 @@ fn old_opened(old: &Seen, now: &Meta) -> bool {
 }
 
 /// Whether what a step moved into the stage is what it was looked at as.
-fn came_out(step: &Step, old: &Seen, stage: &Dir) -> Result<bool> {
+fn came_out(step: &Step, shared: &HashSet<u64>, old: &Seen, stage: &Dir) -> Result<bool> {
     let out = stage.stat(&step.slot())?;
     let top = step.path.as_bytes().len();
     let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
     let same = |out: &Meta| old.looks_the_same(out) || old_opened(old, out);
-    Ok(out.is_some_and(|out| same(&out)) && is_below(step, stage, &shift)?)
+    Ok(out.is_some_and(|out| same(&out)) && is_below(step, shared, stage, &shift)?)
 }
 
 /// Whether everything in a directory that goes is what it was: nothing was put into it, and nothing
 /// in it was changed.
 fn is_below(
     step: &Step,
+    shared: &HashSet<u64>,
     root: &Dir,
     shift: &dyn Fn(&ResourcePath) -> ResourcePath,
 ) -> Result<bool> {
@@ -182,7 +225,7 @@ fn is_below(
             return Ok(false);
         };
         let names = seen.kind != EntryKind::Directory || seen.mtime == now.mtime;
-        Ok(names && (!deep || seen.is_untouched(&now)))
+        Ok(names && (!deep || is_as_seen(seen, &now, shared)))
     };
     if let Some(old) = &step.old
         && !step.old_below.is_empty()
@@ -200,6 +243,7 @@ fn is_below(
 
 fn take(
     step: &Step,
+    shared: &HashSet<u64>,
     original: &Dir,
     (dir, name): (&Dir, &[u8]),
     there: Option<Meta>,
@@ -217,14 +261,15 @@ fn take(
             Err(moved(path, "somebody put something there"))
         }
         Some(there)
-            if !old.is_untouched(&there) || !is_below(step, original, &ResourcePath::clone)? =>
+            if !is_as_seen(old, &there, shared)
+                || !is_below(step, shared, original, &ResourcePath::clone)? =>
         {
             Err(moved(path, "somebody changed it"))
         }
         Some(there) => {
             unlock_moving(dir, name, &there)?;
             dir.rename_new(name, stage, slot)?;
-            if came_out(step, old, stage)? {
+            if came_out(step, shared, old, stage)? {
                 return Ok(());
             }
             stage.rename_new(slot, dir, name)?;
@@ -302,7 +347,16 @@ pub(super) fn dress(original: &Dir, dressing: &Dressing, looks: &Looks) -> Resul
 }
 
 /// Whether a directory looks as it was left.
-pub(super) fn is_as_left(dressing: &Dressing, now: &Meta) -> bool {
+pub(super) fn is_as_left(original: &Dir, dressing: &Dressing, now: &Meta) -> Result<bool> {
     let after = &dressing.after;
-    (after.mode, after.owner) == (now.mode, (now.uid, now.gid))
+    if (after.mode, after.owner) != (now.mode, (now.uid, now.gid)) {
+        return Ok(false);
+    }
+    let Some(wanted) = &after.xattrs else {
+        return Ok(true);
+    };
+    let dir = original.dir(&dressing.path)?;
+    let have = xattr::read(&Handle::of(&dir))
+        .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
+    Ok(have == *wanted)
 }

@@ -72,7 +72,8 @@ pub(in crate::strategy) fn look(
     let mut known = Kept {
         sandbox,
         paths: &kept,
-        met: None,
+        known: None,
+        met: HashSet::new(),
     };
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
     for change in changes {
@@ -270,36 +271,59 @@ fn note(
             let Some(meta) = dir.stat(name)? else {
                 return Ok((None, 0));
             };
-            if meta.nlink > 1 && !kept.is_first(&meta)? {
-                return Ok((None, 0));
+            let mut room = meta.blocks * 512;
+            if meta.nlink > 1 {
+                match kept.met(&meta)? {
+                    Met::Kept => return Ok((None, 0)),
+                    Met::Before => room = 0,
+                    Met::First => {}
+                }
             }
             let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
             let dropped = introduced(change, meta.mode, &attributes);
             let what = format!("{} dropped", dropped.join(" and "));
             let note = (!dropped.is_empty()).then_some(Note { path, what });
-            Ok((note, meta.blocks * 512))
+            Ok((note, room))
         }
         _ => Ok((None, 0)),
     }
 }
 
-/// Which files of several names were met already, or stay as they are under another name.
+/// Files of several names: those that stay as they are under one of them, and those met before.
 struct Kept<'a> {
     sandbox: &'a Dir,
     paths: &'a [ResourcePath],
-    met: Option<HashSet<u64>>,
+    known: Option<HashSet<u64>>,
+    met: HashSet<u64>,
+}
+
+/// Whether a file of several names was met before.
+enum Met {
+    /// It stays as it is under another name.
+    Kept,
+    /// Under another name.
+    Before,
+    /// It was not.
+    First,
 }
 
 impl Kept<'_> {
-    fn is_first(&mut self, meta: &Meta) -> Result<bool> {
-        if self.met.is_none() {
-            let mut met = HashSet::new();
+    fn met(&mut self, meta: &Meta) -> Result<Met> {
+        if self.known.is_none() {
+            let mut known = HashSet::new();
             for path in self.paths {
-                met.extend(stat(self.sandbox, path)?.map(|meta| meta.ino));
+                known.extend(stat(self.sandbox, path)?.map(|meta| meta.ino));
             }
-            self.met = Some(met);
+            self.known = Some(known);
         }
-        Ok(self.met.as_mut().is_some_and(|met| met.insert(meta.ino)))
+        let known = self.known.as_ref();
+        if known.is_some_and(|known| known.contains(&meta.ino)) {
+            return Ok(Met::Kept);
+        }
+        Ok(match self.met.insert(meta.ino) {
+            true => Met::First,
+            false => Met::Before,
+        })
     }
 }
 

@@ -6,29 +6,39 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 
 use super::{CAPABILITY, TreeIntent, stat};
-use crate::fs::{Cause, Dir, Meta, Moved, Seen, xattr};
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{Care, copy_entry};
+use crate::fs::{Cause, Dir, Meta, Moved, Seen, remove, xattr};
+use crate::model::text::Location;
 use crate::model::{EntryKind, ResourcePath};
-use crate::strategy::Intent;
 use crate::strategy::error::Result;
+use crate::strategy::{Finished, Intent, Note, tree};
 
 /// Takes marks and late privileges off, and remembers exactly what the commit left. Can be repeated.
-pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Intent, Vec<Moved>)> {
+pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
     let mut tree = TreeIntent::read(&intent)?;
     if tree.is_empty() {
-        return Ok((intent, Vec::new()));
+        return Ok(Finished {
+            intent,
+            moved: Vec::new(),
+            notes: Vec::new(),
+        });
     }
     let original = tree.original.open()?;
     for (path, marks) in &tree.marked {
         unmark(&original, path, marks)?;
     }
+    let area = Dir::open(tree.area.as_path())?;
+    let mut notes = Vec::new();
     let linked: HashSet<ResourcePath> = tree.linked.iter().cloned().collect();
-    let settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
+    let mut settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
         let Some(mut now) = stat(&original, path)?.filter(|now| seen.is(now)) else {
             // What somebody replaced meanwhile keeps its description, and so shows as replaced.
             return Ok(());
         };
         if seen.kind == EntryKind::File && linked.contains(path) {
             now = part(&original, path, seen, now)?;
+            now = detach(&original, &area, path, now, &mut notes)?;
         }
         // One that was opened to be moved has its own mode by now.
         if seen.kind == EntryKind::Directory {
@@ -54,7 +64,11 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Intent, Vec<Moved>)
     }
     let moved = still_named(&tree)?;
     tree.finished = true;
-    Ok((tree.store(), moved))
+    Ok(Finished {
+        intent: tree.store(),
+        moved,
+        notes,
+    })
 }
 
 /// Old versions that have another name in the original: it is the same file as before, although its
@@ -106,5 +120,33 @@ fn part(original: &Dir, path: &ResourcePath, seen: &Seen, now: Meta) -> Result<M
     if now.mode & 0o111 != 0 && xattr::get(&handle, CAPABILITY).map_err(fail)?.is_some() {
         xattr::remove(&handle, CAPABILITY).map_err(fail)?;
     }
+    Ok(stat(original, path)?.unwrap_or(now))
+}
+
+/// Puts a copy in the place of a file that somebody still has open for writing: what a process of the
+/// sandbox writes from now on must not reach the original. What it writes to is kept.
+fn detach(
+    original: &Dir,
+    area: &Dir,
+    path: &ResourcePath,
+    now: Meta,
+    notes: &mut Vec<Note>,
+) -> Result<Meta> {
+    let (dir, name) = original.parent(path)?;
+    if tree::is_quiet(&dir, name, &now)? {
+        return Ok(now);
+    }
+    let apart = format!("open-{}", now.ino);
+    remove::remove(area, apart.as_bytes())?;
+    let to = (area, apart.as_bytes());
+    copy_entry((&dir, name), to, now.kind, &Reflinks::wanted(), Care::Quiet)?;
+    area.sync_file_system()?;
+    area.exchange(apart.as_bytes(), &dir, name)?;
+    dir.sync()?;
+    let at = Location::from(area.path().join(&apart));
+    notes.push(Note {
+        path: path.clone(),
+        what: format!("a process still had it open for writing; what it writes goes to '{at}'"),
+    });
     Ok(stat(original, path)?.unwrap_or(now))
 }

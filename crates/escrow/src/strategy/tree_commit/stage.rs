@@ -16,7 +16,7 @@ use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, copy_entry};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Handle, Meta, Seen, lease};
+use crate::fs::{Cause, Dir, Handle, Meta, Seen};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, Field, ResourcePath};
 use crate::seeded;
@@ -238,7 +238,7 @@ impl Staging<'_> {
     /// Whether a new name in the sandbox is one of a file that the original has, unchanged: then
     /// it becomes another name for that.
     fn is_kept(&mut self, change: &Change, meta: &Meta) -> Result<bool> {
-        if change.old.is_some() || self.names.is_empty() {
+        if self.names.is_empty() {
             return Ok(false);
         }
         if self.kept.is_none() {
@@ -289,14 +289,8 @@ impl Staging<'_> {
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
             return Ok(false);
         }
-        if meta.is_file() {
-            match from.file(name) {
-                Ok((file, _)) if !lease::is_quiet(&file) => return Ok(false),
-                Ok(_) => {}
-                // Nobody but root can have it open either.
-                Err(error) if error.is(Errno::ACCESS) => {}
-                Err(error) => return Err(error.into()),
-            }
+        if meta.is_file() && !tree::is_quiet(from, name, meta)? {
+            return Ok(false);
         }
         match to.link_to(to_name, from, name) {
             Ok(()) => {}
@@ -322,7 +316,21 @@ impl Staging<'_> {
         attributes: &Xattrs,
         dropped: &[&str],
     ) -> Result<()> {
-        let lost = copy_entry(from, (to, to_name), meta.kind, &self.reflinks, Care::Quiet)?;
+        let closed = meta.is_file() && meta.mode & 0o400 == 0 && !is_root();
+        let fail = |errno| from.0.error("open for a moment", from.1, Cause::Os(errno));
+        if closed {
+            let handle = from.0.handle(from.1)?;
+            handle.set_mode(meta.mode | 0o400).map_err(fail)?;
+        }
+        let copied = copy_entry(from, (to, to_name), meta.kind, &self.reflinks, Care::Quiet);
+        if closed {
+            from.0.handle(from.1)?.set_mode(meta.mode).map_err(fail)?;
+        }
+        let lost = copied?;
+        if closed {
+            let handle = to.handle(to_name)?;
+            handle.set_mode(meta.mode).map_err(fail)?;
+        }
         self.observer.copied(0, meta.size);
         let seen = (self.source.visible)(attributes.clone());
         let handle = to.handle(to_name)?;
@@ -338,7 +346,10 @@ impl Staging<'_> {
             }
         }
         if !dropped.is_empty() {
-            handle.set_mode(meta.mode & !0o6000).map_err(fail)?;
+            let bits = [("setuid", 0o4000), ("setgid", 0o2000)];
+            let dropped_bits = bits.iter().filter(|(word, _)| dropped.contains(word));
+            let mask = dropped_bits.fold(0, |mask, (_, bit)| mask | bit);
+            handle.set_mode(meta.mode & !mask).map_err(fail)?;
             if dropped.contains(&"capabilities") && !lost.iter().any(|name| name == CAPABILITY) {
                 xattr::remove(&handle, CAPABILITY).map_err(fail)?;
             }
@@ -465,6 +476,10 @@ impl Staging<'_> {
             after,
         })
     }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Whether names can be changed in a directory, now or once its owner opens it.

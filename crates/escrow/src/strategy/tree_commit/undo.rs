@@ -53,6 +53,16 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         foreign(step, here, &linked, exact, &mut |path, what, now| {
             tell(path, what, now.map(Meta::facts));
         })?;
+        if let Err(error) = original.parent(&step.path) {
+            match error.is_absent() || error.leaves() {
+                true => tell(
+                    step.path.clone(),
+                    "its directory was deleted there since",
+                    None,
+                ),
+                false => return Err(error.into()),
+            }
+        }
         let kept = match &stage {
             Some(stage) => stage.stat(&step.slot())?,
             None => None,
@@ -72,9 +82,11 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         }
     }
     for dressing in &tree.directories {
-        let now = stat(&original, &dressing.path)?;
-        if let Some(now) = now.filter(|now| !is_as_left(dressing, now)) {
-            let what = "its mode or owner was changed there since";
+        let Some(now) = stat(&original, &dressing.path)? else {
+            continue;
+        };
+        if !is_as_left(&original, dressing, &now)? {
+            let what = "its mode, owner or attributes were changed there since";
             tell(dressing.path.clone(), what, Some(now.facts()));
         }
     }
@@ -95,6 +107,9 @@ fn foreign(
     tell: &mut dyn FnMut(ResourcePath, &'static str, Option<&Meta>),
 ) -> Result<()> {
     let Some(new) = &step.new else {
+        if linked.contains(&step.path) {
+            return Ok(());
+        }
         if let Some(now) = stat(root, &shift(&step.path))? {
             tell(step.path.clone(), "added there since", Some(&now));
         }
@@ -106,7 +121,8 @@ fn foreign(
         let now = stat(root, &shift(path))?;
         let same = |now: &Meta| match exact {
             Some(moved) => {
-                let ctime = moved.settled(now.ino, now.ctime);
+                let same = moved.leads(now.ino, now.ctime, seen.ctime);
+                let ctime = if same { seen.ctime } else { now.ctime };
                 seen.is_untouched(&Meta { ctime, ..*now })
             }
             // While the commit is under way a directory may be open for a moment.
@@ -276,8 +292,20 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    /// Takes one step back, if it was made, and names what is not ours in its slot.
+    /// Takes one step back, if it was made, and names what is not ours in its slot. Somebody may put
+    /// or remove something there in between; then one looks again.
     fn take_back(&mut self, step: &Step) -> Result<()> {
+        for _ in 0..8 {
+            match self.try_back(step) {
+                Err(StrategyError::Fs(error))
+                    if error.is(Errno::EXIST) || error.is(Errno::NOENT) => {}
+                answer => return answer,
+            }
+        }
+        self.try_back(step)
+    }
+
+    fn try_back(&mut self, step: &Step) -> Result<()> {
         let (path, slot) = (&step.path, step.slot());
         let (there, staged) = self.places(step)?;
         if is_made(step, &there, &staged) {

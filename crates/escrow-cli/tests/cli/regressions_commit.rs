@@ -1,0 +1,557 @@
+//! One test for each bug of commit, undo and recover that needed a kill, or an error, in the right
+//! place; each is named after the bug.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::{Cli, Fs, LoopFs, World};
+use serde_json::{Value, json as value};
+
+use crate::{json, words, world};
+
+/// The calls that put things in place.
+const MOVES: &[&str] = &["renameat2"];
+/// The calls that stage.
+const LINKS: &[&str] = &["linkat"];
+
+pub(crate) fn write(path: impl AsRef<Path>, text: &str) {
+    let path = path.as_ref();
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+#[track_caller]
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn mode(path: impl AsRef<Path>) -> u32 {
+    let path = path.as_ref();
+    let meta = path.symlink_metadata();
+    let meta = meta.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    meta.mode() & 0o7777
+}
+
+fn chmod(path: impl AsRef<Path>, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+}
+
+/// The document of a command that fails with `code`.
+#[track_caller]
+pub(crate) fn failed(cli: &Cli, line: &str, code: i32) -> Value {
+    let outcome = cli.run([words("--json"), words(line)].concat());
+    assert_eq!(outcome.status, code, "{line}: {}", outcome.stdout_text());
+    assert_eq!(outcome.stderr_text(), "", "{line}");
+    serde_json::from_str(&outcome.stdout_text()).expect("one document")
+}
+
+/// Where native tools work in a copy.
+pub(crate) fn copy_of(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
+    PathBuf::from(cli.ok(["path", plan, resource]).trim_end())
+}
+
+/// Puts other bytes into the sandbox.
+pub(crate) fn put(cli: &Cli, line: &str, text: &str) {
+    cli.clone()
+        .stdin(text)
+        .ok([words("write"), words(line)].concat());
+}
+
+/// Kills a command before its `n`th call of these.
+#[track_caller]
+fn kill(cli: &Cli, line: &str, calls: &'static [&'static str], n: u64) {
+    let run = cli.stepper(words(line)).only(calls).fault(n, Fault::Kill);
+    assert!(run.hit.is_some(), "{line} makes {n} such calls");
+}
+
+/// What `recover` did with the only plan that needed it.
+#[track_caller]
+fn recovered(cli: &Cli) -> Value {
+    let answer = json(cli, "recover");
+    let all = answer["recovered"].as_array().expect("a list");
+    assert_eq!(all.len(), 1, "{answer}");
+    assert_eq!(json(cli, "status")["unfinished"], value!([]));
+    all[0].clone()
+}
+
+/// Whether a file, or one somewhere in a directory, has these bytes.
+pub(crate) fn holds(at: &Path, bytes: &str) -> bool {
+    match fs::read_dir(at) {
+        Ok(entries) => entries
+            .map(|entry| entry.expect("it can be read").path())
+            .any(|path| holds(&path, bytes)),
+        Err(_) => fs::read(at).is_ok_and(|found| found == bytes.as_bytes()),
+    }
+}
+
+/// What somebody wrote is where they put it, or where the answer says that it is kept.
+#[track_caller]
+fn assert_saved(answer: &Value, at: &Path, bytes: &str) {
+    let named = answer["kept"].as_array();
+    let mut places = named
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one["kept"].as_str());
+    let kept = places.any(|place| holds(Path::new(place), bytes));
+    assert!(kept || holds(at, bytes), "{bytes:?} is lost: {answer}");
+}
+
+/// A plan `try` over `app` and `etc`, by `strategy`, with one change in each.
+fn two(strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    write(world.dir("etc").join("hosts"), "127.0.0.1\n");
+    let line = format!("plan create try --resource ./app --resource ./etc --strategy {strategy}");
+    cli.ok(words(&line));
+    put(&cli, "try app a.txt", "uno\n");
+    put(&cli, "try etc hosts", "::1\n");
+    (world, cli)
+}
+
+// rule C1, C3
+#[test]
+fn recovery_took_back_only_the_members_it_had_begun() {
+    if !require_stepper() {
+        return;
+    }
+    for edited in ["r1", "r2"] {
+        let (world, cli) = world();
+        let at = |name: &str| world.path().join(name).join("f");
+        for name in ["r1", "r2", "r3"] {
+            world.dir(name);
+            write(at(name), "old\n");
+        }
+        cli.ok(words(
+            "plan create try --resource ./r1 --resource ./r2 --resource ./r3",
+        ));
+        for name in ["r1", "r2", "r3"] {
+            put(&cli, &format!("try {name} f"), "new\n");
+        }
+        kill(&cli, "commit try", MOVES, 3);
+        let now = ["r1", "r2", "r3"].map(|name| read(at(name)));
+        assert_eq!(now, ["new\n", "new\n", "old\n"]);
+        write(world.path().join("saved"), "mine\n");
+        fs::rename(world.path().join("saved"), at(edited)).expect("it is ours");
+        let one = recovered(&cli);
+        assert_eq!(one["side"], "old", "{one}");
+        assert_saved(&one, &at(edited), "mine\n");
+        for name in ["r1", "r2", "r3"] {
+            let mine = name == edited && read(at(name)) == "mine\n";
+            assert!(mine || read(at(name)) == "old\n", "{name}: {one}");
+        }
+    }
+}
+
+/// A plan `try` that deletes `app/a.txt` and changes `etc/hosts`.
+fn deleting() -> (World, Cli) {
+    let (world, cli) = two("filesystem_copy");
+    fs::remove_file(copy_of(&cli, "try", "app").join("a.txt")).expect("it is there");
+    (world, cli)
+}
+
+/// Somebody puts something where nothing is: a file, or a directory with a file in it.
+fn put_there(at: &Path, directory: bool) {
+    match directory {
+        false => write(at, "mine\n"),
+        true => {
+            fs::create_dir(at).expect("nothing is there");
+            write(at.join("inner"), "mine\n");
+        }
+    }
+}
+
+// rule C3, C7
+#[test]
+fn what_was_put_where_a_commit_had_deleted_was_lost() {
+    if !require_stepper() {
+        return;
+    }
+    for directory in [false, true] {
+        let (world, cli) = deleting();
+        let at = world.path().join("app/a.txt");
+        kill(&cli, "commit try", MOVES, 2);
+        assert!(!at.exists(), "it is deleted first");
+        put_there(&at, directory);
+        let one = recovered(&cli);
+        assert_saved(&one, &at, "mine\n");
+        let old = read(world.path().join("etc/hosts")) == "127.0.0.1\n";
+        assert_eq!(one["side"], if old { "old" } else { "new" }, "{one}");
+        if old {
+            assert_eq!(read(&at), "one\ntwo\nthree\n");
+        }
+    }
+}
+
+// rule C3, C7
+#[test]
+fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
+    if !require_stepper() {
+        return;
+    }
+    let mut met = 0;
+    for (n, directory) in (1..).flat_map(|n| [(n, false), (n, true)]) {
+        let (world, cli) = deleting();
+        let at = world.path().join("app/a.txt");
+        cli.ok(words("commit try"));
+        let run = cli
+            .stepper(words("undo try"))
+            .only(&["renameat2", "linkat", "syncfs"])
+            .fault(n, Fault::Kill);
+        if run.hit.is_none() {
+            break;
+        }
+        let unfinished = json(&cli, "status")["unfinished"] != value!([]);
+        if at.exists() || !unfinished {
+            continue;
+        }
+        met += 1;
+        put_there(&at, directory);
+        let one = recovered(&cli);
+        assert_eq!(one["side"], "old", "{n}: {one}");
+        assert_saved(&one, &at, "mine\n");
+        assert_eq!(read(&at), "one\ntwo\nthree\n", "{n}");
+        assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n", "{n}");
+    }
+    assert!(met > 2, "it is killed before the file is back");
+}
+
+// rule C17, P6
+#[test]
+fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = two("overlay");
+    kill(&cli, "commit try", MOVES, 2);
+    fs::remove_dir_all(world.path().join("app")).expect("it is ours");
+    assert_eq!(failed(&cli, "recover", 5)["success"], false);
+    let told = failed(&cli, "cleanup try", 5);
+    assert_eq!(told["error"]["kind"], "recovery_needed");
+    cli.ok(words("cleanup try --forget"));
+    assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
+    assert_eq!(json(&cli, "status")["unfinished"], value!([]));
+    write(world.dir("app").join("a.txt"), "fresh\n");
+    cli.ok(words("plan create try --resource ./app"));
+    put(&cli, "try app a.txt", "due\n");
+    cli.ok(words("commit try"));
+    assert_eq!(read(world.path().join("app/a.txt")), "due\n");
+}
+
+// rule C2, C3
+#[test]
+fn an_undecided_commit_needed_its_originals() {
+    if !require_stepper() {
+        return;
+    }
+    for (n, gone) in [(1, "app"), (2, "app"), (2, "etc")] {
+        let (world, cli) = two("overlay");
+        kill(&cli, "commit try", LINKS, n);
+        fs::remove_dir_all(world.path().join(gone)).expect("it is ours");
+        let one = recovered(&cli);
+        assert_eq!(one["found"], "preparing", "{n}, {gone}");
+        assert_eq!(one["side"], "old", "{n}, {gone}");
+        let kept = one["kept"].as_array().map_or(0, Vec::len);
+        assert_eq!(kept, 0, "{n}, {gone}: {one}");
+        cli.ok(words("cleanup try"));
+    }
+}
+
+// rule C7, P6
+#[test]
+fn an_undo_without_its_old_versions_began_all_the_same() {
+    let (world, cli) = two("overlay");
+    let plan = json(&cli, "plan show try");
+    let id = plan["sandboxes"][1]["sandbox_id"].as_str().expect("an id");
+    let area = world.home().join("sandboxes").join(format!("{id}.undo"));
+    cli.ok(words("commit try"));
+    fs::remove_dir_all(&area).expect("what undo needs is there");
+    let told = failed(&cli, "undo try", 4);
+    assert_eq!(told["error"]["kind"], "conflict", "{told}");
+    assert_eq!(told["success"], false);
+    assert_eq!(told["conflicts"][0]["resource"], "etc", "{told}");
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(json(&cli, "plan show try")["state"], "committed");
+    cli.ok(words("cleanup try"));
+    assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
+}
+
+/// Kills the cleanup of a committed plan `try` everywhere, and cleans up again; `make` makes the
+/// plan.
+#[track_caller]
+fn assert_cleanup_repeats<T>(make: impl Fn() -> (World, Cli, T)) {
+    let mut met = 0;
+    for n in 1.. {
+        let (_world, cli, _there) = make();
+        cli.ok(words("commit try"));
+        let run = cli
+            .stepper(words("cleanup try"))
+            .only(&["unlinkat", "utimensat"])
+            .fault(n, Fault::Kill);
+        if run.hit.is_none() {
+            break;
+        }
+        met += 1;
+        cli.ok(words("cleanup try"));
+        assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up", "{n}");
+    }
+    assert!(met > 4, "what was kept is removed in more than one call");
+}
+
+// rule P6
+#[test]
+fn a_killed_cleanup_of_a_commit_could_not_be_repeated() {
+    if require_stepper() {
+        assert_cleanup_repeats(|| {
+            let (world, cli) = two("overlay");
+            (world, cli, ())
+        });
+    }
+}
+
+// rule P6
+#[test]
+fn a_killed_cleanup_of_a_commit_on_another_file_system_could_not_be_repeated() {
+    let Some(disk) = LoopFs::new(Fs::Ext4, 32).filter(|_| require_stepper()) else {
+        return;
+    };
+    assert_cleanup_repeats(|| {
+        let (world, cli) = world();
+        let there = World::under(disk.path());
+        let app = there.dir("app");
+        write(app.join("f"), "old\n");
+        let at = app.to_str().expect("a plain path");
+        cli.ok(["plan", "create", "try", "--resource", at]);
+        let plan = json(&cli, "plan show try");
+        let name = plan["sandboxes"][0]["resource"].as_str().expect("a name");
+        put(&cli, &format!("try {name} f"), "new\n");
+        (world, cli, there)
+    });
+}
+
+// rule C3, C7
+#[test]
+fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
+    if !require_stepper() {
+        return;
+    }
+    let mut met = 0;
+    for n in 1.. {
+        let (world, cli) = two("overlay");
+        kill(&cli, "commit try", MOVES, 2);
+        write(world.path().join("app/a.txt"), "on top of the new one\n");
+        write(world.path().join("etc/hosts"), "mine now\n");
+        let run = cli
+            .stepper(words("recover"))
+            .only(&[
+                "renameat",
+                "renameat2",
+                "linkat",
+                "unlinkat",
+                "fsync",
+                "syncfs",
+            ])
+            .fault(n, Fault::Kill);
+        if run.hit.is_none() {
+            break;
+        }
+        let unfinished = json(&cli, "status")["unfinished"] != value!([]);
+        let mut areas = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+        let is_aside = |name: &OsStr| name.to_string_lossy().contains(".kept-");
+        let aside = areas.any(|entry| is_aside(&entry.expect("it can be read").file_name()));
+        met += u32::from(unfinished && aside);
+        let again = json(&cli, "recover");
+        assert_eq!(again["success"], true, "{n}: {again}");
+        assert_eq!(json(&cli, "status")["unfinished"], value!([]), "{n}");
+        let app = world.path().join("app/a.txt");
+        assert_eq!(read(&app), "one\ntwo\nthree\n", "{n}");
+        assert_eq!(read(world.path().join("etc/hosts")), "mine now\n", "{n}");
+        let kept = holds(&world.home().join("sandboxes"), "on top of the new one\n");
+        assert!(kept, "{n}: {again}");
+        for one in again["recovered"].as_array().expect("a list") {
+            assert_eq!(one["side"], "old", "{n}: {one}");
+            assert_saved(one, &app, "on top of the new one\n");
+        }
+        cli.ok(words("cleanup try"));
+    }
+    assert!(met > 0, "it is killed with what was kept set aside");
+}
+
+// rule C2, C3
+#[test]
+fn recovery_reverted_the_mode_that_somebody_gave_a_directory() {
+    if !require_stepper() {
+        return;
+    }
+    // In `preparing`; in `decided`, which comes out new; the same, which comes out old.
+    for (calls, also_edited) in [(LINKS, false), (MOVES, false), (MOVES, true)] {
+        for strategy in ["overlay", "filesystem_copy"] {
+            let (world, cli) = world();
+            let src = world.path().join("app/src");
+            let line = format!("plan create try --resource ./app --strategy {strategy}");
+            cli.ok(words(&line));
+            put(&cli, "try app src/main.rs", "// new\n");
+            kill(&cli, "commit try", calls, 1);
+            assert_eq!(mode(&src), 0o750);
+            chmod(&src, 0o700);
+            write(src.join("mine"), "mine\n");
+            if also_edited {
+                write(src.join("main.rs"), "// theirs\n");
+            }
+            let one = recovered(&cli);
+            let (side, content) = match (calls == MOVES, also_edited) {
+                (true, false) => ("new", "// new\n"),
+                (true, true) => ("old", "// theirs\n"),
+                (false, _) => ("old", "fn main() {}\n"),
+            };
+            assert_eq!(one["side"], side, "{strategy}: {one}");
+            assert_eq!(mode(&src), 0o700, "{strategy}: {one}");
+            assert_eq!(read(src.join("mine")), "mine\n", "{strategy}");
+            assert_eq!(read(src.join("main.rs")), content, "{strategy}");
+        }
+    }
+}
+
+// rule C15, F6
+#[test]
+fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
+    if !require_stepper() {
+        return;
+    }
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = world();
+        let at = world.path().join("app/b.txt");
+        write(&at, "original\n");
+        let line = format!("plan create try --resource ./app --strategy {strategy}");
+        cli.ok(words(&line));
+        put(&cli, "try app a.txt", "uno\n");
+        put(&cli, "try app b.txt", "sandbox\n");
+        kill(&cli, "commit try", MOVES, 2);
+        let before = fs::metadata(&at).expect("it is there");
+        write(&at, "edit-ed!\n");
+        let file = File::options().write(true).open(&at).expect("it is ours");
+        let time = before.modified().expect("it has one");
+        file.set_modified(time).expect("it is ours");
+        drop(file);
+        let now = fs::metadata(&at).expect("it is there");
+        assert_eq!(
+            (now.size(), now.mtime(), now.mtime_nsec(), now.ino()),
+            (
+                before.size(),
+                before.mtime(),
+                before.mtime_nsec(),
+                before.ino()
+            )
+        );
+        let one = recovered(&cli);
+        assert_eq!(one["side"], "old", "{strategy}: {one}");
+        let told = failed(&cli, "commit try", 4);
+        let conflicts = told["conflicts"].as_array().expect("a list");
+        assert_eq!(conflicts.len(), 1, "{strategy}: {told}");
+        assert_eq!(conflicts[0]["path"], "b.txt", "{strategy}");
+        assert_eq!(read(&at), "edit-ed!\n", "{strategy}");
+    }
+}
+
+// rule C6, C15
+#[test]
+fn a_failed_commit_took_the_marks_off_the_sandbox() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = two("overlay");
+    let run = cli
+        .stepper(words("--json commit try"))
+        .only(LINKS)
+        .fault(2, Fault::Once(5));
+    assert!(run.hit.is_some(), "two files are staged");
+    assert_eq!(run.outcome.status, 1, "{}", run.outcome.stdout_text());
+    fs::remove_file(world.path().join("app/a.txt")).expect("it is ours");
+    let told = failed(&cli, "commit try", 4);
+    assert_eq!(told["conflicts"][0]["path"], "a.txt", "{told}");
+    assert_eq!(told["conflicts"][0]["what"], "deleted there, changed here");
+    assert!(!world.path().join("app/a.txt").exists());
+    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+}
+
+// rule F7
+#[test]
+fn setuid_that_came_after_the_staging_was_released() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = two("filesystem_copy");
+    let copy = copy_of(&cli, "try", "app");
+    fs::create_dir(copy.join("bin")).expect("nothing is there");
+    write(copy.join("bin/tool"), "#!/bin/sh\n");
+    chmod(copy.join("bin/tool"), 0o755);
+    kill(&cli, "commit try", MOVES, 1);
+    chmod(copy.join("bin/tool"), 0o4755);
+    let one = recovered(&cli);
+    let tool = world.path().join("app/bin/tool");
+    match one["side"].as_str() {
+        Some("new") => assert_eq!(mode(&tool), 0o755, "{one}"),
+        _ => assert!(!tool.exists(), "{one}"),
+    }
+}
+
+// rule C6, C7
+#[test]
+fn what_the_agent_wrote_into_its_sandbox_was_called_somebody_elses() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = two("filesystem_copy");
+    let copy = copy_of(&cli, "try", "app");
+    kill(&cli, "commit try", MOVES, 1);
+    write(copy.join("a.txt"), "uno\ndue\n");
+    let one = recovered(&cli);
+    assert_eq!(one["kept"], value!([]), "{one}");
+    assert_eq!(one["side"], "old", "{one}");
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    cli.ok(words("commit try"));
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\ndue\n");
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+}
+
+// rule C17
+#[test]
+fn one_damaged_row_stopped_every_plan() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = world();
+    write(world.dir("etc").join("hosts"), "127.0.0.1\n");
+    // A name that stands nowhere in the state but in what the commit needs.
+    write(world.path().join("app/xq7-intent"), "old\n");
+    cli.ok(words("plan create try --resource ./app"));
+    put(&cli, "try app xq7-intent", "new\n");
+    kill(&cli, "commit try", MOVES, 1);
+    // Whoever closes the state last puts everything into the one file.
+    cli.ok(words("status"));
+    assert!(!world.home().join("state.db-wal").exists());
+    let state = world.home().join("state.db");
+    let mut bytes = fs::read(&state).expect("it is there");
+    let found: Vec<usize> = (0..bytes.len() - 10)
+        .filter(|at| bytes[*at..].starts_with(b"xq7-intent"))
+        .collect();
+    assert!(!found.is_empty(), "what the commit needs is in the state");
+    for at in found {
+        bytes[at] = b'y';
+    }
+    fs::write(&state, bytes).expect("it is ours");
+    cli.ok(words("plan create other --resource ./etc"));
+    put(&cli, "other etc hosts", "::1\n");
+    cli.ok(words("diff other"));
+    cli.ok(words("commit other"));
+    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    cli.ok(words("undo other"));
+    let told = failed(&cli, "recover", 5);
+    let why = told["recovered"][0]["error"].as_str().expect("it says why");
+    assert!(why.contains("is not what was written"), "{why}");
+    failed(&cli, "cleanup try", 5);
+    cli.ok(words("cleanup try --forget"));
+    assert_eq!(read(world.path().join("app/xq7-intent")), "old\n");
+}

@@ -1,0 +1,526 @@
+//! Strategies that do as the real one does, except where a test tells them to fail.
+//!
+//! Each wraps `filesystem_copy`. One that does not prepare copies the whole sandbox over the original
+//! when it is committed, as something without transactions would.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use escrow::event::{Observer, Unobserved};
+use escrow::fs::Moves;
+use escrow::manager::{Manager, NewResource, Options};
+use escrow::model::{
+    ChangeKind, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
+};
+use escrow::store::{Plan, Resource, Store};
+use escrow::strategy::{
+    Access, Capabilities, CreateRequest, Created, Intent, PrepareRequest, Preview, PreviewRequest,
+    Probe, Registry, Result, RolledBack, Strategy, StrategyError,
+};
+use escrow_testkit::World;
+use escrow_testkit::signature::{Sig, signature};
+use escrow_testkit::tree::build;
+
+use crate::support::{options, sh};
+
+/// What a strategy is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Prepare,
+    Drop,
+    Commit,
+    Finish,
+    CheckUndo,
+    Rollback,
+    Cleanup,
+}
+
+/// How it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Before anything is done.
+    Before,
+    /// When a part is done.
+    Half,
+    /// When all is done.
+    After,
+    /// By a panic, before anything is done.
+    Panic,
+    /// By a panic, when a part is done.
+    PanicHalf,
+}
+
+/// What a strategy promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Undoable,
+    /// It undoes, but does not prepare.
+    Unprepared,
+    /// It prepares, but what was carried out stays.
+    Final,
+    Irreversible,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [
+        Self::Undoable,
+        Self::Unprepared,
+        Self::Final,
+        Self::Irreversible,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Undoable => "faulty_undoable",
+            Self::Unprepared => "faulty_unprepared",
+            Self::Final => "faulty_final",
+            Self::Irreversible => "faulty_irreversible",
+        }
+    }
+
+    pub(crate) fn prepares(self) -> bool {
+        matches!(self, Self::Undoable | Self::Final)
+    }
+
+    pub(crate) fn undoes(self) -> bool {
+        matches!(self, Self::Undoable | Self::Unprepared)
+    }
+}
+
+/// What is to fail, and what was asked for, over all strategies of a world.
+#[derive(Default)]
+pub(crate) struct Script {
+    faults: Mutex<Vec<(ResourceId, Verb, How)>>,
+    calls: Mutex<Vec<(ResourceId, Verb)>>,
+    originals: Mutex<HashMap<ResourceId, PathBuf>>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A strategy that panics on purpose may hold it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Script {
+    /// From now on these fail, and nothing else.
+    pub(crate) fn set(&self, faults: &[(&Part, Verb, How)]) {
+        let fault = |(part, verb, how): &(&Part, Verb, How)| (part.resource.id, *verb, *how);
+        *held(&self.faults) = faults.iter().map(fault).collect();
+        held(&self.calls).clear();
+    }
+
+    /// In which order a verb was asked of the members.
+    pub(crate) fn order(&self, wanted: Verb) -> Vec<ResourceId> {
+        let calls = held(&self.calls);
+        let found = calls.iter().filter(|(_, verb)| *verb == wanted);
+        found.map(|(id, _)| *id).collect()
+    }
+
+    fn how(&self, sandbox: &SandboxRef, verb: Verb) -> Option<How> {
+        held(&self.calls).push((sandbox.resource_id, verb));
+        let faults = held(&self.faults);
+        let found = faults
+            .iter()
+            .find(|(id, wanted, _)| (*id, *wanted) == (sandbox.resource_id, verb));
+        found.map(|(_, _, how)| *how)
+    }
+
+    fn original(&self, sandbox: &SandboxRef) -> PathBuf {
+        held(&self.originals)[&sandbox.resource_id].clone()
+    }
+}
+
+/// What every injected fault says.
+pub(crate) const SAID: &str = "an injected fault";
+
+struct Faulty {
+    kind: Kind,
+    script: Arc<Script>,
+    inner: Arc<dyn Strategy>,
+}
+
+/// Gives up after one step.
+struct OneStep(AtomicU64);
+
+impl Observer for OneStep {
+    fn copied(&self, entries: u64, _bytes: u64) {
+        self.0.fetch_add(entries, Ordering::SeqCst);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::SeqCst) > 0
+    }
+}
+
+impl Faulty {
+    fn fail<T>(&self, verb: Verb) -> Result<T> {
+        Err(StrategyError::Damaged {
+            what: format!("{SAID} in {verb:?}"),
+        })
+    }
+
+    fn trip<T>(
+        &self,
+        sandbox: &SandboxRef,
+        verb: Verb,
+        work: impl FnOnce() -> Result<T>,
+        half: impl FnOnce(),
+    ) -> Result<T> {
+        match self.script.how(sandbox, verb) {
+            None => work(),
+            Some(How::Before) => self.fail(verb),
+            Some(How::Panic) => panic!("{SAID} in {verb:?}"),
+            Some(How::After) => work().and_then(|_| self.fail(verb)),
+            Some(How::Half) => {
+                half();
+                self.fail(verb)
+            }
+            Some(How::PanicHalf) => {
+                half();
+                panic!("{SAID} in {verb:?}");
+            }
+        }
+    }
+
+    fn tree(&self, sandbox: &SandboxRef) -> PathBuf {
+        let Access::Directory(tree) = self.inner.access(sandbox).expect("a copy gives a path");
+        tree
+    }
+
+    /// Where one that does not prepare keeps what it overwrote.
+    fn kept(&self, sandbox: &SandboxRef) -> PathBuf {
+        self.script.original(sandbox).with_extension("kept")
+    }
+
+    fn overwrite(&self, sandbox: &SandboxRef, half: bool) {
+        let (original, kept) = (self.script.original(sandbox), self.kept(sandbox));
+        if self.kind.undoes() && !kept.exists() {
+            sh(&original, &format!("cp -a . '{}'", kept.display()));
+        }
+        let script = match half {
+            true => "rm -rf gone".to_owned(),
+            false => format!(
+                "find . -mindepth 1 -delete; cp -a '{}/.' .",
+                self.tree(sandbox).display()
+            ),
+        };
+        sh(&original, &script);
+    }
+}
+
+impl Strategy for Faulty {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            prepares: self.kind.prepares(),
+            undoes: self.kind.undoes(),
+            ..self.inner.capabilities()
+        }
+    }
+
+    fn probe(&self, original: &Path, area: &Path) -> Probe {
+        self.inner.probe(original, area)
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        self.inner.create(request)
+    }
+
+    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.inner.read(sandbox, path)
+    }
+
+    fn write(
+        &self,
+        sandbox: &SandboxRef,
+        path: &ResourcePath,
+        content: &mut dyn Read,
+    ) -> Result<ChangeKind> {
+        self.inner.write(sandbox, path, content)
+    }
+
+    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
+        self.inner.diff(sandbox)
+    }
+
+    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
+        if self.kind.prepares() {
+            return self.inner.preview(sandbox, request);
+        }
+        Ok(Preview {
+            diff: self.diff(sandbox)?,
+            ..Preview::default()
+        })
+    }
+
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+        let half = || {
+            let request = PrepareRequest {
+                observer: &OneStep(AtomicU64::new(0)),
+                ..*request
+            };
+            let answer = self.inner.prepare(sandbox, &request);
+            answer.expect_err("it has more than one step");
+        };
+        let work = || self.inner.prepare(sandbox, request);
+        self.trip(sandbox, Verb::Prepare, work, half)
+    }
+
+    fn drop_intent(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        let work = || self.inner.drop_intent(sandbox, intent);
+        self.trip(sandbox, Verb::Drop, work, || {})
+    }
+
+    fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        let prepares = self.kind.prepares();
+        let work = || match prepares {
+            true => self.inner.commit(sandbox, intent, observer),
+            false => {
+                self.overwrite(sandbox, false);
+                Ok(())
+            }
+        };
+        let half = || match prepares {
+            true => {
+                let observer = OneStep(AtomicU64::new(0));
+                let answer = self.inner.commit(sandbox, intent, &observer);
+                answer.expect_err("it has more than one step");
+            }
+            false => self.overwrite(sandbox, true),
+        };
+        self.trip(sandbox, Verb::Commit, work, half)
+    }
+
+    fn finish(&self, sandbox: &SandboxRef, intent: Intent) -> Result<escrow::strategy::Finished> {
+        let work = || self.inner.finish(sandbox, intent.clone());
+        self.trip(sandbox, Verb::Finish, work, || {})
+    }
+
+    fn check_undo(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        moved: &Moves,
+    ) -> Result<Vec<Conflict>> {
+        let work = || self.inner.check_undo(sandbox, intent, moved);
+        self.trip(sandbox, Verb::CheckUndo, work, || {})
+    }
+
+    fn rollback(
+        &self,
+        sandbox: &SandboxRef,
+        intent: Option<&Intent>,
+        observer: &dyn Observer,
+    ) -> Result<RolledBack> {
+        if intent.is_none() {
+            return self.inner.rollback(sandbox, None, observer);
+        }
+        let work = || match self.kind {
+            Kind::Undoable => self.inner.rollback(sandbox, intent, observer),
+            Kind::Unprepared => {
+                let kept = self.kept(sandbox);
+                if kept.exists() {
+                    let from = kept.display();
+                    let back =
+                        format!("find . -mindepth 1 -delete; cp -a '{from}/.' .; rm -r '{from}'");
+                    sh(&self.script.original(sandbox), &back);
+                }
+                Ok(RolledBack::default())
+            }
+            Kind::Final | Kind::Irreversible => Err(StrategyError::Unsupported {
+                strategy: self.kind.name(),
+                what: "undo a commit",
+                why: "what it did is done".to_owned(),
+            }),
+        };
+        self.trip(sandbox, Verb::Rollback, work, || {})
+    }
+
+    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
+        self.inner.access(sandbox)
+    }
+
+    fn cleanup(&self, sandbox: &SandboxRef) -> Result<()> {
+        let work = || self.inner.cleanup(sandbox);
+        self.trip(sandbox, Verb::Cleanup, work, || {})
+    }
+}
+
+/// One member of a plan.
+pub(crate) struct Part {
+    pub(crate) resource: Resource,
+    pub(crate) original: PathBuf,
+    pub(crate) kind: Kind,
+    /// The original before anything.
+    pub(crate) before: Sig,
+}
+
+/// A plan of several members, each of them edited.
+pub(crate) struct Batch {
+    pub(crate) manager: Manager,
+    pub(crate) plan: Plan,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) script: Arc<Script>,
+}
+
+const BASE: &str = r#"
+gone "goes away"
+changed 0640 "old"
+dir/inner "inner"
+dir/sub/deep "deep"
+closing/file "file"
+link -> changed
+"#;
+
+/// Changes of every kind; more than one step.
+const EDITS: &str = "rm gone; printf 'new text' > changed; mkdir -p added/deep; \
+     printf more > added/deep/file; chmod 0751 closing; rm -r dir/sub; printf x > dir/inner2; \
+     ln -sfn nowhere link; touch -d '2002-02-02 02:02:02.2 UTC' changed added dir";
+
+fn registry(script: &Arc<Script>) -> Registry {
+    let mut registry = Registry::builtin();
+    let inner = Arc::clone(registry.get("filesystem_copy").expect("it is built in"));
+    for kind in Kind::ALL {
+        let faulty = Faulty {
+            kind,
+            script: Arc::clone(script),
+            inner: Arc::clone(&inner),
+        };
+        let registered = registry.register(Arc::new(faulty));
+        registered.expect("nobody else has the name");
+    }
+    registry
+}
+
+/// A manager that knows the strategies that fail.
+pub(crate) fn open(home: &Path, script: &Arc<Script>) -> Manager {
+    let options = Options {
+        registry: registry(script),
+        ..options(home)
+    };
+    Manager::open(options).expect("it opens on a fresh or used home")
+}
+
+impl Batch {
+    /// A plan with one edited sandbox for each kind; `parents` says which lies in which, by number.
+    pub(crate) fn new(
+        world: &World,
+        name: &str,
+        kinds: &[Kind],
+        parents: &[Option<usize>],
+    ) -> Self {
+        Self::sharing(world, name, kinds, parents, &Arc::default())
+    }
+
+    /// The same, with a script that others use as well.
+    pub(crate) fn sharing(
+        world: &World,
+        name: &str,
+        kinds: &[Kind],
+        parents: &[Option<usize>],
+        script: &Arc<Script>,
+    ) -> Self {
+        let script = Arc::clone(script);
+        let mut manager = open(&world.home(), &script);
+        let view = manager.create_plan(Some(name), world.path(), &[], None, &Unobserved);
+        let plan = view.expect("a plan needs no resource").plan;
+        let mut batch = Self {
+            manager,
+            plan,
+            parts: Vec::new(),
+            script,
+        };
+        for (number, kind) in kinds.iter().enumerate() {
+            let parent = parents.get(number).copied().flatten();
+            batch.add(world, &format!("{name}-m{number}"), *kind, parent);
+        }
+        batch
+    }
+
+    fn add(&mut self, world: &World, name: &str, kind: Kind, parent: Option<usize>) {
+        let original = world.dir(name);
+        build(&original, BASE);
+        sh(
+            &original,
+            "setfattr -n user.odd -v 'a b' changed; \
+             find . -exec touch -hd '1995-05-06 07:08:09.123' {} +",
+        );
+        let before = signature(&original);
+        let parent = parent.map(|number| self.parts[number].resource.name.clone());
+        let new = NewResource {
+            name,
+            kind: "fs-directory",
+            at: &original,
+            parent: parent.as_deref(),
+            strategy: Some("filesystem_copy"),
+            allow_root: false,
+        };
+        let resource = self.manager.add_resource(&new).expect("it is a directory");
+        held(&self.script.originals).insert(resource.id, original.clone());
+        let made = self
+            .manager
+            .create_sandbox(&self.plan, &resource, None, &Unobserved)
+            .expect("a copy works everywhere");
+        self.adopt(made.view.sandbox, kind);
+        let part = Part {
+            resource,
+            original,
+            kind,
+            before,
+        };
+        sh(&self.tree(&part), EDITS);
+        self.parts.push(part);
+    }
+
+    /// Hands a sandbox over to the strategy that fails. The type of a directory takes no strategy
+    /// of others, so it cannot be asked for by name.
+    fn adopt(&self, mut sandbox: escrow::store::Sandbox, kind: Kind) {
+        let store = Store::open(&self.manager.home().join("state.db")).expect("it is ours");
+        sandbox.reference.strategy = kind.name().to_owned();
+        store.put_sandbox(&sandbox).expect("it can be recorded");
+    }
+
+    pub(crate) fn tree(&self, part: &Part) -> PathBuf {
+        let Access::Directory(tree) = self
+            .manager
+            .access(&self.plan, &part.resource)
+            .expect("a copy gives a path");
+        tree
+    }
+
+    /// The changes of one member, as text.
+    pub(crate) fn changes(&self, part: &Part) -> String {
+        let diffs = self
+            .manager
+            .diff(&self.plan, Some(&part.resource))
+            .expect("it can be compared");
+        format!("{:?}", diffs.resources[0].diff)
+    }
+
+    pub(crate) fn states(&self) -> Vec<SandboxState> {
+        let view = self.manager.view(self.plan.clone());
+        let sandboxes = view.expect("it can be shown").sandboxes;
+        sandboxes.iter().map(|view| view.sandbox.state).collect()
+    }
+
+    /// The members in the order in which they must be committed; of equals, as they were made.
+    pub(crate) fn ranked(&self) -> Vec<&Part> {
+        let mut ranked: Vec<&Part> = self.parts.iter().collect();
+        ranked.sort_by_key(|part| match part.kind {
+            Kind::Undoable | Kind::Unprepared => 0,
+            Kind::Final => 1,
+            Kind::Irreversible => 2,
+        });
+        ranked
+    }
+
+    /// The same plan, as another process finds it.
+    pub(crate) fn again(&self) -> Manager {
+        open(self.manager.home(), &self.script)
+    }
+}

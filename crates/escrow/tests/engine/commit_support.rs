@@ -1,0 +1,278 @@
+//! What the tests of the commit share: short ways to commit and undo, and what must hold afterwards.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use escrow::commit::{Recovered, Terms, Undone};
+use escrow::error::{Error, Result};
+use escrow::event::{Observer, Unobserved};
+use escrow::manager::{CommitRequest, Manager, Released};
+use escrow::strategy::OnConflict;
+use escrow_testkit::World;
+use escrow_testkit::signature::{Ignore, Kind, Sig, differences, signature};
+
+use crate::support::{Sandboxed, chain, names, sh};
+
+/// Nothing is resolved, nothing is let pass.
+pub(crate) const PLAIN: Terms = Terms {
+    on_conflict: OnConflict::Abort,
+    strict: false,
+    allow_partial: false,
+};
+/// The sandbox's version counts.
+pub(crate) const OURS: Terms = Terms {
+    on_conflict: OnConflict::Ours,
+    ..PLAIN
+};
+/// The original's version counts.
+pub(crate) const THEIRS: Terms = Terms {
+    on_conflict: OnConflict::Theirs,
+    ..PLAIN
+};
+/// Whatever moved is a conflict.
+pub(crate) const STRICT: Terms = Terms {
+    strict: true,
+    ..PLAIN
+};
+/// What cannot be undone may be more than one.
+pub(crate) const PARTIAL: Terms = Terms {
+    allow_partial: true,
+    ..PLAIN
+};
+
+/// A request without a message.
+pub(crate) fn request(terms: Terms) -> CommitRequest<'static> {
+    CommitRequest {
+        message: None,
+        terms,
+    }
+}
+
+impl Sandboxed {
+    pub(crate) fn commit(&self) -> Result<Released> {
+        self.commit_with(PLAIN, &Unobserved)
+    }
+
+    pub(crate) fn commit_with(&self, terms: Terms, observer: &dyn Observer) -> Result<Released> {
+        self.manager.commit(&self.plan, &request(terms), observer)
+    }
+
+    /// Commits, or fails the test with every word of the error.
+    #[track_caller]
+    pub(crate) fn committed(&self) -> Released {
+        match self.commit() {
+            Ok(released) => {
+                assert_eq!(released.left, [], "every sandbox can be removed");
+                released
+            }
+            Err(error) => panic!("cannot commit: {}", told(&error)),
+        }
+    }
+
+    pub(crate) fn undo(&self) -> Result<Undone> {
+        self.manager.undo(&self.plan, &Unobserved)
+    }
+
+    #[track_caller]
+    pub(crate) fn undone(&self) -> Undone {
+        match self.undo() {
+            Ok(undone) => undone,
+            Err(error) => panic!("cannot undo: {}", told(&error)),
+        }
+    }
+
+    /// What the sandbox shows to those who work in it.
+    pub(crate) fn view(&self) -> Sig {
+        if self.sandbox().reference.strategy != "overlay" {
+            return signature(&self.tree());
+        }
+        let world = World::new();
+        let shown = world.path().join("merged");
+        self.mounted(|mount| mount.snapshot_merged_to(&shown));
+        signature(&shown)
+    }
+
+    /// What the original is to be once the sandbox, as it is now, was committed into it.
+    pub(crate) fn promised(&self) -> Sig {
+        let changed: Vec<Vec<u8>> = self.diff().into_keys().collect();
+        promised(&signature(&self.original), self.view(), &changed)
+    }
+}
+
+fn parent(path: &[u8]) -> Vec<u8> {
+    let slash = path.iter().rposition(|byte| *byte == b'/');
+    slash.map_or(Vec::new(), |slash| path[..slash].to_vec())
+}
+
+/// The original after a commit: of what the diff names, the sandbox's version; the rest as it was.
+/// The time of a directory is the sandbox's where names came or went in it.
+pub(crate) fn promised(before: &Sig, mut sandbox: Sig, changed: &[Vec<u8>]) -> Sig {
+    for (path, entry) in &mut sandbox {
+        let same = !changed.contains(path);
+        let still = |one: &Vec<u8>| one.is_empty() || parent(one) != *path;
+        if let Some(old) = before.get(path).filter(|_| same) {
+            let touched = old.kind == Kind::Dir && !changed.iter().all(still);
+            let mtime = entry.mtime;
+            let group = entry.link_group.clone();
+            *entry = old.clone();
+            entry.link_group = group;
+            if touched {
+                entry.mtime = mtime;
+            }
+        }
+    }
+    sandbox
+}
+
+/// An error with its causes and its hints.
+pub(crate) fn told(error: &Error) -> String {
+    format!("{} {:?}", chain(error), error.hints())
+}
+
+/// Where a refused commit, or undo, found conflicts.
+#[track_caller]
+pub(crate) fn conflict_paths<T>(answer: Result<T>) -> Vec<String> {
+    match answer {
+        Err(Error::Conflicts { conflicts, .. }) => conflicts
+            .iter()
+            .map(|(_, conflict)| conflict.path.to_string())
+            .collect(),
+        Err(error) => panic!("no conflict, but {}", told(&error)),
+        Ok(_) => Vec::new(),
+    }
+}
+
+/// Panics unless a tree is this one, to the times of its directories.
+#[track_caller]
+pub(crate) fn assert_tree(expected: &Sig, root: &Path, when: &str) {
+    let found = differences(expected, &signature(root), &Ignore::default());
+    assert!(
+        found.is_empty(),
+        "{when} (expected, found):\n{}",
+        found.join("\n")
+    );
+}
+
+/// Inode and ctime of every entry: nothing can be done to one without moving it.
+pub(crate) fn stamps(root: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(path) = open.pop() {
+        let meta = path.symlink_metadata().expect("nobody else works here");
+        if meta.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("the test may read it");
+            open.extend(entries.map(|entry| entry.expect("it can be listed").path()));
+        }
+        let stamp = (meta.ino(), meta.ctime(), meta.ctime_nsec());
+        found.insert(path, stamp);
+    }
+    found
+}
+
+/// Panics unless every inode of a tree has all its names in it: nothing is shared with a sandbox.
+#[track_caller]
+pub(crate) fn assert_shares_nothing(root: &Path) {
+    let mut names: BTreeMap<u64, (u64, u64, PathBuf)> = BTreeMap::new();
+    for path in stamps(root).into_keys() {
+        let meta = path.symlink_metadata().expect("it was there just now");
+        if !meta.is_dir() {
+            let known = names
+                .entry(meta.ino())
+                .or_insert((meta.nlink(), 0, path.clone()));
+            known.1 += 1;
+        }
+    }
+    let shared: Vec<_> = names
+        .values()
+        .filter(|(links, found, _)| links != found)
+        .collect();
+    assert!(
+        shared.is_empty(),
+        "names outside (links, found): {shared:?}"
+    );
+}
+
+/// The plans whose commit, or undo, has not ended.
+pub(crate) fn unfinished(manager: &Manager) -> Vec<String> {
+    let status = manager.status().expect("looking is always possible");
+    status
+        .unfinished
+        .into_iter()
+        .map(|(plan, _)| plan)
+        .collect()
+}
+
+/// Recovers every plan there is to recover.
+///
+/// A program that another test starts just now has for a moment everything open that we have, a
+/// lock that we gave back among it: whoever holds that counts as alive.
+pub(crate) fn recovered(manager: &Manager) -> Vec<(String, Result<Recovered>)> {
+    let wanted = unfinished(manager).len();
+    let mut answers: Vec<(String, Result<Recovered>)> = Vec::new();
+    wait_for("every lock is free", || {
+        for (plan, answer) in manager.recover().expect("it can be asked") {
+            answers.retain(|(known, _)| *known != plan);
+            answers.push((plan, answer));
+        }
+        answers.len() == wanted
+    });
+    answers
+}
+
+/// The areas that lie in a home, sandboxes and commits alike.
+pub(crate) fn areas(home: &Path) -> Vec<String> {
+    names(&home.join("sandboxes"))
+}
+
+/// Asserts by shell, with what it says.
+#[track_caller]
+pub(crate) fn holds(dir: &Path, script: &str, when: &str) {
+    let output = Command::new("sh")
+        .args(["-eu", "-c", script])
+        .current_dir(dir)
+        .output()
+        .expect("sh starts");
+    let listing = sh(dir, "find . -printf '%p %y %#m %s %l\\n' | sort");
+    assert!(
+        output.status.success(),
+        "{when}: {script}\n{}{}in\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&listing.stdout)
+    );
+}
+
+const CHILD: &str = "ESCROW_TEST_COMMIT_CHILD";
+
+/// Starts one test of this binary as another process, with a world and a word of what to do there.
+pub(crate) fn start_child(test: &str, world: &Path, word: &str) -> Child {
+    let exe = std::env::current_exe().expect("a test knows its own executable");
+    Command::new(exe)
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, format!("{word}:{}", world.display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the test starts")
+}
+
+/// The word and the world, in a process that [`start_child`] started.
+pub(crate) fn child() -> Option<(String, PathBuf)> {
+    let told = std::env::var(CHILD).ok()?;
+    let (word, world) = told.split_once(':').expect("it was put together so");
+    Some((word.to_owned(), PathBuf::from(world)))
+}
+
+/// Waits until something is there.
+#[track_caller]
+pub(crate) fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !there() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
