@@ -5,7 +5,7 @@
 )]
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -187,6 +187,22 @@ pub(crate) fn door() -> std::process::Command {
     let mut door = std::process::Command::new("/proc/self/exe");
     door.arg("inside");
     door
+}
+
+/// Gives a program a file on standard input as a pipe: through a descriptor of the file itself it
+/// could be opened again, for writing.
+pub(crate) fn shield_input(door: &mut std::process::Command) -> std::io::Result<()> {
+    let mut input = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    if !input.metadata()?.is_file() {
+        return Ok(());
+    }
+    let (read, mut write) = std::io::pipe()?;
+    door.stdin(read);
+    std::thread::spawn(move || match std::io::copy(&mut input, &mut write) {
+        // Whoever does not read to the end needs no more.
+        Ok(_) | Err(_) => {}
+    });
+    Ok(())
 }
 
 /// The status that a shell would show.

@@ -95,6 +95,9 @@ impl RunArgs {
             Failure::failed(format!("cannot watch for signals: {error}")).status(125)
         })?;
         let mut door = context::door();
+        context::shield_input(&mut door).map_err(|error| {
+            Failure::failed(format!("cannot pass standard input on: {error}")).status(125)
+        })?;
         let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
         let ended = context.manager.run(
             &plan,

@@ -102,6 +102,26 @@ impl Dir {
         })
     }
 
+    /// Opens a directory of another root, by its path there: links on the way, which whoever lives in
+    /// that root may have laid, are refused, not followed into ours.
+    pub fn open_in(root: &Path, path: &Path) -> Result<Self> {
+        let located = root.join(path.strip_prefix("/").unwrap_or(path));
+        let fail = |errno| failed("open the directory", located.clone(), errno);
+        let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(root, through, Mode::empty()).map_err(fail)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve =
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let fd = fs::openat2(&root, path, flags, Mode::empty(), resolve).map_err(fail)?;
+        let mount = stat_fd(&fd).map_err(fail)?.mount;
+        Ok(Self {
+            fd,
+            path: located,
+            resolver: Resolver::here(),
+            mount,
+        })
+    }
+
     /// Another handle to the same directory.
     pub fn again(&self) -> Result<Self> {
         self.child_dir(

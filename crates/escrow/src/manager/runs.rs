@@ -15,7 +15,7 @@ use crate::fs::private::{self, Lock};
 use crate::fs::{Cause, Dir, Handle, remove};
 use crate::model::DiffView;
 use crate::model::text::Location;
-use crate::model::view::Layers;
+use crate::model::view::{Layers, View};
 use crate::run::{Ended, Spec, supervise};
 use crate::store::{Plan, Resource};
 use crate::strategy::overlay;
@@ -241,14 +241,30 @@ impl Manager {
         }
     }
 
-    /// Where the sandbox of a resource is seen from outside while a command is inside.
-    pub(super) fn through(&self, plan: &Plan, resource: &Resource) -> Result<Option<Dir>> {
+    /// The sandbox as it is seen inside, while a command is there. What stands at its path must be
+    /// the sandbox: whoever is inside may have put something else there.
+    pub(super) fn through(&self, plan: &Plan, view: &SandboxView) -> Result<Option<Dir>> {
         let Some(pid) = self.live(plan)? else {
             return Ok(None);
         };
-        let mut path = PathBuf::from(format!("/proc/{pid}/root"));
-        path.extend(resource.at.as_path().components().skip(1));
-        Ok(Some(Dir::open(&path)?))
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let at = &view.resource.at;
+        let seen = Dir::open_in(&root, at.as_path())?;
+        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+        let right = match strategy.view(&view.sandbox.reference)? {
+            View::Layers(_) => seen.is_overlay()?,
+            View::Directory(from) => {
+                let (seen, from) = (seen.meta()?, Dir::open(from.as_path())?.meta()?);
+                (seen.dev, seen.ino) == (from.dev, from.ino)
+            }
+        };
+        match right {
+            true => Ok(Some(seen)),
+            false => Err(Error::Forbidden {
+                at: at.clone(),
+                why: "the command inside put something else in its place",
+            }),
+        }
     }
 }
 

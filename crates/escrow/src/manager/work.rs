@@ -149,7 +149,7 @@ impl Manager {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             self.activate(&view)?;
             // While a command is inside, only its namespace may write into the layers.
-            match self.through(plan, &view.resource)? {
+            match self.through(plan, &view)? {
                 Some(root) => Ok(strategy::write_through(&root, path, &mut content)?),
                 None => Ok(strategy.write(&view.sandbox.reference, path, &mut content)?),
             }
@@ -161,7 +161,7 @@ impl Manager {
         let _lock = self.lock(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let mut directory = match self.through(plan, &view.resource)? {
+        let mut directory = match self.through(plan, &view)? {
             Some(root) => root.path().to_owned(),
             None => {
                 let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;

@@ -92,6 +92,12 @@ pub(super) fn give_up_privileges() -> Result<(), Errno> {
 pub(super) fn forbid_typing() -> Result<(), Errno> {
     const TIOCSTI: u32 = 0x5412;
     const TIOCLINUX: u32 = 0x541C;
+    /// The 32-bit machine that this one also runs programs of, and its number of `ioctl`.
+    #[cfg(target_arch = "x86_64")]
+    const FOREIGN: (u32, u32) = (0x4000_0003, 54);
+    #[cfg(not(target_arch = "x86_64"))]
+    const FOREIGN: (u32, u32) = (0x4000_0028, 54);
+    const X32_IOCTL: u32 = 0x4000_0000 | 514;
     let step = |code: u32, k: u32, yes: u8, no: u8| libc::sock_filter {
         code: code as u16,
         jt: yes,
@@ -104,15 +110,23 @@ pub(super) fn forbid_typing() -> Result<(), Errno> {
         libc::BPF_RET | libc::BPF_K,
     );
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    // The number of the call is at 0; the low half of its second argument at 24 (little endian).
-    let mut filter = [
+    let allowed = step(answer, libc::SECCOMP_RET_ALLOW, 0, 0);
+    // The number of the call is at 0, the machine at 4; the low half of the second argument at 24
+    // (little endian). A call of 32 bits, or of the x32 kind, has another number for the same thing.
+    let mut filter = vec![
+        step(load, 4, 0, 0),
+        step(equal, FOREIGN.0, 0, 2),
         step(load, 0, 0, 0),
-        step(equal, libc::SYS_ioctl as u32, 0, 4),
+        step(equal, FOREIGN.1, 4, 8),
+        step(load, 0, 0, 0),
+        step(equal, libc::SYS_ioctl as u32, 2, 0),
+        step(equal, X32_IOCTL, 1, 0),
+        allowed,
         step(load, 24, 0, 0),
         step(equal, TIOCSTI, 1, 0),
         step(equal, TIOCLINUX, 0, 1),
         step(answer, refused, 0, 0),
-        step(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
+        allowed,
     ];
     let program = libc::sock_fprog {
         len: filter.len() as u16,
