@@ -304,15 +304,34 @@ fn make_file(path: &Path) -> Step<()> {
 
 /// The few devices that programs need; disks and memory are not among them.
 fn devices() -> Step<Vec<Detached>> {
+    const DEVICES: [(&str, u32, u32); 6] = [
+        ("null", 1, 3),
+        ("zero", 1, 5),
+        ("full", 1, 7),
+        ("random", 1, 8),
+        ("urandom", 1, 9),
+        ("tty", 5, 0),
+    ];
     let mut found = Vec::new();
-    for name in ["null", "zero", "full", "random", "urandom", "tty"] {
+    for (name, major, minor) in DEVICES {
         let path = Path::new("/dev").join(name);
-        if is_there(&path) {
-            found.push(Detached {
-                fd: clone_tree(&path, false)?,
-                at: path,
-            });
+        if !is_there(&path) {
+            continue;
         }
+        let fd = clone_tree(&path, false)?;
+        // Looked at once it is held: whoever put something else there must not choose what is shown.
+        let step = || {
+            format!(
+                "use '{}', which is not the device it should be",
+                path.display()
+            )
+        };
+        let stat = fs::fstat(&fd).map_err(at(step()))?;
+        let is_device = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::CharacterDevice;
+        if !is_device || stat.st_rdev != fs::makedev(major, minor) {
+            return Err(at(step())(Errno::NODEV));
+        }
+        found.push(Detached { fd, at: path });
     }
     Ok(found)
 }

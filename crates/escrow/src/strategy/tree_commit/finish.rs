@@ -100,13 +100,27 @@ fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> 
         Err(error) if error.is_absent() => return Ok(()),
         handle => handle?,
     };
-    for mark in marks {
-        match xattr::remove(&handle, mark) {
-            Ok(()) | Err(Errno::NODATA) => {}
-            Err(errno) => return Err(dir.error("unmark", name, Cause::Os(errno)).into()),
+    let fail = |errno| dir.error("unmark", name, Cause::Os(errno));
+    let take_off = || -> rustix::io::Result<()> {
+        for mark in marks {
+            match xattr::remove(&handle, mark) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
         }
+        Ok(())
+    };
+    match take_off() {
+        // Its owner closed it to himself; it is opened for the moment it takes.
+        Err(Errno::ACCESS) => {
+            let mode = handle.meta().map_err(fail)?.mode;
+            handle.set_mode(mode | 0o200).map_err(fail)?;
+            let taken = take_off();
+            handle.set_mode(mode).map_err(fail)?;
+            Ok(taken.map_err(fail)?)
+        }
+        answer => Ok(answer.map_err(fail)?),
     }
-    Ok(())
 }
 
 /// A file that was the sandbox's own until now: privileges that it gained since it was looked at go.

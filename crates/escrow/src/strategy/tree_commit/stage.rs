@@ -277,9 +277,7 @@ impl Staging<'_> {
         attributes: &Xattrs,
     ) -> Result<bool> {
         let seen = (self.source.visible)(attributes.clone());
-        let plain = |(attribute, _): &(Vec<u8>, Vec<u8>)| {
-            attributes.iter().any(|(name, _)| name == attribute)
-        };
+        let plain = |one: &(Vec<u8>, Vec<u8>)| attributes.contains(one);
         // An attribute that is stored under another name must be written anew, and what is linked has
         // no privilege, so that one which appears later is known for what it is.
         let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY);
@@ -340,10 +338,8 @@ impl Staging<'_> {
                 xattr::remove(&handle, attribute).map_err(fail)?;
             }
         }
-        for (attribute, value) in &seen {
-            if !attributes.iter().any(|(name, _)| name == attribute) {
-                xattr::set(&handle, attribute, value).map_err(fail)?;
-            }
+        for one in seen.iter().filter(|one| !attributes.contains(one)) {
+            xattr::set(&handle, &one.0, &one.1).map_err(fail)?;
         }
         if !dropped.is_empty() {
             let bits = [("setuid", 0o4000), ("setgid", 0o2000)];
