@@ -50,9 +50,11 @@ pub fn undo(
     if seeded::bug("undo-not-recorded") {
         abort::take_back(&engine, &journal, members);
     }
+    // One that could not be recorded may be on disk all the same.
     engine
         .store
-        .set_phase(journal.id, Phase::Committed, Phase::Undoing)?;
+        .set_phase(journal.id, Phase::Committed, Phase::Undoing)
+        .map_err(|error| unsettled(plan, error.into()))?;
     journal.phase = Phase::Undoing;
     go_on(&engine, plan, &journal, members)
 }
@@ -68,10 +70,15 @@ pub(super) fn go_on(
     if outcome.is_open() {
         return Err(outcome.into_error(plan, Error::Undoing));
     }
-    abort::set_aside(journal, &mut outcome)?;
-    engine.store.finish_undo(journal)?;
+    abort::set_aside(journal, &mut outcome).map_err(|error| unsettled(plan, error))?;
+    engine
+        .store
+        .finish_undo(journal)
+        .map_err(|error| unsettled(plan, error.into()))?;
     outcome.left = abort::remove_areas(journal);
-    engine.store.forget_moved()?;
+    if let Err(error) = engine.store.forget_moved() {
+        outcome.left.push(crate::error::chain(&error));
+    }
     if !outcome.not_undone.is_empty() {
         return Err(outcome.into_error(plan, Error::Undoing));
     }
@@ -82,4 +89,13 @@ pub(super) fn go_on(
         kept: outcome.kept,
         left: outcome.left,
     })
+}
+
+/// Whether it was undone cannot be told; recovery will.
+fn unsettled(plan: &Plan, cause: Error) -> Error {
+    Error::Undecided {
+        plan: plan.name.clone(),
+        cause: Box::new(Error::Undoing),
+        why: crate::error::chain(&cause),
+    }
 }

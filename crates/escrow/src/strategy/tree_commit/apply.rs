@@ -151,7 +151,7 @@ fn make(
         );
     };
     if there.is_some_and(|there| new.is(&there)) && !staged.is_some_and(|staged| new.is(&staged)) {
-        return Ok(());
+        return retime(&dir, name, new);
     }
     let Some(staged) = staged.filter(|staged| new.looks_the_same(staged)) else {
         return Err(moved(path, "its new version was changed or lost"));
@@ -162,7 +162,10 @@ fn make(
             Err(error) if error.is(Errno::EXIST) => {
                 Err(moved(path, "somebody put something there"))
             }
-            answer => Ok(answer?),
+            answer => {
+                answer?;
+                retime(&dir, name, new)
+            }
         },
         (None, Some(_)) => Err(moved(path, "somebody put something there")),
         (Some(_), None) => Err(moved(path, "somebody deleted it")),
@@ -186,12 +189,30 @@ fn make(
             }
             // What came out must be what was looked at: somebody may have been quicker.
             if came_out(step, shared, old, stage)? {
-                return Ok(());
+                return retime(&dir, name, new);
             }
             stage.exchange(&slot, &dir, name)?;
             Err(moved(path, "somebody changed it"))
         }
     }
+}
+
+/// Gives a directory that was moved its time back: some file systems move it too.
+pub(super) fn retime(dir: &Dir, name: &[u8], seen: &Seen) -> Result<()> {
+    if seen.kind != EntryKind::Directory {
+        return Ok(());
+    }
+    let fail = |errno| dir.error("set the times of", name, Cause::Os(errno));
+    let handle = dir.handle(name)?;
+    let now = handle.meta().map_err(fail)?;
+    if now.mtime == seen.mtime {
+        return Ok(());
+    }
+    let model = Meta {
+        mtime: seen.mtime,
+        ..now
+    };
+    Ok(handle.redress(&model).map_err(fail)?)
 }
 
 /// A directory that was opened to be moved differs in its mode only.
@@ -227,8 +248,11 @@ fn is_below(
         let names = seen.kind != EntryKind::Directory || seen.mtime == now.mtime;
         Ok(names && (!deep || is_as_seen(seen, &now, shared)))
     };
+    // Some file systems give a directory a new time when it is moved, so out there its own tells
+    // nothing.
     if let Some(old) = &step.old
         && !step.old_below.is_empty()
+        && shift(&step.path) == step.path
         && !own(&step.path, old, false)?
     {
         return Ok(false);

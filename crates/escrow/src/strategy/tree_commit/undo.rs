@@ -8,8 +8,9 @@ use std::collections::HashSet;
 use std::io::{Read, Write};
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
-use super::apply::{dress, is_as_left, open_parent, unlock_moving};
+use super::apply::{dress, is_as_left, open_parent, retime, unlock_moving};
 use super::stage::staged_path;
 use super::{Dressing, Link, Step, TreeIntent, sort, stat};
 use crate::fs::durable::Draft;
@@ -220,15 +221,18 @@ impl<'a> Undoing<'a> {
             done: said(),
             failure: None,
         };
-        undoing.made = match read_made(&area)? {
-            Some(made) => made,
+        let found = match read_found(&area)? {
+            Some(found) => found,
             None => {
-                let made = undoing.look()?;
-                write_made(&area, &made)?;
-                made
+                let found = Found {
+                    made: undoing.look()?,
+                    theirs: undoing.moved_by_others()?,
+                };
+                write_found(&area, &found)?;
+                found
             }
         };
-        undoing.theirs = undoing.moved_by_others()?;
+        (undoing.made, undoing.theirs) = (found.made, found.theirs);
         Ok(undoing)
     }
 
@@ -257,25 +261,13 @@ impl<'a> Undoing<'a> {
         Ok(made)
     }
 
-    /// While all our steps in a directory stand, its time is as we left it, or somebody else's.
+    /// The directories whose time is not the one that the commit left.
     fn moved_by_others(&self) -> Result<HashSet<ResourcePath>> {
         let mut theirs = HashSet::new();
-        if !self.tree.finished {
-            return Ok(theirs);
-        }
-        for dressing in &self.tree.directories {
+        for dressing in self.tree.directories.iter().filter(|_| self.tree.finished) {
             let now = stat(&self.original, &dressing.path)?;
             if now.is_some_and(|now| dressing.after.mtime != Some(now.mtime)) {
                 theirs.insert(dressing.path.clone());
-            }
-        }
-        for step in &self.tree.steps {
-            let Some((parent, _)) = step.path.split() else {
-                continue;
-            };
-            let (there, staged) = self.places(step)?;
-            if !is_made(step, &there, &staged) {
-                theirs.remove(&parent);
             }
         }
         Ok(theirs)
@@ -330,6 +322,10 @@ impl<'a> Undoing<'a> {
             }
         }
         if let (Some(old), Some(now)) = (&step.old, stat(&self.original, path)?) {
+            if self.made.contains(&step.slot) && old.is(&now) {
+                let (dir, name) = self.original.parent(path)?;
+                retime(&dir, name, old)?;
+            }
             close_again(&self.original, path, old, &now)?;
         }
         match self.made.contains(&step.slot) {
@@ -413,7 +409,14 @@ fn is_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
     is(&step.old, staged) || (is(&step.new, there) && !is(&step.new, staged))
 }
 
-fn read_made(area: &Dir) -> Result<Option<HashSet<u32>>> {
+/// What was found when an undo began.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    made: HashSet<u32>,
+    theirs: HashSet<ResourcePath>,
+}
+
+fn read_found(area: &Dir) -> Result<Option<Found>> {
     let mut file = match area.file(MADE) {
         Err(error) if error.is_absent() => return Ok(None),
         file => file?.0,
@@ -424,8 +427,8 @@ fn read_made(area: &Dir) -> Result<Option<HashSet<u32>>> {
     Ok(read.ok().and_then(|_| serde_json::from_slice(&text).ok()))
 }
 
-fn write_made(area: &Dir, made: &HashSet<u32>) -> Result<()> {
-    let text = serde_json::to_vec(made).expect("numbers are JSON");
+fn write_found(area: &Dir, found: &Found) -> Result<()> {
+    let text = serde_json::to_vec(found).expect("numbers and paths are JSON");
     let draft = Draft {
         stage: area,
         to: area,
