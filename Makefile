@@ -45,7 +45,8 @@ test: deps ## install what the tests need, run them all, list what was skipped
 
 lint: ## formatting, clippy, rustdoc, dependencies, shell syntax; any warning fails
 	@cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --locked --features escrow-cli/seeded-bugs -- -D warnings
+	cargo clippy --workspace --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 	if command -v cargo-deny >/dev/null; then
 		cargo deny check

@@ -9,17 +9,31 @@
 //! | `scenario` | what the originals hold, what is changed in their sandboxes, and what must come out |
 //! | `subject` | a world with one plan, ready to be committed, made in milliseconds |
 //! | `checker` | says on which side a world came out, by its own means |
+//! | `layer` | a layer as the kernel left it, for any number of sandboxes |
+//! | `door` | the ways to the engine after a fault |
 //! | `point` | one fault, what was found after it, and everything that must hold then |
 //! | `sweep` | many points at once, and the figures |
+//! | `form` | how much is done |
+//! | `kills`, `errors`, `power`, `soak` | the sweeps |
+//! | `bugs` | the control: bugs that are put in on purpose are found |
+//! | `report` | the long form, and its document |
 #![allow(
     clippy::disallowed_methods,
     reason = "tests look at real files and their own environment"
 )]
 
+mod bugs;
 mod checker;
+mod door;
+mod errors;
+mod form;
 mod kills;
+mod layer;
 mod point;
+mod power;
+mod report;
 mod scenario;
+mod soak;
 mod subject;
 mod sweep;
 

@@ -15,7 +15,7 @@ use escrow_testkit::{World, tree};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
 
 /// How one resource is sandboxed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Copy,
     Cow,
@@ -45,7 +45,7 @@ impl Kind {
 }
 
 /// How much there is in each resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Size {
     /// One file of each basic kind of change: for what is quadratic.
     Tiny,
@@ -129,6 +129,7 @@ sub/ 0711
 sub/nested/
 sub/nested/leaf.txt "leaf of @\n"
 sub/quiet.txt "quiet\n"
+tool 0755 "a tool of @\n"
 "#;
 
 /// The file that a member which refuses does not let go of.
@@ -212,16 +213,28 @@ fn write(path: &Path, text: &str) {
         .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
 }
 
-/// Makes every change below `root`. `layered`: in a layer over the original, or what comes out of one; there a file
-/// of two names that is changed becomes two files, and owners are not changed.
-pub(crate) fn edit(root: &Path, size: Size, label: &str, layered: bool) -> std::io::Result<()> {
+/// Where the changes are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Where {
+    /// In a copy.
+    Copy,
+    /// In a layer over the original. A file of two names that is changed there becomes two files, and owners cannot
+    /// be given away.
+    Layer,
+    /// In a plain directory, to see what must come out of one of these.
+    Outcome(Kind),
+}
+
+/// Makes every change below `root`.
+pub(crate) fn edit(root: &Path, size: Size, label: &str, place: Where) -> std::io::Result<()> {
+    let layered = matches!(place, Where::Layer | Where::Outcome(Kind::Overlay));
     let at = |path: &str| root.join(path);
     write(
         &at("modify.txt"),
         &format!("new and longer content of {label}\n"),
     );
     fs::remove_file(at("gone.txt"))?;
-    write(&at("sub/added.txt"), &format!("added to {label}\n"));
+    write(&at("sub/added.txt"), &added(label));
     let mut touched = vec!["", "modify.txt", "sub", "sub/added.txt"];
     if size == Size::Full {
         write(&at("sub/nested/leaf.txt"), "another leaf\n");
@@ -251,7 +264,14 @@ pub(crate) fn edit(root: &Path, size: Size, label: &str, layered: bool) -> std::
         write(&at("twin-a"), &format!("twins of {label}\n"));
         write(&at("fresh-a"), "fresh\n");
         fs::hard_link(at("fresh-a"), at("fresh-b"))?;
+        // A commit does not carry more power over: such a file is copied instead of linked.
+        write(&at("tool"), &format!("a sharper tool of {label}\n"));
+        match place {
+            Where::Copy | Where::Layer => chmod(&at("tool"), 0o4755),
+            Where::Outcome(_) => chmod(&at("tool"), 0o755),
+        }
         touched.extend([
+            "tool",
             "sub/nested/leaf.txt",
             "new",
             "new/dir",
@@ -266,10 +286,27 @@ pub(crate) fn edit(root: &Path, size: Size, label: &str, layered: bool) -> std::
             "fresh-a",
         ]);
     }
+    // `add_again` knows these.
     for (number, path) in (0..).zip(&touched) {
         set_time(&root.join(path), NEW_TIMES + 1000 * number);
     }
     Ok(())
+}
+
+/// Makes one added file anew, whatever became of it, so that it is not on disk yet. `root` is a copy or a layer.
+pub(crate) fn add_again(root: &Path, label: &str) -> std::io::Result<()> {
+    let (dir, file) = (root.join("sub"), root.join("sub/added.txt"));
+    if file.exists() {
+        fs::remove_file(&file)?;
+    }
+    fs::write(&file, added(label))?;
+    set_time(&file, NEW_TIMES + 3000);
+    set_time(&dir, NEW_TIMES + 2000);
+    Ok(())
+}
+
+fn added(label: &str) -> String {
+    format!("added to {label}\n")
 }
 
 /// Both states of one member.
@@ -285,7 +322,7 @@ pub(crate) fn sides(size: Size, label: &str, kind: Kind) -> Sides {
     let root = world.dir("plain");
     build(&root, size, label);
     let old = signature(&root);
-    edit(&root, size, label, kind == Kind::Overlay)
+    edit(&root, size, label, Where::Outcome(kind))
         .unwrap_or_else(|error| panic!("cannot edit {}: {error}", root.display()));
     let new = signature(&root);
     Sides { old, new }

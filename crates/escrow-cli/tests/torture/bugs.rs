@@ -1,0 +1,191 @@
+//! The control: bugs that are put in on purpose, each of which the sweeps must find.
+//!
+//! Each bug is looked for by the sweep that should find it, then by the others. Only the command is used here, since
+//! only it has the bug.
+
+use std::panic::catch_unwind;
+
+use escrow_testkit::Fault;
+use escrow_testkit::skip::skip;
+use escrow_testkit::stepper::{SYNCS, require_stepper};
+
+use crate::door::Door;
+use crate::form::Form;
+use crate::kills::telling;
+use crate::point::{Before, Point, Verb, words};
+use crate::power;
+use crate::scenario::Kind::{Copy, Overlay};
+use crate::scenario::Scenario;
+use crate::sweep::{self, say, spread};
+
+const EIO: i32 = 5;
+
+/// A way to look for a bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    KillCommit,
+    KillUndo,
+    KillRecover,
+    FailCommit,
+    FailRecover,
+    FailSync,
+    CutPower,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::KillCommit,
+        Self::FailCommit,
+        Self::KillUndo,
+        Self::FailSync,
+        Self::KillRecover,
+        Self::FailRecover,
+        Self::CutPower,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::KillCommit => "commit killed",
+            Self::KillUndo => "undo killed",
+            Self::KillRecover => "recover killed",
+            Self::FailCommit => "commit meets errors",
+            Self::FailRecover => "recover meets errors",
+            Self::FailSync => "syncs fail",
+            Self::CutPower => "power cut",
+        }
+    }
+
+    /// Where each bug should show.
+    fn for_bug(bug: &str) -> Self {
+        match bug {
+            "no-stage-sync" | "no-directory-sync" => Self::CutPower,
+            "no-undo-on-failure" | "stage-removed-early" | "rename-error-dropped" => {
+                Self::FailCommit
+            }
+            "undo-forgets-directories" | "undo-not-recorded" => Self::KillUndo,
+            "sync-twice" => Self::FailSync,
+            _ => Self::KillCommit,
+        }
+    }
+}
+
+/// A bug that was found.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) bug: &'static str,
+    pub(crate) way: Option<Way>,
+    pub(crate) points: usize,
+    pub(crate) what: String,
+}
+
+/// Two resources, so that one can be forgotten.
+const SCENARIO: Scenario = Scenario::tiny(&[Copy, Overlay]);
+
+fn points(way: Way, bug: &'static str) -> Vec<Point> {
+    let kill = |before, verb, n| Point {
+        bug: Some(bug),
+        door: Door::Command,
+        undo: true,
+        ..Point::kill(SCENARIO, before, verb, n)
+    };
+    let every = |plain: Point| {
+        let calls = plain.calls().len() as u64;
+        (1..=calls).map(move |n| Point { n, ..plain })
+    };
+    let fails = |plain: Point| Point {
+        fault: Fault::Once(EIO),
+        ..plain
+    };
+    // What the plain engine does shows where to kill.
+    let states = || -> Vec<u64> {
+        let plain = Point::kill(SCENARIO, Before::Nothing, Verb::Commit, 1);
+        telling(&plain.calls())
+    };
+    let mut points = Vec::new();
+    match way {
+        Way::KillCommit => points.extend(every(kill(Before::Nothing, Verb::Commit, 1))),
+        Way::KillUndo => points.extend(every(kill(Before::Committed, Verb::Undo, 1))),
+        Way::KillRecover | Way::FailRecover => {
+            for n in states() {
+                let plain = kill(Before::CommitKilled(n), Verb::Recover, 1);
+                let plain = match way {
+                    Way::KillRecover => plain,
+                    _ => fails(plain),
+                };
+                points.extend(every(plain));
+            }
+        }
+        Way::FailCommit => points.extend(every(fails(kill(Before::Nothing, Verb::Commit, 1)))),
+        Way::FailSync => {
+            let plain = fails(kill(Before::Nothing, Verb::Commit, 1));
+            points.extend(every(Point {
+                only: Some(SYNCS),
+                ..plain
+            }));
+        }
+        Way::CutPower => {}
+    }
+    // Every few calls are enough to find out whether there is something, and then all of them.
+    spread(points)
+}
+
+/// Looks for a bug in one way.
+fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
+    if way == Way::CutPower {
+        return power::finds(bug);
+    }
+    // A bug that lets even a plain run fail needs no fault.
+    let points = catch_unwind(|| points(way, bug));
+    match points {
+        Ok(points) => sweep::first_wrong(&points),
+        Err(panic) => Some((words(&*panic), 0)),
+    }
+}
+
+/// Looks for every bug.
+pub(crate) fn all(_: Form) -> Vec<Found> {
+    let mut found = Vec::new();
+    for bug in escrow::seeded::ALL {
+        let likely = Way::for_bug(bug);
+        let others = Way::ALL.into_iter().filter(|way| *way != likely);
+        let mut answer = Found {
+            bug,
+            way: None,
+            points: 0,
+            what: String::new(),
+        };
+        for way in std::iter::once(likely).chain(others) {
+            if let Some((what, points)) = look(way, bug) {
+                answer.way = Some(way);
+                answer.points += points;
+                answer.what = what;
+                break;
+            }
+        }
+        let way = answer.way.map_or("NOT FOUND", Way::name);
+        say(&format!(
+            "torture: bug {bug}: {way}, {} points: {}",
+            answer.points,
+            answer.what.lines().next().unwrap_or_default()
+        ));
+        found.push(answer);
+    }
+    found
+}
+
+#[test]
+fn every_seeded_bug_is_found() {
+    if !cfg!(feature = "seeded-bugs") {
+        skip("built without the feature seeded-bugs");
+        return;
+    }
+    if !require_stepper() {
+        return;
+    }
+    let missed: Vec<&str> = all(Form::Bounded)
+        .iter()
+        .filter(|found| found.way.is_none())
+        .map(|found| found.bug)
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

@@ -1,0 +1,125 @@
+//! Calls that fail: every one of them once, or every one from there on; and syncs.
+
+use escrow_testkit::Fault;
+use escrow_testkit::stepper::{SYNCS, require_stepper};
+
+use crate::form::Form;
+use crate::kills::telling;
+use crate::point::{Before, Point, Verb};
+use crate::scenario::Kind::{Copy, Overlay};
+use crate::scenario::Scenario;
+use crate::sweep::Figures;
+
+const EINTR: i32 = 4;
+const EIO: i32 = 5;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EMFILE: i32 = 24;
+const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
+const EDQUOT: i32 = 122;
+
+/// What a call of a commit can fail with. `EINTR` only once: what is interrupted is tried again, by SQLite too, and no
+/// kernel interrupts for ever.
+const ALL: [Fault; 15] = [
+    Fault::Once(ENOSPC),
+    Fault::Once(EIO),
+    Fault::Once(EROFS),
+    Fault::Once(EACCES),
+    Fault::Once(EMFILE),
+    Fault::Once(ENOMEM),
+    Fault::Once(EDQUOT),
+    Fault::Once(EINTR),
+    Fault::Forever(ENOSPC),
+    Fault::Forever(EIO),
+    Fault::Forever(EROFS),
+    Fault::Forever(EACCES),
+    Fault::Forever(EMFILE),
+    Fault::Forever(ENOMEM),
+    Fault::Forever(EDQUOT),
+];
+
+/// The same for undo and recover.
+const SOME: [Fault; 4] = [
+    Fault::Once(EIO),
+    Fault::Once(ENOSPC),
+    Fault::Forever(EIO),
+    Fault::Forever(ENOSPC),
+];
+
+/// What is run, and what was done before, on one scenario.
+fn runs(scenario: Scenario) -> Vec<(Before, Verb)> {
+    let commit = Point::kill(scenario, Before::Nothing, Verb::Commit, 1);
+    let mut runs = vec![
+        (Before::Nothing, Verb::Commit),
+        (Before::Committed, Verb::Undo),
+    ];
+    let telling = telling(&commit.calls());
+    let recovered = telling.into_iter().map(Before::CommitKilled);
+    runs.extend(recovered.map(|before| (before, Verb::Recover)));
+    runs
+}
+
+/// Every call fails, with everything that it can fail with.
+pub(crate) fn errors(form: Form) -> Figures {
+    let scenario = match form.is_long() {
+        true => Scenario::full(&[Copy, Overlay]),
+        false => Scenario::tiny(&[Copy, Overlay]),
+    };
+    let mut points = Vec::new();
+    for (number, (before, verb)) in runs(scenario).into_iter().enumerate() {
+        let plain = Point::kill(scenario, before, verb, 1);
+        let faults: &[Fault] = match verb {
+            Verb::Commit => &ALL,
+            _ => &SOME,
+        };
+        // In the bounded form a few states are recovered, and each call of commit meets five of the errors.
+        if !form.is_long() && number > 4 {
+            continue;
+        }
+        for n in 1..=plain.calls().len() as u64 {
+            let chosen = faults.iter().enumerate().filter(|(number, _)| {
+                form.is_long() || verb != Verb::Commit || *number as u64 % 3 == n % 3
+            });
+            points.extend(chosen.map(|(_, fault)| Point {
+                n,
+                fault: *fault,
+                undo: n % 10 == 3,
+                ..plain
+            }));
+        }
+    }
+    form.run(points, 2000)
+}
+
+/// Every sync fails, once, and from there on. None is ever tried again on the same file.
+pub(crate) fn syncs(form: Form) -> Figures {
+    let scenario = Scenario::full(&[Copy, Overlay]);
+    let mut points = Vec::new();
+    for (before, verb) in runs(scenario) {
+        let plain = Point {
+            only: Some(SYNCS),
+            ..Point::kill(scenario, before, verb, 1)
+        };
+        for n in 1..=plain.calls().len() as u64 {
+            for fault in [Fault::Once(EIO), Fault::Forever(EIO)] {
+                points.push(Point { n, fault, ..plain });
+            }
+        }
+    }
+    form.run(points, usize::MAX)
+}
+
+#[test]
+fn every_call_fails() {
+    if require_stepper() {
+        errors(Form::Bounded).settle("errors at every call", 1500);
+    }
+}
+
+#[test]
+fn every_sync_fails_and_none_is_tried_again() {
+    if require_stepper() {
+        syncs(Form::Bounded).settle("failing syncs", 100);
+    }
+}

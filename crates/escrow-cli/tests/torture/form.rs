@@ -1,0 +1,37 @@
+//! How much is done: the bounded form of `make test`, or the long one of `make torture`.
+
+use std::time::{Duration, Instant};
+
+use crate::point::Point;
+use crate::sweep::{self, Figures};
+
+/// How far a sweep goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Form {
+    /// What fits into every run of the tests.
+    Bounded,
+    /// As far as the time goes that the sweep may take.
+    Long(Duration),
+}
+
+impl Form {
+    pub(crate) fn is_long(self) -> bool {
+        matches!(self, Self::Long(_))
+    }
+
+    /// When a sweep that begins now ends at the latest.
+    pub(crate) fn until(self) -> Option<Instant> {
+        match self {
+            Self::Bounded => None,
+            Self::Long(time) => Some(Instant::now() + time),
+        }
+    }
+
+    /// Runs at most `bounded` of the points, evenly chosen; in the long form as many as there is time for.
+    pub(crate) fn run(self, points: Vec<Point>, bounded: usize) -> Figures {
+        match self {
+            Self::Bounded => sweep::points(&sweep::thin(&points, bounded), None),
+            Self::Long(_) => sweep::points(&sweep::spread(points), self.until()),
+        }
+    }
+}

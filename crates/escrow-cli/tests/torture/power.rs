@@ -1,0 +1,213 @@
+//! Power cuts on real file systems: what the disk holds at a call of commit, undo or recover, and going on with that.
+//!
+//! Home and originals lie on one image. Before each run one file of each sandbox is made anew, so that there is
+//! always something that no disk has yet. A point beyond the last call is a cut right after the program said that it is
+//! done: then the new state must be there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::thread;
+
+use escrow_testkit::stepper::{Step, require_stepper};
+use escrow_testkit::{Disk, Fs, LoopFs, World};
+
+use crate::checker::side;
+use crate::form::Form;
+use crate::kills::telling;
+use crate::point::{Before, Point, Verb, Verdict, stepper, words};
+use crate::scenario::Kind::{Copy, Cow, Overlay};
+use crate::scenario::{Kind, Scenario};
+use crate::subject::Subject;
+use crate::sweep::{Figures, each_here, spread, thin};
+
+/// A machine whose power is cut.
+struct Machine {
+    subject: Subject,
+    // After the subject, whose paths lie in it; the world is only a part of the file system.
+    fs: LoopFs,
+}
+
+impl Machine {
+    /// None, after recording the skip, for an ordinary user.
+    fn new(kind: Fs, scenario: &Scenario, bug: Option<&'static str>) -> Option<Self> {
+        let fs = LoopFs::in_memory(kind, 48)?;
+        let world = World::under(fs.path());
+        let mut subject = Subject::within(scenario, &world);
+        // It goes with the image.
+        std::mem::forget(world);
+        if let Some(bug) = bug {
+            subject.cli = subject.cli.clone().env("ESCROW_SEEDED_BUG", bug);
+        }
+        Some(Self { subject, fs })
+    }
+
+    /// Brings the machine to where the verb is about to be run.
+    fn ready(&mut self, point: &Point) -> Result<Disk, String> {
+        point.lead_up(&self.subject)?;
+        Ok(self.fs.disk_at_rest())
+    }
+
+    /// Cuts the power at call `n`, and finds out what came of it.
+    fn cut(&mut self, start: &Disk, point: &Point) -> Verdict {
+        let mut verdict = Verdict::default();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.fs.boot(start);
+            if point.verb == Verb::Commit {
+                self.subject.add_again()?;
+            }
+            let mut cut = None;
+            let run = stepper(&self.subject, point.verb, None)
+                .stop_at(point.n, |_| cut = Some(self.fs.disk_now()));
+            let cut = cut.unwrap_or_else(|| self.fs.disk_now());
+            self.fs.boot(&cut);
+            verdict.hit.clone_from(&run.hit);
+            let said = (run.outcome.status, run.outcome.stderr_text());
+            point
+                .judge(&self.subject, &run)
+                .map_err(|error| format!("{error} {said:?}"))
+        }));
+        let wrong = match done {
+            Ok(answer) => answer.err(),
+            Err(panic) => Some(words(&*panic)),
+        };
+        verdict.wrong.extend(wrong);
+        // The cut after the end counts too.
+        verdict.hit.get_or_insert(Step {
+            name: "exit",
+            path: None,
+            to: None,
+            file: None,
+        });
+        verdict
+    }
+}
+
+/// What is cut on each file system.
+fn runs(calls: &[Step]) -> Vec<(Before, Verb)> {
+    let telling = telling(calls);
+    let mut runs = vec![
+        (Before::Nothing, Verb::Commit),
+        (Before::Committed, Verb::Undo),
+    ];
+    let states = thin(&telling, 3);
+    runs.extend(
+        states
+            .into_iter()
+            .map(|n| (Before::CommitKilled(n), Verb::Recover)),
+    );
+    runs
+}
+
+/// Cuts on one file system, at most so many of each run, evenly, the last one after the end.
+fn on(fs: Fs, members: &'static [Kind], form: Form, most: usize) -> Option<Figures> {
+    let scenario = Scenario::full(members);
+    let commit = Point::kill(scenario, Before::Nothing, Verb::Commit, 1);
+    let until = form.until();
+    let mut figures = Figures::default();
+    for (before, verb) in runs(&commit.calls()) {
+        let plain = Point {
+            dark: true,
+            ..Point::kill(scenario, before, verb, 1)
+        };
+        let mut machine = Machine::new(fs, &scenario, None)?;
+        let start = match machine.ready(&plain) {
+            Ok(start) => start,
+            Err(error) => {
+                figures.wrong.push(error);
+                continue;
+            }
+        };
+        let calls = plain.calls().len() as u64;
+        let all: Vec<u64> = (1..=calls).collect();
+        let mut chosen = match form {
+            Form::Bounded => thin(&all, most),
+            Form::Long(_) => spread(all),
+        };
+        // Well beyond the last call, which is not always the same.
+        chosen.insert(0, calls + 100);
+        let name = format!("{} on {}", scenario.name(), word(fs));
+        figures.add(each_here(&chosen, until, |n| {
+            let point = Point {
+                n: *n,
+                undo: n % 10 == 3,
+                ..plain
+            };
+            let mut verdict = machine.cut(&start, &point);
+            for wrong in &mut verdict.wrong {
+                let call = verdict.hit.as_ref().map(Step::to_string);
+                *wrong = format!("{name}: {verb:?} {before:?} cut at {n} ({call:?}): {wrong}");
+            }
+            (name.clone(), verdict)
+        }));
+    }
+    Some(figures)
+}
+
+fn word(fs: Fs) -> &'static str {
+    match fs {
+        Fs::Ext4 => "ext4",
+        Fs::Xfs => "xfs",
+        Fs::Btrfs => "btrfs",
+    }
+}
+
+/// Cuts on every file system; none where there is no root.
+pub(crate) fn cuts(form: Form) -> Option<Figures> {
+    let all = Mutex::new(Some(Figures::default()));
+    thread::scope(|scope| {
+        for fs in Fs::ALL {
+            let all = &all;
+            scope.spawn(move || {
+                let members: &[Kind] = match fs {
+                    Fs::Ext4 => &[Copy, Overlay],
+                    Fs::Xfs | Fs::Btrfs => &[Cow, Overlay],
+                };
+                let found = on(fs, members, form, 16);
+                let mut all = all.lock().expect("nobody panics with it");
+                match (found, all.as_mut()) {
+                    (Some(found), Some(all)) => all.add(found),
+                    _ => *all = None,
+                }
+            });
+        }
+    });
+    all.into_inner().expect("nobody panics with it")
+}
+
+#[test]
+fn the_power_is_cut() {
+    if !require_stepper() {
+        return;
+    }
+    if let Some(figures) = cuts(Form::Bounded) {
+        figures.settle("power cuts on ext4, xfs and btrfs", 200);
+    }
+}
+
+/// Whether a seeded bug shows on one of the file systems: what was found, and after how many cuts.
+pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
+    let scenario = Scenario::tiny(&[Copy, Overlay]);
+    let mut tried = 0;
+    for fs in [Fs::Btrfs, Fs::Ext4, Fs::Xfs] {
+        let plain = Point {
+            bug: Some(bug),
+            dark: true,
+            door: crate::door::Door::Command,
+            ..Point::kill(scenario, Before::Nothing, Verb::Commit, 1)
+        };
+        let mut machine = Machine::new(fs, &scenario, Some(bug))?;
+        let start = machine.ready(&plain).ok()?;
+        debug_assert_eq!(side(&machine.subject).word(), "old");
+        let calls = plain.calls().len() as u64;
+        let mut chosen: Vec<u64> = thin(&(calls / 3..=calls).collect::<Vec<_>>(), 40);
+        chosen.insert(0, calls + 100);
+        for n in chosen {
+            tried += 1;
+            let verdict = machine.cut(&start, &Point { n, ..plain });
+            if let Some(wrong) = verdict.wrong.first() {
+                return Some((format!("{} cut at {n}: {wrong}", word(fs)), tried));
+            }
+        }
+    }
+    None
+}

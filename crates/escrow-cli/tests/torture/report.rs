@@ -1,0 +1,239 @@
+//! The long form: every sweep in turn, and `docs/reliability.md` from what was found.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use escrow_testkit::skip::is_root;
+use escrow_testkit::stepper::works;
+
+use crate::bugs::{self, Found, Way};
+use crate::form::Form;
+use crate::point::Verb;
+use crate::sweep::{Figures, say};
+use crate::{errors, kills, power, soak};
+
+/// A line of the table.
+struct Row {
+    what: &'static str,
+    goal: &'static str,
+    figures: Figures,
+}
+
+/// How long all of it may take, about.
+fn minutes() -> u64 {
+    let wanted = std::env::var("ESCROW_TORTURE_MINUTES").ok();
+    let wanted = wanted.and_then(|text| text.parse().ok());
+    wanted.unwrap_or(30)
+}
+
+/// Every sweep, with its share of the time in hundredths.
+fn sweeps(time: Duration) -> Vec<Row> {
+    let share = |hundredths: u32| Form::Long(time * hundredths / 100);
+    let row = |what, goal, figures| Row {
+        what,
+        goal,
+        figures,
+    };
+    vec![
+        row(
+            "`commit` killed at every call",
+            "every call",
+            kills::kills(share(14), Verb::Commit),
+        ),
+        row(
+            "`undo` killed at every call",
+            "every call",
+            kills::kills(share(7), Verb::Undo),
+        ),
+        row(
+            "`recover` killed at every call",
+            "5,000 with the two above",
+            kills::kills(share(17), Verb::Recover),
+        ),
+        row(
+            "`commit` killed, then `recover` killed",
+            "1,000 pairs",
+            kills::pairs(share(14)),
+        ),
+        row("torn writes", "every write", kills::tears(share(4))),
+        row(
+            "errors at every call",
+            "every call, 8 errors",
+            errors::errors(share(16)),
+        ),
+        row("failing syncs", "every sync", errors::syncs(share(5))),
+        row(
+            "power cuts on ext4, XFS, Btrfs",
+            "200",
+            power::cuts(share(4)).unwrap_or_default(),
+        ),
+        row("killed at random moments", "60 s", soak::soak(share(10))),
+    ]
+}
+
+const HEAD: &str = "# Reliability
+
+Written by `make torture`; do not edit by hand.
+
+A commit releases every resource of a plan or none. Here that is tried: the real program runs on real files, one of its
+system calls goes wrong, and then a checker that knows nothing of the engine looks at every original: contents, modes,
+owners, attributes, links, and the times of files and directories. Every one must be as before, or every one must be
+new, made with plain means from the same changes. Beside that:
+
+- `escrow recover` succeeds after every fault, and finds nothing to do the second time;
+- what the program said is true: success is success, and a plain failure (not exit code 5) changed nothing;
+- after a commit that came out old the sandboxes list the same changes, and the commit succeeds when it is tried
+  again; after one that came out new, `escrow undo` brings the old state back (every tenth time);
+- after `escrow cleanup` nothing is left, in the home or beside the originals.
+
+The originals have files that are changed, added, deleted, linked, given another mode, owner or attribute; directories
+that come, go and change; files that become directories, and the reverse. They are sandboxed by every strategy alone, and
+by mixes of two and three in one plan.
+";
+
+const MEANING: &str = "
+- *Killed*: all calls before this one are done, this one is not, and the process is gone.
+- *Torn*: half of the bytes are written, and the process is gone.
+- *Errors*: the call fails with `ENOSPC`, `EIO`, `EROFS`, `EACCES`, `EMFILE`, `ENOMEM`, `EDQUOT` or `EINTR`, once, or
+  with all that follow (`EINTR` only once). `undo` and `recover` meet `EIO` and `ENOSPC`.
+- *Failing syncs*: as errors, with `EIO`, only for calls that make things durable. None of them is tried again on the
+  same file.
+- *Power cuts*: what the file system has sent to its disk at that call is all there is; it is mounted again, and
+  recovered. One cut of each kind comes right after the program said that it is done: then the new state is there.
+";
+
+const LIMITS: &str = "
+## What this does not show
+
+- A drive that says that it has stored what is only in its cache is not modelled: the disk of a power cut holds
+  everything that was sent to it, and loses nothing.
+- After a failed sync, SQLite may sync its own files (`state.db`, `state.db-wal`) again. Only ours are checked.
+- Programs that write to the originals while a commit runs, and take no notice of anybody, are the subject of other
+  tests. What they write is kept, but at the moment of a rename nobody can stop them.
+- The calls are those that this program makes, on this kernel, in this order. Threads are given one processor, so that
+  the order is nearly the same each time.
+";
+
+fn thousands(number: usize) -> String {
+    let text = number.to_string();
+    let mut out = String::new();
+    for (place, digit) in text.chars().enumerate() {
+        if place > 0 && (text.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn document(rows: &[Row], found: &[Found]) -> String {
+    let mut text = HEAD.to_owned();
+    let put = |text: &mut String, line: std::fmt::Arguments<'_>| {
+        text.write_fmt(line)
+            .expect("writing to a String cannot fail");
+        text.push('\n');
+    };
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let now = jiff::Timestamp::now().to_string();
+    put(
+        &mut text,
+        format_args!(
+            "\nMachine: {} cores, Linux {}, {}, {}.\n\n## Figures\n",
+            std::thread::available_parallelism().map_or(0, usize::from),
+            kernel.trim().split('-').next().unwrap_or_default(),
+            if is_root() {
+                "as root"
+            } else {
+                "as an ordinary user"
+            },
+            now.split('T').next().unwrap_or_default(),
+        ),
+    );
+    put(
+        &mut text,
+        format_args!(
+            "| fault | points | goal | violations | plans | seconds |\n|---|---|---|---|---|---|"
+        ),
+    );
+    for row in rows {
+        put(
+            &mut text,
+            format_args!(
+                "| {} | {} | {} | {} | {} | {:.0} |",
+                row.what,
+                thousands(row.figures.points),
+                row.goal,
+                row.figures.wrong.len(),
+                row.figures.scenarios.len(),
+                row.figures.took.as_secs_f64(),
+            ),
+        );
+    }
+    let points: usize = rows.iter().map(|row| row.figures.points).sum();
+    let wrong: usize = rows.iter().map(|row| row.figures.wrong.len()).sum();
+    put(
+        &mut text,
+        format_args!(
+            "| **all** | **{}** |  | **{wrong}** |  |  |",
+            thousands(points)
+        ),
+    );
+    text.push_str(MEANING);
+    put(
+        &mut text,
+        format_args!(
+            "\n## Control\n\nThat nothing is found shows something only if something would be. In the same run each of \
+             these\nmistakes was built into the program on purpose; {} of {} were found.\n",
+            found.iter().filter(|one| one.way.is_some()).count(),
+            found.len()
+        ),
+    );
+    put(
+        &mut text,
+        format_args!("| mistake | found by | after points |\n|---|---|---|"),
+    );
+    for one in found {
+        put(
+            &mut text,
+            format_args!(
+                "| `{}` | {} | {} |",
+                one.bug,
+                one.way.map_or("**not found**", Way::name),
+                one.points
+            ),
+        );
+    }
+    text.push_str(LIMITS);
+    text
+}
+
+#[test]
+fn the_long_form() {
+    if std::env::var_os("ESCROW_TORTURE").is_none_or(|form| form != "long") {
+        return;
+    }
+    assert!(works(), "programs cannot be stepped here");
+    let rows = sweeps(Duration::from_secs(60 * minutes()));
+    for row in &rows {
+        say(&format!(
+            "torture: {}: {} points, {} violations, {:.0} s",
+            row.what,
+            row.figures.points,
+            row.figures.wrong.len(),
+            row.figures.took.as_secs_f64()
+        ));
+    }
+    let found = match cfg!(feature = "seeded-bugs") {
+        true => bugs::all(Form::Long(Duration::ZERO)),
+        false => Vec::new(),
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reliability.md");
+    std::fs::write(&path, document(&rows, &found))
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+    let wrong: Vec<&String> = rows.iter().flat_map(|row| &row.figures.wrong).collect();
+    assert!(wrong.is_empty(), "{} violations: {wrong:#?}", wrong.len());
+    let missed = found.iter().filter(|one| one.way.is_none());
+    let missed: Vec<&str> = missed.map(|one| one.bug).collect();
+    assert!(missed.is_empty(), "bugs that were not found: {missed:?}");
+}
