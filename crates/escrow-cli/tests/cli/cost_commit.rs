@@ -63,7 +63,7 @@ fn a_commit_touches_as_many_paths_in_a_hundred_times_the_files() {
         "{touched_small} calls name the original of 1,000 files, {touched_large} that of 100,000"
     );
     assert!(
-        touched_large <= 40 * CHANGES,
+        touched_large <= 80 * CHANGES,
         "{touched_large} calls name the original for {CHANGES} changes"
     );
 }
@@ -84,7 +84,8 @@ fn contents_moved(counts: &Counts, below: &Path) -> Vec<String> {
         .lines
         .iter()
         .filter(|line| moves.iter().any(|call| line.contains(call)))
-        .filter(|line| line.contains(&below))
+        // What the state store keeps may name a path; it is no content of it.
+        .filter(|line| line.contains(&below) && !line.contains("/state.db"))
         .cloned()
         .collect()
 }
