@@ -29,9 +29,11 @@ impl Form {
 
     /// Runs at most `bounded` of the points, evenly chosen; in the long form as many as there is time for.
     pub(crate) fn run(self, points: Vec<Point>, bounded: usize) -> Figures {
-        match self {
+        let planned = points.len();
+        let figures = match self {
             Self::Bounded => sweep::points(&sweep::thin(&points, bounded), None),
             Self::Long(_) => sweep::points(&sweep::spread(points), self.until()),
-        }
+        };
+        Figures { planned, ..figures }
     }
 }

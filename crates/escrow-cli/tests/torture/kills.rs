@@ -48,6 +48,7 @@ fn scenarios(form: Form) -> Vec<Scenario> {
         (true, false) => all.extend(&REFUSED[..1]),
         (false, _) => skip("only root can make a file that cannot be replaced"),
     }
+    // For whoever follows one finding: a single scenario by its name. The goals are missed then.
     if let Ok(only) = std::env::var("ESCROW_TORTURE_ONLY") {
         all.extend(MORE.iter().chain(REFUSED));
         all.retain(|scenario| scenario.name() == only);
@@ -56,9 +57,9 @@ fn scenarios(form: Form) -> Vec<Scenario> {
     all
 }
 
-/// A point at every call that a plain run makes; a little beyond, since no two runs are quite the same.
+/// A point at every call that a plain run makes.
 fn at_every_call(plain: Point, calls: usize) -> Vec<Point> {
-    (1..=calls as u64 + 2)
+    (1..=calls as u64)
         .map(|n| Point {
             n,
             undo: n % 10 == 3,
@@ -218,24 +219,32 @@ pub(crate) fn tears(form: Form) -> Figures {
     form.run(points, usize::MAX)
 }
 
+/// How many points there must be, 5,000 in all; without root there are fewer scenarios.
+fn goal(points: usize) -> usize {
+    match is_root() {
+        true => points,
+        false => points * 3 / 4,
+    }
+}
+
 #[test]
 fn a_commit_killed_at_every_call() {
     if require_stepper() {
-        kills(Form::Bounded, Verb::Commit).settle("commit, killed at every call", 1500);
+        kills(Form::Bounded, Verb::Commit).settle("commit, killed at every call", goal(1900));
     }
 }
 
 #[test]
 fn an_undo_killed_at_every_call() {
     if require_stepper() {
-        kills(Form::Bounded, Verb::Undo).settle("undo, killed at every call", 700);
+        kills(Form::Bounded, Verb::Undo).settle("undo, killed at every call", goal(800));
     }
 }
 
 #[test]
 fn a_recover_killed_at_every_call() {
     if require_stepper() {
-        kills(Form::Bounded, Verb::Recover).settle("recover, killed at every call", 2500);
+        kills(Form::Bounded, Verb::Recover).settle("recover, killed at every call", goal(2400));
     }
 }
 

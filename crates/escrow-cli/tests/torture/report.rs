@@ -93,6 +93,8 @@ by mixes of two and three in one plan.
 ";
 
 const MEANING: &str = "
+Points are chosen evenly from all that there are, until the time is up.
+
 - *Killed*: all calls before this one are done, this one is not, and the process is gone.
 - *Torn*: half of the bytes are written, and the process is gone.
 - *Errors*: the call fails with `ENOSPC`, `EIO`, `EROFS`, `EACCES`, `EMFILE`, `ENOMEM`, `EDQUOT` or `EINTR`, once, or
@@ -125,6 +127,15 @@ fn thousands(number: usize) -> String {
         out.push(digit);
     }
     out
+}
+
+/// How many points of how many.
+fn points(figures: &Figures) -> String {
+    let met = thousands(figures.points);
+    match figures.planned {
+        0 => met,
+        planned => format!("{met} of {}", thousands(planned)),
+    }
 }
 
 fn document(rows: &[Row], found: &[Found]) -> String {
@@ -162,7 +173,7 @@ fn document(rows: &[Row], found: &[Found]) -> String {
             format_args!(
                 "| {} | {} | {} | {} | {} | {:.0} |",
                 row.what,
-                thousands(row.figures.points),
+                points(&row.figures),
                 row.goal,
                 row.figures.wrong.len(),
                 row.figures.scenarios.len(),

@@ -14,6 +14,8 @@ use crate::point::{Point, Verdict};
 pub(crate) struct Figures {
     /// Faults that were really met.
     pub(crate) points: usize,
+    /// How many there are to meet; 0 where nobody can tell.
+    pub(crate) planned: usize,
     /// What must not be.
     pub(crate) wrong: Vec<String>,
     pub(crate) took: Duration,
@@ -24,6 +26,7 @@ pub(crate) struct Figures {
 impl Figures {
     pub(crate) fn add(&mut self, other: Self) {
         self.points += other.points;
+        self.planned += other.planned;
         self.wrong.extend(other.wrong);
         self.took += other.took;
         for (name, count) in other.scenarios {

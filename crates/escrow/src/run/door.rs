@@ -167,15 +167,21 @@ fn make_mounts(spec: &Spec) -> Step<()> {
         });
     }
     for path in &spec.writable {
+        let fd = clone_tree(path.as_path(), true)?;
+        sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{path}'")))?;
         ready.push(Detached {
-            fd: clone_tree(path.as_path(), true)?,
+            fd,
             at: path.as_path().to_owned(),
         });
     }
     for (path, view) in &spec.views {
         let fd = match view {
             View::Layers(layers) => overlay(layers, false)?,
-            View::Directory(from) => clone_tree(from.as_path(), false)?,
+            View::Directory(from) => {
+                let fd = clone_tree(from.as_path(), false)?;
+                sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
+                fd
+            }
         };
         ready.push(Detached {
             fd,

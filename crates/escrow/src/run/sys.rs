@@ -239,9 +239,21 @@ pub(super) fn keep_three() -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOEXEC) }).map(drop)
 }
 
-/// Sets mount attributes on a mount and everything below it.
+/// Makes a mount and everything below it read-only; set-user-id programs and device nodes on it mean
+/// nothing.
 pub(super) fn read_only(at: BorrowedFd<'_>) -> Result<(), Errno> {
     const RDONLY: u64 = 1;
+    restrict(at, RDONLY)
+}
+
+/// The same for a mount that can be written.
+pub(super) fn harmless(at: BorrowedFd<'_>) -> Result<(), Errno> {
+    restrict(at, 0)
+}
+
+fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
+    const NOSUID: u64 = 2;
+    const NODEV: u64 = 4;
     #[repr(C)]
     struct Attributes {
         set: u64,
@@ -250,7 +262,7 @@ pub(super) fn read_only(at: BorrowedFd<'_>) -> Result<(), Errno> {
         namespace: u64,
     }
     let attributes = Attributes {
-        set: RDONLY,
+        set: more | NOSUID | NODEV,
         clear: 0,
         propagation: libc::MS_PRIVATE,
         namespace: 0,
