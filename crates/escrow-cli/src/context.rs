@@ -193,7 +193,12 @@ pub(crate) fn door() -> std::process::Command {
 /// could be opened again, for writing.
 pub(crate) fn shield_input(door: &mut std::process::Command) -> std::io::Result<()> {
     let mut input = std::fs::File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    if !input.metadata()?.is_file() {
+    let kind = input.metadata()?.file_type();
+    if kind.is_dir() {
+        // Whoever stands in it could write there.
+        door.stdin(std::process::Stdio::null());
+    }
+    if !kind.is_file() {
         return Ok(());
     }
     let (read, mut write) = std::io::pipe()?;
