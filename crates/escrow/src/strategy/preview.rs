@@ -26,7 +26,7 @@ pub struct Note {
 }
 
 /// What a commit would do to one original: what `--dry-run` shows, and what
-/// [`prepare`](Strategy::prepare) is given, so that nothing is looked at twice.
+/// [`prepare`](super::Strategy::prepare) is given, so that nothing is looked at twice.
 #[derive(Debug, Default)]
 pub struct Preview {
     /// Everything that would change.
