@@ -169,8 +169,8 @@ pub enum Error {
         /// The resource.
         resource: String,
     },
-    /// The area of a sandbox is out of reach.
-    #[error("'{area}' is not there: is its file system not mounted, or was it moved?")]
+    /// What a sandbox, or its commit, keeps is out of reach.
+    #[error("'{area}' is not there: is their file system not mounted, or were they moved?")]
     Away {
         /// The area.
         area: Location,
