@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
 use escrow::manager::Manager;
+use escrow::model::ChangeKind;
 use escrow::strategy::{Access, OnConflict};
 use escrow_testkit::World;
 use escrow_testkit::model::Rng;
@@ -73,6 +74,8 @@ struct Story {
     made: Span,
     /// What it wrote where; `None` where it deleted.
     writes: BTreeMap<&'static str, Option<String>>,
+    /// Where a layer saw nothing below and took a new file: whatever was before that is not its business.
+    fresh: BTreeMap<&'static str, Span>,
     choice: OnConflict,
     commit: Span,
     end: End,
@@ -164,7 +167,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
         }
     };
     let (plan, resource) = (view.plan, view.sandboxes[0].resource.clone());
-    let mut writes = BTreeMap::new();
+    let (mut writes, mut fresh) = (BTreeMap::new(), BTreeMap::new());
     for number in 0..1 + rng.below(3) {
         let path = match rng.one_in(3) {
             true => rng.pick(&IN_PLACE),
@@ -181,8 +184,12 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
             continue;
         }
         let token = format!("plan-{name}-{number}-{path}");
-        let written = manager.write(&plan, &resource, &at(path), &mut token.as_bytes());
-        written.unwrap_or_else(|error| panic!("{name}: {}", told(&error)));
+        let write = || manager.write(&plan, &resource, &at(path), &mut token.as_bytes());
+        let (wrote, written) = Span::of(write);
+        let kind = written.unwrap_or_else(|error| panic!("{name}: {}", told(&error)));
+        if kind == ChangeKind::Added && strategy == "overlay" {
+            fresh.entry(path).or_insert(wrote);
+        }
         writes.insert(path, Some(token));
         std::thread::sleep(Duration::from_micros(rng.next_u64() % 6_000));
     }
@@ -208,6 +215,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
         name: name.to_owned(),
         made,
         writes,
+        fresh,
         choice: terms.on_conflict,
         commit,
         end,
@@ -320,7 +328,8 @@ impl Judge<'_> {
             End::TakenBack => return,
         };
         for path in story.writes.keys() {
-            let window = Span(story.made.1, story.commit.0);
+            let since = story.fresh.get(path).unwrap_or(&story.made);
+            let window = Span(since.1, story.commit.0);
             let wide = Span(story.made.0, story.commit.1);
             let inside = |span: &Span| span.0 > window.0 && span.1 < window.1;
             let near = |span: &Span| !span.ended_before(&wide) && !wide.ended_before(span);
