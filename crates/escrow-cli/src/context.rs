@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use escrow::model::SystemOrigin;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
 use escrow::strategy::registry::AUTO;
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::commands::Global;
 use crate::error::Failure;
@@ -137,27 +139,44 @@ impl Context {
     }
 }
 
+/// Whether signals are for a command that we run, and not for us.
+static PASSED_ON: AtomicBool = AtomicBool::new(false);
+
 /// A flag that is raised when the user interrupts. The second time the process ends at once.
+#[allow(
+    unsafe_code,
+    reason = "a handler of one's own has no safe form; this one touches two flags and may end the process"
+)]
 pub(crate) fn on_interrupt() -> Arc<AtomicBool> {
     static RAISED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     let raised = RAISED.get_or_init(|| {
         let raised = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            let raised = Arc::clone(&raised);
+            let handle = move || {
+                if !PASSED_ON.load(Ordering::SeqCst) && raised.swap(true, Ordering::SeqCst) {
+                    signal_hook::low_level::exit(128 + signal);
+                }
+            };
             // Where it cannot be caught, a signal ends the process, which leaves nothing behind
             // that the next command does not find.
-            let caught = signal_hook::flag::register_conditional_shutdown(
-                signal,
-                128 + signal,
-                Arc::clone(&raised),
-            )
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&raised)));
-            match caught {
+            // SAFETY: the handler takes no lock and no memory; what it calls may be called in one.
+            match unsafe { signal_hook::low_level::register(signal, handle) } {
                 Ok(_) | Err(_) => {}
             }
         }
         raised
     });
     Arc::clone(raised)
+}
+
+/// Whether there is anything that a command's name may mean.
+pub(crate) fn is_program(name: &OsStr) -> bool {
+    let path = variable("PATH").unwrap_or_default();
+    match name.as_bytes().contains(&b'/') {
+        true => PathBuf::from(name).exists(),
+        false => std::env::split_paths(&path).any(|dir| dir.join(name).exists()),
+    }
 }
 
 /// The environment as it is.
@@ -229,24 +248,47 @@ pub(crate) fn inherited(number: i32) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// Whether the terminal on standard input is ours to hand over.
-pub(crate) fn is_foreground() -> bool {
-    let stdin = std::io::stdin();
-    let owner = rustix::termios::tcgetpgrp(&stdin);
-    owner.is_ok_and(|owner| owner == rustix::process::getpgrp())
+/// The terminal that we were started from, and whether it is ours to hand over at once: we stand in
+/// front, and nobody beside us in a pipeline may need it.
+pub(crate) fn terminal() -> (Option<OwnedFd>, bool) {
+    use std::io::IsTerminal;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(c"/dev/tty", flags, Mode::empty()).ok();
+    let owner = terminal.as_ref().map(rustix::termios::tcgetpgrp);
+    let alone = std::io::stdin().is_terminal()
+        && std::io::stdout().is_terminal()
+        && std::io::stderr().is_terminal();
+    let front = alone && owner == Some(Ok(rustix::process::getpgrp()));
+    (terminal, front)
 }
 
-/// The signals that end a command, each readable when it comes.
-pub(crate) fn signals() -> std::io::Result<Vec<(i32, OwnedFd)>> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    let mut all = Vec::new();
-    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        let (read, write) = std::os::unix::net::UnixStream::pair()?;
-        read.set_nonblocking(true)?;
-        signal_hook::low_level::pipe::register(signal, write)?;
-        all.push((signal, OwnedFd::from(read)));
+/// The signals that are passed on to a command, each readable when it comes. While this lives they
+/// are the command's and not ours.
+pub(crate) struct Signals(pub(crate) Vec<(i32, OwnedFd)>);
+
+impl Signals {
+    pub(crate) fn watch() -> std::io::Result<Self> {
+        use signal_hook::consts::{
+            SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+        };
+        let mut all = Vec::new();
+        for signal in [
+            SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2, SIGWINCH,
+        ] {
+            let (read, write) = std::os::unix::net::UnixStream::pair()?;
+            read.set_nonblocking(true)?;
+            signal_hook::low_level::pipe::register(signal, write)?;
+            all.push((signal, OwnedFd::from(read)));
+        }
+        PASSED_ON.store(true, Ordering::SeqCst);
+        Ok(Self(all))
     }
-    Ok(all)
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        PASSED_ON.store(false, Ordering::SeqCst);
+    }
 }
 
 /// A variable that is set to something.

@@ -99,6 +99,12 @@ impl Failure {
         self
     }
 
+    /// Exits with this status, unless another one was chosen.
+    pub(crate) fn or_status(mut self, status: i32) -> Self {
+        self.status.get_or_insert(status);
+        self
+    }
+
     /// Adds what to do next.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());

@@ -16,6 +16,7 @@ use std::time::Duration;
 use escrow::event::Observer;
 use escrow::model::text::harmless;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::context;
 
@@ -27,6 +28,43 @@ pub(crate) enum Tone {
     Good,
     Bad,
     Careful,
+}
+
+/// What somebody at the terminal answered.
+pub(crate) enum Answer {
+    Word(String),
+    /// He wants to leave.
+    Interrupted,
+}
+
+/// Asks on a terminal; `None` where it went away.
+fn answer(question: &str) -> Option<Answer> {
+    // Before the question is there, or whoever answers it by leaving is not heard.
+    let interrupted = context::on_interrupt();
+    let stdin = std::io::stdin();
+    // What was typed before the question was there is no answer to it.
+    match rustix::termios::tcflush(&stdin, rustix::termios::QueueSelector::IFlush) {
+        Ok(()) | Err(_) => talk(question),
+    }
+    let soon = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 200_000_000,
+    };
+    loop {
+        if interrupted.load(Ordering::SeqCst) {
+            return Some(Answer::Interrupted);
+        }
+        let mut input = [PollFd::new(&stdin, PollFlags::IN)];
+        match rustix::event::poll(&mut input, Some(&soon)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => break,
+        }
+    }
+    let mut answer = String::new();
+    match stdin.read_line(&mut answer) {
+        Ok(length) if length > 0 => Some(Answer::Word(answer.trim().to_owned())),
+        _ => None,
+    }
 }
 
 /// The screen, or what stands for it.
@@ -190,15 +228,10 @@ impl Ui {
     }
 
     /// Asks for a word; `None` where nobody can answer.
-    pub(crate) fn ask(&self, question: &str) -> Option<String> {
-        if !self.asks() || self.json {
-            return None;
-        }
-        talk(question);
-        let mut answer = String::new();
-        match std::io::stdin().read_line(&mut answer) {
-            Ok(length) if length > 0 => Some(answer.trim().to_owned()),
-            _ => None,
+    pub(crate) fn ask(&self, question: &str) -> Option<Answer> {
+        match self.asks() && !self.json {
+            true => answer(question),
+            false => None,
         }
     }
 
@@ -207,12 +240,8 @@ impl Ui {
         if yes || !self.asks() {
             return true;
         }
-        talk(&format!("{question} [y/N]"));
-        let mut answer = String::new();
-        match std::io::stdin().read_line(&mut answer) {
-            Ok(_) => matches!(answer.trim(), "y" | "Y" | "yes"),
-            Err(_) => false,
-        }
+        let answer = answer(&format!("{question} [y/N]"));
+        matches!(answer, Some(Answer::Word(word)) if matches!(&*word, "y" | "Y" | "yes"))
     }
 
     /// A moving line on a terminal while something is done; nothing elsewhere.

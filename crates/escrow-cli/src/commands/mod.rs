@@ -131,12 +131,19 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
         return ask::ask(&socket, words.iter().skip(1).map(text).collect(), ui);
     }
-    let mut context = Context::open(global)?;
-    let done = with_state(command, &mut context, ui);
-    for notice in context.manager.notices() {
-        ui.warn(&notice);
+    let runs = matches!(command, Command::Run(_));
+    let done = Context::open(global).and_then(|mut context| {
+        let done = with_state(command, &mut context, ui);
+        for notice in context.manager.notices() {
+            ui.warn(&notice);
+        }
+        done
+    });
+    match runs {
+        // Its own failures must not look like those of the command.
+        true => done.map_err(|failure| failure.or_status(125)),
+        false => done,
     }
-    done
 }
 
 fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use escrow::strategy::OnConflict;
 use super::{ask, show};
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint};
+use crate::ui::{Answer, Tone, Ui, paint};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -47,9 +47,9 @@ pub(crate) struct RunArgs {
     /// Let the command write this path for real; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
-    /// Whether the command reaches the network
-    #[arg(long, value_enum, value_name = "WHICH", default_value = "host")]
-    network: Network,
+    /// Whether the command reaches the network: it does, unless told otherwise
+    #[arg(long, value_enum, value_name = "WHICH")]
+    network: Option<Network>,
     /// Leave the home directory read-only
     #[arg(long)]
     no_scratch: bool,
@@ -74,63 +74,80 @@ enum Network {
 
 impl RunArgs {
     pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+        let environment = self.environment()?;
         let plan = match &self.plan {
             Some(typed) => context.plan(Some(typed))?,
             None => self.make_plan(context, ui)?,
         };
-        let environment = self.environment()?;
-        if self.unconfined {
-            let status = self.unconfined(context, &plan, environment)?;
-            self.end(context, ui, &plan, status)?;
-            return match status {
-                0 => Ok(()),
-                status => Err(Failure::ended(status)),
-            };
-        }
-        let home = match self.no_scratch {
-            true => None,
-            false => context::user_home(),
+        let ended = match self.unconfined {
+            true => self.unconfined(context, &plan, environment),
+            false => self.confined(context, &plan, environment),
         };
-        let signals = context::signals().map_err(|error| {
-            Failure::failed(format!("cannot watch for signals: {error}")).status(125)
-        })?;
-        let mut door = context::door();
-        context::shield_input(&mut door).map_err(|error| {
-            Failure::failed(format!("cannot pass standard input on: {error}")).status(125)
-        })?;
-        let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
-        let ended = context.manager.run(
-            &plan,
-            RunRequest {
-                command: self.command.clone(),
-                environment,
-                directory: &context.directory,
-                scratch: home.as_deref(),
-                writable: self.writable.clone(),
-                network: self.network == Network::Host,
-                terminal: context::is_foreground(),
-                door: &mut door,
-                signals: &signals,
-                serve: Box::new(move |stream| ask::answer(stream, &state, &name)),
-            },
-        );
         let status = match ended {
-            Ok(ended) => ended.status(),
-            Err(escrow::error::Error::Run(error)) => {
-                // A plan that was made for a command that never began is nobody's.
-                if self.plan.is_none() {
-                    context.manager.cleanup(&plan, false)?;
-                }
-                let status = error.command_status().unwrap_or(125);
-                return Err(Failure::from(escrow::error::Error::Run(error)).status(status));
+            Ok(status) => self.end(context, ui, &plan, status)?,
+            Err(failure) => {
+                self.keep_or_drop(context, ui, &plan)?;
+                return Err(failure);
             }
-            Err(error) => return Err(Failure::from(error).status(125)),
         };
-        self.end(context, ui, &plan, status)?;
         match status {
             0 => Ok(()),
             status => Err(Failure::ended(status)),
         }
+    }
+
+    /// Runs the command inside.
+    fn confined(
+        &self,
+        context: &Context,
+        plan: &Plan,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Result<i32, Failure> {
+        let signals = context::Signals::watch()
+            .map_err(|error| Failure::failed(format!("cannot watch for signals: {error}")))?;
+        let mut door = context::door();
+        context::shield_input(&mut door)
+            .map_err(|error| Failure::failed(format!("cannot pass standard input on: {error}")))?;
+        let (terminal, front) = context::terminal();
+        let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
+        let ended = context.manager.run(
+            plan,
+            RunRequest {
+                command: self.command.clone(),
+                environment,
+                directory: &context.directory,
+                home: context::user_home().as_deref(),
+                no_scratch: self.no_scratch,
+                writable: self.writable.clone(),
+                network: self.network.map(|network| network == Network::Host),
+                terminal,
+                front,
+                door: &mut door,
+                signals: &signals.0,
+                serve: Box::new(move |stream| ask::answer(stream, &state, &name)),
+            },
+        );
+        match ended {
+            Ok(ended) => Ok(ended.status()),
+            Err(escrow::error::Error::Run(error)) => {
+                let status = error.command_status().unwrap_or(125);
+                Err(Failure::from(escrow::error::Error::Run(error)).status(status))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
+    fn keep_or_drop(&self, context: &Context, ui: &Ui, plan: &Plan) -> Result<(), Failure> {
+        let found = context.manager.diff(plan, None)?;
+        let changed = found.resources.iter().any(|one| !one.diff.is_empty());
+        drop(found);
+        match changed {
+            true => next(ui, plan),
+            false if self.plan.is_none() => drop(context.manager.cleanup(plan, false)?),
+            false => {}
+        }
+        Ok(())
     }
 
     fn make_plan(&self, context: &mut Context, ui: &Ui) -> Result<Plan, Failure> {
@@ -141,14 +158,13 @@ impl RunArgs {
         };
         let progress = ui.progress("copying");
         let directory = context.directory.clone();
-        let made = context.manager.create_plan(
+        let view = context.manager.create_plan(
             None,
             &directory,
             resources,
             self.strategy.as_deref(),
             &progress,
-        );
-        let view = made.map_err(|error| Failure::from(error).status(125))?;
+        )?;
         drop(progress);
         for one in &view.sandboxes {
             show::warnings(one, ui);
@@ -170,7 +186,7 @@ impl RunArgs {
                 .filter(|at| *at > 0)
             else {
                 let typed = typed.to_string_lossy();
-                return Err(Failure::usage(format!("'{typed}' is not NAME=VALUE")));
+                return Err(Failure::usage(format!("'{typed}' is not NAME=VALUE")).status(2));
             };
             let (name, value) = context::split(typed, at);
             environment.retain(|(known, _)| *known != name);
@@ -186,15 +202,11 @@ impl RunArgs {
         plan: &Plan,
         environment: Vec<(OsString, OsString)>,
     ) -> Result<i32, Failure> {
-        let wrong = |error: escrow::error::Error| Failure::from(error).status(125);
-        let view = context.manager.view(plan.clone()).map_err(wrong)?;
+        let view = context.manager.view(plan.clone())?;
         let Some(first) = view.sandboxes.first() else {
-            return Err(Failure::failed("the plan has no sandbox to run in").status(125));
+            return Err(Failure::failed("the plan has no sandbox to run in"));
         };
-        let access = context
-            .manager
-            .access(plan, &first.resource)
-            .map_err(wrong)?;
+        let access = context.manager.access(plan, &first.resource)?;
         let escrow::strategy::Access::Directory(directory) = access;
         let ran = std::process::Command::new(&self.command[0])
             .args(&self.command[1..])
@@ -206,9 +218,10 @@ impl RunArgs {
         match ran {
             Ok(status) => Ok(context::shell_status(status)),
             Err(error) => {
-                let status = match error.kind() {
-                    std::io::ErrorKind::NotFound => 127,
-                    _ => 126,
+                // A directory of the search path that cannot be read is not the program.
+                let status = match context::is_program(&self.command[0]) {
+                    true => 126,
+                    false => 127,
                 };
                 let command = self.command[0].to_string_lossy();
                 Err(Failure::failed(format!("cannot run '{command}': {error}")).status(status))
@@ -216,10 +229,16 @@ impl RunArgs {
         }
     }
 
-    /// What is done when the command has ended.
-    fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<(), Failure> {
-        let wrong = |error: escrow::error::Error| Failure::from(error).status(125);
-        let found = context.manager.diff(plan, None).map_err(wrong)?;
+    /// What is done when the command has ended; gives the status to end with.
+    fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<i32, Failure> {
+        let found = match context.manager.diff(plan, None) {
+            // Whoever waited for the command was quicker.
+            Err(escrow::error::Error::PlanOver { state, .. }) if self.plan.is_some() => {
+                ui.say(&format!("the plan {} was {state} meanwhile", plan.name));
+                return Ok(status);
+            }
+            found => found?,
+        };
         let changed = found.resources.iter().any(|one| !one.diff.is_empty());
         for one in &found.resources {
             let name = paint(Tone::Strong, &one.view.resource.name);
@@ -229,7 +248,7 @@ impl RunArgs {
             }
         }
         drop(found);
-        self.tell_scratch(context, ui, plan).map_err(wrong)?;
+        self.tell_scratch(context, ui, plan)?;
         let choice = match (self.rollback, self.commit && status == 0) {
             (true, _) => Choice::Discard,
             (_, true) => Choice::Release,
@@ -239,7 +258,7 @@ impl RunArgs {
         match choice {
             Choice::Discard => {
                 let progress = ui.progress("discarding");
-                context.manager.rollback(plan, &progress).map_err(wrong)?;
+                context.manager.rollback(plan, &progress)?;
                 ui.say("discarded");
             }
             Choice::Release => {
@@ -252,26 +271,22 @@ impl RunArgs {
                     },
                 };
                 let progress = ui.progress("committing");
-                context
-                    .manager
-                    .commit(plan, &request, &progress)
-                    .map_err(wrong)?;
+                context.manager.commit(plan, &request, &progress)?;
                 let name = &plan.name;
                 ui.say(&format!("committed; `escrow undo {name}` takes it back"));
             }
-            Choice::Keep if changed => {
-                let name = &plan.name;
-                ui.say(&format!(
-                    "next: `escrow diff {name}`, then `escrow commit {name}` or `escrow rollback {name}`"
-                ));
+            Choice::Leave => {
+                next(ui, plan);
+                return Ok(128 + signal_hook::consts::SIGINT);
             }
+            Choice::Keep if changed => next(ui, plan),
             // Nothing was done in a plan that was made for this command alone.
             Choice::Keep if self.plan.is_none() => {
-                context.manager.cleanup(plan, false).map_err(wrong)?;
+                context.manager.cleanup(plan, false)?;
             }
             Choice::Keep => {}
         }
-        Ok(())
+        Ok(status)
     }
 
     /// Names what was written beside the sandboxes.
@@ -302,12 +317,26 @@ enum Choice {
     Release,
     Keep,
     Discard,
+    /// Keep, and say that nobody chose.
+    Leave,
+}
+
+/// Says what to type next.
+fn next(ui: &Ui, plan: &Plan) {
+    let name = &plan.name;
+    ui.say(&format!(
+        "next: `escrow diff {name}`, then `escrow commit {name}` or `escrow rollback {name}`"
+    ));
 }
 
 /// Asks on a terminal; elsewhere everything is kept.
 fn ask(context: &Context, ui: &Ui, plan: &Plan) -> Result<Choice, Failure> {
     while let Some(answer) = ui.ask("[d]iff, [r]elease, [k]eep, discard [x]?") {
-        match answer.as_str() {
+        let word = match answer {
+            Answer::Word(word) => word,
+            Answer::Interrupted => return Ok(Choice::Leave),
+        };
+        match word.as_str() {
             "d" | "diff" => {
                 let found = context.manager.diff(plan, None)?;
                 for one in &found.resources {

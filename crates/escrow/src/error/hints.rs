@@ -125,6 +125,10 @@ impl Error {
             Self::Live { .. } => {
                 one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
             }
+            Self::OtherLook { .. } => {
+                one("leave the option out to join it as it is, or wait until its last command has ended")
+            }
+            Self::Unwritable { .. } => one("name a directory, or a file, in it"),
             Self::Run(RunError::Step { step, .. }) if !step.starts_with("run '") => {
                 one("`escrow run --unconfined` runs it in the sandbox's own directory, without protection")
             }

@@ -319,12 +319,26 @@ pub enum Error {
         state: PlanState,
     },
     /// A command runs inside the plan.
-    #[error("a command runs inside the plan '{plan}' (process {pid})")]
+    #[error("a command runs inside the plan '{plan}'")]
     Live {
         /// The plan.
         plan: String,
-        /// Its process 1.
-        pid: u32,
+    },
+    /// A command runs inside the plan, with other options.
+    #[error("the inside of the plan '{plan}', where a command runs, is another one: {what}")]
+    OtherLook {
+        /// The plan.
+        plan: String,
+        /// In what it differs.
+        what: &'static str,
+    },
+    /// A path that cannot be written for real.
+    #[error("'{at}' cannot be made writable: {why}")]
+    Unwritable {
+        /// Where.
+        at: Location,
+        /// Why not.
+        why: &'static str,
     },
     /// A command could not be run inside.
     #[error(transparent)]
@@ -477,6 +491,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
+            Self::Unwritable { .. } => Kind::Usage,
             Self::UnknownType { .. } | Self::Registry(_) => Kind::Usage,
             Self::AmbiguousPlan { .. } => Kind::Usage,
             Self::UnknownResource { .. }
@@ -495,6 +510,7 @@ impl Error {
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. }
             | Self::Live { .. }
+            | Self::OtherLook { .. }
             | Self::BusyOriginal { .. }
             | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
             Self::Unfinished { .. }

@@ -358,7 +358,7 @@ impl Dir {
         }
     }
 
-    fn names(&self) -> Result<Vec<Box<[u8]>>> {
+    pub(super) fn names(&self) -> Result<Vec<Box<[u8]>>> {
         let fail = self.fail("list the directory", b"");
         fs::seek(&self.fd, fs::SeekFrom::Start(0)).map_err(&fail)?;
         let mut names = Vec::new();

@@ -2,7 +2,7 @@
 //! prepare anything (rule S3).
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -360,6 +360,11 @@ impl Lock {
         }
     }
 
+    /// Another hold on the lock, which takes it only when its owner does.
+    pub fn untaken(dir: &Dir, name: &[u8]) -> Result<Self> {
+        open_lock(dir, name).map(|file| Self { file })
+    }
+
     /// Writes something on the lock, for those who find it taken.
     pub fn note(&self, text: &str) -> Result<()> {
         let write = || -> std::io::Result<()> {
@@ -382,6 +387,11 @@ impl Lock {
             dir.error("read", name, Cause::Os(errno))
         })?;
         Ok(text)
+    }
+
+    /// The lock as a descriptor: whoever inherits it holds it too.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Removes the lock for good. Held exclusively, so nobody else is inside.

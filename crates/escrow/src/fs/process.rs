@@ -1,5 +1,6 @@
 //! Which process is meant, also when its number was given to another one since.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
@@ -22,16 +23,23 @@ pub struct Owner {
 impl Owner {
     /// This process.
     pub fn me() -> Result<Self> {
-        let pid = std::process::id();
         let proc = Dir::open(Path::new("/proc"))?;
-        let start = start_of(pid)?.ok_or_else(|| {
-            proc.error("read", b"self/stat", Cause::Damaged("it has no start time"))
-        })?;
-        Ok(Self {
-            pid,
-            start,
-            boot: boot()?,
-        })
+        Self::of(std::process::id())?
+            .ok_or_else(|| proc.error("read", b"self/stat", Cause::Damaged("it has no start time")))
+    }
+
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Result<Option<Self>> {
+        let start = start_of(pid)?;
+        start
+            .map(|start| {
+                Ok(Self {
+                    pid,
+                    start,
+                    boot: boot()?,
+                })
+            })
+            .transpose()
     }
 
     /// Whether it still runs. A reused number is another process: its start time differs.
@@ -47,6 +55,19 @@ fn boot() -> Result<String> {
 }
 
 fn start_of(pid: u32) -> Result<Option<u64>> {
+    let Some(fields) = fields_of(pid)? else {
+        return Ok(None);
+    };
+    let state = fields.first().map_or("X", String::as_str);
+    // A zombie holds nothing any more.
+    if matches!(state, "Z" | "X") {
+        return Ok(None);
+    }
+    Ok(fields.get(19).and_then(|field| field.parse().ok()))
+}
+
+/// What the kernel says of a process, from its state on; `None` where there is none.
+fn fields_of(pid: u32) -> Result<Option<Vec<String>>> {
     let dir = match Dir::open(Path::new(&format!("/proc/{pid}"))) {
         Err(error) if error.is_absent() => return Ok(None),
         answer => answer?,
@@ -59,13 +80,30 @@ fn start_of(pid: u32) -> Result<Option<u64>> {
     // The second field is the program's name in brackets and may hold anything, so count from
     // its end; the start time is field 22.
     let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    let state = fields.first().copied().unwrap_or("X");
-    // A zombie holds nothing any more.
-    if matches!(state, "Z" | "X") {
-        return Ok(None);
+    Ok(Some(after.split_whitespace().map(str::to_owned).collect()))
+}
+
+/// Everybody who was started, directly or not, from this process and is still there.
+pub fn descendants() -> Result<Vec<u32>> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for name in Dir::open(Path::new("/proc"))?.names()? {
+        let number = std::str::from_utf8(&name).ok();
+        let Some(pid) = number.and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let fields = fields_of(pid)?.unwrap_or_default();
+        if let Some(parent) = fields.get(1).and_then(|field| field.parse().ok()) {
+            children.entry(parent).or_default().push(pid);
+        }
     }
-    Ok(fields.get(19).and_then(|field| field.parse().ok()))
+    let mut found = Vec::new();
+    let mut next = vec![std::process::id()];
+    while let Some(parent) = next.pop() {
+        let born = children.remove(&parent).unwrap_or_default();
+        found.extend(&born);
+        next.extend(born);
+    }
+    Ok(found)
 }
 
 fn read(dir: &Dir, name: &[u8]) -> Result<String> {

@@ -17,6 +17,7 @@
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod commits;
+mod live;
 mod plans;
 mod resources;
 mod runs;

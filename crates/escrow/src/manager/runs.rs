@@ -6,17 +6,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
+use super::live::Entry;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
-use crate::event::Observer;
-use crate::fs::private::{self, Lock};
+use crate::fs::private;
 use crate::fs::{Cause, Dir, Handle, remove};
-use crate::model::DiffView;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::run::{Ended, Spec, supervise};
+use crate::model::{DiffView, SandboxId};
+use crate::run::spec::SOCKETS;
+use crate::run::{Ended, Look, Outside, RunError, Spec, supervise};
 use crate::store::{Plan, Resource};
 use crate::strategy::overlay;
 
@@ -28,14 +28,18 @@ pub struct RunRequest<'a> {
     pub environment: Vec<(OsString, OsString)>,
     /// Where it begins.
     pub directory: &'a Path,
-    /// The home directory, which gets a layer that is thrown away; `None` leaves it read-only.
-    pub scratch: Option<&'a Path>,
+    /// The home directory, if there is one.
+    pub home: Option<&'a Path>,
+    /// Leave the home directory read-only, instead of laying a layer over it that is thrown away.
+    pub no_scratch: bool,
     /// Paths that can be written for real.
     pub writable: Vec<PathBuf>,
-    /// Whether the network can be reached.
-    pub network: bool,
-    /// Whether the command gets the terminal.
-    pub terminal: bool,
+    /// Whether the network can be reached; left out, what those who are inside have, else yes.
+    pub network: Option<bool>,
+    /// The terminal.
+    pub terminal: Option<OwnedFd>,
+    /// Whether the command gets the terminal at once.
+    pub front: bool,
     /// The program that calls [`crate::run::enter`] with the two words it is given.
     pub door: &'a mut Command,
     /// Signals to pass on, readable when they come.
@@ -44,49 +48,8 @@ pub struct RunRequest<'a> {
     pub serve: Box<dyn Fn(UnixStream) + Send>,
 }
 
-/// Where those inside find the supervisor.
-const SOCKET: &str = "/run/escrow.sock";
-
 impl Manager {
-    fn live_name(plan: &Plan) -> Vec<u8> {
-        format!("{}.live", plan.id).into_bytes()
-    }
-
-    /// The number of the process that is inside a plan now, as its process 1.
-    pub fn live(&self, plan: &Plan) -> Result<Option<u32>> {
-        let name = Self::live_name(plan);
-        if self.locks.stat(&name)?.is_none() {
-            return Ok(None);
-        }
-        match Lock::take(&self.locks, &name, true, Duration::ZERO)? {
-            Some(_) => Ok(None),
-            None => Ok(Lock::noted(&self.locks, &name)?.trim().parse().ok()),
-        }
-    }
-
-    /// Refuses while a command is inside.
-    pub(super) fn check_quiet(&self, plan: &Plan) -> Result<()> {
-        match self.live(plan)? {
-            Some(pid) => Err(Error::Live {
-                plan: plan.name.clone(),
-                pid,
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Waits until no command is inside any more.
-    pub fn wait_quiet(&self, plan: &Plan, observer: &dyn Observer) -> Result<()> {
-        while self.live(plan)?.is_some() {
-            if observer.is_cancelled() {
-                return Err(Error::Cancelled);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
-    }
-
-    /// Runs a command inside the sandboxes of a plan; a second one joins the first.
+    /// Runs a command inside the sandboxes of a plan, together with those that are there already.
     pub fn run(&self, plan: &Plan, request: RunRequest<'_>) -> Result<Ended> {
         let lock = self.lock(plan, false)?;
         let views = self.live_sandboxes(plan)?;
@@ -95,16 +58,11 @@ impl Manager {
         }
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.check_neighbours(plan, &resources)?;
-        let name = Self::live_name(plan);
-        let inside = Lock::take(&self.locks, &name, false, Duration::ZERO)?;
-        let join = match &inside {
-            Some(_) => None,
-            None => self.live(plan)?,
-        };
+        let entry = self.go_in(plan)?;
         for view in &views {
             self.activate(view)?;
         }
-        let spec = self.spec(plan, &views, &request, join)?;
+        let spec = self.spec(plan, &views, &request, &entry)?;
         let words: Vec<String> = request
             .command
             .iter()
@@ -115,18 +73,80 @@ impl Manager {
             drop(lock);
             let mut noted = Ok(());
             let mut serve = Some(request.serve);
-            let mut started = |pid: u32| {
-                if let Some(inside) = &inside {
-                    noted = inside.note(&pid.to_string());
-                }
-                if let Some(serve) = serve.take() {
-                    listen(pid, serve);
-                }
-            };
-            let ended = supervise(request.door, &spec, request.signals, &mut started)?;
+            let ended = supervise(
+                &spec,
+                Outside {
+                    door: request.door,
+                    signals: request.signals,
+                    terminal: request.terminal,
+                    held: entry.held(),
+                    built: &mut |inside| {
+                        noted = entry.note(inside, &spec.look);
+                        noted.as_ref().map(drop).map_err(|_| RunError::Silent)
+                    },
+                    asked: &mut |socket| {
+                        if let Some(serve) = serve.take() {
+                            listen(UnixListener::from(socket), serve);
+                        }
+                    },
+                },
+            );
+            self.come_out(plan, entry)?;
             noted?;
-            Ok(ended)
+            Ok(ended?)
         })
+    }
+
+    /// How the inside looks: as it was asked for, unless it is there already.
+    fn look(
+        &self,
+        plan: &Plan,
+        views: &[SandboxView],
+        request: &RunRequest<'_>,
+        there: Option<&Look>,
+    ) -> Result<Look> {
+        let mut writable = Vec::new();
+        for path in &request.writable {
+            let path = Location::from(private::canonical_any(path)?);
+            let forbidden = |why| Error::Unwritable {
+                at: path.clone(),
+                why,
+            };
+            if views.iter().any(|view| view.resource.at == path) {
+                return Err(forbidden("it is a resource of the plan"));
+            }
+            if ["/", "/dev", "/proc"]
+                .map(Path::new)
+                .contains(&path.as_path())
+            {
+                return Err(forbidden("the inside has its own"));
+            }
+            writable.push(path);
+        }
+        let other = |what| {
+            Err(Error::OtherLook {
+                plan: plan.name.clone(),
+                what,
+            })
+        };
+        match there {
+            None => Ok(Look {
+                scratch: !request.no_scratch,
+                writable,
+                network: request.network.unwrap_or(true),
+            }),
+            Some(look) if request.no_scratch && look.scratch => {
+                other("its home directory can be written")
+            }
+            Some(look) if request.network == Some(!look.network) => match look.network {
+                true => other("it has a network"),
+                false => other("it has no network"),
+            },
+            Some(look) if writable.iter().any(|path| !look.writable.contains(path)) => {
+                other("fewer paths can be written there")
+            }
+            Some(look) => Ok(look.clone()),
+        }
     }
 
     fn spec(
@@ -134,16 +154,16 @@ impl Manager {
         plan: &Plan,
         views: &[SandboxView],
         request: &RunRequest<'_>,
-        join: Option<u32>,
+        entry: &Entry,
     ) -> Result<Spec> {
+        let there = entry.there.as_ref();
+        let look = self.look(plan, views, request, there.map(|(_, look)| look))?;
         let mut shown = Vec::new();
         for view in views {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let seen = strategy.view(&view.sandbox.reference)?;
             shown.push((view.resource.at.clone(), seen));
         }
-        // Parents before children, so that a child is mounted in its parent.
-        shown.sort_by_key(|(at, _)| at.as_path().components().count());
         let mut hidden = vec![Location::from(self.home())];
         for view in views {
             let area = view.sandbox.area.as_path();
@@ -152,6 +172,8 @@ impl Manager {
                 hidden.push(view.sandbox.area.clone());
             }
         }
+        let unique = SandboxId::new(&*self.options.origin).to_string();
+        let socket = Location::from(Path::new(SOCKETS).join(unique.trim_start_matches("sbx_")));
         let mut environment: Vec<(Location, Location)> = request
             .environment
             .iter()
@@ -161,29 +183,25 @@ impl Manager {
             Location::from_bytes(b"ESCROW_PLAN"),
             Location::from_bytes(plan.name.as_bytes()),
         ));
-        environment.push((
-            Location::from_bytes(b"ESCROW_SOCKET"),
-            Location::from_bytes(SOCKET.as_bytes()),
-        ));
-        let scratch = match (request.scratch, join) {
-            (Some(home), None) => Some(self.scratch_layers(plan, home)?),
-            _ => None,
+        environment.push((Location::from_bytes(b"ESCROW_SOCKET"), socket.clone()));
+        let scratch = match request.home.filter(|_| look.scratch && there.is_none()) {
+            Some(home) => self.scratch_layers(plan, home, views)?,
+            None => None,
         };
-        let mut writable = Vec::new();
-        for path in &request.writable {
-            writable.push(Location::from(private::canonical_any(path)?));
-        }
         Ok(Spec {
             views: shown,
             scratch,
-            writable,
             hidden,
-            network: request.network,
+            look,
             directory: Location::from(private::canonical(request.directory)?),
             command: request.command.iter().map(text).collect(),
             environment,
-            terminal: request.terminal,
-            join,
+            socket,
+            terminal: request.terminal.is_some(),
+            front: request.front,
+            inside: there.map(|(inside, _)| inside.clone()),
+            build: entry.build(),
+            share: entry.share(),
         })
     }
 
@@ -192,11 +210,22 @@ impl Manager {
     }
 
     /// The layer over the home directory: what tools write there stays with the plan, and goes
-    /// with it.
-    fn scratch_layers(&self, plan: &Plan, home: &Path) -> Result<Layers> {
+    /// with it. There is none where the home directory is missing, is the root, or is sandboxed.
+    fn scratch_layers(
+        &self,
+        plan: &Plan,
+        home: &Path,
+        views: &[SandboxView],
+    ) -> Result<Option<Layers>> {
+        let Ok(lower) = private::canonical(home).and_then(|home| Dir::open(&home)) else {
+            return Ok(None);
+        };
+        let sandboxed = |view: &SandboxView| lower.path().starts_with(view.resource.at.as_path());
+        if lower.path().parent().is_none() || views.iter().any(sandboxed) {
+            return Ok(None);
+        }
         let area = private::room(&self.areas, &Self::scratch_name(plan))?;
         let upper = private::room(&area, b"upper")?;
-        let lower = Dir::open(&private::canonical(home)?)?;
         Handle::of(&upper)
             .set_mode((lower.meta()?.mode | 0o700) & !0o022)
             .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
@@ -204,25 +233,16 @@ impl Manager {
         remove::remove(&area, b"work")?;
         private::room(&area, b"work")?;
         let below = |name: &str| Location::from(area.path().join(name));
-        Ok(Layers {
+        Ok(Some(Layers {
             lower: Location::from(lower.path()),
             upper: below("upper"),
             work: below("work"),
-        })
+        }))
     }
 
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
         Ok(remove::remove(&self.areas, &Self::scratch_name(plan))?)
-    }
-
-    /// Removes the lock of commands that are inside; none is.
-    pub(super) fn forget_live(&self, plan: &Plan) -> Result<()> {
-        let name = Self::live_name(plan);
-        match Lock::take(&self.locks, &name, false, Duration::ZERO)? {
-            Some(lock) => Ok(lock.remove(&self.locks, &name)?),
-            None => Ok(()),
-        }
     }
 
     /// What commands wrote beside the sandboxes, into the home directory.
@@ -244,10 +264,10 @@ impl Manager {
     /// The sandbox as it is seen inside, while a command is there. What stands at its path must be
     /// the sandbox: whoever is inside may have put something else there.
     pub(super) fn through(&self, plan: &Plan, view: &SandboxView) -> Result<Option<Dir>> {
-        let Some(pid) = self.live(plan)? else {
+        let Some(inside) = self.inside(plan)? else {
             return Ok(None);
         };
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let root = PathBuf::from(format!("/proc/{}/root", inside.pid));
         let at = &view.resource.at;
         let seen = Dir::open_in(&root, at.as_path())?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
@@ -268,13 +288,8 @@ impl Manager {
     }
 }
 
-/// Opens the door for questions from inside: a socket in a directory that only they and we see.
-/// Where it cannot be had, questions go unanswered.
-fn listen(pid: u32, serve: Box<dyn Fn(UnixStream) + Send>) {
-    let path = format!("/proc/{pid}/root{SOCKET}");
-    let Ok(listener) = UnixListener::bind(path) else {
-        return;
-    };
+/// Answers questions from inside, one after the other, until this process ends.
+fn listen(listener: UnixListener, serve: Box<dyn Fn(UnixStream) + Send>) {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             serve(stream);

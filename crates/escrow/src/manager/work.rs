@@ -176,8 +176,12 @@ impl Manager {
     /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.
     pub fn path_of(&self, view: &SandboxView) -> Result<Option<PathBuf>> {
         let reference = &view.sandbox.reference;
+        // One that was not finished may not even have a strategy.
+        if !view.sandbox.state.is_readable() {
+            return Ok(None);
+        }
         let strategy = self.registry().get(&reference.strategy)?;
-        if !strategy.capabilities().gives_path || !view.sandbox.state.is_readable() {
+        if !strategy.capabilities().gives_path {
             return Ok(None);
         }
         // One whose original or area is gone has no path either; using it will say why.

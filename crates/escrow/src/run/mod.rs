@@ -2,46 +2,60 @@
 //! real.
 //!
 //! ```text
-//! escrow run ── supervisor: the terminal, signals, exit status; holds the plan's `live` lock
-//!   └─ escrow inside ── door: new namespaces, every mount, then waits
-//!        └─ escrow inside ── init: process 1 of the new pid namespace; ends with the command
-//!             └─ the command: no capability, nothing but descriptors 0 to 2
+//! escrow run ── supervisor: the terminal, signals, exit status
+//!   └─ door: joins the namespaces of the plan, waits for the keeper
+//!        ├─ keeper: starts the command, ends whatever it leaves
+//!        │    └─ the command: no capability, nothing but descriptors 0 to 2
+//!        └─ warden, if nobody was inside yet: makes namespaces and mounts, holds the lock `live`
+//!             └─ process 1: nothing but its place
 //! ```
 //!
 //! Each sandbox appears at the path of its original; everything else is read-only; the home directory
 //! gets a layer that is thrown away, `/tmp` and `/dev` are private, `/run` and the state are hidden.
-//! Whoever dies takes the rest with it: the kernel ends the namespace with its process 1, which ends
-//! with its parent, and no mount ever existed outside.
+//!
+//! Every command is alike: whoever comes first has the inside made, and then joins it as the others
+//! do. Each holds a share of the lock `inside`, by its supervisor, door and keeper. The warden waits
+//! for all of that lock; once it has it, it kills process 1, and the kernel ends the rest. The lock
+//! `live` is free only when nothing is left. A supervisor that dies is noticed by its keeper through
+//! the channel between them. No mount ever exists outside.
 //!
 //! | file | promise |
 //! |---|---|
 //! | `spec` | what the inside looks like, as a value |
-//! | `door` | the namespaces and mounts; fails before the command begins, with the step that failed |
-//! | `init` | process 1: starts the command, passes signals on, ends when it ends |
+//! | `door` | the way in, and the warden; fails before the command begins, with the step that failed |
+//! | `mounts` | what is seen inside |
+//! | `keeper` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `sys` | the system calls that have no safe form |
 
 mod door;
-mod init;
+mod keeper;
+mod mounts;
 pub mod spec;
 mod supervise;
 mod sys;
 
 pub use door::enter;
-pub use spec::Spec;
-pub use supervise::{Ended, RunError, supervise};
+pub use spec::{Build, Look, Spec};
+pub use supervise::{Ended, Outside, RunError, supervise};
 
 use serde::{Deserialize, Serialize};
+
+use crate::fs::process::Owner;
 
 /// What those inside tell the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 enum News {
-    /// The number of process 1, as seen from outside.
-    Init(u32),
+    /// The namespaces are there, and this is their process 1.
+    Built(u32),
+    /// The inside is ready, and this is its process 1.
+    Inside(Owner),
+    /// A socket inside, whose other end comes with this.
+    Listening,
     /// The command runs.
     Started,
-    /// It was stopped by a signal from the terminal.
-    Stopped,
+    /// It was stopped by this signal.
+    Stopped(i32),
     /// It ended with this status.
     Exited(i32),
     /// It was ended by this signal.
@@ -50,13 +64,13 @@ enum News {
     Failed(String, i32),
 }
 
-/// What the supervisor asks of process 1.
+/// What the supervisor asks of those inside.
 #[derive(Debug, Serialize, Deserialize)]
 enum Wish {
-    /// Everything outside is ready: start the command.
+    /// Everything outside is ready: go on.
     Go,
-    /// Go on, and take the terminal.
-    Continue,
+    /// Let the command go on, and give it the terminal if it is to stand in front.
+    Continue { front: bool },
     /// Pass this signal to the command.
     Signal(i32),
 }

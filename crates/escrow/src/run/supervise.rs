@@ -1,16 +1,22 @@
 //! The outside of a run: the terminal, job control, signals and the exit status pass through.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::termios::{OptionalActions, Termios};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::spec::Spec;
 use super::{News, Wish, sys};
+use crate::fs::process::Owner;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +49,7 @@ pub enum RunError {
         errno: Errno,
     },
     /// The inside ended before it said how.
-    #[error("the inside ended without a word")]
+    #[error("the command was ended together with its keeper: something inside killed both")]
     Silent,
 }
 
@@ -75,6 +81,26 @@ impl Channel {
         self.0.as_fd()
     }
 
+    /// Closes it in a process that goes on without it, and never drops it.
+    pub(super) fn close_here(&self) {
+        sys::close(self.0.as_fd());
+    }
+
+    /// Sends a descriptor with a message.
+    pub(super) fn tell_with(
+        &self,
+        message: &impl Serialize,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
+        let fds = [fd];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut with = SendAncillaryBuffer::new(&mut space);
+        with.push(SendAncillaryMessage::ScmRights(&fds));
+        let parts = [std::io::IoSlice::new(&bytes)];
+        rustix::net::sendmsg(&self.0, &parts, &mut with, SendFlags::NOSIGNAL).map(drop)
+    }
+
     pub(super) fn tell(&self, message: &impl Serialize) -> Result<(), Errno> {
         let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
         rustix::net::send(&self.0, &bytes, SendFlags::NOSIGNAL).map(drop)
@@ -82,21 +108,53 @@ impl Channel {
 
     /// The next message; `None` when the other side is gone.
     pub(super) fn hear<T: DeserializeOwned>(&self) -> Result<Option<T>, Errno> {
+        Ok(self.hear_with()?.map(|(message, _)| message))
+    }
+
+    /// The next message and the descriptor that came with it.
+    fn hear_with<T: DeserializeOwned>(&self) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
         let mut buffer = vec![0; 16 * 1024];
-        let (length, _) = rustix::net::recv(&self.0, &mut buffer[..], RecvFlags::empty())?;
-        if length == 0 {
-            return Ok(None);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut with = RecvAncillaryBuffer::new(&mut space);
+        let received = {
+            let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
+            rustix::net::recvmsg(&self.0, &mut parts, &mut with, RecvFlags::CMSG_CLOEXEC)?
+        };
+        let fds = with.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fd = fds.flatten().next();
+        match received.bytes {
+            0 => Ok(None),
+            length => serde_json::from_slice(&buffer[..length])
+                .map(|message| Some((message, fd)))
+                .map_err(|_| Errno::BADMSG),
         }
-        serde_json::from_slice(&buffer[..length])
-            .map(Some)
-            .map_err(|_| Errno::BADMSG)
     }
 }
 
-/// A descriptor that a program started from here may use.
-fn inheritable(fd: &OwnedFd) -> Result<String, Errno> {
-    rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
-    Ok(fd.as_raw_fd().to_string())
+/// Lets a program that is started from here use a descriptor, until the guard is gone.
+struct Inheritable<'a>(BorrowedFd<'a>);
+
+impl<'a> Inheritable<'a> {
+    fn new(fd: BorrowedFd<'a>) -> Result<Self, RunError> {
+        let set = rustix::io::fcntl_setfd(fd, FdFlags::empty());
+        set.map_err(step("hand over a descriptor"))?;
+        Ok(Self(fd))
+    }
+
+    fn word(&self) -> String {
+        self.0.as_raw_fd().to_string()
+    }
+}
+
+impl Drop for Inheritable<'_> {
+    fn drop(&mut self) {
+        match rustix::io::fcntl_setfd(self.0, FdFlags::CLOEXEC) {
+            Ok(()) | Err(_) => {}
+        }
+    }
 }
 
 fn step(step: &str) -> impl FnOnce(Errno) -> RunError {
@@ -104,15 +162,25 @@ fn step(step: &str) -> impl FnOnce(Errno) -> RunError {
     move |errno| RunError::Step { step, errno }
 }
 
-/// Runs the command that `spec` describes, by way of `door`, which is a program that calls
-/// [`enter`](super::enter) with the two descriptors it is given as words. `signals` become readable
-/// when this process gets them. `started` is told the number of process 1.
-pub fn supervise(
-    door: &mut Command,
-    spec: &Spec,
-    signals: &[(i32, OwnedFd)],
-    started: &mut dyn FnMut(u32),
-) -> Result<Ended, RunError> {
+/// The outside of a run.
+pub struct Outside<'a> {
+    /// A program that calls [`enter`](super::enter) with the two descriptors it is given as words.
+    pub door: &'a mut Command,
+    /// Signals, each readable when this process gets it.
+    pub signals: &'a [(i32, OwnedFd)],
+    /// The terminal.
+    pub terminal: Option<OwnedFd>,
+    /// The descriptors that the description names.
+    pub held: Vec<BorrowedFd<'a>>,
+    /// Is told where the inside is, before anything happens there.
+    pub built: &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
+    /// Is given the socket on which those inside ask.
+    pub asked: &'a mut dyn FnMut(OwnedFd),
+}
+
+/// Runs the command that `spec` describes.
+pub fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
+    use std::os::unix::process::CommandExt;
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -121,29 +189,41 @@ pub fn supervise(
     )
     .map_err(step("make a channel"))?;
     let described = describe(spec)?;
-    let words = [
-        inheritable(&described).map_err(step("hand over a descriptor"))?,
-        inheritable(&theirs).map_err(step("hand over a descriptor"))?,
-    ];
-    let child = door.args(&words).spawn();
+    let Outside {
+        door,
+        signals,
+        terminal,
+        held,
+        built,
+        asked,
+    } = outside;
+    let child = {
+        let handed = [described.as_fd(), theirs.as_fd()];
+        let all = handed.into_iter().chain(held.iter().copied());
+        let all: Vec<Inheritable<'_>> = all.map(Inheritable::new).collect::<Result<_, _>>()?;
+        // A group of its own: what the terminal sends to ours is ours to pass on.
+        door.arg(all[0].word()).arg(all[1].word()).process_group(0);
+        door.spawn()
+    };
     let mut child = child.map_err(|error| RunError::Step {
         step: "start the way in".to_owned(),
         errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
     })?;
     drop((theirs, described));
+    let mut job = Job::new(terminal, spec.front);
     let channel = Channel::new(ours);
-    let ended = listen(&channel, spec.terminal, signals, started);
-    if spec.terminal {
-        sys::set_signal(libc::SIGTTOU, true);
-        // Whoever took it away has it.
-        match sys::give_terminal(sys::own_group()) {
-            Ok(()) | Err(_) => {}
-        }
-        sys::set_signal(libc::SIGTTOU, false);
-    }
+    let ended = listen(&channel, &mut job, signals, built, asked);
+    job.take_back();
     // With the channel the inside ends, should it still be there.
     drop(channel);
-    match child.wait() {
+    let reaped = child.wait();
+    for (signal, _) in signals {
+        // From here on only an interrupt means anything else than it does elsewhere.
+        if ![libc::SIGINT, libc::SIGTERM].contains(signal) {
+            sys::set_signal(*signal, false);
+        }
+    }
+    match reaped {
         Ok(_) | Err(_) => ended,
     }
 }
@@ -164,10 +244,15 @@ fn describe(spec: &Spec) -> Result<OwnedFd, RunError> {
 
 fn listen(
     channel: &Channel,
-    terminal: bool,
+    job: &mut Job,
     signals: &[(i32, OwnedFd)],
-    started: &mut dyn FnMut(u32),
+    built: &mut dyn FnMut(Owner) -> Result<(), RunError>,
+    asked: &mut dyn FnMut(OwnedFd),
 ) -> Result<Ended, RunError> {
+    let wish = |wish: Wish| match channel.tell(&wish) {
+        // Whoever is gone says so by an end of the channel.
+        Ok(()) | Err(_) => {}
+    };
     loop {
         let mut ready: Vec<PollFd<'_>> = vec![PollFd::new(channel, PollFlags::IN)];
         ready.extend(signals.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)));
@@ -178,23 +263,28 @@ fn listen(
         let came: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
         for ((signal, fd), _) in signals.iter().zip(&came[1..]).filter(|(_, came)| **came) {
             sys::drain(fd);
-            match channel.tell(&Wish::Signal(*signal)) {
-                Ok(()) | Err(_) => {}
-            }
+            wish(match *signal {
+                libc::SIGCONT => job.go_on(),
+                signal => Wish::Signal(signal),
+            });
         }
         if !came[0] {
             continue;
         }
-        match channel.hear::<News>() {
-            Ok(Some(News::Init(pid))) => {
-                started(pid);
+        match channel.hear_with::<News>() {
+            Ok(Some((News::Inside(inside), _))) => {
+                built(inside)?;
                 channel.tell(&Wish::Go).map_err(step("start the command"))?;
             }
-            Ok(Some(News::Started)) => {}
-            Ok(Some(News::Stopped)) => stop(channel, terminal),
-            Ok(Some(News::Exited(status))) => return Ok(Ended::Exited(status)),
-            Ok(Some(News::Signaled(signal))) => return Ok(Ended::Signaled(signal)),
-            Ok(Some(News::Failed(what, errno))) => {
+            Ok(Some((News::Listening, Some(socket)))) => asked(socket),
+            Ok(Some((News::Listening | News::Started | News::Built(_), _))) => {}
+            Ok(Some((News::Stopped(signal), _))) => match job.stopped(signal) {
+                Some(answer) => wish(answer),
+                None => job.stop(),
+            },
+            Ok(Some((News::Exited(status), _))) => return Ok(Ended::Exited(status)),
+            Ok(Some((News::Signaled(signal), _))) => return Ok(Ended::Signaled(signal)),
+            Ok(Some((News::Failed(what, errno), _))) => {
                 let errno = Errno::from_raw_os_error(errno);
                 return Err(RunError::Step { step: what, errno });
             }
@@ -204,21 +294,88 @@ fn listen(
     }
 }
 
-/// Stops with the command, so that the shell sees it, and goes on with it.
-fn stop(channel: &Channel, terminal: bool) {
-    if terminal {
+/// The command as a job of the shell that started us.
+///
+/// It has a process group of its own, so that it can signal its group and reach nobody outside. It
+/// gets the terminal at once if all our streams are the terminal and we stand in front; else, as in a
+/// pipeline whose other members may need it, when it first asks for it.
+struct Job {
+    terminal: Option<OwnedFd>,
+    modes: Option<Termios>,
+    /// Whether it is to have the terminal whenever we could have it.
+    eager: bool,
+    /// Whether it has the terminal now.
+    lent: bool,
+}
+
+impl Job {
+    fn new(terminal: Option<OwnedFd>, front: bool) -> Self {
+        let modes = terminal.as_ref();
+        Self {
+            modes: modes.and_then(|terminal| rustix::termios::tcgetattr(terminal).ok()),
+            terminal,
+            eager: front,
+            lent: front,
+        }
+    }
+
+    /// Whether the terminal is ours to give.
+    fn is_front(&self) -> bool {
+        let group = self.terminal.as_ref();
+        let group = group.map(|terminal| sys::terminal_group(terminal.as_fd()));
+        group == Some(Ok(sys::own_group()))
+    }
+
+    /// What to do when the command was stopped; `None`: stop with it.
+    fn stopped(&mut self, signal: i32) -> Option<Wish> {
+        let wants = [libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
+        (wants && self.is_front()).then(|| {
+            (self.lent, self.eager) = (true, true);
+            Wish::Continue { front: true }
+        })
+    }
+
+    /// What to do when somebody told us to go on.
+    fn go_on(&mut self) -> Wish {
+        let front = self.eager && self.is_front();
+        self.lent |= front;
+        Wish::Continue { front }
+    }
+
+    /// Stops with the command, so that the shell sees it.
+    fn stop(&mut self) {
+        // Who has the terminal is stopped alone; the rest of the job has to be told.
+        let whom = match self.lent {
+            true => 0,
+            false => rustix::process::getpid().as_raw_nonzero().get(),
+        };
+        self.take_terminal();
+        match sys::kill(whom, libc::SIGSTOP) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    fn take_terminal(&mut self) {
+        let Some(terminal) = self.terminal.as_ref().filter(|_| self.lent) else {
+            return;
+        };
         sys::set_signal(libc::SIGTTOU, true);
-        match sys::give_terminal(sys::own_group()) {
+        // Whoever took it away has it.
+        match sys::give_terminal(terminal.as_fd(), sys::own_group()) {
             Ok(()) | Err(_) => {}
         }
         sys::set_signal(libc::SIGTTOU, false);
+        self.lent = false;
     }
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    match sys::kill(own, libc::SIGSTOP) {
-        Ok(()) | Err(_) => {}
-    }
-    // Here again once somebody said so.
-    match channel.tell(&Wish::Continue) {
-        Ok(()) | Err(_) => {}
+
+    /// Takes the terminal back as it was.
+    fn take_back(&mut self) {
+        let lent = self.lent;
+        self.take_terminal();
+        if let (Some(terminal), Some(modes), true) = (&self.terminal, &self.modes, lent) {
+            match rustix::termios::tcsetattr(terminal, OptionalActions::Now, modes) {
+                Ok(()) | Err(_) => {}
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 )]
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
@@ -143,21 +143,15 @@ pub(super) fn forbid_typing() -> Result<(), Errno> {
     check(set.into()).map(drop)
 }
 
-/// Becomes another program; returns only if that fails.
-pub(super) fn exec(command: &[CString], environment: &[CString]) -> Errno {
+/// Becomes the program in this file; returns only if that fails.
+pub(super) fn exec(program: &CString, command: &[CString], environment: &[CString]) -> Errno {
     let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
         let all = texts.iter().map(|text| text.as_ptr());
         all.chain([std::ptr::null()]).collect()
     };
     let (arguments, environment) = (pointers(command), pointers(environment));
-    // SAFETY: both lists end with null and point to texts that live as long as this process.
-    unsafe {
-        libc::execvpe(
-            command[0].as_ptr(),
-            arguments.as_ptr(),
-            environment.as_ptr(),
-        )
-    };
+    // SAFETY: both lists end with null and point to texts that live longer than the call.
+    unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     last()
 }
 
@@ -167,8 +161,8 @@ pub(super) enum Child {
     Exited(i32),
     /// It was ended by this signal.
     Signaled(i32),
-    /// It was stopped.
-    Stopped,
+    /// It was stopped by this signal.
+    Stopped(i32),
 }
 
 /// Waits for any child; `None` where there is none to wait for, or none has changed and `block` is
@@ -180,10 +174,11 @@ pub(super) fn wait_any(block: bool) -> Result<Option<(u32, Child)>, Errno> {
     let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
     match pid {
         0 => Ok(None),
-        -1 if last() == Errno::CHILD => Ok(None),
-        -1 if last() == Errno::INTR => Ok(None),
+        -1 if matches!(last(), Errno::CHILD | Errno::INTR) => Ok(None),
         -1 => Err(last()),
-        pid if libc::WIFSTOPPED(status) => Ok(Some((pid as u32, Child::Stopped))),
+        pid if libc::WIFSTOPPED(status) => {
+            Ok(Some((pid as u32, Child::Stopped(libc::WSTOPSIG(status)))))
+        }
         pid if libc::WIFSIGNALED(status) => {
             Ok(Some((pid as u32, Child::Signaled(libc::WTERMSIG(status)))))
         }
@@ -209,10 +204,74 @@ pub(super) fn own_group() -> i32 {
     unsafe { libc::getpgrp() }
 }
 
-/// Gives the terminal on standard input to a group.
-pub(super) fn give_terminal(group: i32) -> Result<(), Errno> {
+/// Gives the terminal to a group.
+pub(super) fn give_terminal(terminal: BorrowedFd<'_>, group: i32) -> Result<(), Errno> {
     // SAFETY: takes numbers only.
-    check(unsafe { libc::tcsetpgrp(0, group) }.into()).map(drop)
+    check(unsafe { libc::tcsetpgrp(terminal.as_raw_fd(), group) }.into()).map(drop)
+}
+
+/// The group that has the terminal.
+pub(super) fn terminal_group(terminal: BorrowedFd<'_>) -> Result<i32, Errno> {
+    // SAFETY: takes a number only.
+    check(unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) }.into()).map(|group| group as i32)
+}
+
+/// Parts from the terminal and from the streams of whoever started us.
+pub(super) fn leave_terminal() -> Result<(), Errno> {
+    // SAFETY: takes nothing.
+    check(unsafe { libc::setsid() }.into())?;
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    let null = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty())?;
+    for stream in 0..3 {
+        // SAFETY: takes numbers only; the three streams are nobody's value.
+        check(unsafe { libc::dup2(null.as_raw_fd(), stream) }.into())?;
+    }
+    Ok(())
+}
+
+/// A descriptor that came by its number.
+pub(super) fn adopt(number: i32) -> OwnedFd {
+    // SAFETY: whoever described the inside opened it for this process, and nobody else here knows it.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    // It goes no further.
+    match rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC) {
+        Ok(()) | Err(_) => fd,
+    }
+}
+
+/// Closes a descriptor whose owner is never dropped in this process, which ends without running
+/// anything.
+pub(super) fn close(fd: BorrowedFd<'_>) {
+    // SAFETY: takes a number; the owner is not used here again.
+    unsafe { libc::close(fd.as_raw_fd()) };
+}
+
+/// Whoever loses his parent among those started from here becomes a child of this process.
+pub(super) fn adopt_orphans() -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }.into()).map(drop)
+}
+
+/// Whether there is any child, in whatever state.
+pub(super) fn has_children() -> bool {
+    // SAFETY: the answer is asked for by nobody, and no child is taken.
+    let answer = unsafe {
+        libc::waitid(
+            libc::P_ALL,
+            0,
+            std::ptr::null_mut(),
+            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
+        )
+    };
+    answer == 0
+}
+
+/// Does nothing until it is killed.
+pub(super) fn sleep_for_ever() -> ! {
+    loop {
+        // SAFETY: takes nothing.
+        unsafe { libc::pause() };
+    }
 }
 
 /// What happens on a signal.
@@ -282,8 +341,7 @@ fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
 }
 
 /// Becomes readable when a child ends or stops.
-pub(super) fn child_news() -> Result<std::os::fd::OwnedFd, Errno> {
-    use std::os::fd::FromRawFd;
+pub(super) fn child_news() -> Result<OwnedFd, Errno> {
     // SAFETY: the set is made empty before it is used, and the descriptor is new and ours.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
@@ -292,7 +350,7 @@ pub(super) fn child_news() -> Result<std::os::fd::OwnedFd, Errno> {
         check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()).into())?;
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         let fd = check(libc::signalfd(-1, &raw const set, flags).into())?;
-        Ok(std::os::fd::OwnedFd::from_raw_fd(fd as i32))
+        Ok(OwnedFd::from_raw_fd(fd as i32))
     }
 }
 

@@ -340,13 +340,22 @@ pub(super) fn dress(original: &Dir, dressing: &Dressing, looks: &Looks) -> Resul
             let mut all = lists.into_iter().flatten().flatten();
             all.any(|(one, _)| one == name)
         };
-        for (name, _) in &have {
-            if known(name) && !wanted.iter().any(|(kept, _)| kept == name) {
-                xattr::remove(&handle, name).map_err(fail)?;
-            }
+        let is_kept = |name: &[u8]| wanted.iter().any(|(kept, _)| kept == name);
+        let (gone, new): (Vec<_>, Vec<_>) = (
+            have.iter()
+                .filter(|(name, _)| known(name) && !is_kept(name))
+                .collect(),
+            wanted.iter().filter(|one| !have.contains(one)).collect(),
+        );
+        // What may not be written has no attributes of its user set either.
+        if now.mode & 0o200 == 0 && !(gone.is_empty() && new.is_empty()) {
+            handle.set_mode(now.mode | 0o300).map_err(fail)?;
         }
-        for one in wanted.iter().filter(|one| !have.contains(one)) {
-            xattr::set(&handle, &one.0, &one.1).map_err(fail)?;
+        for (name, _) in gone {
+            xattr::remove(&handle, name).map_err(fail)?;
+        }
+        for (name, value) in new {
+            xattr::set(&handle, name, value).map_err(fail)?;
         }
     }
     let (before, after) = (&dressing.before, &dressing.after);

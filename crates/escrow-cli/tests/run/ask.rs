@@ -1,0 +1,235 @@
+//! What may be asked from inside, and what may not; and bytes on the socket that are no question.
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::Value;
+
+use crate::attacks::compile;
+use crate::running::{Running, WAIT, assert_quiet};
+use crate::{binary, inside, read, words, world};
+
+/// A plan `try`, and the program where those inside can run it, as `$E`.
+fn set_up() -> (World, Cli) {
+    let (world, cli) = world();
+    let program = cli.command(words("status")).get_program().to_owned();
+    let bin = world.dir("bin");
+    let copy = bin.join("escrow");
+    std::fs::copy(program, &copy).expect("there is room");
+    cli.ok(words("plan create try --resource ."));
+    (world, cli.env("E", copy))
+}
+
+#[test]
+fn status_and_diff_are_answered() {
+    rerun_test_as_user_with("ask::status_and_diff_are_answered", &[&binary()]);
+    let (world, cli) = set_up();
+    let ask = |line: &str| {
+        let script = format!("echo x > f; $E {line}");
+        cli.run(inside("run --plan try", &script))
+    };
+    assert_eq!(ask("diff --name-status").stdout_text(), "A\tf\n");
+    for line in [
+        "diff",
+        "diff --stat",
+        "diff --patch",
+        "diff -p",
+        "diff try --name-status",
+        "--json diff",
+        "diff --json",
+        "diff --scratch",
+    ] {
+        let (inside, outside) = (ask(line), cli.run(words(line)));
+        assert_eq!(inside.stdout_text(), outside.stdout_text(), "{line}");
+        assert_eq!(inside.status, 0, "{line}: {}", inside.stderr_text());
+    }
+    let said = ask("status");
+    assert!(said.stdout_text().contains("try"), "{}", said.stdout_text());
+    let told: Value = serde_json::from_str(&ask("status --json").stdout_text()).expect("JSON");
+    assert_eq!(told["name"], "try");
+    assert_quiet(&world);
+}
+
+#[test]
+fn everything_else_is_refused() {
+    rerun_test_as_user_with("ask::everything_else_is_refused", &[&binary()]);
+    let (world, cli) = set_up();
+    cli.ok(words("plan create other --resource ../bin"));
+    cli.ok(inside("run --plan try", "echo x > f"));
+    let refused = [
+        "commit",
+        "commit try",
+        "commit --yes",
+        "cleanup",
+        "cleanup try",
+        "write app a.txt",
+        "write try app a.txt",
+        "rollback",
+        "undo try",
+        "recover",
+        "run -- true",
+        "run --plan try --unconfined -- true",
+        "plan create more",
+        "plan list",
+        "plan show other",
+        "resource list",
+        "read try app a.txt",
+        "path try app",
+        "log",
+        "diff other",
+        "diff --resource app",
+        "--home /tmp diff",
+        "--principal user:root diff",
+        "status --verbose --json",
+    ];
+    let script: String = refused
+        .map(|line| format!("$E {line} </dev/null >/dev/null 2>&1; echo $?\n"))
+        .concat();
+    let said = cli.ok(inside("run --plan try", &script));
+    for (line, status) in refused.iter().zip(said.lines()) {
+        assert_eq!(status, "3", "{line}");
+    }
+    assert_eq!(said.lines().count(), refused.len());
+    let words_of = "$E diff \"$(printf '\\377\\376')\" 2>&1; echo $?; $E commit 2>&1";
+    let said = cli.run(inside("run --plan try", words_of));
+    assert!(
+        said.stdout_text().contains("only `escrow status`"),
+        "{}",
+        said.stdout_text()
+    );
+    assert_eq!(said.status, 3);
+    assert!(!world.path().join("app/f").exists());
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+    assert_eq!(cli.ok(words("diff other --name-status")), "");
+    assert_quiet(&world);
+}
+
+/// Without the socket, the program inside has a state of its own, which is nobody's.
+#[test]
+fn without_the_socket_there_is_nothing_to_ask() {
+    let test = "ask::without_the_socket_there_is_nothing_to_ask";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = set_up();
+    let script = format!(
+        "unset ESCROW_SOCKET; export ESCROW_HOME={0}; echo x > f; $E status; $E commit try; $E --home {0} cleanup try; echo $?",
+        world.home().display()
+    );
+    let outcome = cli.run(inside("run --plan try", &script));
+    assert!(
+        !outcome.stdout_text().contains("try"),
+        "{}",
+        outcome.stdout_text()
+    );
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+    assert!(!world.path().join("app/f").exists());
+    assert_quiet(&world);
+}
+
+/// A patch that is larger than any buffer on the way.
+#[test]
+fn a_long_answer_arrives_whole() {
+    rerun_test_as_user_with("ask::a_long_answer_arrives_whole", &[&binary()]);
+    let (_world, cli) = set_up();
+    let script = "i=0; while [ $i -lt 40000 ]; do echo \"line $i of many, each of them different\"; i=$((i+1)); done > long
+        $E diff --patch";
+    let said = cli.ok(inside("run --plan try", script));
+    assert!(said.len() > 1_000_000);
+    assert_eq!(said, cli.ok(words("diff try --patch")));
+}
+
+#[test]
+fn hostile_bytes_do_not_hurt_the_supervisor() {
+    rerun_test_as_user_with(
+        "ask::hostile_bytes_do_not_hurt_the_supervisor",
+        &[&binary()],
+    );
+    let (world, cli) = set_up();
+    compile(&world.dir("bin"), "hostile", HOSTILE);
+    let script = "echo x > f; ../bin/hostile; $E diff --name-status; exit 6";
+    let outcome = cli.run(inside("run --plan try", script));
+    assert_eq!(outcome.stdout_text(), "A\tf\n", "{}", outcome.stderr_text());
+    assert_eq!(outcome.status, 6);
+    // One who asks, never reads the answer and never goes away holds nobody up at the end.
+    let script = "../bin/hostile silent & sleep 0.5; echo ready; read nothing || :";
+    let running = Running::ready(cli.command(inside("run --plan try", script)));
+    let start = std::time::Instant::now();
+    assert_eq!(running.finish().status, 0);
+    assert!(start.elapsed() < std::time::Duration::from_secs(4));
+    assert_quiet(&world);
+}
+
+const HOSTILE: &str = r#"
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+static int reach(void) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    strcpy(at.sun_path, getenv("ESCROW_SOCKET"));
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&at, sizeof at)) exit(1);
+    return fd;
+}
+static void send_all(const char *bytes, size_t length) {
+    int fd = reach();
+    char answer[4096];
+    while (length > 0) {
+        ssize_t sent = send(fd, bytes, length, MSG_NOSIGNAL);
+        if (sent <= 0) break;
+        bytes += sent; length -= sent;
+    }
+    shutdown(fd, SHUT_WR);
+    while (read(fd, answer, sizeof answer) > 0) {}
+    close(fd);
+}
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        for (int n = 0; n < 20; n++) reach();
+        pause();
+    }
+    size_t large = 3 << 20;
+    char *bytes = malloc(large);
+    memset(bytes, 'x', large);
+    send_all("", 0);
+    send_all("\n", 1);
+    send_all("\0\0\0\n", 4);
+    send_all("\xff\xfe\n", 3);
+    send_all("{}\n", 3);
+    send_all("{\"words\":[1,2]}\n", 16);
+    send_all("{\"words\":[]}\n", 13);
+    send_all("{\"words\":[\"diff\",\"--patch\"", 26);
+    send_all("{\"words\":[\"diff\",\"\\u0000\"]}\n", 28);
+    send_all("{\"words\":[\"commit\",\"try\"]}\n{\"words\":[\"commit\"]}\n", 48);
+    send_all(bytes, large);
+    memset(bytes, '[', large);
+    send_all(bytes, large);
+    srand(7);
+    for (int n = 0; n < 50; n++) {
+        for (int i = 0; i < 500; i++) bytes[i] = rand();
+        send_all(bytes, 500);
+    }
+    /* Questions whose answer nobody waits for. */
+    for (int n = 0; n < 5; n++) {
+        int fd = reach();
+        send(fd, "{\"words\":[\"diff\",\"--patch\"]}\n", 29, MSG_NOSIGNAL);
+        close(fd);
+    }
+    return 0;
+}
+"#;
+
+/// Each command has a socket of its own, so that it is answered whoever else has ended.
+#[test]
+fn a_second_command_can_ask_too() {
+    rerun_test_as_user_with("ask::a_second_command_can_ask_too", &[&binary()]);
+    let (world, cli) = set_up();
+    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let said = cli.ok(inside(
+        "run --plan try",
+        "echo x > f; $E diff --name-status",
+    ));
+    assert_eq!(said, "A\tf\n");
+    first.finish();
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\n");
+}

@@ -1,0 +1,394 @@
+//! Files that a hostile command makes in its sandbox to mislead the diff or the commit: both stay exact, or refuse.
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+
+use escrow_testkit::Terminal;
+use escrow_testkit::signature::{Ignore, Kind, assert_same, signature};
+use escrow_testkit::skip::is_root;
+use escrow_testkit::user::rerun_test_as_user_with;
+
+use crate::attacks::{Scene, compile};
+use crate::running::{Running, WAIT, assert_clean, assert_quiet};
+use crate::work::{Work, compare};
+use crate::{STRATEGIES, binary, inside, read, words, write};
+
+const NO_TIMES: Ignore = Ignore {
+    times: true,
+    owners: false,
+    hole_map: true,
+    special: false,
+};
+
+// attack C7
+#[test]
+fn c7_marks_of_the_overlay_that_the_command_forges() {
+    let work = Work {
+        before: "mkdir -p d/sub e; echo 1 > d/1; echo 2 > d/sub/2; echo 3 > e/3; echo f > f",
+        script: r#"
+            for mark in opaque redirect whiteout origin metacopy impure nlink protattr upper escrow escrow-stamp; do
+                setfattr -n user.overlay.$mark -v y d; setfattr -n user.overlay.$mark -v /e f
+            done
+            mkdir n; setfattr -n user.overlay.opaque -v y n; setfattr -n user.overlay.whiteouts -v y n
+            echo new > n/new; setfattr -n user.overlay.whiteout -v y n/new
+            setfattr -n user.overlay.opaque -v x e; setfattr -n user.overlay.overlay.opaque -v y e
+            : > d/zero; setfattr -n user.overlay.whiteout -v y d/zero
+        "#,
+        check: "test -e d/1 && test -e d/sub/2 && test -e e/3",
+        ..Work::default()
+    };
+    let test = "attacks_files::c7_marks_of_the_overlay_that_the_command_forges";
+    compare(test, &work);
+}
+
+/// A device of number 0:0 is how a layer says that a name is gone.
+// attack C3
+#[test]
+fn c3_whiteouts_and_devices_that_the_command_makes() {
+    let test = "attacks_files::c3_whiteouts_and_devices_that_the_command_makes";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::with(strategy, |app| compile(app, "whiteout", WHITEOUT));
+        let script = r#"
+            exec 2>/dev/null
+            mknod null c 1 3 && echo made a device
+            mknod disk b 7 0 && echo made a disk
+            mkdir plant; mknod plant/w c 0 0; rm a.txt; mknod a.txt c 0 0
+            ./whiteout src/main.rs src/gone.rs
+            :
+        "#;
+        scene.says(script, "");
+        scene.unharmed();
+        let listed = scene.cli.ok(words("diff try --name-status"));
+        let commit = scene.cli.run(words("commit try"));
+        let now = signature(&scene.app);
+        assert!(
+            now.values().all(|entry| entry.kind != Kind::CharDevice),
+            "{strategy}: no device arrives"
+        );
+        if commit.status != 0 {
+            // It names what it refuses, and nothing has changed.
+            let said = commit.stderr_text();
+            assert!(
+                said.contains("plant/w") || said.contains("a.txt"),
+                "{strategy}: {said}"
+            );
+            scene.unharmed();
+            continue;
+        }
+        // What was listed, and nothing else, was done.
+        assert!(listed.contains("a.txt"), "{strategy}: {listed}");
+        assert!(now.contains_key(&b"link"[..]) && now.contains_key(&b"src"[..]));
+        assert_quiet(&scene.world);
+    }
+}
+
+const WHITEOUT: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    return renameat2(AT_FDCWD, argv[1], AT_FDCWD, argv[2], 1 << 2) != 0;
+}
+"#;
+
+// attack C6
+#[test]
+fn c6_files_of_an_inner_root_arrive_as_the_users() {
+    let test = "attacks_files::c6_files_of_an_inner_root_arrive_as_the_users";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let me = (
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    for strategy in STRATEGIES {
+        let scene = Scene::new(strategy);
+        let inner = "id -u; mkdir d; echo x > d/f; ln -s f d/l; chown 0:0 d d/f; chown -h 0:0 d/l
+            chown 1:1 d/f 2>/dev/null && echo became another user; echo y >> a.txt; chmod 4755 d/f";
+        let outcome = scene.run(&format!("unshare -Ur sh -c '{inner}'"));
+        if is_root() {
+            // Not even that: without the capability for it, root cannot be mapped.
+            assert_eq!(outcome.stdout_text(), "");
+            continue;
+        }
+        assert_eq!(outcome.stdout_text(), "0\n", "{}", outcome.stderr_text());
+        scene.cli.ok(words("commit try"));
+        for name in ["d", "d/f", "d/l", "a.txt"] {
+            let meta = scene.app.join(name).symlink_metadata();
+            let meta = meta.expect("it was committed");
+            assert_eq!((meta.uid(), meta.gid()), me, "{strategy}: {name}");
+        }
+        assert_quiet(&scene.world);
+    }
+}
+
+// attack D1; rule F7
+#[test]
+fn d1_setuid_has_no_effect_and_is_not_released() {
+    let test = "attacks_files::d1_setuid_has_no_effect_and_is_not_released";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::new(strategy);
+        let script = "grep NoNewPrivs /proc/self/status | tr -dc '01'; grep Cap /proc/self/status | grep -c ' *0000000000000000$'
+            cp /bin/sh tool; chmod 6755 tool; ./tool -p -c 'id -u; id -g'; mkdir s; chmod 2755 s; chmod u+s a.txt";
+        let id = rustix::process::getuid().as_raw();
+        let outcome = scene.run(script);
+        let said = outcome.stdout_text();
+        assert_eq!(said.trim_end(), format!("15\n{id}\n{id}"), "{strategy}");
+        let commit = scene.cli.run(words("commit try"));
+        assert_eq!(commit.status, 0, "{}", commit.stderr_text());
+        let told = [commit.stdout_text(), commit.stderr_text()].concat();
+        assert!(told.contains("tool") && told.contains("setuid"), "{told}");
+        for name in ["tool", "a.txt"] {
+            let mode = scene.app.join(name).metadata().expect("committed").mode();
+            assert_eq!(mode & 0o6000, 0, "{strategy}: {name}");
+        }
+    }
+}
+
+// attack B1; rule F2, S2
+#[test]
+fn b1_links_that_lead_out_are_kept_as_links() {
+    let work = Work {
+        before: "mkdir -p src; echo a > a.txt; echo m > src/main.rs; ln -s a.txt link",
+        script: r#"
+            ln -sfn ../beside/file a.txt; rm -r src; ln -s ../beside src
+            ln -sfn /etc/passwd link; ln -s loop loop; ln -s / root
+        "#,
+        check: "test -L a.txt && test -L src && test -L root",
+        ..Work::default()
+    };
+    let test = "attacks_files::b1_links_that_lead_out_are_kept_as_links";
+    compare(test, &work);
+}
+
+/// The original changes while the command is inside, on a path that the command changes too.
+// attack D10; rule C15
+#[test]
+fn d10_an_original_that_is_edited_meanwhile() {
+    let test = "attacks_files::d10_an_original_that_is_edited_meanwhile";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        for before in [true, false] {
+            let scene = Scene::new(strategy);
+            // Changed by the command before, or only after, the edit outside.
+            let script = match before {
+                true => format!("echo inside >> a.txt; {WAIT}"),
+                false => format!("{WAIT}; echo inside >> a.txt"),
+            };
+            let line = inside("run --plan try", &script);
+            let running = Running::ready(scene.cli.command(line));
+            write(scene.app.join("a.txt"), "outside\n");
+            write(scene.app.join("src/main.rs"), "outside, alone\n");
+            assert_eq!(running.finish().status, 0);
+            let outcome = scene.cli.run(words("commit try"));
+            let case = format!("{strategy}, before {before}: {}", outcome.stderr_text());
+            assert_eq!(outcome.status, 4, "{case}");
+            assert_eq!(read(scene.app.join("a.txt")), "outside\n", "{case}");
+            scene.cli.ok(words("commit try --on-conflict theirs"));
+            assert_eq!(read(scene.app.join("a.txt")), "outside\n", "{case}");
+            let main = read(scene.app.join("src/main.rs"));
+            assert_eq!(main, "outside, alone\n", "{case}");
+            assert_quiet(&scene.world);
+        }
+    }
+}
+
+/// A layer cannot rename a directory of the original; programs are told, and those that can copy instead.
+// attack D11
+#[test]
+fn d11_a_directory_of_the_original_is_renamed() {
+    let test = "attacks_files::d11_a_directory_of_the_original_is_renamed";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::with(strategy, |app| {
+            compile(app, "rename", RENAME);
+            crate::sh(
+                app,
+                "mkdir -p tree/a/b; echo 1 > tree/a/b/1; echo 2 > tree/2",
+            );
+        });
+        let seen = scene.world.dir("seen");
+        let script = r#"
+            ./rename tree away || echo refused
+            ./rename src tree/src || ./rename tree/a src || echo refused
+            ./rename tree/2 two && echo a file can be renamed
+            mkdir -p tree away; echo again > tree/2; cp -a . ../seen/
+        "#;
+        let line = inside("run --plan try --writable ../seen", script);
+        let said = scene.cli.ok(line);
+        assert!(said.contains("refused") || strategy != "overlay", "{said}");
+        scene.unharmed();
+        scene.cli.ok(words("commit try"));
+        assert_same(&signature(&seen), &signature(&scene.app), &NO_TIMES);
+        assert_quiet(&scene.world);
+    }
+}
+
+const RENAME: &str = r#"
+#include <stdio.h>
+int main(int argc, char **argv) { return rename(argv[1], argv[2]) != 0; }
+"#;
+
+/// Directories that not even their owner may enter.
+// attack C15; rule P6
+#[test]
+fn c15_directories_that_are_locked_from_inside() {
+    let test = "attacks_files::c15_directories_that_are_locked_from_inside";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::new(strategy);
+        let script =
+            "mkdir -p deep/er; echo x > deep/er/f; chmod 000 deep/er/f deep/er deep src a.txt .";
+        scene.run(script);
+        scene.unharmed();
+        // It may refuse, if it says where.
+        let diff = scene.cli.run(words("diff try --name-status"));
+        let said = [diff.stdout_text(), diff.stderr_text()].concat();
+        assert!(said.contains("deep") || diff.status != 0, "{said}");
+        let commit = scene.cli.run(words("commit try --dry-run"));
+        assert!(
+            commit.status == 0 || commit.status == 1,
+            "{}",
+            commit.stderr_text()
+        );
+        scene.unharmed();
+        scene.cli.ok(words("rollback try"));
+        assert_eq!(scene.cli.ok(words("diff try --name-status")), "");
+        scene.run(script);
+        scene.cli.ok(words("cleanup try"));
+        assert_clean(&scene.world);
+        scene.unharmed();
+    }
+}
+
+/// Deeper than a path can be long.
+// rule F5
+#[test]
+fn a_tree_deeper_than_paths_are_long() {
+    let test = "attacks_files::a_tree_deeper_than_paths_are_long";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::with(strategy, |app| compile(app, "dig", DIG));
+        assert_eq!(scene.run("./dig").status, 0);
+        scene.unharmed();
+        let listed = scene.cli.ok(words("diff try --name-status"));
+        assert_eq!(listed.lines().count(), 61, "{strategy}");
+        scene.cli.ok(words("commit try"));
+        scene.cli.ok(words("undo try"));
+        scene.cli.ok(words("cleanup try"));
+        assert_clean(&scene.world);
+        scene.unharmed();
+    }
+}
+
+const DIG: &str = r#"
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(void) {
+    char name[201];
+    memset(name, 'n', 200); name[200] = 0;
+    for (int depth = 0; depth < 60; depth++)
+        if (mkdir(name, 0755) || chdir(name)) return 1;
+    return open("bottom", O_CREAT | O_WRONLY, 0644) < 0;
+}
+"#;
+
+// attack C1, C2; rule F4
+#[test]
+fn c2_sockets_and_pipes_make_nobody_wait() {
+    let test = "attacks_files::c2_sockets_and_pipes_make_nobody_wait";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::with(strategy, |app| compile(app, "bind", BIND));
+        let script = "mkfifo pipe; ./bind sock; rm a.txt; mkfifo a.txt; echo x > plain";
+        assert_eq!(scene.run(script).status, 0);
+        scene.unharmed();
+        scene.cli.ok(words("diff try --patch"));
+        let commit = scene.cli.run(words("commit try"));
+        assert_eq!(commit.status, 0, "{}", commit.stderr_text());
+        let told = [commit.stdout_text(), commit.stderr_text()].concat();
+        assert!(told.contains("sock"), "what is left out is named: {told}");
+        let now = signature(&scene.app);
+        assert_eq!(now[&b"pipe"[..]].kind, Kind::Fifo);
+        assert_eq!(now[&b"a.txt"[..]].kind, Kind::Fifo);
+        assert_eq!(read(scene.app.join("plain")), "x\n");
+        assert_quiet(&scene.world);
+    }
+}
+
+const BIND: &str = r#"
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+int main(int argc, char **argv) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    strcpy(at.sun_path, argv[1]);
+    return bind(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof at) != 0;
+}
+"#;
+
+/// Names that talk to the terminal on which the question is asked.
+// attack A11
+#[test]
+fn a11_names_that_talk_to_the_terminal() {
+    let test = "attacks_files::a11_names_that_talk_to_the_terminal";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let scene = Scene::new("overlay");
+    let terminal = Terminal::new(24, 80);
+    let script =
+        r#"printf 'text \033]0;evil\007 \033[2J\n' > "$(printf 'name\033]0;evil\007\033[2J')""#;
+    let mut child = terminal.start(scene.cli.command(inside("run --plan try", script)));
+    terminal.expect("discard [x]?");
+    terminal.send("d\n");
+    terminal.expect("+text");
+    terminal.expect("discard [x]?");
+    terminal.send("x\n");
+    assert!(child.wait().expect("it ends").success());
+    let text = terminal.text();
+    assert!(
+        !text.contains("\x1b]0;") && !text.contains("\x1b[2J"),
+        "{text:?}"
+    );
+    scene.unharmed();
+}
+
+/// Names that are Escrow's own beside an original.
+#[test]
+fn names_that_look_like_ours_take_nothing_with_them() {
+    let test = "attacks_files::names_that_look_like_ours_take_nothing_with_them";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let scene = Scene::new(strategy);
+        let other = scene
+            .cli
+            .run(words("plan create other --resource ../beside"));
+        assert_eq!(other.status, 0);
+        let sandboxes = std::fs::read_dir(scene.world.home().join("sandboxes"));
+        let names: Vec<String> = sandboxes
+            .expect("they are there")
+            .map(|entry| entry.expect("listed").file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        let cli = scene.cli.clone().env("NAMES", names.join(" "));
+        let script = "mkdir .escrow-probe-mine upper work; for n in $NAMES; do
+            mkdir .escrow-$n .escrow-$n.undo; echo x > .escrow-$n/upper; done; echo y > f";
+        let outcome = cli.run(inside("run --plan try", script));
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+        let listed = scene.cli.ok(words("diff try --name-status"));
+        scene.cli.ok(words("commit try"));
+        for line in listed.lines() {
+            let path = line.split_once('\t').expect("a letter and a path").1;
+            assert!(scene.app.join(path).exists(), "{strategy}: {line}");
+        }
+        assert_eq!(read(scene.app.join("f")), "y\n");
+        scene.cli.ok(words("cleanup try"));
+        scene.cli.ok(words("diff other"));
+        assert_eq!(read(scene.beside.join("file")), "precious\n");
+        let there = Command::new("ls").arg("-A").arg(&scene.app).output();
+        let there = there.expect("there is an ls").stdout;
+        assert!(String::from_utf8_lossy(&there).contains("upper"));
+    }
+}

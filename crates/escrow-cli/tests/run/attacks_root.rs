@@ -1,0 +1,259 @@
+//! What only root could reach, or prepare: devices elsewhere, files of others, areas on other file systems.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::skip::require_root;
+use escrow_testkit::user::UID;
+use escrow_testkit::{Cli, Fs, LoopFs, World};
+
+use crate::attacks::{Scene, compile};
+use crate::running::assert_quiet;
+use crate::{binary, inside, sh, words, world, write};
+
+/// Root owns the nodes of disks, wherever they lie, and a read-only mount does not close them.
+#[test]
+fn a_disk_cannot_be_written_through_a_node_elsewhere() {
+    let Some(disk) = LoopFs::new(Fs::Ext4, 16) else {
+        return;
+    };
+    let scene = Scene::new("overlay");
+    write(disk.path().join("file"), "precious\n");
+    let device = Command::new("findmnt")
+        .args(["-n", "-o", "MAJ:MIN", "-M"])
+        .arg(disk.path())
+        .output()
+        .expect("there is a findmnt");
+    let device = String::from_utf8_lossy(&device.stdout);
+    let (major, minor) = device.trim().split_once(':').expect("two numbers");
+    let node = scene.world.dir("elsewhere").join("disk");
+    sh(
+        scene.world.path(),
+        &format!("mknod elsewhere/disk b {major} {minor}; chmod 0666 elsewhere/disk"),
+    );
+    let block = || {
+        let mut bytes = [0; 512];
+        let disk = std::fs::File::open(&node).expect("root may");
+        disk.read_exact_at(&mut bytes, 0).expect("it can be read");
+        bytes
+    };
+    let before = block();
+    for cli in [scene.cli.clone(), user_of(&scene)] {
+        let script =
+            "(printf evil | dd of=../elsewhere/disk conv=notrunc bs=4) 2>/dev/null && echo written
+            (head -c 512 ../elsewhere/disk) 2>/dev/null | wc -c";
+        let outcome = cli.run(inside("run", script));
+        let after = block();
+        if after != before {
+            let disk = std::fs::File::options().write(true).open(&node);
+            disk.and_then(|disk| disk.write_all_at(&before, 0))
+                .expect("it is put back");
+        }
+        assert!(after == before, "the disk was written");
+        assert_eq!(outcome.stdout_text(), "0\n", "{}", outcome.stderr_text());
+    }
+}
+
+/// The test user, with a home and a state of its own, in an `app` of its own.
+fn user_of(scene: &Scene) -> Cli {
+    let world = &scene.world;
+    let (app, home, state) = (
+        world.dir("their/app"),
+        world.dir("their/home"),
+        world.dir("their/state"),
+    );
+    sh(
+        &world.dir("their"),
+        &format!("chown -R {UID}:{UID} app home state"),
+    );
+    let cli = Cli::new(world, &binary()).env("HOME", home);
+    cli.env("ESCROW_HOME", state).cwd(app).user()
+}
+
+// attack D1
+#[test]
+fn d1_a_setuid_program_of_the_machine_has_no_effect() {
+    if !require_root("programs that change the user") {
+        return;
+    }
+    let scene = Scene::new("overlay");
+    let tools = scene.world.dir("tools");
+    compile(&tools, "who", WHO);
+    sh(
+        &tools,
+        "cp who who.user; chown 54321:54321 who.user; chmod 6755 who who.user
+        cp who who.cap; chmod 0755 who.cap; setcap cap_dac_override,cap_setuid+ep who.cap",
+    );
+    let user = user_of(&scene);
+    let outside = Command::new("setpriv")
+        .args([
+            "--reuid=54321",
+            "--regid=54321",
+            "--clear-groups",
+            "../tools/who",
+        ])
+        .current_dir(&scene.app)
+        .output()
+        .expect("there is a setpriv");
+    let said = String::from_utf8_lossy(&outside.stdout);
+    assert_eq!(said, "0 0\n", "the test can find what it looks for");
+    // One with capabilities that are out of reach is not started at all.
+    let script = "$TOOLS/who; $TOOLS/who.user; $TOOLS/who.cap 2>/dev/null || $TOOLS/who";
+    for (cli, expected) in [(scene.cli.clone(), "0 0\n"), (user, "54321 54321\n")] {
+        let outcome = cli.env("TOOLS", &tools).run(inside("run", script));
+        assert_eq!(
+            outcome.stdout_text(),
+            expected.repeat(3),
+            "{}",
+            outcome.stderr_text()
+        );
+    }
+}
+
+const WHO: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    if (geteuid() == getuid()) setuid(0);
+    printf("%d %d\n", geteuid(), getegid());
+    return 0;
+}
+"#;
+
+/// Areas of sandboxes lie beside their originals where the state is on another file system.
+#[test]
+fn areas_beside_their_originals_are_hidden() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let there = World::under(fs.path());
+    let (app, _) = (there.dir("app"), there.dir("other"));
+    write(app.join("a.txt"), "one\n");
+    let (world, cli) = world();
+    let cli = cli.cwd(&app);
+    for strategy in ["overlay", "filesystem_copy"] {
+        let at = |plan: &str, path: &str| {
+            cli.ok(words(&format!(
+                "plan create {plan} --resource {path} --strategy {strategy}"
+            )));
+        };
+        at("try", ".");
+        at("other", "../other");
+        cli.clone()
+            .stdin("a secret of another plan\n")
+            .ok(words("write other other secret"));
+        let before = signature(there.path());
+        let script = r#"
+            grep -r 'a secret of' .. 2>/dev/null
+            find .. -path '../.escrow-*/*' 2>/dev/null
+            (for area in ../.escrow-*; do echo evil > $area/evil; rm -rf $area/*; done) 2>/dev/null
+            echo new > f
+        "#;
+        let outcome = cli.run(inside("run --plan try", script));
+        assert_eq!(
+            outcome.stdout_text(),
+            "",
+            "{strategy}: {}",
+            outcome.stderr_text()
+        );
+        let own = |path: &Vec<u8>| !path.starts_with(b".escrow-");
+        let mut after = signature(there.path());
+        after.retain(|path, _| own(path));
+        let mut expected = before;
+        expected.retain(|path, _| own(path));
+        assert_same(&expected, &after, &Ignore::default());
+        assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+        assert_eq!(
+            cli.ok(words("read other other secret")),
+            "a secret of another plan\n"
+        );
+        cli.ok(words("commit try"));
+        cli.ok(words("cleanup try"));
+        cli.ok(words("cleanup other"));
+        sh(&app, "rm f");
+    }
+    assert_quiet(&world);
+    assert_quiet(&there);
+}
+
+/// Root of the machine is nobody special inside: it owns what is its own, and no more.
+#[test]
+fn root_without_capabilities_changes_no_file_of_others() {
+    if !require_root("files of another user") {
+        return;
+    }
+    let scene = Scene::with("overlay", |app| {
+        sh(
+            app,
+            "echo theirs > theirs; chown 54321:54321 theirs; chmod 0600 theirs",
+        );
+    });
+    let script = "cat theirs; echo evil >> theirs; chown 0 theirs; chown 1 a.txt; setcap cap_net_raw+ep a.txt; echo tried";
+    let outcome = scene.run(script);
+    assert_eq!(outcome.stdout_text(), "tried\n");
+    assert_eq!(scene.cli.ok(words("diff try --name-status")), "");
+    scene.unharmed();
+}
+
+/// A mask that was replaced by a link would hide nothing.
+// attack B11
+#[test]
+fn b11_devices_that_are_links() {
+    if !require_root("a /dev of its own") {
+        return;
+    }
+    let scene = Scene::new("overlay");
+    let trap = scene.world.dir("trap");
+    write(trap.join("null"), "precious\n");
+    // In a mount namespace of its own, so that the real /dev stays as it is.
+    let model = scene.cli.command(inside(
+        "run --plan try",
+        "echo evil > /dev/null; stat -L -c %F /dev/null",
+    ));
+    let mut command = Command::new("unshare");
+    command.args([
+        "-m",
+        "sh",
+        "-euc",
+        "mount -t tmpfs none /dev; for n in zero full random urandom tty; do mknod -m 666 /dev/$n c 1 5; done
+         ln -s \"$TRAP/null\" /dev/null; exec \"$0\" \"$@\"",
+    ]);
+    command
+        .arg(model.get_program())
+        .args(model.get_args())
+        .env_clear();
+    let known = model
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    command
+        .envs(known)
+        .env("TRAP", &trap)
+        .current_dir(&scene.app);
+    let output = command.output().expect("there is an unshare");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(!said.contains("regular"), "{said}");
+    assert_eq!(crate::read(trap.join("null")), "precious\n");
+    assert!(Path::new("/dev/null").exists());
+    scene.unharmed();
+}
+
+/// The socket for questions is made in a `/run` that nobody else sees.
+#[test]
+fn no_socket_is_left_in_a_run_that_can_be_written() {
+    if !require_root("the machine's /run") {
+        return;
+    }
+    let (_world, cli) = world();
+    let listed = || -> Vec<_> {
+        let entries = std::fs::read_dir("/run").expect("it is there");
+        let names = entries.map(|entry| entry.expect("it can be listed").file_name());
+        names
+            .filter(|name| name.to_string_lossy().contains("escrow"))
+            .collect()
+    };
+    let before = listed();
+    cli.ok(inside("run --writable /run", "test -S $ESCROW_SOCKET"));
+    assert_eq!(before, listed());
+}

@@ -1,0 +1,325 @@
+//! One namespace for a plan, however many commands there are; and the plan from outside while one is inside.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use rustix::process::Signal;
+
+use crate::running::{Running, WAIT, assert_quiet, await_process, processes};
+use crate::{STRATEGIES, binary, fails_as, inside, read, sh, words, world, write};
+
+const NAMESPACES: &str =
+    "for n in mnt pid ipc user net; do readlink /proc/self/ns/$n; done | tr '\\n' ' '; echo";
+
+fn planned(strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    cli.ok(words(&format!(
+        "plan create try --resource . --strategy {strategy}"
+    )));
+    (world, cli)
+}
+
+#[test]
+fn a_second_command_joins_the_first() {
+    rerun_test_as_user_with("join::a_second_command_joins_the_first", &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let script = format!("echo one > from-first; echo t > /tmp/t; {NAMESPACES}; {WAIT}");
+        let first = Running::start(cli.command(inside("run --plan try", &script)));
+        let namespaces = first.line();
+        assert_eq!(first.line(), "ready");
+        let script = format!(
+            "{NAMESPACES}; cat from-first /tmp/t; echo two > from-second; kill -0 2 && echo sees it; exit 4"
+        );
+        let second = cli.run(inside("run --plan try", &script));
+        assert_eq!(
+            second.stdout_text(),
+            format!("{namespaces}\none\nt\nsees it\n"),
+            "{strategy}: {}",
+            second.stderr_text()
+        );
+        assert_eq!(second.status, 4);
+        assert_eq!(
+            cli.ok(words("diff try --name-status")),
+            "A\tfrom-first\nA\tfrom-second\n"
+        );
+        assert_eq!(first.finish().status, 0);
+        assert_quiet(&world);
+        // When nobody is inside any more, a new one is made.
+        let third = cli.ok(inside(
+            "run --plan try",
+            &format!("{NAMESPACES}; test ! -e /tmp/t"),
+        ));
+        assert_ne!(third.trim_end(), namespaces);
+    }
+}
+
+/// Whatever a second one is refused in, it is not told that it had it.
+#[test]
+fn a_second_command_that_asks_for_less_is_not_given_more() {
+    let test = "join::a_second_command_that_asks_for_less_is_not_given_more";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let line = inside(
+        "run --plan try --network none",
+        "grep -v '|\\| lo:' /proc/net/dev",
+    );
+    let outcome = cli.run(line);
+    assert_eq!(
+        outcome.stdout_text(),
+        "",
+        "it has a network although it asked for none"
+    );
+    let line = inside(
+        "run --plan try --no-scratch",
+        "echo x > ~/file && echo wrote",
+    );
+    assert_eq!(cli.run(line).stdout_text(), "");
+    let out = world.dir("out");
+    let line = inside("run --plan try --writable ../out", "echo x > ../out/f");
+    let outcome = cli.run(line);
+    assert_eq!(outcome.status == 0, out.join("f").exists());
+    if outcome.status != 0 {
+        assert_eq!(outcome.status, 125, "{}", outcome.stderr_text());
+    }
+    first.finish();
+}
+
+#[test]
+fn the_plan_can_be_used_from_outside_meanwhile() {
+    let test = "join::the_plan_can_be_used_from_outside_meanwhile";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let before = signature(&world.path().join("app"));
+        let script = "echo inside > made-inside; rm link; mkdir late; echo ready
+            while ! [ -e made-outside ]; do sleep 0.02; done; cat made-outside a.txt; ls -ln made-outside | cut -c1-10; read x";
+        let running = Running::ready(cli.command(inside("run --plan try", script)));
+        assert_eq!(cli.ok(words("read try app made-inside")), "inside\n");
+        assert_eq!(
+            cli.ok(words("diff try --name-status")),
+            "A\tlate\nD\tlink\nA\tmade-inside\n",
+            "{strategy}"
+        );
+        cli.clone()
+            .stdin("rewritten\n")
+            .ok(words("write try app a.txt"));
+        cli.clone()
+            .stdin("deep\n")
+            .ok(words("write try app late/new/file"));
+        cli.clone()
+            .stdin("outside\n")
+            .ok(words("write try app made-outside"));
+        assert_eq!(running.line(), "outside");
+        assert_eq!(running.line(), "rewritten");
+        let path = cli.ok(words("path try app"));
+        let path = Path::new(path.trim_end());
+        assert_eq!(read(path.join("a.txt")), "rewritten\n");
+        assert_eq!(read(path.join("late/new/file")), "deep\n");
+        write(path.join("by-path"), "by path\n");
+        assert_eq!(cli.ok(words("read try app by-path")), "by path\n");
+        assert_eq!(
+            cli.ok(words("diff try --name-status")),
+            "M\ta.txt\nA\tby-path\nA\tlate\nA\tlate/new\nA\tlate/new/file\nD\tlink\nA\tmade-inside\nA\tmade-outside\n",
+            "{strategy}"
+        );
+        assert_eq!(running.finish().status, 1);
+        assert_quiet(&world);
+        let after = signature(&world.path().join("app"));
+        assert_same(&before, &after, &Ignore::default());
+        cli.ok(words("commit try"));
+        assert_eq!(read(world.path().join("app/late/new/file")), "deep\n");
+    }
+}
+
+// rule C14
+#[test]
+fn what_would_pull_the_rug_away_is_refused() {
+    let test = "join::what_would_pull_the_rug_away_is_refused";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let script = format!("echo x > f; {WAIT}; echo end >> f");
+        let running = Running::ready(cli.command(inside("run --plan try", &script)));
+        for line in ["commit try", "rollback try", "cleanup try"] {
+            assert_eq!(fails_as(&cli, line, 1), "busy", "{strategy}: {line}");
+        }
+        cli.ok(words("commit try --dry-run"));
+        let line = inside("run --plan try --commit", "true");
+        let second = cli.run(line);
+        assert_eq!(second.status, 125, "{}", second.stderr_text());
+        assert!(!world.path().join("app/f").exists());
+        let start = Instant::now();
+        let waits = Running::start(cli.command(words("commit try --wait")));
+        thread::sleep(Duration::from_millis(300));
+        assert!(!world.path().join("app/f").exists());
+        assert_eq!(running.finish().status, 0);
+        let waited = waits.end();
+        assert_eq!(waited.status, 0, "{}", waited.stderr);
+        assert!(start.elapsed() >= Duration::from_millis(300));
+        assert_eq!(read(world.path().join("app/f")), "x\nend\n");
+        assert_quiet(&world);
+    }
+}
+
+#[test]
+fn a_commit_that_waits_can_be_interrupted() {
+    let test = "join::a_commit_that_waits_can_be_interrupted";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    let running =
+        Running::ready(cli.command(inside("run --plan try", &format!("echo x > f; {WAIT}"))));
+    let waits = Running::start(cli.command(words("commit try --wait")));
+    await_process(&world, "commit try --wait");
+    thread::sleep(Duration::from_millis(300));
+    waits.signal(Signal::INT);
+    assert_eq!(waits.end().status, 130);
+    assert_eq!(running.finish().status, 0);
+    assert!(!world.path().join("app/f").exists());
+    cli.ok(words("commit try"));
+}
+
+/// Two mounts of one layer would be undefined: all that are inside at one time share one.
+#[test]
+fn many_that_start_at_once_share_one_namespace() {
+    let test = "join::many_that_start_at_once_share_one_namespace";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for _ in 0..3 {
+        let (world, cli) = planned("overlay");
+        let script = "readlink /proc/self/ns/mnt; echo x > f$$; read nothing || :";
+        let start = |_| Running::start(cli.command(inside("run --plan try", script)));
+        let all: Vec<Running> = (0..8).map(start).collect();
+        // Meanwhile others look whether somebody is inside.
+        for _ in 0..3 {
+            cli.run(words("path try app"));
+        }
+        let seen: BTreeSet<String> = all.iter().map(Running::line).collect();
+        assert_eq!(seen.len(), 1, "at one time: {seen:?}");
+        for running in all {
+            running.finish();
+        }
+        assert_quiet(&world);
+    }
+}
+
+/// Commands of one plan that come and go all do their work.
+#[test]
+fn many_short_commands_at_once_all_do_their_work() {
+    let test = "join::many_short_commands_at_once_all_do_their_work";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    let failed: Vec<String> = thread::scope(|scope| {
+        let cli = &cli;
+        let one = |worker: usize| {
+            scope.spawn(move || {
+                let mut failed = Vec::new();
+                for n in 0..5 {
+                    let script = format!("echo {worker} > f{worker}.{n}");
+                    let outcome = cli.run(inside("run --plan try", &script));
+                    if outcome.status != 0 {
+                        failed.push(format!("{}: {}", outcome.status, outcome.stderr_text()));
+                    }
+                }
+                failed
+            })
+        };
+        let running: Vec<_> = (0..4).map(one).collect();
+        let ended = running.into_iter().map(|one| one.join());
+        ended.flat_map(|said| said.expect("it ends")).collect()
+    });
+    assert!(failed.is_empty(), "{failed:#?}");
+    let listed = cli.ok(words("diff try --name-status"));
+    assert_eq!(listed.lines().count(), 20, "{listed}");
+    assert_quiet(&world);
+}
+
+#[test]
+fn a_second_command_that_is_killed_leaves_nothing() {
+    let test = "join::a_second_command_that_is_killed_leaves_nothing";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let script = "echo ready; exec sleep 1000.75";
+    let second = Running::ready(cli.command(inside("run --plan try", script)));
+    await_process(&world, ": sleep 1000.75");
+    second.signal(Signal::KILL);
+    second.end();
+    let until = Instant::now() + Duration::from_secs(5);
+    let there = || {
+        let mut all = processes(&world).into_iter();
+        all.any(|line| line.contains("sleep 1000.75"))
+    };
+    while there() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let left = there();
+    assert_eq!(first.finish().status, 0);
+    assert!(!left, "its command goes on without it");
+    assert_quiet(&world);
+}
+
+/// What a second command left running would write on after its user was told that it has ended.
+#[test]
+fn a_second_command_leaves_nothing_running() {
+    let test = "join::a_second_command_leaves_nothing_running";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let script = "(setsid sleep 1000.125 </dev/null >/dev/null 2>&1 &); sleep 0.3";
+    cli.ok(inside("run --plan try", script));
+    let mut left = processes(&world);
+    left.retain(|line| line.contains("sleep 1000.125"));
+    assert_eq!(first.finish().status, 0);
+    assert_eq!(left, Vec::<String>::new());
+    assert_quiet(&world);
+}
+
+/// The first one is the one whose namespace it is: with it ends everything, and whoever is told is told so.
+#[test]
+fn when_the_first_ends_the_second_is_not_lost_silently() {
+    let test = "join::when_the_first_ends_the_second_is_not_lost_silently";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let script = format!("{WAIT}; echo whole > second");
+    let second = Running::ready(cli.command(inside("run --plan try", &script)));
+    assert_eq!(first.finish().status, 0);
+    thread::sleep(Duration::from_millis(300));
+    let second = second.finish();
+    match second.status {
+        0 => assert_eq!(cli.ok(words("read try app second")), "whole\n"),
+        status => {
+            assert_eq!(status, 137);
+            assert!(second.stderr.contains("ended"), "{}", second.stderr);
+        }
+    }
+    assert_quiet(&world);
+}
+
+#[test]
+fn two_plans_of_one_original_do_not_meet() {
+    let test = "join::two_plans_of_one_original_do_not_meet";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    cli.ok(words("plan create other --resource ."));
+    let script = format!("echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}");
+    let running = Running::ready(cli.command(inside("run --plan try", &script)));
+    let script = "ls /tmp; ls ~; echo other > mine; echo $ESCROW_PLAN";
+    assert_eq!(cli.ok(inside("run --plan other", script)), "other\n");
+    let said = cli.ok(inside("run --plan other", "cat mine; ls /tmp; ls ~"));
+    assert_eq!(said, "other\n");
+    running.finish();
+    assert_eq!(cli.ok(words("read try app mine")), "try\n");
+    assert_eq!(cli.ok(words("read other app mine")), "other\n");
+    cli.ok(words("commit try"));
+    // The later one finds what overlaps.
+    assert_eq!(cli.run(words("commit other")).status, 4);
+    sh(&world.path().join("app"), "grep -q try mine");
+    assert_quiet(&world);
+}

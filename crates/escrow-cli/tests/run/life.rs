@@ -1,0 +1,273 @@
+//! Whoever dies takes the rest with it, at every stage, and whoever comes next finds a plan that can be used.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::skip::is_root;
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, Terminal, World};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json as value};
+
+use crate::running::{
+    PATIENCE, Running, WAIT, assert_clean, assert_quiet, assert_soon_quiet, await_process, mark,
+    processes,
+};
+use crate::{STRATEGIES, binary, inside, json, read, words, world};
+
+/// The number of process 1 of the run that is inside the only plan.
+pub(crate) fn live(world: &World) -> Option<i32> {
+    let path = live_lock(world)?;
+    let note: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    i32::try_from(note["inside"]["pid"].as_u64()?).ok()
+}
+
+/// The lock that says that somebody is inside the only plan.
+fn live_lock(world: &World) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(world.home().join("locks")).ok()?;
+    let mut paths = entries.map(|entry| entry.expect("it can be listed").path());
+    paths.find(|path| path.extension().is_some_and(|end| end == "live"))
+}
+
+/// After a run that died: nothing is left of it, the original is as it was, and every plan can be looked at, used,
+/// committed and cleaned up.
+#[track_caller]
+fn goes_on(world: &World, cli: &Cli, how: &str) {
+    assert_soon_quiet(world);
+    let app = world.path().join("app");
+    assert_eq!(read(app.join("a.txt")), "one\ntwo\n", "{how}");
+    assert!(!app.join("f").exists(), "{how}: the original");
+    let ok = |line: Vec<OsString>| {
+        let outcome = cli.run(&line);
+        let said = [outcome.stdout_text(), outcome.stderr_text()];
+        assert_eq!(outcome.status, 0, "{how}: {line:?}: {said:?}");
+        outcome.stdout_text()
+    };
+    let json = |line: &str| -> Value {
+        let text = ok([words("--json"), words(line)].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{how}: {error}: {text}"))
+    };
+    let status = json("status");
+    assert_eq!(status["unfinished"], value!([]), "{how}");
+    for operation in status["operations"].as_array().expect("a list") {
+        assert_ne!(operation["state"], "running", "{how}: {operation}");
+    }
+    for plan in status["plans"].as_array().expect("a list") {
+        let plan = plan["name"].as_str().expect("a name");
+        let state = &json(&format!("plan show {plan}"))["sandboxes"][0]["state"];
+        // One that was not finished can only be cleaned up.
+        let usable = ["created", "active", "rolled_back"].map(Value::from);
+        if usable.contains(state) {
+            let diff = words(&format!("diff {plan} --name-status"));
+            let listed = ok(diff.clone());
+            assert!(["", "A\tf\n"].contains(&&*listed), "{how}: {listed}");
+            let script = "test ! -e f || rm f; echo again > g";
+            ok(inside(&format!("run --plan {plan}"), script));
+            assert_eq!(ok(diff), "A\tg\n", "{how}: {plan}");
+            ok(words(&format!("commit {plan}")));
+            assert_eq!(read(app.join("g")), "again\n", "{how}");
+            std::fs::remove_file(app.join("g")).expect("it was just committed");
+        }
+        ok(words(&format!("cleanup {plan}")));
+    }
+    assert_clean(world);
+}
+
+/// Every call as root, every third as an ordinary user; every one as both in the long form.
+fn stride() -> usize {
+    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
+    if long || is_root() { 1 } else { 3 }
+}
+
+// rule P6
+#[test]
+fn a_run_is_killed_at_every_call_that_changes_something() {
+    let test = "life::a_run_is_killed_at_every_call_that_changes_something";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if !require_stepper() {
+        return;
+    }
+    let script = "echo x > f; echo y > ~/home";
+    let (template, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    let calls = cli.stepper(inside("run --plan try", script)).run();
+    assert_eq!(calls.outcome.status, 0, "{}", calls.outcome.stderr_text());
+    drop(template);
+    for n in (1..=calls.calls).step_by(stride()) {
+        let (world, cli) = world();
+        cli.ok(words("plan create try --resource ."));
+        let run = cli
+            .stepper(inside("run --plan try", script))
+            .fault(n, Fault::Kill);
+        let Some(hit) = run.hit else { break };
+        goes_on(&world, &cli, &format!("call {n}, {hit}"));
+    }
+}
+
+// rule P6
+#[test]
+fn a_run_without_a_plan_is_killed_here_and_there() {
+    let test = "life::a_run_without_a_plan_is_killed_here_and_there";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if !require_stepper() {
+        return;
+    }
+    let (template, cli) = world();
+    let calls = cli.stepper(inside("run", "echo x > f")).run().calls;
+    drop(template);
+    let step = (calls / 25).max(1) as usize;
+    for n in (1..=calls).step_by(step) {
+        let (world, cli) = world();
+        let run = cli
+            .stepper(inside("run", "echo x > f"))
+            .fault(n, Fault::Kill);
+        let Some(hit) = run.hit else { break };
+        goes_on(&world, &cli, &format!("call {n}, {hit}"));
+    }
+}
+
+/// Only the supervisor is killed; the rest must notice by itself.
+#[test]
+fn the_supervisor_is_killed_while_the_command_works() {
+    let test = "life::the_supervisor_is_killed_while_the_command_works";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = world();
+        cli.ok(words(&format!(
+            "plan create try --resource . --strategy {strategy}"
+        )));
+        let script = "trap '' HUP INT TERM; (setsid sh -c 'while :; do sleep 0.01; done' &); echo x > f; echo ready
+            while :; do sleep 0.01; done";
+        let running = Running::ready(cli.command(inside("run --plan try", script)));
+        let status = json(&cli, "status");
+        assert_eq!(status["operations"][0]["state"], "running");
+        assert_eq!(status["operations"][0]["action"], "run");
+        running.signal(Signal::KILL);
+        assert_eq!(running.end().status, -9);
+        assert_soon_quiet(&world);
+        let status = json(&cli, "status");
+        assert_eq!(status["operations"][0]["state"], "interrupted");
+        goes_on(&world, &cli, strategy);
+    }
+}
+
+/// At any moment, also between the steps of the way in.
+#[test]
+fn the_supervisor_is_killed_at_any_time() {
+    let test = "life::the_supervisor_is_killed_at_any_time";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    let before = signature(&world.path().join("app"));
+    let start = Instant::now();
+    cli.ok(inside("run --plan try", "true"));
+    let whole = start.elapsed();
+    for n in 0..40u32 {
+        let line = inside("run --plan try", "while :; do sleep 0.01; done");
+        let running = Running::start(cli.command(line));
+        thread::sleep(whole * n / 30);
+        running.signal(Signal::KILL);
+        running.end();
+        assert_soon_quiet(&world);
+    }
+    let after = signature(&world.path().join("app"));
+    assert_same(&before, &after, &Ignore::default());
+    goes_on(&world, &cli, "killed at any time");
+}
+
+/// Between the death of the supervisor and that of the last one inside, nobody may look away: whoever commits then would
+/// commit a sandbox that is still written.
+#[test]
+fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
+    let test = "life::the_plan_is_free_only_when_the_last_one_inside_has_ended";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    // Much memory and many processes take long to end.
+    let script = "head -c 200M /dev/zero | tail -c 200M | sleep 1000 &
+        n=0; while [ $n -lt 40 ]; do (while :; do echo x >> f$n; done) & n=$((n+1)); done; sleep 0.5; echo ready; wait";
+    for _ in 0..3 {
+        let mut running = Running::ready(cli.command(inside("run --plan try", script)));
+        let lock = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(live_lock(&world).expect("somebody is inside"))
+            .expect("it is ours");
+        running.signal(Signal::KILL);
+        running.gone();
+        let until = Instant::now() + PATIENCE;
+        while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            assert!(Instant::now() < until, "the plan is never free");
+            thread::yield_now();
+        }
+        let left = processes(&world);
+        drop(lock);
+        assert_soon_quiet(&world);
+        assert!(left.is_empty(), "free, but inside there are {}", left.len());
+    }
+}
+
+/// The processes between supervisor and command are killed, one at a time.
+#[test]
+fn the_door_or_process_1_is_killed() {
+    rerun_test_as_user_with("life::the_door_or_process_1_is_killed", &[&binary()]);
+    for init in [true, false] {
+        let (world, cli) = world();
+        cli.ok(words("plan create try --resource ."));
+        let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        let one = live(&world).expect("somebody is inside");
+        let stat = read(format!("/proc/{one}/stat"));
+        let parent = stat.rsplit(')').next().expect("a name in brackets");
+        let parent = parent.split_whitespace().nth(1).expect("a parent");
+        let victim = match init {
+            true => one,
+            false => parent.parse().expect("a number"),
+        };
+        let victim = Pid::from_raw(victim).expect("a process");
+        kill_process(victim, Signal::KILL).expect("it is ours");
+        let ended = running.end();
+        assert!(ended.status > 0, "init {init}: {}", ended.status);
+        assert!(ended.stderr.contains("error"), "{}", ended.stderr);
+        assert_soon_quiet(&world);
+        goes_on(&world, &cli, "a middle one was killed");
+    }
+}
+
+#[test]
+fn a_stopped_run_is_killed() {
+    rerun_test_as_user_with("life::a_stopped_run_is_killed", &[&binary()]);
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    let terminal = Terminal::new(24, 80);
+    let mut child = terminal.start(cli.command(words("run --plan try -- sleep 1000.25")));
+    await_process(&world, ": sleep 1000.25");
+    terminal.send(escrow_testkit::pty::CTRL_Z);
+    let until = Instant::now() + PATIENCE;
+    let stopped = || read(format!("/proc/{}/stat", child.id())).contains(") T ");
+    while !stopped() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+    goes_on(&world, &cli, "stopped and killed");
+}
+
+/// A test that looks for leftovers finds them.
+#[test]
+fn what_is_left_would_be_found() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    assert!(!mark(&world).is_empty());
+    // Supervisor, door, process 1 and the command.
+    assert!(processes(&world).len() >= 4, "{:?}", processes(&world));
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| assert_quiet(&world)));
+    assert!(found.is_err());
+    assert_eq!(running.finish().status, 0);
+    assert_quiet(&world);
+}

@@ -1,0 +1,119 @@
+//! `escrow run` as its users, and its enemies, meet it: real namespaces, real terminals, real kills; as root and as an
+//! ordinary user.
+//!
+//! | file | promise |
+//! |---|---|
+//! | `work` | the usual work of programs gives inside what it gives outside, and the original waits for the commit |
+//! | `terminal` | keys, signals, the size of the window and the exit status pass through |
+//! | `jobs` | a shell outside sees a job like any other; a shell inside has jobs of its own |
+//! | `attacks` | what a hostile command tries, and what comes of it |
+//! | `attacks_files` | the same, for files that are meant to mislead the diff or the commit |
+//! | `attacks_root` | the same, for what only root could reach |
+//! | `life` | whoever dies takes the rest with it, at every stage |
+//! | `join` | one namespace for a plan, however many commands there are |
+//! | `ask` | what may be asked from inside, and what may not |
+//! | `options` | each option does what it says, and the exit status is the right one |
+//! | `running` | a run that is under way; and proof that nothing is left of it |
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests look at real files and their own environment"
+)]
+
+mod ask;
+mod attacks;
+mod attacks_files;
+mod attacks_root;
+mod jobs;
+mod join;
+mod life;
+mod options;
+mod running;
+mod terminal;
+mod work;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use escrow_testkit::{Cli, World, tree};
+
+/// Both ways in which the sandbox of a directory can be shown inside: as layers, and as a directory.
+const STRATEGIES: [&str; 2] = ["overlay", "filesystem_copy"];
+
+/// The program under test.
+fn binary() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_escrow"))
+}
+
+/// A world that is not in `/tmp`, which is private inside: what lies beside its `app` can be seen there.
+fn world() -> (World, Cli) {
+    furnish(World::under(Path::new("/var/tmp")))
+}
+
+/// A small `app`, in which the program is run.
+fn furnish(world: World) -> (World, Cli) {
+    let app = world.dir("app");
+    tree::build(
+        &app,
+        "a.txt 0640 \"one\\ntwo\\n\"\nsrc/ 0750\nsrc/main.rs \"fn main() {}\\n\"\nlink -> a.txt\n",
+    );
+    let cli = Cli::new(&world, &binary()).cwd(&app);
+    (world, cli)
+}
+
+/// Words of a command line.
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+/// A line that runs a script inside.
+fn inside(line: &str, script: &str) -> Vec<OsString> {
+    let mut all = words(line);
+    all.extend(["--", "sh", "-c", script].map(OsString::from));
+    all
+}
+
+/// Runs a script outside, which must succeed.
+#[track_caller]
+fn sh(dir: &Path, script: &str) {
+    let output = Command::new("sh")
+        .args(["-eu", "-c", script])
+        .current_dir(dir)
+        .output()
+        .expect("there is a shell");
+    assert!(
+        output.status.success(),
+        "{script}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn write(path: impl AsRef<Path>, text: &str) {
+    let path = path.as_ref();
+    std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// Runs a line that must succeed and gives its JSON.
+#[track_caller]
+fn json(cli: &Cli, line: &str) -> serde_json::Value {
+    let text = cli.ok([words("--json"), words(line)].concat());
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+}
+
+/// The kind of the error of a line that must fail with `code`.
+#[track_caller]
+fn fails_as(cli: &Cli, line: &str, code: i32) -> String {
+    let outcome = cli.run([words("--json"), words(line)].concat());
+    let text = outcome.stdout_text();
+    assert_eq!(outcome.status, code, "{line}: {text}");
+    let document: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
+    let kind = document["error"]["kind"].as_str().expect("a kind");
+    kind.to_owned()
+}

@@ -1,0 +1,590 @@
+//! Each option does what it says, and the exit status is the right one.
+
+use std::ffi::{OsStr, OsString};
+use std::net::TcpListener;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::running::{assert_clean, assert_quiet};
+use crate::{STRATEGIES, binary, fails_as, furnish, inside, json, read, sh, words, world, write};
+
+/// The names of the plans that are open.
+#[track_caller]
+fn open(cli: &Cli) -> Vec<String> {
+    let status = json(cli, "status");
+    let plans = status["plans"].as_array().expect("a list").iter();
+    plans
+        .map(|plan| plan["name"].as_str().expect("a name").to_owned())
+        .collect()
+}
+
+/// No plan is left open.
+#[track_caller]
+fn no_plans(cli: &Cli) {
+    assert_eq!(open(cli), Vec::<String>::new());
+}
+
+#[test]
+fn a_command_that_cannot_be_started_has_the_status_a_shell_gives() {
+    let test = "options::a_command_that_cannot_be_started_has_the_status_a_shell_gives";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    sh(
+        &world.path().join("app"),
+        "echo text > text; printf '#!/nonexistent/sh\\n' > script; chmod +x script; mkdir dir",
+    );
+    for (command, status) in [
+        ("no-such-program", 127),
+        ("./no-such-file", 127),
+        ("/no/such/file", 127),
+        ("./text", 126),
+        ("./dir", 126),
+        ("./a.txt", 126),
+    ] {
+        for line in ["run", "run --unconfined --strategy filesystem_copy"] {
+            let outcome = cli.run(words(&format!("{line} -- {command}")));
+            let said = outcome.stderr_text();
+            assert_eq!(outcome.status, status, "{line} -- {command}: {said}");
+            assert!(said.contains(command), "{said}");
+        }
+    }
+    // Nothing began, so nothing stays.
+    no_plans(&cli);
+    assert_clean(&world);
+}
+
+#[test]
+fn a_failure_of_escrow_itself_is_125() {
+    rerun_test_as_user_with("options::a_failure_of_escrow_itself_is_125", &[&binary()]);
+    let (world, cli) = world();
+    let before = signature(&world.path().join("app"));
+    for line in [
+        "run --plan no-such-plan -- true",
+        "run --resource ./no-such-directory -- true",
+        "run --writable ./no-such-path -- true",
+        "run --strategy no-such-strategy -- true",
+    ] {
+        let outcome = cli.run(words(line));
+        assert_eq!(outcome.status, 125, "{line}: {}", outcome.stderr_text());
+        assert!(outcome.stderr_text().contains("error:"), "{line}");
+    }
+    no_plans(&cli);
+    let after = signature(&world.path().join("app"));
+    assert_same(&before, &after, &Ignore::default());
+    assert_clean(&world);
+}
+
+/// Without a home directory there is nothing to lay a layer over.
+#[test]
+fn a_user_without_a_home_directory_can_run_too() {
+    let test = "options::a_user_without_a_home_directory_can_run_too";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for home in ["/nonexistent", "/nonexistent/deep", "/dev/null", "", "/"] {
+        let (world, cli) = world();
+        let cli = cli.env("HOME", home);
+        let outcome = cli.run(inside("run", "echo x > f; touch /etc/new 2>/dev/null"));
+        assert_eq!(outcome.status, 1, "'{home}': {}", outcome.stderr_text());
+        assert_eq!(cli.ok(words("diff --name-status")), "A\tf\n");
+        assert_quiet(&world);
+    }
+}
+
+#[test]
+fn a_plan_for_a_command_that_changes_nothing_is_taken_away() {
+    let test = "options::a_plan_for_a_command_that_changes_nothing_is_taken_away";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let outcome = cli.run(inside("run", "cat a.txt; exit 3"));
+    assert_eq!(
+        (outcome.status, outcome.stdout_text()),
+        (3, "one\ntwo\n".to_owned())
+    );
+    assert_eq!(outcome.stderr_text(), "app: no changes\n");
+    no_plans(&cli);
+    assert_clean(&world);
+    let outcome = cli.run(inside("run", "echo x > f; echo $ESCROW_PLAN"));
+    let plan = outcome.stdout_text();
+    assert!(
+        outcome
+            .stderr_text()
+            .contains(&format!("escrow commit {}", plan.trim_end()))
+    );
+    assert_eq!(open(&cli).len(), 1);
+}
+
+#[test]
+fn the_network_can_be_left_out() {
+    rerun_test_as_user_with("options::the_network_can_be_left_out", &[&binary()]);
+    let (_world, cli) = world();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has one").port();
+    let script = format!(
+        "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' \\n'; echo
+        bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo reached"
+    );
+    let outcome = cli.run(inside("run --network none", &script));
+    assert_eq!(outcome.stdout_text(), "lo\n");
+    let outcome = cli.run(inside("run --network host", &script));
+    assert!(outcome.stdout_text().ends_with("reached\n"));
+    let outcome = cli.run(inside("run", &script));
+    assert!(outcome.stdout_text().ends_with("reached\n"));
+}
+
+#[test]
+fn writable_paths_are_written_for_real() {
+    rerun_test_as_user_with("options::writable_paths_are_written_for_real", &[&binary()]);
+    for world in [
+        World::under(Path::new("/var/tmp")),
+        World::new(),
+        World::odd(),
+    ] {
+        let (world, cli) = furnish(world);
+        let (out, file) = (world.dir("out"), world.path().join("log"));
+        write(&file, "log\n");
+        let line = "run --writable ../out --writable ../log";
+        let script = "echo x > ../out/f; mkdir ../out/d; echo more >> ../log; echo y > g; touch ../new 2>/dev/null; exit 0";
+        let outcome = cli.run(inside(line, script));
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+        assert_eq!(read(out.join("f")), "x\n");
+        assert_eq!(read(&file), "log\nmore\n");
+        assert!(!world.path().join("new").exists());
+        assert_eq!(cli.ok(words("diff --name-status")), "A\tg\n");
+        assert_quiet(&world);
+    }
+}
+
+/// It says "for real", so it must not mean the sandbox.
+#[test]
+fn a_writable_path_in_the_resource_is_written_for_real_or_refused() {
+    let test = "options::a_writable_path_in_the_resource_is_written_for_real_or_refused";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let outcome = cli.run(inside(
+        "run --writable src",
+        "echo x > src/real; echo y > sandbox",
+    ));
+    let real = world.path().join("app/src/real");
+    match outcome.status {
+        0 => {
+            assert!(real.exists(), "it went into the sandbox");
+            assert_eq!(cli.ok(words("diff --name-status")), "A\tsandbox\n");
+        }
+        status => assert_eq!(status, 125, "{}", outcome.stderr_text()),
+    }
+}
+
+#[test]
+fn the_home_directory_has_a_layer_that_is_thrown_away() {
+    let test = "options::the_home_directory_has_a_layer_that_is_thrown_away";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for end in ["commit try", "rollback try", "cleanup try"] {
+        let (world, cli) = world();
+        let home = world.dir("user-home");
+        sh(
+            &home,
+            "mkdir .ssh .cache; echo keys > .ssh/authorized_keys; echo rc > .profile",
+        );
+        let before = signature(&home);
+        cli.ok(words("plan create try --resource ."));
+        let script = "cd; echo evil >> .ssh/authorized_keys; rm .profile; echo x > .cache/c; echo z > new; cd - >/dev/null; echo y > f";
+        let outcome = cli.run(inside("run --plan try", script));
+        let said = outcome.stderr_text();
+        assert!(
+            said.contains("in the home directory, never committed: "),
+            "{said}"
+        );
+        assert!(said.contains("escrow diff --scratch try"), "{said}");
+        let listed = "A\t.cache/c\nD\t.profile\nM\t.ssh/authorized_keys\nA\tnew\n";
+        assert_eq!(cli.ok(words("diff try --scratch --name-status")), listed);
+        assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+        assert_same(&before, &signature(&home), &Ignore::default());
+        // It is there for the next command of the plan.
+        let again = cli.ok(inside(
+            "run --plan try",
+            "cat ~/new; test ! -e ~/.profile && echo gone",
+        ));
+        assert_eq!(again, "z\ngone\n");
+        // And not for one without it.
+        let script = "ls ~/new ~/.profile 2>/dev/null; (echo x > ~/new) 2>/dev/null || echo closed";
+        let without = cli.ok(inside("run --plan try --no-scratch", script));
+        assert_eq!(
+            without,
+            format!("{}\nclosed\n", home.join(".profile").display())
+        );
+        cli.ok(words(end));
+        assert_same(&before, &signature(&home), &Ignore::default());
+        if end == "rollback try" {
+            assert_eq!(cli.ok(words("diff try --scratch --name-status")), "");
+            cli.ok(inside(
+                "run --plan try",
+                "test -e ~/.profile && test ! -e ~/new",
+            ));
+        }
+        cli.ok(words("cleanup try"));
+        assert_clean(&world);
+    }
+}
+
+/// The usual case: a project in the home directory, and the state where it is by default.
+#[test]
+fn a_resource_in_the_home_directory_is_apart_from_its_layer() {
+    let test = "options::a_resource_in_the_home_directory_is_apart_from_its_layer";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = world();
+        let home = world.path().to_owned();
+        sh(&home, "chmod 0700 .; rm -r escrow-home");
+        let cli = cli.env("HOME", &home).env("ESCROW_HOME", "");
+        let line = format!("run --strategy {strategy}");
+        let script = "echo x > f; echo y > ~/g; echo z > ../app/h; rm -rf ~/tmp ~/user-home; ls -A ~/.local/share/escrow";
+        let outcome = cli.run(inside(&line, script));
+        assert_eq!(outcome.stdout_text(), "", "{}", outcome.stderr_text());
+        assert_eq!(cli.ok(words("diff --name-status")), "A\tf\nA\th\n");
+        let listed = cli.ok(words("diff --scratch --name-status"));
+        assert_eq!(listed, "A\tg\nD\ttmp\nD\tuser-home\n");
+        assert!(home.join("tmp").exists() && !home.join("g").exists());
+        cli.ok(words("commit"));
+        assert_eq!(read(home.join("app/f")), "x\n");
+        assert!(home.join("user-home").exists() && !home.join("g").exists());
+    }
+}
+
+#[test]
+fn variables_are_set_and_passed_on() {
+    rerun_test_as_user_with("options::variables_are_set_and_passed_on", &[&binary()]);
+    let (world, cli) = world();
+    let cli = cli.env("KEPT", "kept").env("CHANGED", "old");
+    let line = "run --env NEW=a=b --env CHANGED=new --env EMPTY=";
+    let script = "echo \"$KEPT $CHANGED $NEW <${EMPTY-unset}> $ESCROW_PLAN $PWD\"";
+    let said = cli.ok(inside(line, script));
+    let here = world.path().join("app");
+    assert_eq!(said, format!("kept new a=b <> app {}\n", here.display()));
+    for wrong in ["NOVALUE", "=x", ""] {
+        let line = [
+            words("run"),
+            vec!["--env".into(), wrong.into()],
+            words("-- true"),
+        ];
+        let said = cli.fails(line.concat(), 2);
+        assert!(said.contains("NAME=VALUE"), "{said}");
+    }
+    no_plans(&cli);
+    // Any byte but NUL.
+    let odd = OsString::from_vec(b"ODD=\xff\n\x01".to_vec());
+    let line = [
+        words("run --env"),
+        vec![odd],
+        inside("", "printf %s \"$ODD\" | od -An -tx1"),
+    ];
+    assert_eq!(cli.ok(line.concat()), " ff 0a 01\n");
+}
+
+/// As `env PATH=… program` does.
+#[test]
+fn the_path_that_was_set_is_the_one_that_is_searched() {
+    let test = "options::the_path_that_was_set_is_the_one_that_is_searched";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let bin = world.dir("bin");
+    write(bin.join("only-here"), "#!/bin/sh\necho found\n");
+    sh(&bin, "chmod +x only-here");
+    let mut path = OsString::from("PATH=");
+    path.push(&bin);
+    path.push(":/usr/bin:/bin");
+    let line = [words("run --env"), vec![path], words("-- only-here")];
+    assert_eq!(cli.ok(line.concat()), "found\n");
+}
+
+#[test]
+fn words_and_streams_are_passed_on_byte_for_byte() {
+    let test = "options::words_and_streams_are_passed_on_byte_for_byte";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli) = world();
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 253) as u8).collect();
+    let outcome = cli.clone().stdin(&bytes).run(words("run -- cat"));
+    assert!(outcome.stdout == bytes, "a pipe from end to end");
+    let mut line = words("run -- printf %s/");
+    line.extend(["", "-x", "--commit", "$(id)", "a b", "'"].map(OsString::from));
+    line.push(OsString::from_vec(b"\xff\xfe\n".to_vec()));
+    let outcome = cli.run(line);
+    assert_eq!(outcome.stdout, b"/-x/--commit/$(id)/a b/'/\xff\xfe\n/");
+    let outcome = cli.run(inside("run", "echo out; echo err >&2"));
+    assert_eq!(outcome.stdout_text(), "out\n");
+    assert!(outcome.stderr_text().starts_with("err\n"));
+}
+
+#[test]
+fn a_command_that_succeeds_is_committed_if_asked() {
+    let test = "options::a_command_that_succeeds_is_committed_if_asked";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = world();
+        let app = world.path().join("app");
+        let before = signature(&app);
+        let line = format!("run --strategy {strategy} --commit");
+        // One that fails is not.
+        let outcome = cli.run(inside(&line, "echo x > f; exit 9"));
+        assert_eq!(outcome.status, 9);
+        assert_same(&before, &signature(&app), &Ignore::default());
+        assert_eq!(cli.ok(words("diff --name-status")), "A\tf\n");
+        cli.ok(words("cleanup"));
+        let outcome = cli.run(inside(&line, "echo x > f; rm link; echo $ESCROW_PLAN"));
+        assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+        assert!(outcome.stderr_text().contains("escrow undo"));
+        assert_eq!(read(app.join("f")), "x\n");
+        assert!(app.join("link").symlink_metadata().is_err());
+        let plan = outcome.stdout_text();
+        cli.ok(words(&format!("undo {plan}")));
+        assert_same(&before, &signature(&app), &Ignore::default());
+        cli.ok(words(&format!("cleanup {plan}")));
+        assert_clean(&world);
+        // Nothing to commit.
+        assert_eq!(cli.run(inside(&line, "true")).status, 0);
+    }
+}
+
+#[test]
+fn a_commit_at_the_end_that_conflicts_is_told() {
+    let test = "options::a_commit_at_the_end_that_conflicts_is_told";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    let mut line = words("run --commit --writable");
+    line.push(world.dir("out").into());
+    // The edit is made from outside, while the command waits for it.
+    let script =
+        "echo inside > a.txt; echo > ../out/now; while ! [ -e ../out/done ]; do sleep 0.02; done";
+    line.extend(inside("", script));
+    let running = crate::running::Running::start(cli.command(line));
+    while !world.path().join("out/now").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    write(app.join("a.txt"), "outside\n");
+    write(world.path().join("out/done"), "");
+    let ended = running.finish();
+    assert_eq!(ended.status, 125, "{}", ended.stderr);
+    assert!(ended.stderr.contains("conflict"), "{}", ended.stderr);
+    assert_eq!(read(app.join("a.txt")), "outside\n");
+    assert_eq!(cli.ok(words("diff --name-status")), "M\ta.txt\n");
+}
+
+#[test]
+fn a_command_can_be_tried_and_discarded() {
+    let test = "options::a_command_can_be_tried_and_discarded";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = world();
+        let before = signature(&world.path().join("app"));
+        let line = format!("run --strategy {strategy} --rollback");
+        let outcome = cli.run(inside(&line, "rm -rf * .[a-z]*; echo x > f; exit 8"));
+        assert_eq!(outcome.status, 8);
+        let said = outcome.stderr_text();
+        assert!(
+            said.contains("deleted") && said.contains("discarded"),
+            "{said}"
+        );
+        let after = signature(&world.path().join("app"));
+        assert_same(&before, &after, &Ignore::default());
+        assert_quiet(&world);
+    }
+    let (_world, cli) = world();
+    cli.fails(words("run --commit --rollback -- true"), 2);
+}
+
+#[test]
+fn without_protection_it_runs_in_the_sandbox_itself() {
+    let test = "options::without_protection_it_runs_in_the_sandbox_itself";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let before = signature(&world.path().join("app"));
+    cli.ok(words(
+        "plan create try --resource . --strategy filesystem_copy",
+    ));
+    let line = "run --plan try --unconfined";
+    let outcome = cli.run(inside(line, "echo x > f; pwd; exit 7"));
+    assert_eq!(outcome.status, 7);
+    let place = cli.ok(words("path try app"));
+    assert_eq!(outcome.stdout_text(), place);
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+    let after = signature(&world.path().join("app"));
+    assert_same(&before, &after, &Ignore::default());
+    assert_eq!(cli.run(inside(line, "kill -9 $$")).status, 137);
+    for with in ["--writable .", "--no-scratch", "--network none"] {
+        cli.fails(words(&format!("{line} {with} -- true")), 2);
+    }
+    // A layer has no directory of its own.
+    let outcome = cli.run(words("run --strategy overlay --unconfined -- true"));
+    assert_eq!(outcome.status, 125, "{}", outcome.stderr_text());
+    assert_eq!(open(&cli).len(), 1);
+    assert_quiet(&world);
+}
+
+/// Spaces, quotes, a comma, a colon, a backslash, and a byte that is no text, in the path of everything.
+// rule S4, F5
+#[test]
+fn odd_places_are_places_like_others() {
+    rerun_test_as_user_with("options::odd_places_are_places_like_others", &[&binary()]);
+    for strategy in STRATEGIES {
+        for world in [World::odd(), World::odd_under(Path::new("/var/tmp"))] {
+            let (world, cli) = furnish(world);
+            let odd = OsStr::from_bytes(b"sub, \"x\":\\ \n\xfe");
+            let sub = world.path().join("app").join(odd);
+            std::fs::create_dir(&sub).expect("it is free");
+            let before = signature(&world.path().join("app"));
+            cli.ok(words(&format!(
+                "plan create try --resource . --strategy {strategy}"
+            )));
+            // It begins where its user is.
+            let here = cli.clone().cwd(&sub);
+            let outcome = here.run(inside(
+                "run --plan try",
+                "pwd; echo x > f; cat ../a.txt; echo y > ~/h; ls -A \"$STATE\" 2>&1 | wc -l",
+            ));
+            let mut said = sub.as_os_str().as_bytes().to_vec();
+            said.extend_from_slice(b"\none\ntwo\n1\n");
+            assert!(outcome.stdout == said, "{strategy}: {outcome:?}");
+            assert_eq!(outcome.status, 0);
+            let after = signature(&world.path().join("app"));
+            assert_same(&before, &after, &Ignore::default());
+            cli.ok(words("diff try --scratch"));
+            cli.ok(words("commit try"));
+            assert_eq!(read(sub.join("f")), "x\n");
+            cli.ok(words("cleanup try"));
+            assert_clean(&world);
+        }
+    }
+}
+
+#[test]
+fn it_begins_where_its_user_is() {
+    rerun_test_as_user_with("options::it_begins_where_its_user_is", &[&binary()]);
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    for place in ["app/src", "app", ".", "user-home", "/usr/bin", "/"] {
+        let place = world.path().join(place);
+        let place = place.canonicalize().expect("it is there");
+        let said = cli.clone().cwd(&place).ok(words("run --plan try -- pwd"));
+        assert_eq!(said, format!("{}\n", place.display()));
+    }
+    // In a place that is not there inside, it says so.
+    let elsewhere = World::new();
+    let outcome = cli
+        .clone()
+        .cwd(elsewhere.path())
+        .run(words("run --plan try -- pwd"));
+    assert_eq!(outcome.status, 125, "{}", outcome.stderr_text());
+}
+
+#[test]
+fn many_resources_appear_each_at_its_path() {
+    rerun_test_as_user_with(
+        "options::many_resources_appear_each_at_its_path",
+        &[&binary()],
+    );
+    let (world, cli) = world();
+    let cli = cli.cwd(world.path());
+    sh(
+        world.path(),
+        "mkdir -p lib data; echo l > lib/l; echo d > data/d",
+    );
+    let before = signature(world.path());
+    cli.ok(words(
+        "plan create try --resource ./app --resource ./lib --strategy overlay",
+    ));
+    cli.ok(words(
+        "sandbox create try ./data --strategy filesystem_copy",
+    ));
+    let script = "echo 1 > app/1; echo 2 > lib/2; rm lib/l; echo 3 >> data/d; mv app/a.txt data/; (echo x > x) 2>/dev/null; :";
+    cli.ok(inside("run --plan try", script));
+    let only_app = |sig: &mut escrow_testkit::signature::Sig| {
+        sig.retain(|path, _| {
+            ["app", "lib", "data"]
+                .iter()
+                .any(|name| path.starts_with(name.as_bytes()))
+        });
+    };
+    let (mut before, mut after) = (before, signature(world.path()));
+    only_app(&mut before);
+    only_app(&mut after);
+    assert_same(&before, &after, &Ignore::default());
+    assert!(!world.path().join("x").exists());
+    let listed = cli.ok(words("diff try --name-status"));
+    for line in ["A\t1", "D\ta.txt", "A\t2", "D\tl", "M\td", "A\ta.txt"] {
+        assert!(listed.lines().any(|one| one == line), "{line}: {listed}");
+    }
+    cli.ok(words("commit try"));
+    assert_eq!(read(world.path().join("data/a.txt")), "one\ntwo\n");
+    assert_eq!(read(world.path().join("data/d")), "d\n3\n");
+    assert!(!world.path().join("lib/l").exists());
+    assert_quiet(&world);
+}
+
+/// One resource in another: the inner one is seen in the outer one.
+#[test]
+fn a_resource_in_another_is_seen_in_it() {
+    rerun_test_as_user_with("options::a_resource_in_another_is_seen_in_it", &[&binary()]);
+    let (world, cli) = world();
+    cli.ok(words("resource add outer --at ."));
+    cli.ok(words("resource add inner --at src --parent outer"));
+    let outcome = cli.run(words("plan create try --resource outer --resource inner"));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    cli.ok(inside(
+        "run --plan try",
+        "echo o > new; echo i > src/new; cat src/main.rs",
+    ));
+    assert!(!world.path().join("app/src/new").exists());
+    cli.ok(words("commit try"));
+    assert_eq!(read(world.path().join("app/src/new")), "i\n");
+    assert_eq!(read(world.path().join("app/new")), "o\n");
+    assert_quiet(&world);
+}
+
+/// What is inherited by every program is inherited inside.
+#[test]
+fn umask_and_limits_are_those_of_the_user() {
+    rerun_test_as_user_with(
+        "options::umask_and_limits_are_those_of_the_user",
+        &[&binary()],
+    );
+    let (world, cli) = world();
+    let model = cli.command(inside(
+        "run --commit",
+        "umask; ulimit -n; echo x > f; echo y > /tmp/private",
+    ));
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", "umask 027; ulimit -n 321; exec \"$0\" \"$@\""])
+        .arg(model.get_program())
+        .args(model.get_args())
+        .env_clear();
+    let known = model
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    command.envs(known).current_dir(world.path().join("app"));
+    let output = command.output().expect("there is a shell");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0027\n321\n");
+    let mode = world
+        .path()
+        .join("app/f")
+        .metadata()
+        .expect("committed")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o640);
+    assert!(!Path::new("/tmp/private").exists());
+}
+
+#[test]
+fn a_run_that_is_refused_says_why_as_json_too() {
+    let test = "options::a_run_that_is_refused_says_why_as_json_too";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli) = world();
+    fails_as(&cli, "run -- /no/such/program", 127);
+    let kind = fails_as(&cli, "run --resource ./no-such-directory -- true", 125);
+    assert_ne!(kind, "usage");
+}

@@ -1,0 +1,430 @@
+//! Keys, signals, the size of the window and the exit status pass through a real terminal; and at the end there is a
+//! question.
+
+use std::cell::Cell;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use escrow_testkit::pty::{CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z};
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, Terminal, World};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use serde_json::json as value;
+
+use crate::running::{PATIENCE, Running, assert_quiet, assert_soon_quiet, await_process};
+use crate::{binary, inside, json, read, words, world};
+
+/// What the question says.
+const QUESTION: &str = "[d]iff, [r]elease, [k]eep, discard [x]?";
+
+/// A run that does not end by itself.
+const FOREVER: &str = "echo ready; while :; do sleep 0.05; done";
+
+/// A run in front of a terminal. Killed when dropped.
+struct Front {
+    child: Child,
+    ended: Cell<bool>,
+}
+
+impl Front {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// What became of it: it stopped, or it ended.
+    #[track_caller]
+    fn next(&self) -> WaitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.news() {
+                return status;
+            }
+            assert!(Instant::now() < until, "it neither stops nor ends");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn news(&self) -> Option<WaitStatus> {
+        let options = WaitOptions::UNTRACED | WaitOptions::NOHANG;
+        let (_, status) = waitpid(Some(self.pid()), options).expect("it is our child")?;
+        self.ended.set(!status.stopped());
+        Some(status)
+    }
+
+    #[track_caller]
+    fn ends_with(&self, status: i32) {
+        let ended = self.next();
+        assert_eq!(ended.exit_status(), Some(status), "{ended:?}");
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        if !self.ended.get() {
+            // It may have ended by itself.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn front(terminal: &Terminal, command: Command) -> Front {
+    Front {
+        child: terminal.start(command),
+        ended: Cell::new(false),
+    }
+}
+
+/// A plan `try`, and a terminal.
+fn set_up() -> (World, Cli, Terminal) {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ."));
+    (world, cli, Terminal::new(24, 80))
+}
+
+/// A run of a script in front of the terminal.
+fn run(cli: &Cli, terminal: &Terminal, script: &str) -> Front {
+    front(terminal, cli.command(inside("run --plan try", script)))
+}
+
+#[test]
+fn ctrl_c_ends_the_command() {
+    rerun_test_as_user_with("terminal::ctrl_c_ends_the_command", &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let child = run(&cli, &terminal, FOREVER);
+    terminal.expect("ready");
+    terminal.send(CTRL_C);
+    child.ends_with(130);
+    assert_quiet(&world);
+    let child = run(&cli, &terminal, FOREVER);
+    terminal.expect("ready");
+    terminal.send(CTRL_BACKSLASH);
+    child.ends_with(131);
+    assert_quiet(&world);
+}
+
+#[test]
+fn a_command_that_handles_ctrl_c_goes_on() {
+    let test = "terminal::a_command_that_handles_ctrl_c_goes_on";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli, terminal) = set_up();
+    let script = "n=0; trap 'n=$((n+1)); echo caught $n; [ $n -lt 3 ] || exit 7' INT
+        echo ready; while :; do sleep 0.05; done";
+    let child = run(&cli, &terminal, script);
+    terminal.expect("ready");
+    for n in 1..=3 {
+        terminal.send(CTRL_C);
+        terminal.expect(&format!("caught {n}"));
+    }
+    child.ends_with(7);
+}
+
+#[test]
+fn ctrl_z_stops_the_run_and_it_can_go_on() {
+    let test = "terminal::ctrl_z_stops_the_run_and_it_can_go_on";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let script = "stty -echo; echo ready; while ! read line; do :; done; echo \"<$line>\"; exit 5";
+    let child = run(&cli, &terminal, script);
+    let own = child.pid().as_raw_nonzero().get();
+    for _ in 0..3 {
+        terminal.wait("ready", Duration::from_secs(5));
+        let until = Instant::now() + PATIENCE;
+        while terminal.foreground() == own && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
+        assert_ne!(terminal.foreground(), own, "the command has the terminal");
+        terminal.send(CTRL_Z);
+        assert!(child.next().stopped(), "its parent sees it stopped");
+        // Whoever started it can use the terminal meanwhile.
+        assert_eq!(terminal.foreground(), own);
+        kill_process(child.pid(), Signal::CONT).expect("it is there");
+    }
+    terminal.send("hello\n");
+    terminal.expect("<hello>");
+    child.ends_with(5);
+    assert_quiet(&world);
+}
+
+#[test]
+fn the_size_of_the_window_reaches_the_command() {
+    let test = "terminal::the_size_of_the_window_reaches_the_command";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli, _) = set_up();
+    let terminal = Terminal::new(13, 77);
+    let script = "stty size; trap 'stty size; [ $(stty size | cut -c1) = 4 ] && exit 3' WINCH
+        echo ready; while :; do sleep 0.05; done";
+    let child = run(&cli, &terminal, script);
+    terminal.expect("13 77");
+    terminal.expect("ready");
+    terminal.resize(31, 99);
+    terminal.expect("31 99");
+    terminal.resize(41, 101);
+    terminal.expect("41 101");
+    child.ends_with(3);
+}
+
+#[test]
+fn the_exit_status_passes_through() {
+    rerun_test_as_user_with("terminal::the_exit_status_passes_through", &[&binary()]);
+    let (_world, cli, terminal) = set_up();
+    let all = [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("exit 255", 255),
+        ("kill -9 $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -SEGV $$", 139),
+    ];
+    for (script, status) in all {
+        run(&cli, &terminal, script).ends_with(status);
+        let outcome = cli.run(inside("run --plan try", script));
+        assert_eq!(outcome.status, status, "{script}");
+    }
+}
+
+#[test]
+fn signals_to_the_supervisor_reach_the_command() {
+    let test = "terminal::signals_to_the_supervisor_reach_the_command";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, _) = set_up();
+    let all = [
+        (Signal::TERM, 143),
+        (Signal::INT, 130),
+        (Signal::HUP, 129),
+        (Signal::QUIT, 131),
+    ];
+    for (signal, status) in all {
+        let running = Running::ready(cli.command(inside("run --plan try", FOREVER)));
+        running.signal(signal);
+        assert_eq!(running.end().status, status, "{signal:?}");
+        assert_quiet(&world);
+    }
+}
+
+/// A server that is told twice to end, and ends in its own time.
+#[test]
+fn a_second_signal_reaches_the_command_too() {
+    let test = "terminal::a_second_signal_reaches_the_command_too";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let script = "n=0; trap 'n=$((n+1)); echo $n; [ $n -lt 3 ] || { echo end > end; exit 0; }' TERM
+        echo ready; while :; do sleep 0.05; done";
+    let running = Running::ready(cli.command(inside("run", script)));
+    for n in 1..=3 {
+        running.signal(Signal::TERM);
+        assert_eq!(running.line(), n.to_string());
+    }
+    let ended = running.end();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert_eq!(cli.ok(words("diff --name-status")), "A\tend\n");
+    assert_quiet(&world);
+}
+
+/// What the command was told to do is not what its supervisor was told.
+#[test]
+fn a_signal_that_the_command_handled_does_not_stop_the_commit() {
+    let test = "terminal::a_signal_that_the_command_handled_does_not_stop_the_commit";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let script = "trap 'echo end > end; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let running = Running::ready(cli.command(inside("run --commit", script)));
+    running.signal(Signal::TERM);
+    let ended = running.end();
+    assert_eq!(ended.status, 0, "{}", ended.stderr);
+    assert_eq!(read(world.path().join("app/end")), "end\n");
+}
+
+#[test]
+fn a_terminal_that_goes_away_takes_the_command_with_it() {
+    let test = "terminal::a_terminal_that_goes_away_takes_the_command_with_it";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let child = run(&cli, &terminal, FOREVER);
+    terminal.expect("ready");
+    drop(terminal);
+    assert_ne!(child.next().exit_status(), Some(0));
+    assert_soon_quiet(&world);
+}
+
+#[test]
+fn the_question_can_be_answered_with_release() {
+    let test = "terminal::the_question_can_be_answered_with_release";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let child = run(&cli, &terminal, "echo new > a.txt");
+    terminal.expect("1 modified");
+    terminal.expect(QUESTION);
+    terminal.send("what?\n");
+    terminal.expect(QUESTION);
+    terminal.send("d\n");
+    terminal.expect("+++ b/a.txt");
+    terminal.expect("+new");
+    terminal.expect(QUESTION);
+    terminal.send("r\n");
+    terminal.expect("escrow undo try");
+    child.ends_with(0);
+    assert_eq!(read(world.path().join("app/a.txt")), "new\n");
+    cli.ok(words("undo try"));
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\n");
+}
+
+#[test]
+fn the_question_can_be_answered_with_keep_or_discard() {
+    let test = "terminal::the_question_can_be_answered_with_keep_or_discard";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let before = signature(&world.path().join("app"));
+    for answer in ["k\n", "\n", CTRL_D] {
+        // The status is that of the command, whatever is answered.
+        let child = run(&cli, &terminal, "echo new > a.txt; exit 9");
+        terminal.expect(QUESTION);
+        terminal.send(answer);
+        terminal.expect("escrow commit try");
+        child.ends_with(9);
+        assert_eq!(cli.ok(words("diff try --name-status")), "M\ta.txt\n");
+    }
+    let child = run(&cli, &terminal, "true");
+    terminal.expect(QUESTION);
+    terminal.send("x\n");
+    terminal.expect("discarded");
+    child.ends_with(0);
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    // Nothing was changed, so nothing is asked.
+    let child = run(&cli, &terminal, "cat a.txt");
+    terminal.expect("no changes");
+    child.ends_with(0);
+    let after = signature(&world.path().join("app"));
+    assert_same(&before, &after, &Ignore::default());
+}
+
+#[test]
+fn ctrl_c_at_the_question_keeps_everything() {
+    let test = "terminal::ctrl_c_at_the_question_keeps_everything";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli, terminal) = set_up();
+    let child = run(&cli, &terminal, "echo new > a.txt");
+    terminal.expect(QUESTION);
+    terminal.send(CTRL_C);
+    let until = Instant::now() + Duration::from_secs(10);
+    let ended = loop {
+        if let Some(status) = child.news() {
+            break status;
+        }
+        let text = terminal.text();
+        assert!(Instant::now() < until, "Ctrl-C is ignored: {text}");
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert_ne!(ended.exit_status(), Some(0));
+    assert_eq!(cli.ok(words("diff try --name-status")), "M\ta.txt\n");
+}
+
+/// What was typed while the command ran was meant for the command.
+#[test]
+fn what_was_typed_ahead_is_no_answer() {
+    let test = "terminal::what_was_typed_ahead_is_no_answer";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let child = run(&cli, &terminal, "echo new > a.txt; echo ready; sleep 1");
+    terminal.expect("ready");
+    terminal.send("r\nr\n");
+    terminal.expect(QUESTION);
+    thread::sleep(Duration::from_millis(700));
+    let released = read(world.path().join("app/a.txt")) == "new\n";
+    assert!(
+        !released,
+        "it was released before anybody had read the question"
+    );
+    terminal.send("k\n");
+    child.ends_with(0);
+}
+
+/// A command that was killed, or does not care, leaves the terminal as it wants it.
+#[test]
+fn the_question_can_be_answered_whatever_the_command_did_to_the_terminal() {
+    let test = "terminal::the_question_can_be_answered_whatever_the_command_did_to_the_terminal";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli, terminal) = set_up();
+    let child = run(&cli, &terminal, "echo new > a.txt; stty raw -echo");
+    terminal.expect(QUESTION);
+    // What the key Return sends.
+    terminal.send("x\r");
+    terminal.expect("discarded");
+    child.ends_with(0);
+}
+
+/// Nobody can answer, so nothing is asked and everything is kept.
+#[test]
+fn without_a_terminal_there_is_no_question() {
+    let test = "terminal::without_a_terminal_there_is_no_question";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli, terminal) = set_up();
+    let outcome = cli.run(inside("run --plan try", "echo new > a.txt"));
+    assert_eq!(outcome.status, 0);
+    assert!(!outcome.stderr_text().contains(QUESTION));
+    assert!(outcome.stderr_text().contains("escrow commit try"));
+    // One that knows the answer does not ask either.
+    let line = inside("run --plan try --commit", "echo newer > a.txt");
+    let child = front(&terminal, cli.command(line));
+    terminal.expect("escrow undo try");
+    child.ends_with(0);
+    assert!(!terminal.text().contains(QUESTION));
+    assert_eq!(json(&cli, "plan show try")["state"], value!("committed"));
+}
+
+#[test]
+fn a_shell_inside_has_job_control() {
+    rerun_test_as_user_with("terminal::a_shell_inside_has_job_control", &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let line = "run --plan try --env PS1=%_ -- bash --norc --noprofile --noediting -i";
+    let child = front(&terminal, cli.command(words(line)));
+    terminal.expect("%_");
+    terminal.send("echo in''side > f\n");
+    terminal.expect("%_");
+    terminal.send("sleep 1000\n");
+    await_process(&world, ": sleep 1000");
+    terminal.send(CTRL_Z);
+    terminal.expect("Stopped");
+    terminal.send("bg; jobs\n");
+    terminal.expect("Running");
+    terminal.send("cat f -\n");
+    terminal.expect("inside");
+    terminal.send(CTRL_C);
+    terminal.expect("%_");
+    terminal.send("fg\n");
+    terminal.expect("sleep 1000");
+    thread::sleep(Duration::from_millis(200));
+    terminal.send(CTRL_C);
+    terminal.expect("%_");
+    terminal.send("jobs; echo no''ne; exit 3\n");
+    let said = terminal.expect("none");
+    assert!(!said.contains("sleep 1000"), "{said}");
+    terminal.expect(QUESTION);
+    let all = terminal.text();
+    assert!(!all.contains("job control"), "{all}");
+    terminal.send("k\n");
+    child.ends_with(3);
+    assert_quiet(&world);
+}
+
+/// The command's own sessions of terminals, such as those that `script` makes.
+#[test]
+fn a_command_can_make_terminals_of_its_own() {
+    let test = "terminal::a_command_can_make_terminals_of_its_own";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli, terminal) = set_up();
+    if Command::new("script").arg("--version").output().is_err() {
+        escrow_testkit::skip::skip("script is not installed");
+        return;
+    }
+    let child = run(
+        &cli,
+        &terminal,
+        "script -qec 'test -t 0 && stty size && tty' /dev/null",
+    );
+    terminal.expect("24 80");
+    terminal.expect("/dev/pts/");
+    child.ends_with(0);
+}

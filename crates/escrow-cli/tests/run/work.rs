@@ -1,0 +1,477 @@
+//! The usual work of programs gives inside what it gives outside, and the original waits for the commit.
+//!
+//! Each test works in a sandbox and, natively, in a plain copy of the original; and compares everything.
+
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::signature::{Content, Entry, Ignore, Kind, Sig, assert_same, signature};
+use escrow_testkit::skip::skip;
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::running::{assert_clean, assert_quiet};
+use crate::{STRATEGIES, binary, sh, words};
+
+/// What is done, and to what.
+pub(crate) struct Work<'a> {
+    /// Makes the original, in an empty directory.
+    pub(crate) before: &'a str,
+    /// The work.
+    pub(crate) script: &'a str,
+    /// Files whose bytes say when and where they were written.
+    pub(crate) unlike: &'a [&'a str],
+    /// Says what must hold where the work was done.
+    pub(crate) check: &'a str,
+    /// The kinds of sandboxes.
+    pub(crate) strategies: &'a [&'a str],
+}
+
+impl Default for Work<'_> {
+    fn default() -> Self {
+        Self {
+            before: "",
+            script: "",
+            unlike: &[],
+            check: "",
+            strategies: &STRATEGIES,
+        }
+    }
+}
+
+const NO_TIMES: Ignore = Ignore {
+    times: true,
+    owners: false,
+    hole_map: true,
+    special: false,
+};
+
+/// Does the work in a sandbox of each kind and in a plain copy.
+pub(crate) fn compare(test: &str, work: &Work<'_>) {
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in work.strategies {
+        in_one(World::under(Path::new("/var/tmp")), strategy, work);
+    }
+}
+
+fn in_one(world: World, strategy: &str, work: &Work<'_>) {
+    let app = world.dir("app");
+    sh(&app, work.before);
+    sh(world.path(), "cp -a app twin");
+    let twin = world.path().join("twin");
+    let cli = Cli::new(&world, &binary());
+    let create = format!("plan create try --resource ./app --strategy {strategy}");
+    cli.ok(words(&create));
+    let before = signature(&app);
+    let mut line = words("run --plan try -- sh -eu -c");
+    line.push(work.script.into());
+    cli.clone().cwd(&app).ok(line);
+    assert_quiet(&world);
+    assert_same(&before, &signature(&app), &Ignore::default());
+    natively(&cli, &twin, work.script);
+    let after = signature(&twin);
+    let expected = name_status(&before, &after);
+    assert_ne!(expected, "", "{}", work.script);
+    assert_eq!(
+        cli.ok(words("diff try --name-status")),
+        expected,
+        "{strategy}: {}",
+        work.script
+    );
+    cli.ok(words("commit try"));
+    assert_quiet(&world);
+    let but = |mut all: Sig| {
+        for path in work.unlike {
+            let entry = all.get_mut(path.as_bytes()).expect("it is there");
+            (entry.content, entry.size) = (None, 0);
+        }
+        all
+    };
+    assert_same(&but(after), &but(signature(&app)), &NO_TIMES);
+    for dir in [&app, &twin] {
+        sh(dir, work.check);
+    }
+    cli.ok(words("undo try"));
+    assert_same(&before, &signature(&app), &Ignore::default());
+    cli.ok(words("cleanup try"));
+    assert_clean(&world);
+}
+
+/// The same script outside, with the environment that the command has inside.
+fn natively(cli: &Cli, dir: &Path, script: &str) {
+    let model = cli.command(words("status"));
+    let mut command = Command::new("sh");
+    command
+        .args(["-eu", "-c", script])
+        .env_clear()
+        .current_dir(dir);
+    let known = model
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    command.envs(known.filter(|(name, _)| *name != "ESCROW_HOME"));
+    let output = command.output().expect("there is a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {said}");
+}
+
+/// What `--name-status` must say of two trees, found by other means.
+fn name_status(before: &Sig, after: &Sig) -> String {
+    let mut lines = String::new();
+    let mut paths: Vec<&Vec<u8>> = before.keys().chain(after.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    for path in paths {
+        let letter = match (before.get(path), after.get(path)) {
+            (None, _) => 'A',
+            (_, None) => 'D',
+            (Some(old), Some(new)) => match letter(old, new) {
+                Some(letter) => letter,
+                None => continue,
+            },
+        };
+        let path = match path.is_empty() {
+            true => ".",
+            false => std::str::from_utf8(path).expect("these tests have plain names"),
+        };
+        lines.push_str(&format!("{letter}\t{path}\n"));
+    }
+    lines
+}
+
+fn letter(old: &Entry, new: &Entry) -> Option<char> {
+    let bytes = |entry: &Entry| match (entry.kind, entry.content) {
+        (Kind::File, Some(Content::Digest(digest))) => Some((digest, entry.size)),
+        _ => None,
+    };
+    let rest = |entry: &Entry| (entry.mode, entry.uid, entry.gid, entry.xattrs.clone());
+    if old.kind != new.kind {
+        Some('T')
+    } else if bytes(old) != bytes(new) || old.target != new.target {
+        Some('M')
+    } else if rest(old) != rest(new) {
+        Some('P')
+    } else {
+        None
+    }
+}
+
+#[test]
+fn a_program_is_built() {
+    let before = r#"
+        mkdir src include
+        printf '#define GREETING "hello"\n' > include/greet.h
+        printf '#include <stdio.h>\n#include "greet.h"\nint greet(void) { return puts(GREETING) < 0; }\n' > src/greet.c
+        printf 'int greet(void);\nint main(void) { return greet(); }\n' > src/main.c
+        printf 'CFLAGS = -O1 -Iinclude\nhello: src/main.o src/greet.o\n\t$(CC) -o $@ $^\nsrc/greet.o: include/greet.h\nclean:\n\trm -f hello src/*.o\n' > Makefile
+        make --quiet
+    "#;
+    let script = r#"
+        sed -i s/hello/goodbye/ include/greet.h
+        make --quiet hello
+        test "$(./hello)" = goodbye
+        cp hello hello.keep
+        make --quiet clean
+    "#;
+    let work = Work {
+        before,
+        script,
+        check: "test \"$(./hello.keep)\" = goodbye; test ! -e hello",
+        ..Work::default()
+    };
+    compare("work::a_program_is_built", &work);
+}
+
+#[test]
+fn a_checkout_gets_commits() {
+    let before = r#"
+        export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_DATE='@1000000000 +0000' GIT_COMMITTER_DATE='@1000000000 +0000'
+        git init -q -b main .
+        git config user.name Ann; git config user.email ann@example.org; git config gc.auto 0
+        mkdir doc; echo one > doc/a; echo two > b
+        git add .; git commit -q -m first
+    "#;
+    let script = r#"
+        export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_DATE='@1100000000 +0000' GIT_COMMITTER_DATE='@1100000000 +0000'
+        git checkout -q -b topic
+        git mv doc/a doc/c; echo more >> b
+        git commit -q -a -m second
+        git checkout -q main; git merge -q --no-ff -m third topic
+        git branch -q -d topic
+        git init -q -b main sub
+        cd sub
+        git config user.name Ann; git config user.email ann@example.org
+        echo x > x; git add x; git commit -q -m sub
+    "#;
+    let work = Work {
+        before,
+        script,
+        // They hold the numbers and times of inodes.
+        unlike: &[".git/index", "sub/.git/index"],
+        // Looking must not refresh the index, which undo would notice.
+        check: "export GIT_OPTIONAL_LOCKS=0; git fsck --strict; git -C sub fsck --strict
+            test \"$(git status --porcelain)\" = '?? sub/'; test -z \"$(git -C sub status --porcelain)\"",
+        ..Work::default()
+    };
+    compare("work::a_checkout_gets_commits", &work);
+}
+
+#[test]
+fn a_database_is_changed() {
+    if Command::new("sqlite3").arg("-version").output().is_err() {
+        skip("sqlite3 is not installed");
+        return;
+    }
+    let before = r#"
+        sqlite3 shop.db 'PRAGMA page_size=1024; CREATE TABLE goods(id INTEGER PRIMARY KEY, name TEXT, n INT);
+            WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<3000)
+            INSERT INTO goods SELECT x, printf("thing %d", x), x % 7 FROM c;'
+    "#;
+    let script = r#"
+        sqlite3 shop.db 'BEGIN; UPDATE goods SET n = n + 1 WHERE id % 3 = 0; DELETE FROM goods WHERE id > 2500;
+            CREATE INDEX by_name ON goods(name); COMMIT;
+            BEGIN; DELETE FROM goods; ROLLBACK;'
+        sqlite3 shop.db 'VACUUM'
+        sqlite3 log.db 'PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES(1);' > /dev/null
+    "#;
+    let check = r#"
+        test "$(sqlite3 shop.db 'PRAGMA integrity_check')" = ok
+        test "$(sqlite3 shop.db 'SELECT count(*) FROM goods')" = 2500
+    "#;
+    let work = Work {
+        before,
+        script,
+        check,
+        ..Work::default()
+    };
+    compare("work::a_database_is_changed", &work);
+}
+
+#[test]
+fn an_archive_is_packed_and_unpacked() {
+    let before = "mkdir -p a/b/c; for n in 1 2 3 4 5; do echo $n > a/b/$n; ln -s ../$n a/b/c/l$n; done; chmod 0705 a/b/c";
+    let script = r#"
+        tar --sort=name --mtime=@99 --owner=0 --group=0 --numeric-owner -czf all.tgz a
+        rm -r a/b
+        mkdir out
+        tar -C out --no-same-owner -xzf all.tgz
+        mv out/a/b a/
+        tar --no-same-owner -xzf all.tgz a/b/3
+        truncate -s 1M out/hole; echo end >> out/hole
+        tar -cSf - -C out hole | tar -xSf - -C a
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::an_archive_is_packed_and_unpacked", &work);
+}
+
+#[test]
+fn half_a_tree_is_removed() {
+    let before = r#"
+        for d in 0 1 2 3 4 5 6 7 8 9; do
+            mkdir -p d$d/sub/deep
+            for f in 0 1 2 3 4 5 6 7 8 9; do echo $d$f > d$d/f$f; echo $f > d$d/sub/deep/f$f; done
+        done
+    "#;
+    let script = r#"
+        rm -rf d[02468]
+        find d1 d3 -type f -name 'f[13579]' -delete
+        rm -rf d5/sub; mkdir d5/sub; echo new > d5/sub/f0
+        rm -rf d7; echo now a file > d7
+        rm d9/f1; mkdir d9/f1; rm d9/f2; ln -s f3 d9/f2
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::half_a_tree_is_removed", &work);
+}
+
+#[test]
+fn a_package_manager_replaces_thousands_of_files() {
+    let before = r#"
+        mkdir -p node_modules
+        i=0; while [ $i -lt 50 ]; do
+            mkdir -p node_modules/p$i/lib
+            j=0; while [ $j -lt 50 ]; do echo "old $i" > node_modules/p$i/lib/$j.js; j=$((j+1)); done
+            i=$((i+1))
+        done
+    "#;
+    let script = r#"
+        rm -rf node_modules.new; mkdir node_modules.new
+        i=0; while [ $i -lt 100 ]; do
+            mkdir -p node_modules.new/p$i/lib
+            j=0; while [ $j -lt 50 ]; do echo "old $((i % 51))" > node_modules.new/p$i/lib/$j.js; j=$((j+1)); done
+            i=$((i+1))
+        done
+        rm -rf node_modules
+        mv node_modules.new node_modules
+        rm -rf node_modules/p[0-9]
+        rm -rf node_modules/p7*/lib/*5.js
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::a_package_manager_replaces_thousands_of_files", &work);
+}
+
+#[test]
+fn directories_are_renamed() {
+    let before = r#"
+        mkdir -p a/b/c x/y; echo 1 > a/b/c/1; echo 2 > a/2; echo 3 > x/y/3; chmod 0711 a/b
+        ln -s ../2 a/b/up
+    "#;
+    let script = r#"
+        mv a z
+        mv z/b/c z/c
+        mkdir a; echo again > a/2
+        mv x/y x/w; mv x/w x/y; echo more >> x/y/3
+        mkdir n; mv x n/; mv n/x/y n/y
+        mv z/2 z/two; ln z/two z/b/two
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::directories_are_renamed", &work);
+}
+
+// rule F3
+#[test]
+fn hard_links_are_made() {
+    let before = "mkdir d; echo one > d/one; echo solo > solo; echo gone > gone";
+    let script = r#"
+        ln d/one two; ln two d/three; echo more >> d/one
+        ln solo other; rm solo
+        ln gone gone2; rm gone gone2
+        echo new > n1; ln n1 n2; ln n1 d/n3; chmod 0600 n2
+        ln -s d/one s; ln s s2
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::hard_links_are_made", &work);
+}
+
+// rule F3
+#[test]
+fn what_is_linked_in_the_original_is_changed_under_all_its_names() {
+    let before = "mkdir d; echo one > one; ln one two; ln one d/three; echo x > x; ln x y";
+    let script = "echo more >> two; test \"$(cat one)\" = \"$(cat two)\"; chmod 0604 d/three; rm x";
+    let work = Work {
+        before,
+        script,
+        // In a layer the kernel parts such names at the first write; see the next test.
+        strategies: &["filesystem_copy"],
+        ..Work::default()
+    };
+    let test = "work::what_is_linked_in_the_original_is_changed_under_all_its_names";
+    compare(test, &work);
+}
+
+/// The kernel shows a name of its own for a file that was changed in a layer. That is what the command saw, so it is
+/// what the diff says and the commit gives.
+#[test]
+fn what_a_layer_shows_of_linked_files_is_what_is_committed() {
+    let test = "work::what_a_layer_shows_of_linked_files_is_what_is_committed";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let world = World::under(Path::new("/var/tmp"));
+    let (app, seen) = (world.dir("app"), world.dir("seen"));
+    let before = "mkdir d; echo one > one; ln one two; ln one d/three; echo x > x; ln x y";
+    sh(&app, before);
+    let cli = Cli::new(&world, &binary());
+    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    let script = "echo more >> two; chmod 0604 d/three; rm x; cp -a . ../seen/";
+    let line = [
+        words("run --plan try --writable ../seen -- sh -eu -c"),
+        vec![script.into()],
+    ];
+    cli.clone().cwd(&app).ok(line.concat());
+    let expected = name_status(&signature(&app), &signature(&seen));
+    assert_eq!(cli.ok(words("diff try --name-status")), expected);
+    cli.ok(words("commit try"));
+    assert_same(&signature(&seen), &signature(&app), &NO_TIMES);
+    assert_quiet(&world);
+}
+
+#[test]
+fn memory_is_mapped_and_written() {
+    let before = r#"
+        head -c 100000 /dev/zero | tr '\0' 'o' > old
+        cat > map.c <<'END'
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int fd = open(argv[1], O_RDWR | O_CREAT, 0640);
+    if (fd < 0 || ftruncate(fd, 100000)) return 1;
+    char *at = mmap(0, 100000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) return 2;
+    close(fd);
+    memset(at + 4000, 'm', 50000);
+    if (argc > 2 && msync(at, 100000, MS_SYNC)) return 3;
+    /* The rest is left to the kernel. */
+    memset(at + 90000, 'e', 10000);
+    return 0;
+}
+END
+    "#;
+    let script = "cc -o map map.c; ./map old sync; ./map new; rm map";
+    let check =
+        r#"test "$(tail -c 10001 old | tr -d e)" = o; test "$(tr -d '\0' < new | wc -c)" = 60000"#;
+    let work = Work {
+        before,
+        script,
+        check,
+        ..Work::default()
+    };
+    compare("work::memory_is_mapped_and_written", &work);
+}
+
+#[test]
+fn processes_outlive_their_parents() {
+    let before = "echo 0 > count; mkdir spool";
+    // A daemon, as they make themselves: a parent that ends at once, a session of its own, no streams.
+    let script = r#"
+        (setsid sh -c 'for n in 1 2 3 4 5; do sleep 0.05; echo $n > spool/$n; done; echo done > spool/done' \
+            </dev/null >/dev/null 2>&1 &)
+        (sh -c '(sleep 0.1; echo orphan > orphan) &' &)
+        while ! [ -e spool/done ] || ! [ -s orphan ]; do sleep 0.02; done
+        echo 5 > count
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::processes_outlive_their_parents", &work);
+}
+
+#[test]
+fn attributes_and_modes_are_set() {
+    let before =
+        "mkdir d; echo a > a; echo b > b; chmod 0754 b; setfattr -n user.old -v 1 a; touch empty";
+    let script = r#"
+        setfattr -n user.new -v 2 a; setfattr -x user.old a
+        setfattr -n user.dir -v 3 d
+        chmod 0751 .; chmod 0500 d; chmod u-w b
+        setfacl -m u:$(id -u):r,m::rw empty
+        touch -d @77 b; cat a > /dev/null
+        mkfifo pipe; umask 077; mkdir tight; : > tight/file
+    "#;
+    let work = Work {
+        before,
+        script,
+        ..Work::default()
+    };
+    compare("work::attributes_and_modes_are_set", &work);
+}

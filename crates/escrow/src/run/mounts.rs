@@ -1,0 +1,288 @@
+//! What the inside looks like, as mounts. They are made detached before anything is covered, and then
+//! moved into place.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    self, FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
+};
+
+use super::door::{Step, at};
+use super::spec::{SOCKETS, Spec};
+use super::sys;
+use crate::model::view::{Layers, View};
+
+/// A mount that is nowhere yet.
+struct Detached {
+    fd: OwnedFd,
+    at: PathBuf,
+}
+
+/// Makes all of them.
+pub(super) fn make(spec: &Spec) -> Step<()> {
+    let mut ready = Vec::new();
+    if let Some(scratch) = &spec.scratch {
+        ready.push(Detached {
+            fd: overlay(scratch, true)?,
+            at: scratch.lower.as_path().to_owned(),
+        });
+    }
+    for path in &spec.look.writable {
+        let fd = clone_tree(path.as_path(), true)?;
+        sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{path}'")))?;
+        ready.push(Detached {
+            fd,
+            at: path.as_path().to_owned(),
+        });
+    }
+    for (path, view) in &spec.views {
+        let fd = match view {
+            View::Layers(layers) => overlay(layers, false)?,
+            View::Directory(from) => {
+                let fd = clone_tree(from.as_path(), false)?;
+                sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
+                fd
+            }
+        };
+        ready.push(Detached {
+            fd,
+            at: path.as_path().to_owned(),
+        });
+    }
+    // Whatever lies in something else is mounted in it.
+    ready.sort_by_key(|one| one.at.components().count());
+    let devices = devices()?;
+    let names = names()?;
+    let root = fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(at("open the root"))?;
+    sys::read_only(root.as_fd()).map_err(at("make everything else read-only"))?;
+    put(tmpfs("1777")?.as_fd(), Path::new("/tmp"))?;
+    if is_there(Path::new("/run")) {
+        put(tmpfs("0755")?.as_fd(), Path::new("/run"))?;
+    }
+    put_devices(devices)?;
+    ready.extend(names);
+    for Detached { fd, at: path } in &ready {
+        let stat = fs::fstat(fd).map_err(at(format!("look at '{}'", path.display())))?;
+        match fs::FileType::from_raw_mode(stat.st_mode) {
+            fs::FileType::Directory => make_point(path)?,
+            _ if is_there(path) => {}
+            _ => make_file(path)?,
+        }
+        put(fd.as_fd(), path)?;
+    }
+    for path in &spec.hidden {
+        if is_there(path.as_path()) {
+            put(tmpfs("0700")?.as_fd(), path.as_path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Two layers as one, mounted nowhere.
+fn overlay(layers: &Layers, throw_away: bool) -> Step<OwnedFd> {
+    let step = || format!("lay a layer over '{}'", layers.lower);
+    let open = |path: &Path| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::open(path, flags, Mode::empty())
+    };
+    let make = || -> Result<OwnedFd, Errno> {
+        let fs = mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        mount::fsconfig_set_flag(fs.as_fd(), c"userxattr")?;
+        // What is thrown away need not be written back.
+        if throw_away {
+            mount::fsconfig_set_flag(fs.as_fd(), c"volatile")?;
+        }
+        let all = [
+            (c"lowerdir", &layers.lower),
+            (c"upperdir", &layers.upper),
+            (c"workdir", &layers.work),
+        ];
+        for (key, path) in all {
+            let fd = open(path.as_path())?;
+            // By number, never by name: a comma or a colon in a path is just a path (rule S4).
+            let number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+            mount::fsconfig_set_string(fs.as_fd(), key, number)?;
+        }
+        mount::fsconfig_create(fs.as_fd())?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    };
+    make().map_err(at(step()))
+}
+
+/// Another view of what is at a path, mounted nowhere.
+fn clone_tree(path: &Path, deep: bool) -> Step<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if deep {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
+}
+
+fn tmpfs(mode: &str) -> Step<OwnedFd> {
+    let make = || -> Result<OwnedFd, Errno> {
+        let fs = mount::fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        mount::fsconfig_set_string(fs.as_fd(), c"mode", mode)?;
+        mount::fsconfig_create(fs.as_fd())?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    };
+    make().map_err(at("make a private directory in memory"))
+}
+
+/// Whether anything is at a path.
+fn is_there(path: &Path) -> bool {
+    fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok()
+}
+
+fn put(mount: BorrowedFd<'_>, path: &Path) -> Step<()> {
+    mount::move_mount(
+        mount,
+        c"",
+        CWD,
+        path,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+    .map_err(at(format!("show '{}' inside", path.display())))
+}
+
+/// The place for a mount, where a directory in memory covers the one that was there.
+fn make_point(path: &Path) -> Step<()> {
+    if is_there(path) {
+        return Ok(());
+    }
+    let mut above: Vec<&Path> = path.ancestors().collect();
+    above.reverse();
+    for path in above {
+        match fs::mkdir(path, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST | Errno::ROFS | Errno::ACCESS) => {}
+            Err(errno) => return Err(at(format!("make '{}'", path.display()))(errno)),
+        }
+    }
+    Ok(())
+}
+
+fn make_file(path: &Path) -> Step<()> {
+    if let Some(parent) = path.parent() {
+        make_point(parent)?;
+    }
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let made = fs::open(path, flags, Mode::from_raw_mode(0o644));
+    made.map(drop)
+        .map_err(at(format!("make '{}'", path.display())))
+}
+
+/// The few devices that programs need; disks and memory are not among them.
+fn devices() -> Step<Vec<Detached>> {
+    const DEVICES: [(&str, u32, u32); 6] = [
+        ("null", 1, 3),
+        ("zero", 1, 5),
+        ("full", 1, 7),
+        ("random", 1, 8),
+        ("urandom", 1, 9),
+        ("tty", 5, 0),
+    ];
+    let mut found = Vec::new();
+    for (name, major, minor) in DEVICES {
+        let path = Path::new("/dev").join(name);
+        if !is_there(&path) {
+            continue;
+        }
+        let fd = clone_tree(&path, false)?;
+        // Looked at once it is held: whoever put something else there must not choose what is shown.
+        let step = || {
+            format!(
+                "use '{}', which is not the device it should be",
+                path.display()
+            )
+        };
+        let stat = fs::fstat(&fd).map_err(at(step()))?;
+        let is_device = fs::FileType::from_raw_mode(stat.st_mode) == fs::FileType::CharacterDevice;
+        if !is_device || stat.st_rdev != fs::makedev(major, minor) {
+            return Err(at(step())(Errno::NODEV));
+        }
+        found.push(Detached { fd, at: path });
+    }
+    Ok(found)
+}
+
+fn put_devices(devices: Vec<Detached>) -> Step<()> {
+    put(tmpfs("0755")?.as_fd(), Path::new("/dev"))?;
+    for Detached { fd, at } in devices {
+        make_file(&at)?;
+        put(fd.as_fd(), &at)?;
+    }
+    let links = [
+        ("/proc/self/fd", "/dev/fd"),
+        ("/proc/self/fd/0", "/dev/stdin"),
+        ("/proc/self/fd/1", "/dev/stdout"),
+        ("/proc/self/fd/2", "/dev/stderr"),
+        ("pts/ptmx", "/dev/ptmx"),
+    ];
+    for (target, name) in links {
+        fs::symlink(target, name).map_err(at(format!("make '{name}'")))?;
+    }
+    for name in ["/dev/shm", "/dev/pts", SOCKETS] {
+        make_point(Path::new(name))?;
+    }
+    put(tmpfs("1777")?.as_fd(), Path::new("/dev/shm"))?;
+    let terminals = || -> Result<OwnedFd, Errno> {
+        let fs = mount::fsopen(c"devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        mount::fsconfig_set_string(fs.as_fd(), c"ptmxmode", c"0666")?;
+        mount::fsconfig_create(fs.as_fd())?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    };
+    let terminals = terminals().map_err(at("make terminals for the inside"))?;
+    put(terminals.as_fd(), Path::new("/dev/pts"))
+}
+
+/// The file that says how names are looked up, if it lies in what is covered.
+fn names() -> Step<Option<Detached>> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let Ok(fd) = fs::open(c"/etc/resolv.conf", flags, Mode::empty()) else {
+        return Ok(None);
+    };
+    let number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let Ok(target) = fs::readlink(number, Vec::new()) else {
+        return Ok(None);
+    };
+    let target = PathBuf::from(OsStr::from_bytes(target.as_bytes()));
+    if !target.starts_with("/run") {
+        return Ok(None);
+    }
+    Ok(Some(Detached {
+        fd: clone_tree(&target, false)?,
+        at: target,
+    }))
+}
+
+/// The processes of the inside, and nothing of the kernel's that could be changed.
+pub(super) fn fresh_proc() -> Step<()> {
+    let make = || -> Result<OwnedFd, Errno> {
+        let fs = mount::fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        mount::fsconfig_create(fs.as_fd())?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    };
+    let proc = make().map_err(at("show the processes of the inside"))?;
+    put(proc.as_fd(), Path::new("/proc"))?;
+    for name in ["sys", "sysrq-trigger", "irq", "bus", "fs"] {
+        let path = Path::new("/proc").join(name);
+        if is_there(&path) {
+            let closed = clone_tree(&path, false)?;
+            let step = format!("make '{}' read-only", path.display());
+            sys::read_only(closed.as_fd()).map_err(at(step))?;
+            put(closed.as_fd(), &path)?;
+        }
+    }
+    Ok(())
+}
