@@ -194,7 +194,7 @@ fn overlay_diff(files: usize) -> usize {
         .path();
     let mount = OverlayMount {
         lower: &lower,
-        upper: &area.join("upper"),
+        upper: &area.join("layers/0"),
         work: &area.join("work"),
         xattr: XattrKind::User,
     };

@@ -136,7 +136,11 @@ fn a_new_file_did_not_inherit_from_its_directory() {
             .to_owned();
         let root = match strategy {
             "none" => app.clone(),
-            "overlay" => world.home().join("sandboxes").join(sandbox).join("upper"),
+            "overlay" => world
+                .home()
+                .join("sandboxes")
+                .join(sandbox)
+                .join("layers/0"),
             _ => world
                 .home()
                 .join("sandboxes")
@@ -650,7 +654,7 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
         .as_str()
         .expect("an id")
         .to_owned();
-    let upper = world.home().join("sandboxes").join(id).join("upper");
+    let upper = world.home().join("sandboxes").join(id).join("layers/0");
     sh(
         &upper,
         "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243",

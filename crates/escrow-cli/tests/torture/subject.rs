@@ -194,7 +194,7 @@ fn sandbox(
             member.inside = path;
         }
         Kind::Overlay => {
-            member.inside = made.view.sandbox.area.as_path().join("upper");
+            member.inside = made.view.sandbox.area.as_path().join("layers/0");
             layer(size, label).write(&member.inside);
         }
         Kind::None => {
@@ -266,7 +266,7 @@ fn make_layer(size: Size, label: &str) -> Layer {
     let exe = std::env::current_exe().expect("a test knows itself");
     let mount = OverlayMount {
         lower: &original,
-        upper: &area.join("upper"),
+        upper: &area.join("layers/0"),
         work: &area.join("work"),
         xattr: XattrKind::User,
     };
@@ -278,7 +278,7 @@ fn make_layer(size: Size, label: &str) -> Layer {
         "{EDIT}='{word} {label}' exec '{}' --exact subject::edits_when_told_to --nocapture",
         exe.display()
     ));
-    Layer::read(&area.join("upper"))
+    Layer::read(&area.join("layers/0"))
 }
 
 /// Started under a mount, as a program that works in a sandbox.

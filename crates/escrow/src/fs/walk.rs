@@ -40,8 +40,7 @@ fn pool() -> &'static ThreadPool {
     })
 }
 
-struct Walk<'a, F, E> {
-    root: &'a Dir,
+struct Walk<F, E> {
     visit: F,
     stopped: AtomicBool,
     failure: Mutex<Option<E>>,
@@ -56,8 +55,30 @@ where
     E: Send + From<FsError>,
     F: Fn(Visit<'_, S>) -> Result<Next<S>, E> + Sync,
 {
+    descend(state, |path: &ResourcePath, state| {
+        let dir = match root.dir(path) {
+            // Removed, or replaced by a file, since its parent was listed: it is not there.
+            Err(error) if error.is_absent() && !path.is_root() => return Ok(Vec::new()),
+            answer => answer?,
+        };
+        let entries = dir.entries()?;
+        visit(Visit {
+            dir: &dir,
+            path,
+            entries,
+            state,
+        })
+    })
+}
+
+/// The same for visits that open by themselves what there is at their path.
+pub fn descend<S, E, F>(state: S, visit: F) -> Result<(), E>
+where
+    S: Send,
+    E: Send,
+    F: Fn(&ResourcePath, S) -> Result<Next<S>, E> + Sync,
+{
     let walk = Walk {
-        root,
         visit,
         stopped: AtomicBool::new(false),
         failure: Mutex::new(None),
@@ -73,17 +94,17 @@ where
     }
 }
 
-impl<'a, F, E> Walk<'a, F, E> {
+impl<F, E> Walk<F, E> {
     fn step<'s, S>(&'s self, scope: &Scope<'s>, path: ResourcePath, state: S)
     where
         S: Send + 's,
-        E: Send + From<FsError>,
-        F: Fn(Visit<'_, S>) -> Result<Next<S>, E> + Sync,
+        E: Send,
+        F: Fn(&ResourcePath, S) -> Result<Next<S>, E> + Sync,
     {
         if self.stopped.load(Ordering::Relaxed) {
             return;
         }
-        match self.one(&path, state) {
+        match (self.visit)(&path, state) {
             Ok(children) => {
                 for (name, state) in children {
                     let path = path.join(&name);
@@ -96,24 +117,5 @@ impl<'a, F, E> Walk<'a, F, E> {
                 failure.get_or_insert(error);
             }
         }
-    }
-
-    fn one<S>(&self, path: &ResourcePath, state: S) -> Result<Next<S>, E>
-    where
-        E: From<FsError>,
-        F: Fn(Visit<'_, S>) -> Result<Next<S>, E>,
-    {
-        let dir = match self.root.dir(path) {
-            // Removed, or replaced by a file, since its parent was listed: it is not there.
-            Err(error) if error.is_absent() && !path.is_root() => return Ok(Vec::new()),
-            answer => answer?,
-        };
-        let entries = dir.entries()?;
-        (self.visit)(Visit {
-            dir: &dir,
-            path,
-            entries,
-            state,
-        })
     }
 }

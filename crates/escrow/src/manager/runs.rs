@@ -216,7 +216,7 @@ impl Manager {
         plan: &Plan,
         home: &Path,
         views: &[SandboxView],
-    ) -> Result<Option<Layers>> {
+    ) -> Result<Option<(Location, Layers)>> {
         let Ok(lower) = private::canonical(home).and_then(|home| Dir::open(&home)) else {
             return Ok(None);
         };
@@ -233,11 +233,13 @@ impl Manager {
         remove::remove(&area, b"work")?;
         private::room(&area, b"work")?;
         let below = |name: &str| Location::from(area.path().join(name));
-        Ok(Some(Layers {
-            lower: Location::from(lower.path()),
+        let home = Location::from(lower.path());
+        let layers = Layers {
+            below: vec![home.clone()],
             upper: below("upper"),
             work: below("work"),
-        }))
+        };
+        Ok(Some((home, layers)))
     }
 
     /// Removes what was written beside the sandboxes.

@@ -1,14 +1,14 @@
-//! What a command sees at a path: a directory that is elsewhere, or two layers as one.
+//! What a command sees at a path: a directory that is elsewhere, or layers as one.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::Location;
 
-/// A layer over a directory: the directory is below, the layer takes every change.
+/// A layer over other layers and a directory: those are below, the layer takes every change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layers {
-    /// What is below.
-    pub lower: Location,
+    /// What is below, topmost first; the directory is the last.
+    pub below: Vec<Location>,
     /// What takes the changes.
     pub upper: Location,
     /// The kernel's own.
@@ -20,6 +20,6 @@ pub struct Layers {
 pub enum View {
     /// A directory that is elsewhere.
     Directory(Location),
-    /// Two layers as one.
+    /// Layers as one.
     Layers(Layers),
 }

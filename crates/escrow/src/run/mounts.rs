@@ -15,6 +15,7 @@ use rustix::mount::{
 use super::door::{Step, at};
 use super::spec::{SOCKETS, Spec};
 use super::sys;
+use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 
 /// A mount that is nowhere yet.
@@ -26,10 +27,10 @@ struct Detached {
 /// Makes all of them.
 pub(super) fn make(spec: &Spec) -> Step<()> {
     let mut ready = Vec::new();
-    if let Some(scratch) = &spec.scratch {
+    if let Some((at, scratch)) = &spec.scratch {
         ready.push(Detached {
-            fd: overlay(scratch, true)?,
-            at: scratch.lower.as_path().to_owned(),
+            fd: overlay(at, scratch, true)?,
+            at: at.as_path().to_owned(),
         });
     }
     for path in &spec.look.writable {
@@ -42,7 +43,7 @@ pub(super) fn make(spec: &Spec) -> Step<()> {
     }
     for (path, view) in &spec.views {
         let fd = match view {
-            View::Layers(layers) => overlay(layers, false)?,
+            View::Layers(layers) => overlay(path, layers, false)?,
             View::Directory(from) => {
                 let fd = clone_tree(from.as_path(), false)?;
                 sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
@@ -84,9 +85,9 @@ pub(super) fn make(spec: &Spec) -> Step<()> {
     Ok(())
 }
 
-/// Two layers as one, mounted nowhere.
-fn overlay(layers: &Layers, throw_away: bool) -> Step<OwnedFd> {
-    let step = || format!("lay a layer over '{}'", layers.lower);
+/// Layers as one, mounted nowhere.
+fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> Step<OwnedFd> {
+    let step = || format!("lay a layer over '{over}'");
     let open = |path: &Path| {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         fs::open(path, flags, Mode::empty())
@@ -98,12 +99,14 @@ fn overlay(layers: &Layers, throw_away: bool) -> Step<OwnedFd> {
         if throw_away {
             mount::fsconfig_set_flag(fs.as_fd(), c"volatile")?;
         }
-        let all = [
-            (c"lowerdir", &layers.lower),
-            (c"upperdir", &layers.upper),
-            (c"workdir", &layers.work),
-        ];
-        for (key, path) in all {
+        // More than one are handed over one by one, which older kernels do not know.
+        let key = match layers.below.len() {
+            1 => c"lowerdir",
+            _ => c"lowerdir+",
+        };
+        let below = layers.below.iter().map(|path| (key, path));
+        let above = [(c"upperdir", &layers.upper), (c"workdir", &layers.work)];
+        for (key, path) in below.chain(above) {
             let fd = open(path.as_path())?;
             // By number, never by name: a comma or a colon in a path is just a path (rule S4).
             let number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));

@@ -34,8 +34,8 @@ pub struct Build {
 pub struct Spec {
     /// What appears where.
     pub views: Vec<(Location, View)>,
-    /// A layer over the home directory that is thrown away.
-    pub scratch: Option<Layers>,
+    /// The home directory, and a layer over it that is thrown away.
+    pub scratch: Option<(Location, Layers)>,
     /// Directories of which nothing can be seen.
     pub hidden: Vec<Location>,
     /// What was chosen.

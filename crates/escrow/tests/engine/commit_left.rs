@@ -171,7 +171,7 @@ fn device_nodes_are_refused() {
         sandbox.write("file", b"new").expect("it can be written");
         sandbox.write("d/y", b"new").expect("it can be written");
         let inside = match strategy {
-            "overlay" => sandbox.area().join("upper"),
+            "overlay" => sandbox.upper(),
             _ => sandbox.tree(),
         };
         sh(&inside, "mknod d/null c 1 3");

@@ -37,7 +37,7 @@ fn agree_on_uppers(scripts: &[String]) {
     let world = World::new();
     let sandbox = fresh(&world, "original");
     for script in scripts {
-        sh(&sandbox.area().join("upper"), script);
+        sh(&sandbox.upper(), script);
         assert_agrees(&sandbox, script);
         // By name, past any listing.
         for name in ["file", "b/one", "nothing", "a/f"] {
@@ -67,7 +67,7 @@ fn odd_but_harmless_marks() {
         set("nlink -v U+1"),
         set("upper -v 0x00"),
         set("unknown -v 1"),
-        "cp -a ../../../../original/file file; chmod 640 file; setfattr -n user.overlay.opaque -v y file"
+        "cp -a ../../../../../original/file file; chmod 640 file; setfattr -n user.overlay.opaque -v y file"
             .to_owned(),
     ]);
 }
@@ -203,7 +203,7 @@ fn c7_forged_marks_are_not_followed() {
         ),
     ] {
         let sandbox = fresh(&world, "original");
-        sh(&sandbox.area().join("upper"), script);
+        sh(&sandbox.upper(), script);
         match sandbox.read(path) {
             Ok(bytes) => assert_ne!(bytes, never.as_bytes(), "{script}"),
             Err(error) => assert!(

@@ -105,12 +105,24 @@ impl Sandboxed {
         path
     }
 
+    /// The layer of an overlay sandbox that takes its changes: the newest.
+    pub(crate) fn upper(&self) -> PathBuf {
+        let layers = self.area().join("layers");
+        let entries = std::fs::read_dir(&layers).expect("an overlay has layers");
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            let name = entry.expect("it can be listed").file_name();
+            name.to_string_lossy().parse::<u32>().expect("a number")
+        };
+        let newest = entries.map(name).max().expect("there is one");
+        layers.join(newest.to_string())
+    }
+
     /// A real mount of an overlay sandbox.
     pub(crate) fn mounted<T>(&self, work: impl FnOnce(OverlayMount<'_>) -> T) -> T {
         let area = self.area();
         work(OverlayMount {
             lower: &self.original,
-            upper: &area.join("upper"),
+            upper: &self.upper(),
             work: &area.join("work"),
             xattr: XattrKind::User,
         })

@@ -11,6 +11,7 @@ use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::super::tree_commit::Base;
 use super::layers::{self, Looks};
+use super::stack::{self, Stack};
 use crate::fs::beneath::Entry;
 use crate::fs::copy::{clock, settle};
 use crate::fs::walk::walk;
@@ -34,6 +35,12 @@ pub(super) fn stamp(upper: &Dir) -> Result<()> {
     Ok(())
 }
 
+fn read_stamp(layer: &Dir) -> Result<Option<Vec<u8>>> {
+    let text = xattr::get(&Handle::of(layer), STAMP)
+        .map_err(|errno| layer.error("read the attributes of", b"", Cause::Os(errno)))?;
+    Ok(text)
+}
+
 /// The mark of a version that was made from one of the original.
 pub(super) fn derived() -> (Vec<u8>, Vec<u8>) {
     (DERIVED.to_vec(), b"y".to_vec())
@@ -46,7 +53,7 @@ pub(super) fn is_derived(attributes: &Xattrs) -> bool {
 
 /// A layer as the measure of its original.
 pub(super) struct LayerBase<'a> {
-    upper: &'a Dir,
+    upper: &'a Stack,
     lower: &'a Dir,
     stamp: Stamp,
     /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
@@ -56,13 +63,12 @@ pub(super) struct LayerBase<'a> {
 
 impl<'a> LayerBase<'a> {
     pub(super) fn open(
-        upper: &'a Dir,
+        upper: &'a Stack,
         lower: &'a Dir,
         gone: &'a HashSet<(u64, Stamp)>,
         moved: &'a Moves,
     ) -> Result<Self> {
-        let text = xattr::get(&Handle::of(upper), STAMP)
-            .map_err(|errno| upper.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let text = read_stamp(upper.top())?;
         let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
         Ok(Self {
             upper,
@@ -138,12 +144,7 @@ impl Base for LayerBase<'_> {
         }
         // The ctime of a directory moves with every name in it. Where we know how it looked, that
         // decides; else a ctime that came with a name tells nothing against it.
-        let upper = match self.upper.dir(path) {
-            Err(error) if error.is_absent() || error.leaves() => None,
-            dir => Some(dir?),
-        };
-        let made = upper.map(|dir| Looks::remembered(&dir));
-        let Some(made) = made.transpose()?.flatten() else {
+        let Some(made) = stack::remembered(&self.upper.all(path)?)? else {
             return Ok(now.ctime == now.mtime);
         };
         let theirs = match at {
@@ -163,7 +164,20 @@ impl Base for LayerBase<'_> {
         let Some((parent, name)) = path.split() else {
             return Ok(false);
         };
-        let dir = self.upper.dir(&parent)?;
+        // The lowest layer that has it knows whether it was made from one of the original.
+        let mut dir = None;
+        for at in self.upper.all(&parent)?.into_iter().rev() {
+            match at.stat(name)? {
+                Some(meta) if !layers::is_hidden(&at, name, &meta)? => {
+                    dir = Some(at);
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let Some(dir) = dir else {
+            return Ok(false);
+        };
         let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
         if is_derived(&attributes) {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! How an overlay differs from its original: one walk over the upper layer, whose size is that of
+//! How an overlay differs from its original: one walk over the layers above it, whose size is that of
 //! the changes.
 //!
 //! The kernel copies a file up for many reasons, a changed time or an open for writing among
@@ -11,14 +11,17 @@ use std::sync::{Mutex, PoisonError};
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::layers::{self, Looks, Mark};
+use super::stack::{Level, Stack};
 use crate::fs::beneath::Entry;
-use crate::fs::walk::{Next, Visit, walk};
+use crate::fs::walk::{Next, Visit, descend, walk};
 use crate::fs::{Dir, Meta, Stamp};
 use crate::model::{Change, EntryKind, Field, ResourcePath};
 
-/// What is known of a directory of the upper layer before it is listed.
-#[derive(Clone, Copy)]
+/// What is known of a directory of the layers before it is listed.
+#[derive(Clone)]
 struct Beside {
+    /// The layers that show it.
+    numbers: Vec<usize>,
     /// The original has a directory of this path.
     lower: bool,
     /// It does not show through.
@@ -36,8 +39,8 @@ pub(super) struct Looked {
     pub(super) gone: HashSet<(u64, Stamp)>,
 }
 
-/// One walk over the upper layer.
-pub(super) fn look(upper: &Dir, lower: &Dir) -> Result<Looked> {
+/// One walk over the layers.
+pub(super) fn look(upper: &Stack, lower: &Dir) -> Result<Looked> {
     let all = Mutex::new(Looked::default());
     let report = |found: Looked| {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,40 +48,54 @@ pub(super) fn look(upper: &Dir, lower: &Dir) -> Result<Looked> {
         all.kept.extend(found.kept);
         all.gone.extend(found.gone);
     };
+    let root = upper.root()?;
     report(Looked {
-        changes: root_change(upper, lower)?.into_iter().collect(),
+        changes: root_change(&root, lower)?.into_iter().collect(),
         ..Looked::default()
     });
     let start = Beside {
+        numbers: root.numbers,
         lower: true,
         opaque: false,
     };
-    walk(upper, start, |visit| {
+    descend(start, |path, beside| {
         let mut found = Looked::default();
-        let next = directory(visit, lower, &mut found)?;
+        let next = directory(upper, lower, path, &beside, &mut found)?;
         report(found);
         Ok::<_, StrategyError>(next)
     })?;
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn root_change(upper: &Dir, lower: &Dir) -> Result<Option<Change>> {
+fn root_change(upper: &Level, lower: &Dir) -> Result<Option<Change>> {
     let fields = directory_fields(upper)?.unwrap_or_default();
-    let (old, new) = (lower.meta()?.facts(), upper.meta()?.facts());
+    let (old, new) = (lower.meta()?.facts(), upper.dirs[0].meta()?.facts());
     Ok(Change::between(ResourcePath::root(), old, new, fields))
 }
 
 /// In what a directory that we made differs from how we made it; `None` for one of the kernel's.
-fn directory_fields(dir: &Dir) -> Result<Option<Vec<Field>>> {
-    let made = Looks::remembered(dir)?;
-    made.map(|made| Ok(made.differences(&Looks::of(dir)?)))
+fn directory_fields(level: &Level) -> Result<Option<Vec<Field>>> {
+    let made = level.remembered()?;
+    made.map(|made| Ok(made.differences(&Looks::of(&level.dirs[0])?)))
         .transpose()
 }
 
-fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Result<Next<Beside>> {
+fn directory(
+    upper: &Stack,
+    lower: &Dir,
+    path: &ResourcePath,
+    beside: &Beside,
+    looked: &mut Looked,
+) -> Result<Next<Beside>> {
     let found = &mut looked.changes;
-    let lower_dir = match visit.state.lower {
-        true => Some(lower.dir(visit.path)?),
+    let level = upper.level(path, beside.numbers.clone())?;
+    if level.dirs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let here = path;
+    let entries = level.entries()?;
+    let lower_dir = match beside.lower {
+        true => Some(lower.dir(here)?),
         false => None,
     };
     let below = |name: &[u8]| -> Result<Option<Meta>> {
@@ -87,41 +104,50 @@ fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Resu
         };
         layers::lower_stat(dir, name)
     };
-    if visit.state.opaque
+    if beside.opaque
         && let Some(dir) = &lower_dir
     {
         let known = |entry: &Entry| {
-            visit
-                .entries
-                .binary_search_by(|upper| upper.name.cmp(&entry.name))
+            entries
+                .binary_search_by(|(_, upper)| upper.name.cmp(&entry.name))
                 .is_ok()
         };
         for entry in dir.entries()?.into_iter().filter(|entry| !known(entry)) {
             if !layers::is_hidden(dir, &entry.name, &entry.meta)? {
-                deleted(dir, visit.path, &entry.name, &entry.meta, found)?;
+                deleted(dir, here, &entry.name, &entry.meta, found)?;
             }
         }
     }
     let mut next = Vec::new();
-    for Entry { name, meta } in visit.entries {
-        let path = visit.path.join(&name);
-        let mark = layers::mark(visit.dir, &name, &meta, &path)?;
+    for (at, Entry { name, meta }) in entries {
+        let dir_at = &level.dirs[at];
+        let path = here.join(&name);
+        let mark = layers::mark(dir_at, &name, &meta, &path)?;
         let hidden = below(&name)?;
         let lower_at = lower_dir.as_ref();
         if mark == Mark::Whiteout {
             looked.gone.extend(hidden.map(|old| (old.size, old.mtime)));
             if let (Some(old), Some(dir)) = (hidden, lower_at) {
-                deleted(dir, visit.path, &name, &old, found)?;
+                deleted(dir, here, &name, &old, found)?;
             }
             continue;
         }
+        let below = match meta.is_dir() {
+            true => Some(level.below(&name, &path, (at, mark))?),
+            false => None,
+        };
+        let inside = below.as_ref().map(|(numbers, _)| {
+            let numbers = numbers.clone();
+            upper.level(&path, numbers)
+        });
+        let inside = inside.transpose()?;
         match (hidden, lower_at) {
             (Some(old), Some(dir)) => {
                 let fields = match old.kind == meta.kind {
-                    true => compare((visit.dir, &meta), (dir, &old), &name)?,
+                    true => compare((dir_at, &meta), (dir, &old), &name, inside.as_ref())?,
                     false => Vec::new(),
                 };
-                let facts = (dir.facts(&name, &old)?, visit.dir.facts(&name, &meta)?);
+                let facts = (dir.facts(&name, &old)?, dir_at.facts(&name, &meta)?);
                 let change = Change::between(path.clone(), facts.0, facts.1, fields);
                 if change.is_none() && !meta.is_dir() {
                     looked.kept.push(path.clone());
@@ -131,12 +157,13 @@ fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Resu
                     deleted_below(dir, &path, &name, &old, found)?;
                 }
             }
-            _ => found.push(Change::added(path, visit.dir.facts(&name, &meta)?)),
+            _ => found.push(Change::added(path, dir_at.facts(&name, &meta)?)),
         }
-        if meta.is_dir() {
+        if let Some((numbers, hides)) = below {
             let beside = Beside {
+                numbers,
                 lower: hidden.is_some_and(|old| old.is_dir()),
-                opaque: visit.state.opaque || mark == Mark::Opaque,
+                opaque: beside.opaque || hides,
             };
             next.push((name, beside));
         }
@@ -145,15 +172,20 @@ fn directory(visit: Visit<'_, Beside>, lower: &Dir, looked: &mut Looked) -> Resu
 }
 
 /// In what an entry of the upper layer differs from the one of the same kind that it hides.
-fn compare(upper: (&Dir, &Meta), lower: (&Dir, &Meta), name: &[u8]) -> Result<Vec<Field>> {
-    let ((upper, new), (lower, old)) = (upper, lower);
-    if new.is_dir() {
-        let dir = upper.subdir(name)?;
-        if let Some(fields) = directory_fields(&dir)? {
+fn compare(
+    (upper, new): (&Dir, &Meta),
+    (lower, old): (&Dir, &Meta),
+    name: &[u8],
+    inside: Option<&Level>,
+) -> Result<Vec<Field>> {
+    if let Some(level) = inside.filter(|level| !level.dirs.is_empty()) {
+        if let Some(fields) = directory_fields(level)? {
             return Ok(fields);
         }
-        // One that the sandbox made by itself is not compared with one that came since.
-        if !layers::is_copied(&dir)? && !layers::is_opaque(&dir)? {
+        // One that the sandbox made by itself is not compared with one that came since. The lowest
+        // layer that has it tells.
+        let first = &level.dirs[level.dirs.len() - 1];
+        if !layers::is_copied(first)? && !layers::is_opaque(first)? {
             return Ok(Vec::new());
         }
     }

@@ -1,8 +1,4 @@
-//! The two layers of an overlay, read and written as the kernel reads and writes them, without a
-//! mount.
-//!
-//! What stands in the upper layer hides what stands in the lower one, except that directories
-//! merge. A *whiteout* (a character device 0:0, or an empty file with the attribute
+//! The layers of an overlay, read and written as the kernel reads and writes them, without a mount. A *whiteout* (a character device 0:0, or an empty file with the attribute
 //! `user.overlay.whiteout`) hides a name; an *opaque* directory (`user.overlay.opaque` = `y`)
 //! merges with nothing. `redirect` and `metacopy` marks are refused, never followed: sandboxes
 //! are mounted with `userxattr`, where the kernel makes none and refuses them too.
@@ -12,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
+use super::stack::{Level, Stack};
 use crate::fs::xattr::{self, Digest, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, private, remove};
 use crate::model::{EntryKind, Field, ResourcePath};
@@ -203,63 +200,68 @@ pub(super) enum Found {
     Lower(Dir, Meta),
 }
 
-/// A directory as the overlay shows it: from one layer or from both.
-pub(super) struct Merged {
-    upper: Option<Dir>,
+/// A directory as the overlay shows it: from the layers, from the original, or from both.
+pub(super) struct Merged<'a> {
+    stack: &'a Stack,
+    upper: Level,
     lower: Option<Dir>,
 }
 
-impl Merged {
+impl<'a> Merged<'a> {
     /// The root of the overlay.
-    pub(super) fn root(upper: &Dir, lower: &Dir) -> Result<Self> {
+    pub(super) fn root(stack: &'a Stack, lower: &Dir) -> Result<Self> {
         Ok(Self {
-            upper: Some(upper.again()?),
+            stack,
+            upper: stack.root()?,
             lower: Some(lower.again()?),
         })
     }
 
-    /// What stands at `name`, and how it is marked.
-    fn look(&self, name: &[u8], path: &ResourcePath) -> Result<(Found, Mark)> {
-        if let Some(upper) = &self.upper
-            && let Some(meta) = upper.stat(name)?
-        {
-            let mark = mark(upper, name, &meta, path)?;
-            return Ok(match mark {
-                Mark::Whiteout => (Found::Nothing, mark),
-                _ => (Found::Upper(upper.again()?, meta), mark),
+    /// What stands at `name`.
+    fn look(&self, name: &[u8], path: &ResourcePath) -> Result<Found> {
+        if let Some(standing) = self.upper.look(name, path)? {
+            return Ok(match standing.mark {
+                Mark::Whiteout => Found::Nothing,
+                _ => Found::Upper(self.upper.dirs[standing.at].again()?, standing.meta),
             });
         }
         if let Some(lower) = &self.lower
             && let Some(meta) = lower_stat(lower, name)?
         {
-            return Ok((Found::Lower(lower.again()?, meta), Mark::Plain));
+            return Ok(Found::Lower(lower.again()?, meta));
         }
-        Ok((Found::Nothing, Mark::Plain))
+        Ok(Found::Nothing)
     }
 
     /// The directory `name` in this one, as the overlay shows it; `None` where none is.
     fn enter(&self, name: &[u8], path: &ResourcePath) -> Result<Option<Self>> {
-        let (found, mark) = self.look(name, path)?;
-        let (upper, meta) = match found {
-            Found::Nothing => return Ok(None),
-            Found::Upper(dir, meta) => (Some(dir), meta),
-            Found::Lower(_, meta) => (None, meta),
+        let refuse = |meta: &Meta| Err(not_a_directory(path, meta));
+        let (numbers, hides) = match self.upper.look(name, path)? {
+            Some(standing) if standing.mark == Mark::Whiteout => return Ok(None),
+            Some(standing) if !standing.meta.is_dir() => return refuse(&standing.meta),
+            Some(standing) => self.upper.below(name, path, (standing.at, standing.mark))?,
+            None => (Vec::new(), false),
         };
-        if !meta.is_dir() {
-            return Err(not_a_directory(path, &meta));
-        }
-        let upper = upper.map(|dir| dir.subdir(name)).transpose()?;
-        let lower = match &self.lower {
-            Some(lower) if mark != Mark::Opaque => match lower_stat(lower, name)? {
-                Some(meta) if meta.is_dir() => Some(lower.subdir(name)),
-                _ => None,
-            },
+        let below = match &self.lower {
+            Some(lower) if !hides => lower_stat(lower, name)?.map(|meta| (lower, meta)),
             _ => None,
         };
-        let lower = lower
-            .transpose()
-            .map_err(|error| tree::explain(path, error))?;
-        Ok(Some(Self { upper, lower }))
+        let lower = match below {
+            Some((lower, meta)) if meta.is_dir() => {
+                let dir = lower.subdir(name);
+                Some(dir.map_err(|error| tree::explain(path, error))?)
+            }
+            Some((_, meta)) if numbers.is_empty() => return refuse(&meta),
+            _ => None,
+        };
+        if numbers.is_empty() && lower.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            stack: self.stack,
+            upper: self.stack.level(path, numbers)?,
+            lower,
+        }))
     }
 }
 
@@ -282,9 +284,9 @@ fn not_a_directory(path: &ResourcePath, meta: &Meta) -> StrategyError {
 }
 
 /// Finds `path` the way the kernel would.
-pub(super) fn find(upper: &Dir, lower: &Dir, path: &ResourcePath) -> Result<Found> {
+pub(super) fn find(upper: &Stack, lower: &Dir, path: &ResourcePath) -> Result<Found> {
     let Some((parent, name)) = path.split() else {
-        return Ok(Found::Upper(upper.again()?, upper.meta()?));
+        return Ok(Found::Upper(upper.top().again()?, upper.top().meta()?));
     };
     let mut here = Merged::root(upper, lower)?;
     let mut walked = ResourcePath::root();
@@ -297,35 +299,58 @@ pub(super) fn find(upper: &Dir, lower: &Dir, path: &ResourcePath) -> Result<Foun
             Err(error) => return Err(error),
         }
     }
-    Ok(here.look(name, path)?.0)
+    here.look(name, path)
 }
 
-/// The directory at `path` in the upper layer, copied up or made with all above it.
+/// A directory that the topmost layer lacks: its name, what it is copied from, and what is known of the
+/// original's.
+struct Missing {
+    name: Vec<u8>,
+    from: Dir,
+    looks: Known,
+}
+
+/// What is known of the original's directory.
+enum Known {
+    /// It is what is copied.
+    Copied,
+    /// A layer below remembers it, or has nothing to remember.
+    Remembered(Option<Looks>),
+}
+
+/// The directory at `path` in the topmost layer, copied up or made with all above it.
 pub(super) fn make_upper(
-    upper: &Dir,
+    upper: &Stack,
     lower: &Dir,
     stage: &Dir,
     path: &ResourcePath,
 ) -> Result<Dir> {
     let mut here = Merged::root(upper, lower)?;
-    let mut to = upper.again()?;
+    let mut to = upper.top().again()?;
     let mut walked = ResourcePath::root();
-    // Directories of the lower layer that are not in the upper one: a run of them, in the middle.
-    let mut missing: Vec<(Vec<u8>, Dir)> = Vec::new();
+    // Directories that are not in the topmost layer: a run of them, in the middle.
+    let mut missing: Vec<Missing> = Vec::new();
     let mut parts = path.parts().peekable();
     while let Some(part) = parts.peek() {
         walked = walked.join(part);
-        match here.enter(part, &walked)? {
-            None => break,
-            Some(below) => {
-                match (&below.upper, &below.lower) {
-                    (Some(dir), _) => to = dir.again()?,
-                    (None, Some(dir)) => missing.push((part.to_vec(), dir.again()?)),
-                    (None, None) => break,
-                }
-                here = below;
-            }
+        let Some(below) = here.enter(part, &walked)? else {
+            break;
+        };
+        match (below.upper.dirs.first(), &below.lower) {
+            (Some(dir), _) if below.upper.numbers[0] == 0 => to = dir.again()?,
+            (Some(dir), _) => missing.push(Missing {
+                name: part.to_vec(),
+                from: dir.again()?,
+                looks: Known::Remembered(below.upper.remembered()?),
+            }),
+            (None, Some(dir)) => missing.push(Missing {
+                name: part.to_vec(),
+                from: dir.again()?,
+                looks: Known::Copied,
+            }),
+            (None, None) => break,
         }
+        here = below;
         parts.next();
     }
     if !missing.is_empty() {
@@ -339,17 +364,22 @@ pub(super) fn make_upper(
 
 /// Copies a chain of directories up, each lying in the one before: made aside and moved into
 /// place as one, so that nothing half dressed can be seen.
-fn graft(parent: &Dir, stage: &Dir, chain: &[(Vec<u8>, Dir)]) -> Result<Dir> {
-    let (top, _) = &chain[0];
+fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
+    let top = &chain[0].name;
     remove::remove(stage, top)?;
     let mut at = stage.again()?;
     let mut made = Vec::new();
-    for (name, lower) in chain {
+    for Missing { name, from, looks } in chain {
+        let lower = from;
         // Plain: what stands above it must not hand down what the original does not have.
         at = private::make_plain(&at, name)?;
         let attributes = xattr::read(&Handle::of(lower))
             .map_err(|errno| lower.error("read the attributes of", b"", Cause::Os(errno)))?;
-        if !stand_in(&at, lower, attributes)?.is_empty() {
+        let lost = match looks {
+            Known::Copied => stand_in(&at, lower, attributes)?,
+            Known::Remembered(looks) => resemble(&at, lower, attributes, looks.as_ref())?,
+        };
+        if !lost.is_empty() {
             // A copy without them would count as a change that nobody made.
             let error = lower.error("keep the attributes of", b"", Cause::Os(Errno::PERM));
             return Err(error.into());
@@ -370,7 +400,7 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[(Vec<u8>, Dir)]) -> Result<Dir> {
         set_mode(dir, *mode)?;
     }
     let mut deepest = parent.again()?;
-    for (name, _) in chain {
+    for Missing { name, .. } in chain {
         deepest = deepest.subdir(name)?;
     }
     Ok(deepest)
@@ -379,20 +409,41 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[(Vec<u8>, Dir)]) -> Result<Dir> {
 /// Makes a directory of ours look like the lower one it stands for, and remembers how; but leaves
 /// it open to its owner. Returns the attributes that cannot be kept.
 pub(super) fn stand_in(dir: &Dir, lower: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
-    let looks = lower.meta()?;
-    let open = Meta {
-        mode: looks.mode | 0o700,
-        ..looks
-    };
-    let lost = Handle::of(dir)
-        .dress(&open, &stored(attributes))
-        .map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
+    let lost = dress(dir, lower, stored(attributes))?;
     let remembered = Looks {
-        mode: looks.mode,
+        mode: lower.meta()?.mode,
         ..Looks::of(dir)?
     };
     remembered.remember(dir)?;
     Ok(lost)
+}
+
+/// The same for a directory of a layer below, which may know how the original's looked.
+pub(super) fn resemble(
+    dir: &Dir,
+    below: &Dir,
+    attributes: Xattrs,
+    looks: Option<&Looks>,
+) -> Result<Vec<Vec<u8>>> {
+    let own = |name: &[u8]| name.starts_with(OWN) && !name.starts_with(ESCAPED);
+    let theirs = attributes.into_iter().filter(|(name, _)| !own(name));
+    let lost = dress(dir, below, theirs.collect())?;
+    if let Some(looks) = looks {
+        looks.remember(dir)?;
+    }
+    Ok(lost)
+}
+
+fn dress(dir: &Dir, model: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
+    let looks = model.meta()?;
+    let open = Meta {
+        mode: looks.mode | 0o700,
+        ..looks
+    };
+    Handle::of(dir).dress(&open, &attributes).map_err(|errno| {
+        dir.error("set the metadata of", b"", Cause::Os(errno))
+            .into()
+    })
 }
 
 /// Sets the mode of a directory, if it has another one.

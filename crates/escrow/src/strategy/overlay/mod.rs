@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! <area>/
-//!   upper/           what the sandbox changed: files, whiteouts, opaque directories
-//!   upper.new/       a layer in the making, or an old one on its way out
+//!   layers/0, 1, …   what the sandbox changed: files, whiteouts, opaque directories
+//!   now              which of them are in use; the topmost takes the changes
 //!   work/            the kernel's own, for a mount
 //!   stage/           files being written
 //! ```
@@ -16,6 +16,7 @@ mod base;
 mod diff;
 mod layers;
 mod probe;
+mod stack;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -38,10 +39,9 @@ use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use layers::Found;
+use stack::{Now, Number, Stack};
 
 const NAME: &str = "overlay";
-const UPPER: &[u8] = b"upper";
-const NEW: &[u8] = b"upper.new";
 const WORK: &[u8] = b"work";
 
 pub(super) struct Overlay;
@@ -64,7 +64,8 @@ fn xattrs_of(dir: &Dir) -> Result<xattr::Xattrs> {
 /// An open sandbox.
 struct Sandbox {
     lower: Dir,
-    upper: Dir,
+    now: Now,
+    upper: Stack,
     area: Dir,
     original: Original,
     carved: Vec<ResourcePath>,
@@ -73,9 +74,11 @@ struct Sandbox {
 fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
     let metadata: Metadata = tree::metadata(sandbox)?;
     let area = Dir::open(metadata.area.as_path())?;
+    let now = Now::read(&area)?;
     Ok(Sandbox {
         lower: metadata.original.open()?,
-        upper: area.subdir(UPPER)?,
+        upper: now.open(&area)?,
+        now,
         area,
         original: metadata.original,
         carved: metadata.carved,
@@ -85,19 +88,22 @@ fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
 /// In what a layer differs from the directory below it.
 pub fn compare(upper: &Dir, lower: &Dir) -> Result<DiffView> {
     Ok(DiffView::new(
-        tree::steady(|| diff::look(upper, lower))?.changes,
+        tree::steady(|| diff::look(&Stack::of(upper)?, lower))?.changes,
     ))
 }
 
-/// An empty layer in `upper.new` whose root looks like the original's.
-fn new_layer(area: &Dir, lower: &Dir) -> Result<Vec<Vec<u8>>> {
-    remove::remove(area, NEW)?;
-    area.make_dir(NEW, 0o700)?;
-    let upper = area.subdir(NEW)?;
+/// An empty layer whose root looks like the original's.
+fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
+    let room = Now::room(area)?;
+    let name = number.to_string().into_bytes();
+    remove::remove(&room, &name)?;
+    room.make_dir(&name, 0o700)?;
+    let upper = room.subdir(&name)?;
     let lost = layers::stand_in(&upper, lower, xattrs_of(lower)?)?;
     base::stamp(&upper)?;
     layers::set_mode(&upper, lower.meta()?.mode)?;
     upper.sync()?;
+    room.sync()?;
     Ok(lost)
 }
 
@@ -125,13 +131,17 @@ impl Strategy for Overlay {
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (original, lower) = Original::take(request.original)?;
         let area = Dir::open(request.area)?;
-        for remains in [UPPER, WORK, STAGE] {
+        for remains in [WORK, STAGE] {
             remove::remove(&area, remains)?;
+            area.make_dir(remains, 0o700)?;
         }
-        area.make_dir(WORK, 0o700)?;
-        area.make_dir(STAGE, 0o700)?;
-        let lost = new_layer(&area, &lower)?;
-        area.rename(NEW, &area, UPPER)?;
+        let lost = new_layer(&area, &lower, 0)?;
+        let now = Now {
+            layers: vec![Number::own(0)],
+            next: 1,
+            pinned: Vec::new(),
+        };
+        now.write(&area, &area.subdir(STAGE)?)?;
         area.sync()?;
         let metadata = Metadata {
             original,
@@ -273,10 +283,15 @@ impl Strategy for Overlay {
         // The upper layer itself is not opened: its root may have been closed to us.
         let Metadata { original, area, .. } = tree::metadata(sandbox)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
-        new_layer(&area, &lower)?;
-        area.exchange(NEW, &area, UPPER)?;
-        area.sync()?;
-        remove::remove(&area, NEW)?;
+        let Now { next, pinned, .. } = Now::read(&area)?;
+        new_layer(&area, &lower, next)?;
+        let now = Now {
+            layers: vec![Number::own(next)],
+            next: next + 1,
+            pinned,
+        };
+        now.write(&area, &area.subdir(STAGE)?)?;
+        now.sweep(&area)?;
         // What the kernel left from an earlier mount belongs to the old layer.
         remove::remove(&area, WORK)?;
         area.make_dir(WORK, 0o700)?;
@@ -297,11 +312,15 @@ impl Strategy for Overlay {
 
     fn view(&self, sandbox: &SandboxRef) -> Result<View> {
         let open = open(sandbox)?;
-        let below = |name: &[u8]| Location::from(open.area.path().join(OsStr::from_bytes(name)));
+        let mut paths = open.now.layers.iter().map(|layer| layer.path(&open.area));
+        let upper = paths
+            .next()
+            .unwrap_or_else(|| Location::from(open.area.path()));
+        let paths = paths.chain([Location::from(open.lower.path())]);
         Ok(View::Layers(Layers {
-            lower: Location::from(open.lower.path()),
-            upper: below(UPPER),
-            work: below(WORK),
+            below: paths.collect(),
+            upper,
+            work: Location::from(open.area.path().join(OsStr::from_bytes(WORK))),
         }))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{privileges, sort, stat};
+use super::{Versions, privileges, sort, version};
 use crate::fs::beneath::Entry;
 use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, FsError, Meta, private};
@@ -41,7 +41,7 @@ struct Look<'a> {
 /// versions.
 pub(in crate::strategy) fn look(
     original: &Dir,
-    sandbox: &Dir,
+    sandbox: &dyn Versions,
     diff: DiffView,
     kept: Vec<ResourcePath>,
     base: &dyn Base,
@@ -251,7 +251,7 @@ fn is_directory(facts: Option<&Facts>) -> bool {
 
 /// What of a new version will not come across, and how much room it takes.
 fn note(
-    sandbox: &Dir,
+    sandbox: &dyn Versions,
     change: &Change,
     new: &Facts,
     kept: &mut Kept<'_>,
@@ -291,7 +291,7 @@ fn note(
 
 /// Files of several names: those that stay as they are under one of them, and those met before.
 struct Kept<'a> {
-    sandbox: &'a Dir,
+    sandbox: &'a dyn Versions,
     paths: &'a [ResourcePath],
     known: Option<HashSet<u64>>,
     met: HashSet<u64>,
@@ -312,7 +312,7 @@ impl Kept<'_> {
         if self.known.is_none() {
             let mut known = HashSet::new();
             for path in self.paths {
-                known.extend(stat(self.sandbox, path)?.map(|meta| meta.ino));
+                known.extend(version(self.sandbox, path)?.map(|meta| meta.ino));
             }
             self.known = Some(known);
         }

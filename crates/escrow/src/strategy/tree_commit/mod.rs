@@ -46,6 +46,43 @@ use crate::fs::{Dir, Meta, Seen, Stamp};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
 
+/// Where the new versions of a sandbox are.
+pub(super) trait Versions {
+    /// The directory at a path.
+    fn dir(&self, path: &ResourcePath) -> Result<Dir>;
+
+    /// The directory that holds the entry at a path, and the entry's name.
+    fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])>;
+}
+
+impl Versions for Dir {
+    fn dir(&self, path: &ResourcePath) -> Result<Dir> {
+        Ok(self.dir(path)?)
+    }
+
+    fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])> {
+        Ok(self.parent(path)?)
+    }
+}
+
+/// What stands at a path of a sandbox; `None` where nothing does.
+fn version(versions: &dyn Versions, path: &ResourcePath) -> Result<Option<Meta>> {
+    let absent = |error: &StrategyError| match error {
+        StrategyError::Fs(error) => error.is_absent() || error.leaves(),
+        _ => false,
+    };
+    let found = match path.is_root() {
+        true => versions.dir(path).and_then(|dir| Ok(Some(dir.meta()?))),
+        false => versions
+            .parent(path)
+            .and_then(|(dir, name)| Ok(dir.stat(name)?)),
+    };
+    match found {
+        Err(error) if absent(&error) => Ok(None),
+        answer => answer,
+    }
+}
+
 /// Everything needed to make the changes, or to take them back.
 #[derive(Debug, Serialize, Deserialize)]
 struct TreeIntent {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::conflicts::{Base, introduced};
 use super::steps::{Plan, Planned, deepest_first, plan};
-use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, stat};
+use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, stat, version};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, copy_entry};
@@ -26,8 +26,8 @@ use crate::strategy::{Intent, PrepareRequest};
 
 /// Where the new versions come from.
 pub(in crate::strategy) struct Source<'a> {
-    /// The directory that holds them, under the paths they have in the resource.
-    pub(in crate::strategy) root: &'a Dir,
+    /// What holds them, under the paths they have in the resource.
+    pub(in crate::strategy) root: &'a dyn Versions,
     /// The attributes of an entry of it as its user sees them.
     pub(in crate::strategy) visible: fn(Xattrs) -> Xattrs,
     /// What the sandbox knows of the original.
@@ -244,7 +244,7 @@ impl Staging<'_> {
         if self.kept.is_none() {
             let mut kept = HashMap::new();
             for path in self.names {
-                if let Some(meta) = stat(self.source.root, path)? {
+                if let Some(meta) = version(self.source.root, path)? {
                     kept.insert(meta.ino, path.clone());
                 }
             }
@@ -462,7 +462,7 @@ impl Staging<'_> {
     fn parent(&self, path: &ResourcePath, now: &Meta) -> Result<Dressing> {
         let mut after = Looks::of(now);
         after.mtime = match self.source.base.is_still(path, now) {
-            true => stat(self.source.root, path)?.map(|meta| meta.mtime),
+            true => version(self.source.root, path)?.map(|meta| meta.mtime),
             false => None,
         };
         Ok(Dressing {

@@ -1,0 +1,300 @@
+//! The layers of a sandbox, read as one: what stands in a layer hides what stands in those below it,
+//! except that directories merge. The topmost takes every change; the others are never changed again.
+//!
+//! ```text
+//! <area>/
+//!   layers/0, 1, …   each made once, under a number that is never used again
+//!   now              which of them are in use, topmost first
+//! ```
+//!
+//! `now` is replaced in one rename, so a sandbox goes from one stack to another at once.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::super::error::{Result, StrategyError};
+use super::super::tree_commit::Versions;
+use super::layers::{self, Looks, Mark};
+use crate::fs::beneath::Entry;
+use crate::fs::durable::Draft;
+use crate::fs::{Cause, Dir, Meta, remove};
+use crate::model::ResourcePath;
+use crate::model::text::Location;
+
+const LAYERS: &[u8] = b"layers";
+const NOW: &[u8] = b"now";
+
+/// Which layers are in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Now {
+    /// Topmost first.
+    pub(super) layers: Vec<Number>,
+    /// The number of the next one.
+    pub(super) next: u32,
+    /// Those that checkpoints, or other sandboxes, need.
+    #[serde(default)]
+    pub(super) pinned: Vec<u32>,
+}
+
+/// One layer: its number, and whose it is if it is not this sandbox's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Number {
+    pub(super) number: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) area: Option<Location>,
+}
+
+impl Number {
+    pub(super) fn own(number: u32) -> Self {
+        Self { number, area: None }
+    }
+
+    fn name(&self) -> Vec<u8> {
+        self.number.to_string().into_bytes()
+    }
+
+    /// The directory of the layer.
+    pub(super) fn path(&self, area: &Dir) -> Location {
+        let area = self
+            .area
+            .as_ref()
+            .map_or(area.path(), |area| area.as_path());
+        let layers = area.join(OsStr::from_bytes(LAYERS));
+        Location::from(layers.join(OsStr::from_bytes(&self.name())))
+    }
+
+    pub(super) fn open(&self, area: &Dir) -> Result<Dir> {
+        let dir = match &self.area {
+            Some(area) => Dir::open(area.as_path())?,
+            None => area.again()?,
+        };
+        Ok(dir.subdir(LAYERS)?.subdir(&self.name())?)
+    }
+}
+
+impl Now {
+    /// What is in use in an area.
+    pub(super) fn read(area: &Dir) -> Result<Self> {
+        let (mut file, _) = area.file(NOW)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            area.error("read", NOW, Cause::Os(errno))
+        })?;
+        let now: Option<Self> = serde_json::from_slice(&text).ok();
+        now.filter(|now| !now.layers.is_empty())
+            .ok_or_else(|| StrategyError::Damaged {
+                what: "it does not say which layers it is made of".to_owned(),
+            })
+    }
+
+    /// Puts these to use from now on, durably.
+    pub(super) fn write(&self, area: &Dir, stage: &Dir) -> Result<()> {
+        let text = serde_json::to_vec(self).expect("numbers are JSON");
+        let draft = Draft {
+            stage,
+            to: area,
+            name: NOW,
+            fresh: false,
+        };
+        Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
+    }
+
+    /// Where the layers of an area are kept; made if they are not there.
+    pub(super) fn room(area: &Dir) -> Result<Dir> {
+        if area.stat(LAYERS)?.is_none() {
+            area.make_dir(LAYERS, 0o700)?;
+        }
+        Ok(area.subdir(LAYERS)?)
+    }
+
+    /// Removes the layers of an area that nobody needs any more.
+    pub(super) fn sweep(&self, area: &Dir) -> Result<()> {
+        let room = Self::room(area)?;
+        let own = self.layers.iter().filter(|layer| layer.area.is_none());
+        let mut needed: Vec<u32> = own.map(|layer| layer.number).collect();
+        needed.extend(&self.pinned);
+        for Entry { name, .. } in room.entries()? {
+            let number = std::str::from_utf8(&name)
+                .ok()
+                .and_then(|name| name.parse().ok());
+            if number.is_none_or(|number| !needed.contains(&number)) {
+                remove::remove(&room, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn open(&self, area: &Dir) -> Result<Stack> {
+        let layers = self.layers.iter().map(|layer| layer.open(area));
+        Ok(Stack {
+            layers: layers.collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// Open layers, topmost first; at least one.
+pub(super) struct Stack {
+    layers: Vec<Dir>,
+}
+
+/// A directory as the layers show it together: those that have it, topmost first.
+pub(super) struct Level {
+    pub(super) dirs: Vec<Dir>,
+    /// Which layer each is of.
+    pub(super) numbers: Vec<usize>,
+}
+
+/// An entry of a level: in which of its directories it stands, and how it is marked.
+pub(super) struct Standing {
+    pub(super) at: usize,
+    pub(super) meta: Meta,
+    pub(super) mark: Mark,
+}
+
+impl Stack {
+    /// One layer alone.
+    pub(super) fn of(layer: &Dir) -> Result<Self> {
+        Ok(Self {
+            layers: vec![layer.again()?],
+        })
+    }
+
+    /// The layer that takes the changes.
+    pub(super) fn top(&self) -> &Dir {
+        &self.layers[0]
+    }
+
+    /// The roots of all of them.
+    pub(super) fn root(&self) -> Result<Level> {
+        self.level(&ResourcePath::root(), (0..self.layers.len()).collect())
+    }
+
+    /// The directory at `path` in these layers. One that is gone is none.
+    pub(super) fn level(&self, path: &ResourcePath, numbers: Vec<usize>) -> Result<Level> {
+        let mut level = Level {
+            dirs: Vec::new(),
+            numbers: Vec::new(),
+        };
+        for number in numbers {
+            match self.layers[number].dir(path) {
+                Err(error) if error.is_absent() && !path.is_root() => {}
+                dir => {
+                    level.dirs.push(dir?);
+                    level.numbers.push(number);
+                }
+            }
+        }
+        Ok(level)
+    }
+
+    /// Every layer's directory at `path`, topmost first, whether the others hide it or not.
+    pub(super) fn all(&self, path: &ResourcePath) -> Result<Vec<Dir>> {
+        let mut found = Vec::new();
+        for layer in &self.layers {
+            match layer.dir(path) {
+                Err(error) if error.is_absent() || error.leaves() => {}
+                dir => found.push(dir?),
+            }
+        }
+        Ok(found)
+    }
+
+    /// The topmost layer that has something at `path`.
+    fn holder(&self, path: &ResourcePath) -> Result<&Dir> {
+        // What is asked for can be seen, so no layer above the first one that has it hides it.
+        for layer in &self.layers[..self.layers.len() - 1] {
+            match layer.stat_path(path) {
+                Ok(Some(_)) => return Ok(layer),
+                Ok(None) => {}
+                Err(error) if error.leaves() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(&self.layers[self.layers.len() - 1])
+    }
+}
+
+impl Versions for Stack {
+    fn dir(&self, path: &ResourcePath) -> Result<Dir> {
+        Ok(self.holder(path)?.dir(path)?)
+    }
+
+    fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])> {
+        Ok(self.holder(path)?.parent(path)?)
+    }
+}
+
+impl Level {
+    /// What stands in it, sorted by name.
+    pub(super) fn entries(&self) -> Result<Vec<(usize, Entry)>> {
+        let mut all: Vec<(usize, Entry)> = Vec::new();
+        for (at, dir) in self.dirs.iter().enumerate() {
+            all.extend(dir.entries()?.into_iter().map(|entry| (at, entry)));
+        }
+        if self.dirs.len() > 1 {
+            // Stable, so of one name the topmost comes first.
+            all.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+            all.dedup_by(|(_, later), (_, first)| later.name == first.name);
+        }
+        Ok(all)
+    }
+
+    /// What stands at `name`.
+    pub(super) fn look(&self, name: &[u8], path: &ResourcePath) -> Result<Option<Standing>> {
+        for (at, dir) in self.dirs.iter().enumerate() {
+            if let Some(meta) = dir.stat(name)? {
+                let mark = layers::mark(dir, name, &meta, path)?;
+                return Ok(Some(Standing { at, meta, mark }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Which layers show the directory `name`, which stands in the one at `at`, and whether they hide
+    /// the original's.
+    pub(super) fn below(
+        &self,
+        name: &[u8],
+        path: &ResourcePath,
+        (at, mark): (usize, Mark),
+    ) -> Result<(Vec<usize>, bool)> {
+        let mut numbers = vec![self.numbers[at]];
+        if mark == Mark::Opaque {
+            return Ok((numbers, true));
+        }
+        for (dir, number) in self.dirs.iter().zip(&self.numbers).skip(at + 1) {
+            let Some(meta) = dir.stat(name)? else {
+                continue;
+            };
+            if !meta.is_dir() {
+                return Ok((numbers, true));
+            }
+            numbers.push(*number);
+            if layers::mark(dir, name, &meta, path)? == Mark::Opaque {
+                return Ok((numbers, true));
+            }
+        }
+        Ok((numbers, false))
+    }
+
+    /// How the original's directory looked when it was first copied up; `None` where the kernel did
+    /// that, or where the original has none.
+    pub(super) fn remembered(&self) -> Result<Option<Looks>> {
+        remembered(&self.dirs)
+    }
+}
+
+/// What one of these directories, topmost first, remembers of the original's.
+pub(super) fn remembered(dirs: &[Dir]) -> Result<Option<Looks>> {
+    for dir in dirs {
+        if let Some(looks) = Looks::remembered(dir)? {
+            return Ok(Some(looks));
+        }
+    }
+    Ok(None)
+}
