@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use escrow::manager::{Manager, Options};
+use escrow::manager::{Checkpointing, Manager, Options};
 use escrow::model::SystemOrigin;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
@@ -83,6 +83,7 @@ impl Context {
             strategy,
             user_home,
             patience: PATIENCE,
+            checkpoints: Checkpointing::default(),
         })?;
         Ok(Self { manager, directory })
     }

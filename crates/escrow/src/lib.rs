@@ -6,6 +6,7 @@
 //! No part of the engine prints, reads the environment or ends the process: the clock, ids,
 //! directories and the principal are handed in. `docs/architecture.md` shows the rooms.
 
+pub mod checkpoint;
 pub mod commit;
 pub mod diff;
 pub mod error;

@@ -37,6 +37,12 @@ pub(crate) struct DiffArgs {
     /// one at a time with --resource. Binary and very large files are named, not shown
     #[arg(long, short, group = "form")]
     patch: bool,
+    /// What changed since this checkpoint, instead of what would be released
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resource", "patch", "scratch"])]
+    since: Option<String>,
+    /// Until this checkpoint instead of now
+    #[arg(long, value_name = "CHECKPOINT", requires = "since")]
+    until: Option<String>,
     /// What commands wrote into the home directory; it is thrown away, never committed
     #[arg(long, conflicts_with_all = ["resource", "patch"])]
     scratch: bool,
@@ -52,8 +58,20 @@ impl DiffArgs {
             Some(resource) => Some(context.resource(&plan, resource)?),
             None => None,
         };
-        let found = context.manager.diff(&plan, only.as_ref())?;
-        let diffs = &found.resources;
+        let checkpoint = |typed: &String| context.manager.resolve_checkpoint(&plan, typed);
+        let since = self.since.as_ref().map(checkpoint).transpose()?;
+        let until = self.until.as_ref().map(checkpoint).transpose()?;
+        let (found, changed);
+        let diffs = match since {
+            Some(since) => {
+                changed = context.manager.since(&plan, &since, until.as_ref())?;
+                &changed
+            }
+            None => {
+                found = context.manager.diff(&plan, only.as_ref())?;
+                &found.resources
+            }
+        };
         if ui.is_json() {
             let resources: Vec<Value> = diffs.iter().map(document).collect();
             ui.document(&json!({"plan": plan.name, "resources": resources}));

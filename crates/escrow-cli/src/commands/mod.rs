@@ -1,6 +1,7 @@
 //! What can be typed. One verb, one file; the doc comments are the help.
 
 mod ask;
+mod checkpoint;
 mod cleanup;
 mod commit;
 mod completions;
@@ -15,6 +16,7 @@ mod read;
 mod recover;
 mod reference;
 mod resource;
+mod restore;
 mod rollback;
 mod run;
 mod sandbox;
@@ -98,6 +100,8 @@ enum Command {
     Read(read::ReadArgs),
     Write(write::WriteArgs),
     Diff(diff::DiffArgs),
+    Checkpoint(checkpoint::CheckpointArgs),
+    Restore(restore::RestoreArgs),
     Commit(commit::CommitArgs),
     Rollback(rollback::RollbackArgs),
     Undo(undo::UndoArgs),
@@ -155,6 +159,8 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Read(args) => args.run(context, ui),
         Command::Write(args) => args.run(context, ui),
         Command::Diff(args) => args.run(context, ui),
+        Command::Checkpoint(args) => args.run(context, ui),
+        Command::Restore(args) => args.run(context, ui),
         Command::Commit(args) => args.run(context, ui),
         Command::Rollback(args) => args.run(context, ui),
         Command::Undo(args) => args.run(context, ui),

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
+use escrow::manager::PlanView;
 use serde_json::{Value, json};
 
 use super::show;
@@ -24,6 +25,7 @@ enum Verb {
     /// List all plans
     List,
     Show(Show),
+    Fork(Fork),
 }
 
 /// Begin a plan, with a sandbox of each resource
@@ -49,12 +51,29 @@ struct Show {
     plan: Option<String>,
 }
 
+/// Begin a plan where another one is
+///
+/// Several attempts can then go on side by side, and the best be committed; the others will conflict
+/// where they changed the same. Only layers can be shared: the sandboxes must be overlays.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow plan fork try second --at chk_01k9")]
+struct Fork {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// The name of the new plan; made from the current directory if left out
+    name: Option<String>,
+    /// Begin at this checkpoint instead of where the plan is now
+    #[arg(long, value_name = "CHECKPOINT")]
+    at: Option<String>,
+}
+
 impl PlanArgs {
     pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
             Verb::Create(args) => args.run(context, ui),
             Verb::List => list(context, ui),
             Verb::Show(args) => args.run(context, ui),
+            Verb::Fork(args) => args.run(context, ui),
         }
     }
 }
@@ -71,25 +90,42 @@ impl Create {
             &progress,
         )?;
         drop(progress);
-        if ui.is_json() {
-            ui.document(&show::plan(context, &view)?);
-            return Ok(());
-        }
-        ui.news(&format!(
-            "plan {} is open",
-            paint(Tone::Strong, &view.plan.name)
-        ));
-        show::sandbox_lines(context, &view, ui)?;
-        for one in &view.sandboxes {
-            show::warnings(one, ui);
-        }
-        let name = &view.plan.name;
-        match view.sandboxes.first() {
-            None => ui.say(&format!("next: `escrow sandbox create {name} RESOURCE`")),
-            Some(_) => ui.say(&format!("next: work in it, then `escrow diff {name}`")),
-        }
-        Ok(())
+        opened(context, &view, ui)
     }
+}
+
+impl Fork {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let at = self.at.as_deref();
+        let at = at.map(|at| context.manager.resolve_checkpoint(&plan, at));
+        let at = at.transpose()?;
+        let (name, directory) = (self.name.as_deref(), &context.directory);
+        let view = context.manager.fork(&plan, at.as_ref(), name, directory)?;
+        opened(context, &view, ui)
+    }
+}
+
+/// Tells of a plan that was begun.
+fn opened(context: &Context, view: &PlanView, ui: &Ui) -> Result<(), Failure> {
+    if ui.is_json() {
+        ui.document(&show::plan(context, view)?);
+        return Ok(());
+    }
+    ui.news(&format!(
+        "plan {} is open",
+        paint(Tone::Strong, &view.plan.name)
+    ));
+    show::sandbox_lines(context, view, ui)?;
+    for one in &view.sandboxes {
+        show::warnings(one, ui);
+    }
+    let name = &view.plan.name;
+    match view.sandboxes.first() {
+        None => ui.say(&format!("next: `escrow sandbox create {name} RESOURCE`")),
+        Some(_) => ui.say(&format!("next: work in it, then `escrow diff {name}`")),
+    }
+    Ok(())
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {

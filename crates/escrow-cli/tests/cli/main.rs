@@ -5,6 +5,8 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod checkpoints;
+mod checkpoints_faults;
 mod commits;
 mod conformance;
 mod contract;

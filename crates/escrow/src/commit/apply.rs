@@ -1,6 +1,6 @@
 //! What was decided is carried out, and then finished.
 
-use super::{Engine, Member, abort, intent_of};
+use super::{Engine, Member, abort, intent_of, lent};
 use crate::error::{Error, Result, chain};
 use crate::fs::remove;
 use crate::model::{DiffView, Phase, SandboxState};
@@ -71,7 +71,9 @@ impl<'a> Decided<'a> {
             return Err(failed);
         }
         if seeded::bug("sandbox-removed-early") {
-            members.iter().try_for_each(release)?;
+            members
+                .iter()
+                .try_for_each(|member| release(&engine, member))?;
         }
         let done = engine.store.set_phase(journal.id, from, Phase::Applied);
         done.map_err(|error| Error::Unrecorded {
@@ -134,7 +136,7 @@ impl Applied<'_> {
         };
         let (mut left, mut states) = (Vec::new(), Vec::new());
         for member in &members {
-            let state = match release(member) {
+            let state = match release(&engine, member) {
                 Ok(()) => SandboxState::CleanedUp,
                 Err(error) => {
                     left.push((member.name(), chain(&error)));
@@ -195,9 +197,12 @@ fn last_intent(
 }
 
 /// Removes a sandbox: after this no inode is shared with the original.
-fn release(member: &Member) -> Result<()> {
+fn release(engine: &Engine<'_>, member: &Member) -> Result<()> {
     let reference = &member.sandbox.reference;
     member.call(|strategy| strategy.cleanup(reference))?;
+    if lent::is_needed(engine, &member.sandbox.area, member.sandbox.id)? {
+        return Ok(());
+    }
     let area = member.sandbox.area.as_path();
     if let (Some(parent), Some(name)) = (area.parent(), area.file_name()) {
         match crate::fs::Dir::open(parent) {

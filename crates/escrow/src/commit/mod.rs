@@ -54,6 +54,7 @@
 mod abort;
 mod apply;
 mod decide;
+pub mod lent;
 mod prepare;
 mod preview;
 pub mod recover;
@@ -147,12 +148,15 @@ impl Member {
         }
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.resource.name.clone()
     }
 
     /// Calls the strategy; a panic is a failure like any other (rule C4).
-    fn call<T>(&self, work: impl FnOnce(&dyn Strategy) -> crate::strategy::Result<T>) -> Result<T> {
+    pub(crate) fn call<T>(
+        &self,
+        work: impl FnOnce(&dyn Strategy) -> crate::strategy::Result<T>,
+    ) -> Result<T> {
         let called = std::panic::catch_unwind(AssertUnwindSafe(|| work(&*self.strategy)));
         match called {
             Ok(answer) => Ok(answer?),
@@ -190,7 +194,7 @@ impl<'a> Batch<'a> {
 }
 
 /// What a journal says of one member, read back.
-fn intent_of(journal: &Journal, position: usize) -> Result<Option<Intent>> {
+pub(crate) fn intent_of(journal: &Journal, position: usize) -> Result<Option<Intent>> {
     let Some(text) = &journal.members[position].intent else {
         return Ok(None);
     };
@@ -221,7 +225,7 @@ pub fn remove_area(area: &Location) -> Result<()> {
 }
 
 /// Makes the area of a commit, empty and private.
-fn make_area(area: &Location) -> Result<()> {
+pub(crate) fn make_area(area: &Location) -> Result<()> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();

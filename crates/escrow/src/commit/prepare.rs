@@ -30,6 +30,7 @@ impl<'a> Previewed<'a> {
             plan_id: plan.id,
             phase: Phase::Preparing,
             message: message.map(str::to_owned),
+            checkpoint: None,
             created_at: engine.origin.now(),
             members: members
                 .iter()

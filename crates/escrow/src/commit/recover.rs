@@ -34,6 +34,8 @@ pub struct Recovered {
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why.
     pub left: Vec<String>,
+    /// It was a return to a checkpoint, and its sandboxes are meant, not its originals.
+    pub restore: bool,
 }
 
 /// Goes on with a commit whose owner is dead; the caller holds the locks. `members` are those of
@@ -52,6 +54,7 @@ pub fn recover(
         because: None,
         kept: Vec::new(),
         left: Vec::new(),
+        restore: false,
     };
     if journal.phase == Phase::Decided && seeded::bug("recover-drops-decided") {
         engine.store.forget_commit(journal.id)?;

@@ -117,13 +117,17 @@ impl Error {
                 hints.push("the sandboxes still hold every change; the same command can be run again".into());
                 hints
             }
-            Self::Member { cause, .. } => cause.hints(),
+            Self::Member { cause, .. } | Self::Moment { cause, .. } => cause.hints(),
             Self::RecoveryNeeded { .. } => one("`escrow recover` brings it to one side"),
             Self::NothingToUndo { state: PlanState::Open, .. } => {
                 one("`escrow rollback` discards what its sandboxes changed")
             }
             Self::Live { .. } => {
                 one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
+            }
+            Self::UnknownCheckpoint { .. } => one("`escrow checkpoint list` shows them"),
+            Self::LaterThanCheckpoint { .. } => {
+                one("`escrow rollback` discards its changes; `escrow checkpoint create` keeps it from now on")
             }
             Self::OtherLook { .. } => {
                 one("leave the option out to join it as it is, or wait until its last command has ended")

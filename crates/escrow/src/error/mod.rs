@@ -324,6 +324,32 @@ pub enum Error {
         /// The plan.
         plan: String,
     },
+    /// No such checkpoint.
+    #[error("the plan '{plan}' has {} checkpoint '{typed}'", if *.ambiguous { "more than one" } else { "no" })]
+    UnknownCheckpoint {
+        /// The plan.
+        plan: String,
+        /// What was typed.
+        typed: String,
+        /// Several begin like that.
+        ambiguous: bool,
+    },
+    /// One sandbox could not be kept, or go back.
+    #[error("the sandbox of '{resource}' cannot {what}: {}", crate::error::chain(&**.cause))]
+    Moment {
+        /// The resource.
+        resource: String,
+        /// What it cannot do.
+        what: &'static str,
+        /// Why.
+        cause: Box<Error>,
+    },
+    /// A sandbox that the checkpoint does not know.
+    #[error("the sandbox of '{resource}' was made after the checkpoint, which does not know it")]
+    LaterThanCheckpoint {
+        /// The resource.
+        resource: String,
+    },
     /// A command runs inside the plan, with other options.
     #[error("the inside of the plan '{plan}', where a command runs, is another one: {what}")]
     OtherLook {
@@ -498,6 +524,8 @@ impl Error {
             | Self::UnknownPlan { .. }
             | Self::NoPlanHere { .. }
             | Self::NoSandbox { .. }
+            | Self::UnknownCheckpoint { .. }
+            | Self::LaterThanCheckpoint { .. }
             | Self::Away { .. } => Kind::NotFound,
             Self::ResourceExists { .. }
             | Self::ResourceInUse { .. }
@@ -520,7 +548,9 @@ impl Error {
             | Self::Undecided { .. }
             | Self::Unrecorded { .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
-            Self::CommitFailed { cause, .. } | Self::Member { cause, .. } => cause.kind(),
+            Self::CommitFailed { cause, .. }
+            | Self::Member { cause, .. }
+            | Self::Moment { cause, .. } => cause.kind(),
             Self::Irreversible { .. } => Kind::Unsupported,
             Self::BadParent { .. } => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,

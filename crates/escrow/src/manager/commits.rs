@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::Automatic;
 use super::{Manager, SandboxView};
+use crate::checkpoint;
 use crate::commit::{
     Batch, CommitPreview, Committed, Engine, Member, Recovered, Side, Terms, Undone, recover, undo,
 };
@@ -34,7 +36,7 @@ pub struct Released {
 }
 
 impl Manager {
-    fn engine<'a>(&'a self, observer: &'a dyn Observer) -> Engine<'a> {
+    pub(super) fn engine<'a>(&'a self, observer: &'a dyn Observer) -> Engine<'a> {
         Engine {
             store: &self.store,
             registry: self.registry(),
@@ -43,7 +45,11 @@ impl Manager {
         }
     }
 
-    fn members(&self, engine: &Engine<'_>, views: Vec<SandboxView>) -> Result<Vec<Member>> {
+    pub(super) fn members(
+        &self,
+        engine: &Engine<'_>,
+        views: Vec<SandboxView>,
+    ) -> Result<Vec<Member>> {
         let resources = self.store.resources()?;
         let graph = Graph::new(&resources);
         let member = |view: SandboxView| {
@@ -141,11 +147,16 @@ impl Manager {
                 let batch = Batch::new(engine, plan.clone(), members);
                 let previewed = batch.preview(request.terms)?;
                 let preview = previewed.show();
+                self.keep_by_itself(plan, Automatic::BeforeCommit, observer)?;
                 let prepared = previewed.prepare(request.message)?;
                 let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
                 Ok(Released { preview, left })
             })?;
         let mut released = released;
+        if let Err(error) = self.store.forget_checkpoints(plan.id) {
+            let what = "the list of checkpoints".to_owned();
+            released.left.push((what, chain(&error)));
+        }
         if let Err(error) = self.drop_scratch(plan) {
             let what = "what was written into the home directory".to_owned();
             released.left.push((what, chain(&error)));
@@ -330,7 +341,10 @@ impl Manager {
         self.record("recover", Some(plan.id), &name, || {
             let engine = self.engine(&Unobserved);
             let members = self.members(&engine, views.clone())?;
-            recover::recover(engine, plan, journal, members)
+            match journal.checkpoint {
+                Some(_) => checkpoint::recover(&engine, &plan, &journal, &members),
+                None => recover::recover(engine, plan, journal, members),
+            }
         })
     }
 
@@ -416,14 +430,16 @@ impl Manager {
 fn told(plan: &str, answer: std::result::Result<&Recovered, &Error>) -> String {
     match answer {
         Ok(done) => {
-            let side = match done.side {
-                Side::Old => "its originals are as they were before",
-                Side::New => "its originals hold the new state",
+            let (what, side) = match (done.restore, done.side) {
+                (false, Side::Old) => ("a commit", "its originals are as they were before"),
+                (false, Side::New) => ("a commit", "its originals hold the new state"),
+                (true, Side::Old) => ("a restore", "its sandboxes are as they were before"),
+                (true, Side::New) => ("a restore", "its sandboxes are as at the checkpoint"),
             };
             let because = done.because.as_ref().map(|why| format!(" ({why})"));
             let because = because.unwrap_or_default();
             let mut text = format!(
-                "a commit of the plan '{plan}' had been interrupted ({}): {side}{because}",
+                "{what} of the plan '{plan}' had been interrupted ({}): {side}{because}",
                 done.found
             );
             for (resource, path, at) in &done.kept {

@@ -185,8 +185,8 @@ impl Manager {
         }
     }
 
-    /// Gives a share back. When it was the last one, waits until nothing is left inside.
-    pub(super) fn come_out(&self, plan: &Plan, entry: Entry) -> Result<()> {
+    /// Gives a share back. When it was the last one, waits until nothing is left inside, and says so.
+    pub(super) fn come_out(&self, plan: &Plan, entry: Entry) -> Result<bool> {
         drop(entry);
         let shares = share_name(plan);
         let take = |shared| Lock::take(&self.locks, &shares, shared, Duration::ZERO);
@@ -196,11 +196,11 @@ impl Manager {
             // given a share has seen other commands.
             let others = take(false)?.is_none() && take(true)?.is_some();
             if others {
-                return Ok(());
+                return Ok(false);
             }
             std::thread::sleep(PAUSE / 4);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Removes the locks of a plan in which nobody is.

@@ -16,6 +16,7 @@
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `survey` | what there is and what works here, without changing anything |
 
+mod checkpoints;
 mod commits;
 mod live;
 mod plans;
@@ -29,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use checkpoints::{Automatic, Checkpointing, Restored};
 pub use commits::{CommitRequest, Released};
 pub use plans::PlanView;
 pub use resources::NewResource;
@@ -61,6 +63,8 @@ pub struct Options {
     pub user_home: Option<PathBuf>,
     /// How long to wait for another process that works on the same plan.
     pub patience: Duration,
+    /// When checkpoints are taken without being asked for.
+    pub checkpoints: Checkpointing,
 }
 
 /// The engine, opened on one home.

@@ -157,14 +157,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<PlanView> {
         let directory = Location::from(private::canonical(directory)?);
-        if let Some(name) = name {
-            check_name(name)?;
-            if self.open_plans()?.iter().any(|plan| plan.name == name) {
-                return Err(Error::PlanExists {
-                    name: name.to_owned(),
-                });
-            }
-        }
+        self.check_new_name(name)?;
         if let Some(strategy) = strategy {
             self.registry().check(strategy, resource::FS_DIRECTORY)?;
         }
@@ -174,6 +167,20 @@ impl Manager {
             let forgotten = self.forget_new_resources(resources, &directory);
             error.and_left(forgotten)
         })
+    }
+
+    /// Refuses a name that a new plan cannot have.
+    pub(super) fn check_new_name(&self, name: Option<&str>) -> Result<()> {
+        let Some(name) = name else {
+            return Ok(());
+        };
+        check_name(name)?;
+        match self.open_plans()?.iter().any(|plan| plan.name == name) {
+            true => Err(Error::PlanExists {
+                name: name.to_owned(),
+            }),
+            false => Ok(()),
+        }
     }
 
     fn begin_plan(
@@ -210,7 +217,7 @@ impl Manager {
         Ok(())
     }
 
-    fn add_plan(&self, name: Option<&str>, directory: Location) -> Result<Plan> {
+    pub(super) fn add_plan(&self, name: Option<&str>, directory: Location) -> Result<Plan> {
         loop {
             let taken = self.open_plans()?;
             let plan = Plan {

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::live::Entry;
-use super::{Manager, SandboxView};
-use crate::error::{Error, Result};
+use super::{Automatic, Manager, SandboxView};
+use crate::error::{Error, Result, chain};
+use crate::event::Unobserved;
 use crate::fs::private;
 use crate::fs::{Cause, Dir, Handle, remove};
 use crate::model::text::Location;
@@ -59,6 +60,9 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.check_neighbours(plan, &resources)?;
         let entry = self.go_in(plan)?;
+        if entry.there.is_none() {
+            self.keep_by_itself(plan, Automatic::BeforeRun, &Unobserved)?;
+        }
         for view in &views {
             self.activate(view)?;
         }
@@ -91,10 +95,28 @@ impl Manager {
                     },
                 },
             );
-            self.come_out(plan, entry)?;
+            let last = self.come_out(plan, entry)?;
             noted?;
-            Ok(ended?)
+            let ended = ended?;
+            if last && ended.status() != 0 {
+                self.keep_failed(plan);
+            }
+            Ok(ended)
         })
+    }
+
+    /// Keeps what a command left that failed. That it cannot be kept is no failure of the command.
+    fn keep_failed(&self, plan: &Plan) {
+        let kept = self.lock(plan, false).and_then(|_lock| {
+            self.check_quiet(plan)?;
+            self.keep_by_itself(plan, Automatic::OnError, &Unobserved)
+        });
+        if let Err(error) = kept {
+            let why = chain(&error);
+            self.notice(format!(
+                "what the command left was not kept as a checkpoint: {why}"
+            ));
+        }
     }
 
     /// How the inside looks: as it was asked for, unless it is there already.

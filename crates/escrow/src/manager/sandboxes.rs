@@ -5,8 +5,9 @@ use std::path::Path;
 use super::Manager;
 use super::resources::kind_named;
 use super::work::check_readable;
+use crate::commit::lent;
 use crate::error::{Error, Result};
-use crate::event::Observer;
+use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
@@ -14,7 +15,7 @@ use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
-use crate::strategy::{CreateRequest, Probe};
+use crate::strategy::{CreateRequest, Moment, Probe};
 
 /// A sandbox and what it is a sandbox of.
 #[derive(Debug, Clone)]
@@ -144,6 +145,50 @@ impl Manager {
         wanted: &str,
         observer: &dyn Observer,
     ) -> Result<Sandbox> {
+        self.make_by(plan, resource, wanted, |sandbox| {
+            self.fill(sandbox, resource, wanted, observer)
+        })
+    }
+
+    /// A sandbox in another plan that begins at a moment of this one.
+    pub(super) fn fork_sandbox(
+        &self,
+        plan: &Plan,
+        from: &SandboxView,
+        moment: &Moment,
+    ) -> Result<Sandbox> {
+        let SandboxView { sandbox, resource } = from;
+        let strategy = self.registry().get(&sandbox.reference.strategy)?;
+        self.make_by(plan, resource, &sandbox.requested, |new| {
+            self.make_room(new)?;
+            let created = strategy.fork(
+                &sandbox.reference,
+                moment,
+                &CreateRequest {
+                    plan_id: plan.id,
+                    resource_id: resource.id,
+                    original: resource.at.as_path(),
+                    area: new.area.as_path(),
+                    carved: &[],
+                    observer: &Unobserved,
+                },
+            )?;
+            new.state = new.state.go(SandboxState::Created)?;
+            new.reference = created.sandbox;
+            new.message = created.message;
+            new.warnings = created.warnings;
+            Ok(self.store.put_sandbox(new)?)
+        })
+    }
+
+    /// Makes a sandbox whose area `fill` fills.
+    fn make_by(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        wanted: &str,
+        fill: impl FnOnce(&mut Sandbox) -> Result<()>,
+    ) -> Result<Sandbox> {
         let id = SandboxId::new(&*self.options.origin);
         let place = self.place(resource.at.as_path())?;
         let name = format!("{}{id}", place.prefix);
@@ -184,7 +229,7 @@ impl Manager {
             }
             answer => answer?,
         }
-        let made = self.fill(&mut sandbox, resource, wanted, observer);
+        let made = fill(&mut sandbox);
         if let Err(error) = made {
             // Nothing of it stays. Should even that fail, the record stays as pending, where
             // `cleanup` finds it.
@@ -194,6 +239,15 @@ impl Manager {
         Ok(sandbox)
     }
 
+    /// The area of a new sandbox.
+    fn make_room(&self, sandbox: &Sandbox) -> Result<()> {
+        let area = sandbox.area.as_path();
+        let parent = Dir::open(area.parent().unwrap_or(area))?;
+        let name = area.file_name().unwrap_or_default();
+        private::make_plain(&parent, name.as_encoded_bytes())?;
+        Ok(parent.sync()?)
+    }
+
     fn fill(
         &self,
         sandbox: &mut Sandbox,
@@ -201,11 +255,8 @@ impl Manager {
         wanted: &str,
         observer: &dyn Observer,
     ) -> Result<()> {
+        self.make_room(sandbox)?;
         let area = sandbox.area.as_path();
-        let parent = Dir::open(area.parent().unwrap_or(area))?;
-        let name = area.file_name().unwrap_or_default();
-        private::make_plain(&parent, name.as_encoded_bytes())?;
-        parent.sync()?;
         let kind = kind_named(&resource.kind)?;
         let original = resource.at.as_path();
         let resources = self.store.resources()?;
@@ -268,6 +319,7 @@ impl Manager {
             }
             self.forget_commits(plan, forget)?;
             self.drop_scratch(plan)?;
+            self.store.forget_checkpoints(plan.id)?;
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
             Ok(cleaned)
         })?;
@@ -310,9 +362,14 @@ impl Manager {
         // From here on it is not whole: whoever finds it half removed must know.
         let state = sandbox.state.go(SandboxState::Errored)?;
         self.store.set_sandbox_state(sandbox.id, state)?;
-        remove_area(sandbox)?;
+        let engine = self.engine(&Unobserved);
+        let needs = lent::needs(&engine, sandbox);
+        if !lent::is_needed(&engine, &sandbox.area, sandbox.id)? {
+            remove_area(sandbox)?;
+        }
         let state = state.go(SandboxState::CleanedUp)?;
-        Ok(self.store.set_sandbox_state(sandbox.id, state)?)
+        self.store.set_sandbox_state(sandbox.id, state)?;
+        lent::take_in(&engine, &needs)
     }
 }
 

@@ -38,7 +38,7 @@ impl EntryKind {
 }
 
 /// How a path differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
     /// It is new in the sandbox.
@@ -67,7 +67,7 @@ impl ChangeKind {
 }
 
 /// One respect in which two versions of an entry differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Field {
     /// A file's bytes.
@@ -83,7 +83,7 @@ pub enum Field {
 }
 
 /// What is known of one version of an entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// What it is.
     #[serde(rename = "type")]
@@ -93,12 +93,12 @@ pub struct Facts {
     /// The twelve permission bits.
     pub mode: u16,
     /// Where a symbolic link points.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Location>,
 }
 
 /// One difference between sandbox and original.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Where.
     pub path: ResourcePath,

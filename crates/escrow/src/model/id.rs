@@ -111,6 +111,7 @@ macro_rules! id {
 id!(PlanId, "plan_", "Names a plan.");
 id!(ResourceId, "res_", "Names a resource.");
 id!(SandboxId, "sbx_", "Names a sandbox.");
+id!(CheckpointId, "chk_", "Names a checkpoint of a plan.");
 id!(CommitId, "com_", "Names one commit of a plan.");
 id!(OperationId, "op_", "Names an entry of the operation log.");
 

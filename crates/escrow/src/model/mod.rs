@@ -13,7 +13,9 @@ pub mod view;
 
 pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field};
 pub use conflict::Conflict;
-pub use id::{CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin};
+pub use id::{
+    CheckpointId, CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin,
+};
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;
 pub use plan::PlanState;

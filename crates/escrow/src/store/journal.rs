@@ -1,4 +1,4 @@
-//! The journal of commits: a table, not a second format.
+//! The journal of commits, and of returns to checkpoints: a table, not a second format.
 //!
 //! Whatever is durable here decides on which side a commit comes out. Each step is one
 //! transaction; what a member needs is stored with a checksum, and what does not match it is never
@@ -15,7 +15,10 @@ use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::rows::JournalMember;
 
 impl Store {
-    fn transact<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    pub(super) fn transact<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
         self.run(|connection| {
             let transaction =
                 rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
@@ -29,14 +32,15 @@ impl Store {
     pub fn begin_commit(&self, journal: &Journal) -> Result<()> {
         self.transact(|connection| {
             connection.execute(
-                "INSERT INTO journal (id, plan_id, phase, message, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
                 params![
                     journal.id.to_string(),
                     journal.plan_id.to_string(),
                     journal.phase.as_str(),
                     journal.message,
                     journal.created_at.to_string(),
+                    journal.checkpoint.map(|id| id.to_string()),
                 ],
             )?;
             for (position, member) in journal.members.iter().enumerate() {
@@ -163,7 +167,7 @@ impl Store {
     fn journals(&self, plan: Option<PlanId>) -> Result<Vec<Journal>> {
         let mut journals: Vec<Journal> = self.run(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT id, plan_id, phase, message, created_at FROM journal
+                "SELECT id, plan_id, phase, message, created_at, checkpoint FROM journal
                  WHERE CASE WHEN ?1 IS NULL THEN phase NOT IN ('committed', 'undone')
                             ELSE plan_id = ?1 END
                  ORDER BY seq",
@@ -336,6 +340,10 @@ fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
         phase: parsed::<Phase>(row, 2).map_err(|error| conversion(2, error))?,
         message: row.get(3)?,
         created_at: parsed::<Timestamp>(row, 4)?,
+        checkpoint: match row.get::<_, Option<String>>(5)? {
+            Some(_) => Some(parsed(row, 5)?),
+            None => None,
+        },
         members: Vec::new(),
         damaged: None,
     })

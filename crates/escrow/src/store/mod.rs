@@ -11,9 +11,12 @@
 //! schema moves forward by the files in `schema/`, one transaction each; a store of a newer
 //! version is refused.
 
+mod checkpoints;
 mod journal;
 mod rows;
 mod sqlite;
 
-pub use rows::{Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox};
+pub use rows::{
+    Checkpoint, Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox,
+};
 pub use sqlite::{Store, StoreError};

@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use crate::fs::process::Owner;
 use crate::model::text::Location;
 use crate::model::{
-    CommitId, OperationId, Phase, PlanId, PlanState, ResourceId, SandboxId, SandboxRef,
-    SandboxState,
+    CheckpointId, CommitId, OperationId, Phase, PlanId, PlanState, ResourceId, SandboxId,
+    SandboxRef, SandboxState,
 };
 
 /// A real thing that may be sandboxed.
@@ -114,7 +114,24 @@ pub struct Operation {
     pub message: Option<String>,
 }
 
-/// One commit of a plan.
+/// One moment of every sandbox of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Its id.
+    pub id: CheckpointId,
+    /// The plan.
+    pub plan_id: PlanId,
+    /// What its user calls it.
+    pub label: Option<String>,
+    /// Why it was taken, if nobody asked for it.
+    pub reason: Option<String>,
+    /// When.
+    pub created_at: Timestamp,
+    /// What each sandbox needs to return to it.
+    pub moments: Vec<(SandboxId, String)>,
+}
+
+/// One commit of a plan, or one return to a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
     /// Its id.
@@ -125,6 +142,8 @@ pub struct Journal {
     pub phase: Phase,
     /// Why it was made, in the user's words.
     pub message: Option<String>,
+    /// The checkpoint that is returned to; `None` for a commit.
+    pub checkpoint: Option<CheckpointId>,
     /// When it began.
     pub created_at: Timestamp,
     /// Its members, in the order in which they are carried out.

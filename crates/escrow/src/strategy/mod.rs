@@ -14,13 +14,15 @@
 //! be repeated, `rollback` with the intent takes it back, also half way. The order of the steps
 //! over several sandboxes is the business of [`crate::commit`].
 //!
-//! The verbs that go back in a sandbox (`checkpoint`, `restore_checkpoint`) join this trait
-//! together with their implementations.
+//! A sandbox can go back to a [`Moment`]: `checkpoint` keeps one, `prepare_restore` does everything of
+//! the way back that can fail, `restore_checkpoint` goes, and can be repeated or taken back, so that
+//! many sandboxes go back as one ([`crate::checkpoint`]).
 
 pub mod conformance;
 mod copy_on_write;
 mod error;
 mod filesystem_copy;
+mod moments;
 mod none;
 pub mod overlay;
 mod preview;
@@ -29,6 +31,7 @@ mod tree;
 mod tree_commit;
 mod tree_copy;
 mod tree_diff;
+mod tree_moments;
 mod tree_restore;
 
 use std::io::Read;
@@ -166,6 +169,12 @@ pub struct PrepareRequest<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Intent(pub serde_json::Value);
+
+/// A moment of a sandbox, to which it can return. Stored by the caller; means nothing to anyone but the
+/// strategy that made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Moment(pub serde_json::Value);
 
 /// What a commit left.
 #[derive(Debug)]
@@ -323,6 +332,73 @@ pub trait Strategy: Send + Sync {
         intent: Option<&Intent>,
         observer: &dyn Observer,
     ) -> Result<RolledBack>;
+
+    /// Keeps the sandbox as it is at this moment. `last` is the newest one that is kept.
+    ///
+    /// *Guarantees:* the original is untouched, the sandbox goes on as it was, and what was kept is
+    /// durable. *After a crash:* something may be kept that nobody knows of, until
+    /// [`drop_checkpoint`](Self::drop_checkpoint). *Errors:*
+    /// [`Unsupported`](StrategyError::Unsupported) where no checkpoints are promised.
+    fn checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        last: Option<&Moment>,
+        observer: &dyn Observer,
+    ) -> Result<Moment>;
+
+    /// Does everything of a return to a moment that can fail, short of changing the sandbox. `area`
+    /// is an existing, private, empty directory for this alone, beside the sandbox.
+    fn prepare_restore(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        area: &Path,
+        observer: &dyn Observer,
+    ) -> Result<Intent>;
+
+    /// Returns to the moment that was prepared.
+    ///
+    /// *Guarantees:* when this returns the sandbox is exactly as it was then, durably. *After a
+    /// crash:* some of it may be done; calling again finishes. *Idempotent:* yes, from the intent
+    /// alone.
+    fn restore_checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        observer: &dyn Observer,
+    ) -> Result<()>;
+
+    /// Takes a return back, however much of it was done. *Idempotent:* yes.
+    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()>;
+
+    /// Lets go of every moment but those that are `kept`. *Idempotent:* yes. By default there is
+    /// nothing to let go of.
+    fn drop_checkpoint(&self, _sandbox: &SandboxRef, _kept: &[Moment]) -> Result<()> {
+        Ok(())
+    }
+
+    /// What changed in the sandbox between a moment and another one, or now.
+    fn since(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        until: Option<&Moment>,
+    ) -> Result<DiffView>;
+
+    /// Makes another sandbox of the same original that begins at a moment of this one.
+    ///
+    /// *Guarantees:* as of [`create`](Self::create); this sandbox is untouched.
+    fn fork(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        request: &CreateRequest<'_>,
+    ) -> Result<Created>;
+
+    /// The areas of other sandboxes that this one cannot do without; by default none.
+    fn needs(&self, _sandbox: &SandboxRef) -> Result<Vec<Location>> {
+        Ok(Vec::new())
+    }
 
     /// How native tools reach the sandbox.
     ///

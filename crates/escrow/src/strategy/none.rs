@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, Probe, RolledBack,
-    Strategy,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, Moment, Probe,
+    RolledBack, Strategy,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -30,6 +30,14 @@ struct Metadata {
 
 fn open(sandbox: &SandboxRef) -> Result<Dir> {
     tree::metadata::<Metadata>(sandbox)?.original.open()
+}
+
+fn no_moments(what: &'static str) -> StrategyError {
+    StrategyError::Unsupported {
+        strategy: NAME,
+        what,
+        why: "nothing is isolated, so there is nothing of its own to keep".to_owned(),
+    }
 }
 
 impl Strategy for NoIsolation {
@@ -125,6 +133,56 @@ impl Strategy for NoIsolation {
             },
             why: "nothing was isolated, so what was written is already in the original".to_owned(),
         })
+    }
+
+    fn checkpoint(
+        &self,
+        _sandbox: &SandboxRef,
+        _last: Option<&Moment>,
+        _observer: &dyn Observer,
+    ) -> Result<Moment> {
+        Err(no_moments("take a checkpoint"))
+    }
+
+    fn prepare_restore(
+        &self,
+        _sandbox: &SandboxRef,
+        _moment: &Moment,
+        _area: &Path,
+        _observer: &dyn Observer,
+    ) -> Result<Intent> {
+        Err(no_moments("return to a checkpoint"))
+    }
+
+    fn restore_checkpoint(
+        &self,
+        _sandbox: &SandboxRef,
+        _intent: &Intent,
+        _observer: &dyn Observer,
+    ) -> Result<()> {
+        Err(no_moments("return to a checkpoint"))
+    }
+
+    fn undo_restore(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+        Err(no_moments("return to a checkpoint"))
+    }
+
+    fn since(
+        &self,
+        _sandbox: &SandboxRef,
+        _moment: &Moment,
+        _until: Option<&Moment>,
+    ) -> Result<DiffView> {
+        Err(no_moments("compare with a checkpoint"))
+    }
+
+    fn fork(
+        &self,
+        _sandbox: &SandboxRef,
+        _moment: &Moment,
+        _request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        Err(no_moments("be forked"))
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -6,6 +6,7 @@
 //!     tree/          the sandbox itself: native tools work here
 //!     manifest       what the original was, and which inode each copy got
 //!   copy.new/        a copy in the making, or an old one on its way out
+//!   moments/         checkpoints
 //!   stage/           files being written
 //! ```
 
@@ -20,10 +21,10 @@ use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
     PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
-use super::{tree_commit, tree_restore};
+use super::{tree_commit, tree_moments, tree_restore};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_tree};
@@ -90,6 +91,22 @@ impl<K: CopyKind> TreeCopy<K> {
             area,
             carved: metadata.carved,
         })
+    }
+
+    /// Does something with the copy, its original and its record.
+    fn with<T>(
+        &self,
+        sandbox: &SandboxRef,
+        work: impl FnOnce(&Copied<'_>, &Dir) -> Result<T>,
+    ) -> Result<T> {
+        let open = self.open(sandbox)?;
+        let manifest = read_manifest(&open.area)?;
+        let copied = Copied {
+            original: &open.original.open()?,
+            tree: &open.tree,
+            manifest: &manifest,
+        };
+        work(&copied, &open.area)
     }
 }
 
@@ -161,7 +178,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
-            checkpoints: Checkpoints::None,
+            checkpoints: Checkpoints::Copy,
             gives_path: true,
             strength: K::STRENGTH,
         }
@@ -291,6 +308,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         let source = tree_commit::Source {
             root: &open.tree,
             visible: |attributes| attributes,
+            whole: false,
             base: &CopyBase {
                 copied: &copied,
                 moved: &Moves::default(),
@@ -359,6 +377,74 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         Ok(said(
             "its changes were discarded; it was copied anew from the original as it is now",
         ))
+    }
+
+    fn checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        last: Option<&Moment>,
+        observer: &dyn Observer,
+    ) -> Result<Moment> {
+        self.with(sandbox, |copied, area| {
+            tree_moments::checkpoint(copied, area, last, observer)
+        })
+    }
+
+    fn prepare_restore(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        area: &Path,
+        observer: &dyn Observer,
+    ) -> Result<Intent> {
+        self.with(sandbox, |copied, own| {
+            tree_moments::prepare_restore(copied, own, moment, area, observer)
+        })
+    }
+
+    fn restore_checkpoint(
+        &self,
+        _sandbox: &SandboxRef,
+        intent: &Intent,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        tree_commit::apply(intent, observer)
+    }
+
+    fn undo_restore(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        tree_commit::undo(intent).map(drop)
+    }
+
+    fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        tree_moments::keep_only(&Dir::open(metadata.area.as_path())?, kept)
+    }
+
+    fn since(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        until: Option<&Moment>,
+    ) -> Result<DiffView> {
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        let mut changes = self.with(sandbox, |copied, area| {
+            tree_moments::since(copied, area, moment, until)
+        })?;
+        tree::only_own(&mut changes, &metadata.carved);
+        Ok(DiffView::new(changes))
+    }
+
+    fn fork(
+        &self,
+        _sandbox: &SandboxRef,
+        _moment: &Moment,
+        _request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        Err(StrategyError::Unsupported {
+            strategy: K::NAME,
+            what: "be forked",
+            why: "only layers can be shared between plans; use overlay".to_owned(),
+        })
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

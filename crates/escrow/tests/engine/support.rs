@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use escrow::error::Result;
 use escrow::event::Unobserved;
-use escrow::manager::{Manager, Options};
+use escrow::manager::{Checkpointing, Manager, Options};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath, SandboxState, SystemOrigin};
 use escrow::store::{Plan, Resource, Sandbox};
@@ -35,6 +35,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(120),
+        checkpoints: Checkpointing::default(),
     }
 }
 

@@ -41,6 +41,13 @@ fn read_stamp(layer: &Dir) -> Result<Option<Vec<u8>>> {
     Ok(text)
 }
 
+/// Notes on a new layer when the first one below it was made.
+pub(super) fn hand_on_stamp(from: &Dir, to: &Dir) -> Result<()> {
+    let text = read_stamp(from)?.unwrap_or_default();
+    xattr::set(&Handle::of(to), STAMP, &text)
+        .map_err(|errno| to.error("mark", b"", Cause::Os(errno)).into())
+}
+
 /// The mark of a version that was made from one of the original.
 pub(super) fn derived() -> (Vec<u8>, Vec<u8>) {
     (DERIVED.to_vec(), b"y".to_vec())

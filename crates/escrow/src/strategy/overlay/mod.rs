@@ -15,6 +15,7 @@
 mod base;
 mod diff;
 mod layers;
+mod moments;
 mod probe;
 mod stack;
 
@@ -30,7 +31,7 @@ use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
     PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy,
 };
 use crate::event::Observer;
@@ -118,7 +119,7 @@ impl Strategy for Overlay {
             base: Base::Live,
             prepares: true,
             undoes: true,
-            checkpoints: Checkpoints::None,
+            checkpoints: Checkpoints::Constant,
             gives_path: false,
             strength: 3,
         }
@@ -244,6 +245,7 @@ impl Strategy for Overlay {
         let source = tree_commit::Source {
             root: &open.upper,
             visible: layers::visible,
+            whole: false,
             base: &base::LayerBase::open(&open.upper, &open.lower, &gone, &moves)?,
         };
         tree_commit::prepare(&open.original, &source, request)
@@ -299,6 +301,64 @@ impl Strategy for Overlay {
             message: "its changes were discarded".to_owned(),
             ..RolledBack::default()
         })
+    }
+
+    fn checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        _last: Option<&Moment>,
+        _observer: &dyn Observer,
+    ) -> Result<Moment> {
+        moments::checkpoint(sandbox)
+    }
+
+    fn prepare_restore(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        _area: &Path,
+        _observer: &dyn Observer,
+    ) -> Result<Intent> {
+        moments::prepare_restore(sandbox, moment)
+    }
+
+    fn restore_checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        _observer: &dyn Observer,
+    ) -> Result<()> {
+        moments::switch(sandbox, intent, false)
+    }
+
+    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        moments::switch(sandbox, intent, true)
+    }
+
+    fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
+        moments::keep_only(sandbox, kept)
+    }
+
+    fn since(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        until: Option<&Moment>,
+    ) -> Result<DiffView> {
+        moments::since(sandbox, moment, until)
+    }
+
+    fn fork(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        moments::fork(sandbox, moment, request)
+    }
+
+    fn needs(&self, sandbox: &SandboxRef) -> Result<Vec<Location>> {
+        moments::needs(sandbox)
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Versions, privileges, sort, version};
+use super::{Versions, privileges, sort};
 use crate::fs::beneath::Entry;
 use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, FsError, Meta, private};
@@ -312,7 +312,7 @@ impl Kept<'_> {
         if self.known.is_none() {
             let mut known = HashSet::new();
             for path in self.paths {
-                known.extend(version(self.sandbox, path)?.map(|meta| meta.ino));
+                known.extend(self.sandbox.meta(path)?.map(|meta| meta.ino));
             }
             self.known = Some(known);
         }

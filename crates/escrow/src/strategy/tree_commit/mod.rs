@@ -53,6 +53,20 @@ pub(super) trait Versions {
 
     /// The directory that holds the entry at a path, and the entry's name.
     fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])>;
+
+    /// What stands at a path, as it is to look; `None` where nothing does.
+    fn meta(&self, path: &ResourcePath) -> Result<Option<Meta>> {
+        let found = match path.is_root() {
+            true => self.dir(path).and_then(|dir| Ok(Some(dir.meta()?))),
+            false => self
+                .parent(path)
+                .and_then(|(dir, name)| Ok(dir.stat(name)?)),
+        };
+        match found {
+            Err(StrategyError::Fs(error)) if error.is_absent() || error.leaves() => Ok(None),
+            answer => answer,
+        }
+    }
 }
 
 impl Versions for Dir {
@@ -62,24 +76,6 @@ impl Versions for Dir {
 
     fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])> {
         Ok(self.parent(path)?)
-    }
-}
-
-/// What stands at a path of a sandbox; `None` where nothing does.
-fn version(versions: &dyn Versions, path: &ResourcePath) -> Result<Option<Meta>> {
-    let absent = |error: &StrategyError| match error {
-        StrategyError::Fs(error) => error.is_absent() || error.leaves(),
-        _ => false,
-    };
-    let found = match path.is_root() {
-        true => versions.dir(path).and_then(|dir| Ok(Some(dir.meta()?))),
-        false => versions
-            .parent(path)
-            .and_then(|(dir, name)| Ok(dir.stat(name)?)),
-    };
-    match found {
-        Err(error) if absent(&error) => Ok(None),
-        answer => answer,
     }
 }
 
@@ -191,7 +187,7 @@ pub(super) fn sort(conflicts: &mut Vec<Conflict>) {
 }
 
 /// What stands at `path`; `None` where nothing does, or where its directory is none any more.
-fn stat(root: &Dir, path: &ResourcePath) -> Result<Option<Meta>> {
+pub(super) fn stat(root: &Dir, path: &ResourcePath) -> Result<Option<Meta>> {
     match root.stat_path(path) {
         Err(error) if error.leaves() => Ok(None),
         answer => Ok(answer?),

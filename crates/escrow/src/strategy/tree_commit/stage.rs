@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::conflicts::{Base, introduced};
 use super::steps::{Plan, Planned, deepest_first, plan};
-use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, stat, version};
+use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, stat};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, copy_entry};
@@ -30,6 +30,8 @@ pub(in crate::strategy) struct Source<'a> {
     pub(in crate::strategy) root: &'a dyn Versions,
     /// The attributes of an entry of it as its user sees them.
     pub(in crate::strategy) visible: fn(Xattrs) -> Xattrs,
+    /// They stay where they are: what is staged is a copy, with everything it has.
+    pub(in crate::strategy) whole: bool,
     /// What the sandbox knows of the original.
     pub(in crate::strategy) base: &'a dyn Base,
 }
@@ -178,6 +180,14 @@ impl Staging<'_> {
         })
     }
 
+    /// How a directory of the sandbox is to look.
+    fn looks(&self, path: &ResourcePath, dir: &Dir) -> Result<Meta> {
+        match self.source.root.meta(path)? {
+            Some(meta) => Ok(meta),
+            None => Ok(dir.meta()?),
+        }
+    }
+
     /// Makes a staged directory look like the sandbox's. One that is yet to be moved stays open
     /// to its owner until it is in place.
     fn dress(&mut self, path: &ResourcePath, to: &ResourcePath, is_top: bool) -> Result<Meta> {
@@ -185,7 +195,7 @@ impl Staging<'_> {
         let staged = self.stage.dir(to)?;
         let attributes = xattr::read(&Handle::of(&model))
             .map_err(|errno| model.error("read the attributes of", b"", Cause::Os(errno)))?;
-        let meta = model.meta()?;
+        let meta = self.looks(path, &model)?;
         let mut looks = meta;
         if is_top && meta.mode & 0o700 != 0o700 {
             looks.mode |= 0o700;
@@ -224,11 +234,12 @@ impl Staging<'_> {
         }
         let attributes = tree::xattrs_if_open(&from, name)?.unwrap_or_default();
         let dropped = match meta.kind {
-            EntryKind::File => introduced(change, meta.mode, &attributes),
+            EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
         };
         let source = (&from, name);
-        if dropped.is_empty() && self.link(&change.path, source, at, &meta, &attributes)? {
+        let linkable = dropped.is_empty() && !self.source.whole;
+        if linkable && self.link(&change.path, source, at, &meta, &attributes)? {
             return Ok(true);
         }
         self.copy((&from, name), at, &meta, &attributes, &dropped)?;
@@ -244,7 +255,7 @@ impl Staging<'_> {
         if self.kept.is_none() {
             let mut kept = HashMap::new();
             for path in self.names {
-                if let Some(meta) = version(self.source.root, path)? {
+                if let Some(meta) = self.source.root.meta(path)? {
                     kept.insert(meta.ino, path.clone());
                 }
             }
@@ -406,7 +417,8 @@ impl Staging<'_> {
                 Some(now) => self.parent(&parent, &now)?,
                 // One that the commit makes: the link moves its time.
                 None => {
-                    let looks = Looks::of(&self.source.root.dir(&parent)?.meta()?);
+                    let dir = self.source.root.dir(&parent)?;
+                    let looks = Looks::of(&self.looks(&parent, &dir)?);
                     Dressing {
                         path: parent.clone(),
                         seen: None,
@@ -426,7 +438,7 @@ impl Staging<'_> {
                 Some(known) => known,
                 None => self.parent(path, now)?,
             };
-            let meta = new.meta()?;
+            let meta = self.looks(path, &new)?;
             dressing.after.mode = meta.mode;
             dressing.after.owner = match change.fields.contains(&Field::Owner) {
                 true => (meta.uid, meta.gid),
@@ -462,7 +474,7 @@ impl Staging<'_> {
     fn parent(&self, path: &ResourcePath, now: &Meta) -> Result<Dressing> {
         let mut after = Looks::of(now);
         after.mtime = match self.source.base.is_still(path, now) {
-            true => version(self.source.root, path)?.map(|meta| meta.mtime),
+            true => self.source.root.meta(path)?.map(|meta| meta.mtime),
             false => None,
         };
         Ok(Dressing {

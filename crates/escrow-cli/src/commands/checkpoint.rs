@@ -1,0 +1,185 @@
+//! `escrow checkpoint`: moments of a plan are kept, listed, shown and let go of.
+
+use clap::{Args, Subcommand};
+use escrow::store::{Checkpoint, Plan};
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Keep moments of a plan, to which its sandboxes can return
+///
+/// A checkpoint spans every sandbox of the plan. `escrow restore` returns to one, `escrow diff --since`
+/// shows what changed since.
+#[derive(Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Example:\n  escrow checkpoint create try -m 'before the migration'\n  \
+        escrow restore try 'before the migration'"
+)]
+pub(crate) struct CheckpointArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Create(Create),
+    List(List),
+    Show(One),
+    Delete(One),
+}
+
+/// Keep every sandbox as it is now
+#[derive(Args)]
+struct Create {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+    /// What to call it
+    #[arg(long, short = 'm', value_name = "LABEL")]
+    message: Option<String>,
+}
+
+/// List the checkpoints of a plan, oldest first
+#[derive(Args)]
+struct List {
+    /// Name, id or prefix; the newest open plan of this directory if left out
+    plan: Option<String>,
+}
+
+/// One checkpoint
+#[derive(Args)]
+struct One {
+    /// The plan, which may be left out, and the checkpoint: its label, its id or the beginning of it
+    #[arg(required = true, num_args = 1..=2, value_names = ["PLAN", "CHECKPOINT"])]
+    words: Vec<String>,
+}
+
+/// The plan and the checkpoint that were typed.
+pub(super) fn typed(context: &Context, words: &[String]) -> Result<(Plan, Checkpoint), Failure> {
+    let (plan, checkpoint) = match words {
+        [plan, checkpoint] => (Some(plan.as_str()), checkpoint),
+        [checkpoint] => (None, checkpoint),
+        _ => return Err(Failure::usage("a checkpoint is missing")),
+    };
+    let plan = context.plan(plan)?;
+    let checkpoint = context.manager.resolve_checkpoint(&plan, checkpoint)?;
+    Ok((plan, checkpoint))
+}
+
+/// How a checkpoint is called on the screen.
+pub(super) fn name(checkpoint: &Checkpoint) -> String {
+    let id = checkpoint.id.to_string();
+    match (&checkpoint.label, &checkpoint.reason) {
+        (Some(label), _) => format!("{id}  {}", escrow::model::text::harmless(label.as_bytes())),
+        (None, Some(reason)) => format!("{id}  {}", paint(Tone::Faint, reason)),
+        (None, None) => id,
+    }
+}
+
+pub(super) fn document(checkpoint: &Checkpoint) -> Value {
+    json!({
+        "checkpoint_id": checkpoint.id,
+        "plan_id": checkpoint.plan_id,
+        "timestamp": checkpoint.created_at.to_string(),
+        "label": checkpoint.label,
+        "reason": checkpoint.reason,
+    })
+}
+
+impl CheckpointArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        match self.verb {
+            Verb::Create(args) => args.run(context, ui),
+            Verb::List(args) => args.run(context, ui),
+            Verb::Show(args) => args.show(context, ui),
+            Verb::Delete(args) => args.delete(context, ui),
+        }
+    }
+}
+
+impl Create {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let progress = ui.progress("keeping");
+        let label = self.message.as_deref();
+        let taken = context.manager.create_checkpoint(&plan, label, &progress)?;
+        drop(progress);
+        if ui.is_json() {
+            ui.document(&document(&taken));
+            return Ok(());
+        }
+        ui.news(&format!("kept {}", name(&taken)));
+        ui.say(&format!(
+            "next: `escrow restore {} {}` returns to it",
+            plan.name, taken.id
+        ));
+        Ok(())
+    }
+}
+
+impl List {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let plan = context.plan(self.plan.as_deref())?;
+        let all = context.manager.checkpoints(&plan)?;
+        if ui.is_json() {
+            let all: Vec<Value> = all.iter().map(document).collect();
+            ui.document(&json!({"plan": plan.name, "checkpoints": all}));
+            return Ok(());
+        }
+        if all.is_empty() {
+            ui.say(&format!("the plan {} has no checkpoints", plan.name));
+        }
+        for one in &all {
+            ui.line(&format!("{}  {}", show::moment(one.created_at), name(one)));
+        }
+        Ok(())
+    }
+}
+
+impl One {
+    fn show(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let (plan, checkpoint) = typed(context, &self.words)?;
+        let since = context.manager.since(&plan, &checkpoint, None)?;
+        if ui.is_json() {
+            let mut shown = document(&checkpoint);
+            shown["resources"] = since
+                .iter()
+                .map(|one| {
+                    let changes: Vec<Value> = one.diff.changes.iter().map(show::change).collect();
+                    json!({"resource": one.view.resource.name, "changes": changes})
+                })
+                .collect();
+            ui.document(&shown);
+            return Ok(());
+        }
+        ui.line(&format!(
+            "{}  {}",
+            show::moment(checkpoint.created_at),
+            name(&checkpoint)
+        ));
+        for one in &since {
+            let resource = paint(Tone::Strong, &one.view.resource.name);
+            match one.diff.is_empty() {
+                true => ui.line(&format!("  {resource}: as it is now")),
+                false => ui.line(&format!(
+                    "  {resource}: since then {}",
+                    show::sum(&one.diff)
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let (plan, checkpoint) = typed(context, &self.words)?;
+        context.manager.delete_checkpoint(&plan, &checkpoint)?;
+        match ui.is_json() {
+            true => ui.document(&json!({"success": true, "checkpoint_id": checkpoint.id})),
+            false => ui.news(&format!("let go of {}", name(&checkpoint))),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,351 @@
+//! Checkpoints as users meet them: back to exactly what was there, and forth again; attempts side by side.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::Value;
+
+use crate::{binary, json, words, world};
+
+pub(crate) const STRATEGIES: [&str; 3] = ["overlay", "filesystem_copy", "copy_on_write"];
+
+/// Everything that can be seen of a tree, inside.
+const SIGNATURE: &str = r"
+    find . -type d -printf '%p d %m %U:%G %T@\n' -o -printf '%p %y %m %U:%G %T@ %l %n\n' | sort
+    find . -type f -print0 | sort -z | xargs -0 -r sha256sum
+    getfattr -R -h -d -m 'user\.' . 2>/dev/null | sort";
+
+/// What came before, one line for each kind of thing that can happen to a file.
+const BEFORE: &str = r"
+    echo added > added; mkdir -p dir/empty dir/deep/er; echo deep > dir/deep/er/file; ln -s a.txt to-a
+    ln dir/deep/er/file dir/second-name; mkfifo pipe; echo secret > closed; chmod 0400 closed
+    setfattr -n user.colour -v red added; echo changed >> a.txt; touch -d @1000000000 added
+    mkdir many; n=0; while [ $n -lt 200 ]; do echo $n > many/$n; n=$((n+1)); done; touch -d @77 many";
+
+/// And after it: added, deleted, renamed, retyped, modes, attributes, empty directories, hard links.
+const AFTER: &str = r"
+    echo later > later; rm added; mkdir added; mv dir moved; rm to-a; echo file > to-a; rm pipe
+    chmod 0700 src; rm -r src; ln -s nowhere src; chmod 0600 closed; echo more > closed
+    setfattr -x user.colour a.txt 2>/dev/null || :; setfattr -n user.new -v 1 a.txt; : > a.txt
+    mkdir new-empty; ln a.txt another-name; rm -r many/1*; rmdir moved/empty; touch link many/20";
+
+fn run(cli: &Cli, plan: &str, script: &str) -> String {
+    let mut line = words(&format!("-q run --plan {plan} -- sh -c"));
+    line.push(OsString::from(script));
+    cli.ok(line)
+}
+
+pub(crate) fn look(cli: &Cli, plan: &str) -> String {
+    run(cli, plan, SIGNATURE)
+}
+
+fn planned(strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    let cli = cli.cwd(world.path().join("app"));
+    let line = format!("plan create try --resource . --strategy {strategy}");
+    cli.ok(words(&line));
+    (world, cli)
+}
+
+fn create(cli: &Cli, label: &str) -> String {
+    let made = json(cli, &format!("checkpoint create try -m {label}"));
+    made["checkpoint_id"].as_str().expect("an id").to_owned()
+}
+
+#[track_caller]
+fn same(expected: &str, found: &str, what: &str) {
+    let was: BTreeSet<&str> = expected.lines().collect();
+    let is: BTreeSet<&str> = found.lines().collect();
+    let missing: Vec<_> = was.difference(&is).collect();
+    let more: Vec<_> = is.difference(&was).collect();
+    assert!(
+        expected == found,
+        "{what}: missing {missing:#?}, instead {more:#?}"
+    );
+}
+
+// rule R1, R2, R3, R5
+#[test]
+fn a_restore_is_exact_and_can_be_taken_back() {
+    let test = "checkpoints::a_restore_is_exact_and_can_be_taken_back";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let original = signature(&world.path().join("app"));
+        let fresh = look(&cli, "try");
+        let nothing = create(&cli, "nothing");
+        run(&cli, "try", BEFORE);
+        let before = look(&cli, "try");
+        let first = create(&cli, "first");
+        run(&cli, "try", AFTER);
+        let after = look(&cli, "try");
+        assert_ne!(before, after);
+        let since = cli.ok(words("diff try --since first --name-status"));
+        assert!(
+            since.contains("A\tlater\n") && since.contains("T\tsrc\n"),
+            "{since}"
+        );
+        let restored = json(&cli, "restore try first");
+        assert_eq!(restored["success"], true);
+        assert_eq!(restored["checkpoint_id"], *first);
+        let files = restored["restored_files"].as_array().expect("a list");
+        assert!(files.contains(&Value::from("app:later")), "{restored}");
+        same(&before, &look(&cli, "try"), &format!("{strategy}: back"));
+        assert_eq!(cli.ok(words("diff try --since first --name-status")), "");
+        let was = restored["before"].as_str().expect("an id");
+        cli.ok(words(&format!("restore try {was}")));
+        same(&after, &look(&cli, "try"), &format!("{strategy}: forth"));
+        // From there to the first, and to where nothing was done.
+        cli.ok(words(&format!("restore try {first}")));
+        same(
+            &before,
+            &look(&cli, "try"),
+            &format!("{strategy}: back again"),
+        );
+        cli.ok(words(&format!("restore try {nothing}")));
+        same(
+            &fresh,
+            &look(&cli, "try"),
+            &format!("{strategy}: to the beginning"),
+        );
+        assert_eq!(cli.ok(words("diff try --name-status")), "");
+        let between = cli.ok(words(
+            "diff try --since nothing --until first --name-status",
+        ));
+        assert!(between.contains("A\tdir/deep/er/file\n"), "{between}");
+        let now = signature(&world.path().join("app"));
+        assert_same(&original, &now, &Ignore::default());
+        // What is restored is what is committed.
+        cli.ok(words("restore try first"));
+        cli.ok(words("commit try"));
+        let committed = std::fs::read_to_string(world.path().join("app/dir/deep/er/file"));
+        assert_eq!(committed.expect("it was committed"), "deep\n", "{strategy}");
+        cli.ok(words("undo try"));
+        let now = signature(&world.path().join("app"));
+        assert_same(&original, &now, &Ignore::default());
+        cli.ok(words("cleanup try"));
+        let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+        assert_eq!(left.count(), 0, "{strategy}");
+    }
+}
+
+// rule R1
+#[test]
+fn ten_thousand_files_come_back() {
+    for strategy in STRATEGIES {
+        let (_world, cli) = planned(strategy);
+        let make =
+            "mkdir t; cd t; seq 10000 | xargs -n 500 sh -c 'for n; do echo $n > f$n; done' -";
+        run(&cli, "try", make);
+        let before = look(&cli, "try");
+        create(&cli, "many");
+        run(&cli, "try", "rm -r t; echo gone > t");
+        cli.ok(words("restore try many"));
+        same(&before, &look(&cli, "try"), strategy);
+    }
+}
+
+// rule R5, P9
+#[test]
+fn checkpoints_are_listed_shown_and_deleted() {
+    for strategy in STRATEGIES {
+        let (_world, cli) = planned(strategy);
+        cli.clone().stdin("one\n").ok(words("write try app f"));
+        let first = create(&cli, "first");
+        cli.clone().stdin("two\n").ok(words("write try app f"));
+        let second = create(&cli, "second");
+        let listed = json(&cli, "checkpoint list try");
+        let labels = listed["checkpoints"].as_array().expect("a list").iter();
+        let labels: Vec<&str> = labels
+            .map(|one| one["label"].as_str().expect("one"))
+            .collect();
+        assert_eq!(labels, ["first", "second"]);
+        let shown = cli.ok(words("checkpoint show try first"));
+        assert!(shown.contains("1 modified"), "{shown}");
+        cli.ok(words("checkpoint delete try first"));
+        cli.fails(words("restore try first"), 1);
+        let short = &first[..first.len() - 1];
+        cli.fails(words(&format!("restore try {short}")), 1);
+        // What the other one needs is still there.
+        cli.clone().stdin("three\n").ok(words("write try app f"));
+        cli.ok(words(&format!("restore try {second}")));
+        assert_eq!(cli.ok(words("read try app f")), "two\n");
+        let log = cli.ok(words("log try"));
+        assert!(
+            log.contains("checkpoint try") && log.contains("second"),
+            "{log}"
+        );
+    }
+}
+
+/// Automatic ones are kept to a number; those that somebody asked for are not among them.
+// rule R5
+#[test]
+fn old_automatic_checkpoints_go_and_named_ones_stay() {
+    let (_world, cli) = planned("overlay");
+    run(&cli, "try", "echo 0 > f");
+    create(&cli, "mine");
+    for n in 1..25 {
+        run(&cli, "try", &format!("echo {n} > f"));
+    }
+    let listed = json(&cli, "checkpoint list try");
+    let all = listed["checkpoints"].as_array().expect("a list");
+    let automatic = all.iter().filter(|one| one["reason"] == "before_run");
+    assert_eq!(automatic.count(), 20);
+    cli.ok(words("restore try mine"));
+    assert_eq!(cli.ok(words("read try app f")), "0\n");
+    // A command that changes nothing leaves no further one.
+    let before = all.len();
+    run(&cli, "try", "true");
+    run(&cli, "try", "true");
+    let listed = json(&cli, "checkpoint list try");
+    let after = listed["checkpoints"].as_array().expect("a list").len();
+    assert!(after <= before + 1, "{listed}");
+}
+
+#[test]
+fn a_command_that_fails_leaves_a_checkpoint() {
+    let (_world, cli) = planned("overlay");
+    run(&cli, "try", "echo whole > f");
+    let outcome = cli.run(words("run --plan try -- sh -c exit\\ 3"));
+    assert_ne!(outcome.status, 0);
+    let listed = json(&cli, "checkpoint list try");
+    assert!(listed.to_string().contains("before_run"), "{listed}");
+}
+
+#[test]
+fn without_isolation_there_is_nothing_to_return_to() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app --strategy none"));
+    let said = cli.fails(words("checkpoint create try"), 1);
+    assert!(said.contains("nothing is isolated"), "{said}");
+}
+
+// rule R4
+#[test]
+fn all_sandboxes_return_together() {
+    let (world, cli) = world();
+    std::fs::write(world.dir("data").join("f"), "data\n").expect("there is room");
+    std::fs::write(world.path().join("data/g"), "data\n").expect("there is room");
+    cli.ok(words(
+        "resource add one --type fs-directory --at ./app --strategy overlay",
+    ));
+    cli.ok(words(
+        "resource add two --type fs-directory --at ./data --strategy filesystem_copy",
+    ));
+    cli.ok(words("plan create try --resource one --resource two"));
+    cli.clone().stdin("a\n").ok(words("write try one f"));
+    cli.clone().stdin("a\n").ok(words("write try two f"));
+    cli.ok(words("checkpoint create try -m both"));
+    cli.clone().stdin("b\n").ok(words("write try one f"));
+    cli.clone().stdin("b\n").ok(words("write try two f"));
+    cli.ok(words("restore try both"));
+    for resource in ["one", "two"] {
+        assert_eq!(cli.ok(words(&format!("read try {resource} f"))), "a\n");
+    }
+    // One whose first version is gone stops all of them, with nothing done.
+    cli.clone().stdin("c\n").ok(words("write try one f"));
+    cli.ok(words("rollback try"));
+    cli.ok(words("checkpoint create try -m clean"));
+    cli.clone().stdin("d\n").ok(words("write try one f"));
+    cli.clone().stdin("d\n").ok(words("write try two f"));
+    cli.clone().stdin("d\n").ok(words("write try two g"));
+    std::fs::write(world.path().join("data/g"), "by somebody else\n").expect("there is room");
+    let said = cli.fails(words("restore try clean"), 4);
+    assert!(
+        said.contains("two") && said.contains("somebody changed it"),
+        "{said}"
+    );
+    for resource in ["one", "two"] {
+        assert_eq!(cli.ok(words(&format!("read try {resource} f"))), "d\n");
+    }
+}
+
+#[test]
+fn while_a_command_is_inside_nothing_is_kept_or_restored() {
+    let (_world, cli) = planned("overlay");
+    run(&cli, "try", "echo x > f");
+    create(&cli, "first");
+    let mut line = words("run --plan try -- sh -c");
+    line.push(OsString::from("echo ready; sleep 1000"));
+    let mut command = cli.command(line);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let mut said = String::new();
+    let out = child.stdout.take().expect("it is piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("it speaks");
+    for line in [
+        "checkpoint create try",
+        "restore try first",
+        "plan fork try",
+    ] {
+        let said = cli.fails(words(line), 1);
+        assert!(said.contains("a command runs inside"), "{line}: {said}");
+    }
+    child.kill().expect("it is there");
+    child.wait().expect("it ends");
+}
+
+#[test]
+fn a_fork_goes_its_own_way() {
+    rerun_test_as_user_with("checkpoints::a_fork_goes_its_own_way", &[&binary()]);
+    let (world, cli) = planned("overlay");
+    run(&cli, "try", "echo base > f; rm link; mkdir d; echo d > d/d");
+    create(&cli, "here");
+    run(&cli, "try", "echo first > f");
+    cli.ok(words("plan fork try second --at here"));
+    cli.ok(words("plan fork try third"));
+    assert_eq!(cli.ok(words("read second app f")), "base\n");
+    assert_eq!(cli.ok(words("read third app f")), "first\n");
+    run(
+        &cli,
+        "second",
+        "echo second > f; echo more > d/more; rm d/d",
+    );
+    run(&cli, "third", "echo third > g");
+    assert_eq!(cli.ok(words("read try app f")), "first\n");
+    assert_eq!(
+        cli.ok(words("diff second --name-status")),
+        "A\td\nA\td/more\nA\tf\nD\tlink\n"
+    );
+    // Forks of forks, and checkpoints in them.
+    cli.ok(words("plan fork second fourth"));
+    cli.ok(words("checkpoint create fourth -m in-fourth"));
+    run(&cli, "fourth", "rm -r d");
+    cli.ok(words("restore fourth in-fourth"));
+    assert_eq!(cli.ok(words("read fourth app d/more")), "more\n");
+    // The one they came from goes; they stay.
+    cli.ok(words("cleanup try"));
+    for (plan, f) in [
+        ("second", "second\n"),
+        ("third", "first\n"),
+        ("fourth", "second\n"),
+    ] {
+        assert_eq!(cli.ok(words(&format!("read {plan} app f"))), f);
+        assert!(run(&cli, plan, "cat f").starts_with(f));
+    }
+    cli.ok(words("commit second"));
+    let app = world.path().join("app");
+    assert_eq!(
+        std::fs::read_to_string(app.join("d/more")).expect("committed"),
+        "more\n"
+    );
+    // The later one finds what overlaps.
+    let outcome = cli.run(words("commit third"));
+    assert_eq!(outcome.status, 4);
+    let said = outcome.stdout_text() + &outcome.stderr_text();
+    assert!(said.contains("app:f"), "{said}");
+    for plan in ["third", "fourth", "second"] {
+        cli.ok(words(&format!("cleanup {plan}")));
+    }
+    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    let left: Vec<_> = left
+        .map(|entry| entry.expect("it can be listed").path())
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}

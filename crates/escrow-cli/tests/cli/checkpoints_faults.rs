@@ -1,0 +1,192 @@
+//! Checkpoint, restore, fork and delete, killed and failing at every call that changes something: each sandbox is
+//! wholly as before or wholly as after, all of them alike, and whoever comes next goes on.
+
+use escrow_testkit::skip::is_root;
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::{binary, json, words, world};
+
+/// What the two sandboxes hold, by marks in them.
+fn hold(cli: &Cli, plan: &str) -> Result<[String; 2], String> {
+    let read = |resource: &str| {
+        let outcome = cli.run(words(&format!("read {plan} {resource} f")));
+        let listed = cli.run(words(&format!(
+            "diff {plan} --resource {resource} --name-status"
+        )));
+        match (outcome.status, listed.status) {
+            (0, 0) => Ok(outcome.stdout_text() + &listed.stdout_text()),
+            _ => Err(outcome.stderr_text() + &listed.stderr_text()),
+        }
+    };
+    Ok([read("one")?, read("two")?])
+}
+
+const A: [&str; 2] = ["a\nA\td\nA\td/x\nA\tf\n", "a\nA\td\nA\td/x\nA\tf\n"];
+const B: [&str; 2] = ["b\nA\tf\nA\tg\n", "b\nA\tf\nA\tg\n"];
+
+/// Two resources, one in layers and one copied, that went from A to B, with a checkpoint at A.
+fn scene() -> (World, Cli) {
+    let (world, cli) = world();
+    world.dir("data");
+    cli.ok(words(
+        "resource add one --type fs-directory --at ./app --strategy overlay",
+    ));
+    cli.ok(words(
+        "resource add two --type fs-directory --at ./data --strategy filesystem_copy",
+    ));
+    cli.ok(words("plan create try --resource one --resource two"));
+    for resource in ["one", "two"] {
+        for (path, text) in [("f", "a\n"), ("d/x", "x\n")] {
+            let line = format!("write try {resource} {path}");
+            cli.clone().stdin(text).ok(words(&line));
+        }
+    }
+    cli.ok(words("checkpoint create try -m A"));
+    let script = "cd ../app && rm -r d; echo b > f; echo g > g; cd ../data && rm -r d; echo b > f; echo g > g";
+    let mut line = words("-q run --plan try -- sh -c");
+    line.push(script.into());
+    cli.clone().cwd(world.path().join("app")).ok(line);
+    assert_eq!(hold(&cli, "try"), Ok(B.map(str::to_owned)));
+    (world, cli)
+}
+
+/// All of A or all of B, and everything can go on.
+#[track_caller]
+fn goes_on(world: &World, cli: &Cli, how: &str) {
+    // The first command that changes something brings it to one side.
+    cli.run(words("recover"));
+    let found = hold(cli, "try").unwrap_or_else(|error| panic!("{how}: {error}"));
+    let either = [A, B].iter().any(|side| found == *side);
+    assert!(either, "{how}: {found:#?}");
+    let status = json(cli, "status");
+    assert_eq!(status["unfinished"], serde_json::json!([]), "{how}");
+    cli.ok(words("checkpoint create try -m after"));
+    cli.ok(words("restore try A"));
+    assert_eq!(hold(cli, "try"), Ok(A.map(str::to_owned)), "{how}");
+    cli.ok(words("restore try after"));
+    assert_eq!(hold(cli, "try"), Ok(found), "{how}");
+    for plan in json(cli, "status")["plans"].as_array().expect("a list") {
+        let name = plan["name"].as_str().expect("a name");
+        cli.ok(words(&format!("cleanup {name}")));
+    }
+    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    assert_eq!(left.count(), 0, "{how}");
+}
+
+/// Not every one of the many calls in the short form; another part of them each time a line is changed.
+fn stride(calls: u64) -> usize {
+    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
+    match long {
+        true => 1,
+        false if is_root() => (calls / 14).max(1) as usize,
+        false => (calls / 5).max(1) as usize,
+    }
+}
+
+fn sweep(line: &str, faults: &[Fault]) {
+    if !require_stepper() {
+        return;
+    }
+    let (_template, cli) = scene();
+    let counted = cli.stepper(words(line)).run();
+    assert_eq!(
+        counted.outcome.status,
+        0,
+        "{}",
+        counted.outcome.stderr_text()
+    );
+    for fault in faults {
+        for n in (1..=counted.calls).step_by(stride(counted.calls)) {
+            let (world, cli) = scene();
+            let run = cli.stepper(words(line)).fault(n, *fault);
+            let Some(hit) = run.hit else { break };
+            goes_on(
+                &world,
+                &cli,
+                &format!("{line}: {fault:?} at call {n}, {hit}"),
+            );
+        }
+    }
+}
+
+const NOSPC: i32 = 28;
+const EIO: i32 = 5;
+
+// rule R3, R4
+#[test]
+fn a_restore_is_killed() {
+    rerun_test_as_user_with("checkpoints_faults::a_restore_is_killed", &[&binary()]);
+    sweep("restore try A", &[Fault::Kill, Fault::Tear]);
+}
+
+// rule R3, R4
+#[test]
+fn a_restore_fails() {
+    sweep("restore try A", &[Fault::Once(EIO), Fault::Forever(NOSPC)]);
+}
+
+#[test]
+fn a_checkpoint_is_killed_or_fails() {
+    let faults = [Fault::Kill, Fault::Once(NOSPC)];
+    sweep("checkpoint create try -m other", &faults);
+}
+
+#[test]
+fn a_deletion_is_killed_or_fails() {
+    // Of the one that was taken before the command ran: the other is needed afterwards.
+    if !require_stepper() {
+        return;
+    }
+    let newest = |cli: &Cli| {
+        let listed = json(cli, "checkpoint list try");
+        let all = listed["checkpoints"].as_array().expect("a list");
+        let last = all.last().expect("there are some");
+        last["checkpoint_id"].as_str().expect("an id").to_owned()
+    };
+    let (_template, cli) = scene();
+    let line = format!("checkpoint delete try {}", newest(&cli));
+    let calls = cli.stepper(words(&line)).run().calls;
+    for n in (1..=calls).step_by(stride(calls)) {
+        let (world, cli) = scene();
+        let line = format!("checkpoint delete try {}", newest(&cli));
+        let run = cli.stepper(words(&line)).fault(n, Fault::Kill);
+        let Some(hit) = run.hit else { break };
+        goes_on(&world, &cli, &format!("delete: killed at call {n}, {hit}"));
+    }
+}
+
+#[test]
+fn a_fork_is_killed_or_fails() {
+    if !require_stepper() {
+        return;
+    }
+    let scene = || {
+        let (world, cli) = world();
+        cli.ok(words("plan create try --resource ./app --strategy overlay"));
+        cli.clone().stdin("a\n").ok(words("write try app f"));
+        cli.ok(words("checkpoint create try -m A"));
+        (world, cli)
+    };
+    let line = "plan fork try other --at A";
+    let (_template, cli) = scene();
+    let calls = cli.stepper(words(line)).run().calls;
+    for fault in [Fault::Kill, Fault::Once(EIO)] {
+        for n in (1..=calls).step_by(stride(calls)) {
+            let (world, cli) = scene();
+            let run = cli.stepper(words(line)).fault(n, fault);
+            let Some(hit) = run.hit else { break };
+            let how = format!("fork: {fault:?} at call {n}, {hit}");
+            assert_eq!(cli.ok(words("read try app f")), "a\n", "{how}");
+            cli.ok(words("plan fork try again --at A"));
+            assert_eq!(cli.ok(words("read again app f")), "a\n", "{how}");
+            for plan in json(&cli, "status")["plans"].as_array().expect("a list") {
+                let name = plan["name"].as_str().expect("a name");
+                cli.ok(words(&format!("cleanup {name}")));
+            }
+            let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+            assert_eq!(left.count(), 0, "{how}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! How many sandboxes return to a checkpoint as one: all of them, or none (rules R3, R4).
+//!
+//! The same journal as for commits. Each member stages its way back; then one transaction decides;
+//! then each goes. Killed before the decision, nothing happened; killed after it, whoever comes next
+//! goes on. A member that cannot go takes the others back with it.
+
+use crate::commit::recover::{Recovered, Side};
+use crate::commit::{Engine, Member, intent_of, make_area, remove_area};
+use crate::error::{Error, Result, chain};
+use crate::model::text::Location;
+use crate::model::{CheckpointId, CommitId, Phase};
+use crate::store::{Journal, JournalMember, Plan};
+use crate::strategy::Moment;
+
+/// Returns every member to its moment.
+pub fn restore(
+    engine: &Engine<'_>,
+    plan: &Plan,
+    checkpoint: CheckpointId,
+    members: &[(Member, Moment)],
+) -> Result<()> {
+    let id = CommitId::new(engine.origin);
+    let area = |member: &Member| {
+        let area = member.sandbox.area.as_path().join(format!("restore-{id}"));
+        JournalMember {
+            sandbox_id: member.sandbox.id,
+            area: Location::from(area),
+            intent: None,
+            carried: false,
+        }
+    };
+    let mut journal = Journal {
+        id,
+        plan_id: plan.id,
+        phase: Phase::Preparing,
+        message: None,
+        checkpoint: Some(checkpoint),
+        created_at: engine.origin.now(),
+        members: members.iter().map(|(member, _)| area(member)).collect(),
+        damaged: None,
+    };
+    engine.store.begin_commit(&journal)?;
+    for (position, (member, moment)) in members.iter().enumerate() {
+        if let Err(cause) = prepare_one(engine, &mut journal, position, member, moment) {
+            let dropped = drop_all(engine, &journal);
+            return Err(failed(member, cause).and_left(dropped));
+        }
+    }
+    let decide = || engine.store.set_phase(id, Phase::Preparing, Phase::Decided);
+    decide().map_err(Error::from)?;
+    journal.phase = Phase::Decided;
+    let members: Vec<&Member> = members.iter().map(|(member, _)| member).collect();
+    go(engine, &journal, &members)
+}
+
+fn failed(member: &Member, cause: Error) -> Error {
+    match cause {
+        Error::Cancelled => cause,
+        cause => Error::Moment {
+            resource: member.name(),
+            what: "return to the checkpoint",
+            cause: Box::new(cause),
+        },
+    }
+}
+
+fn prepare_one(
+    engine: &Engine<'_>,
+    journal: &mut Journal,
+    position: usize,
+    member: &Member,
+    moment: &Moment,
+) -> Result<()> {
+    let area = journal.members[position].area.clone();
+    make_area(&area)?;
+    let reference = &member.sandbox.reference;
+    let intent = member.call(|strategy| {
+        strategy.prepare_restore(reference, moment, area.as_path(), engine.observer)
+    })?;
+    let text = serde_json::to_string(&intent).expect("an intent is JSON");
+    engine.store.put_intent(journal.id, position, &text)?;
+    journal.members[position].intent = Some(text);
+    Ok(())
+}
+
+/// Forgets a return that was never decided.
+fn drop_all(engine: &Engine<'_>, journal: &Journal) -> Result<()> {
+    if !engine.store.forget_undecided(journal.id)? {
+        return Err(Error::Interrupted {
+            why: "whether it was decided could not be told",
+        });
+    }
+    remove_areas(journal)
+}
+
+fn remove_areas(journal: &Journal) -> Result<()> {
+    let areas = journal.members.iter().map(|member| &member.area);
+    areas.map(remove_area).fold(Ok(()), Result::and)
+}
+
+/// Carries a return out that was decided; a failure takes back what was done, last first.
+fn go(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Result<()> {
+    for (position, member) in members.iter().enumerate() {
+        if let Err(cause) = go_one(engine, journal, position, member) {
+            let id = journal.id;
+            engine
+                .store
+                .set_phase(id, Phase::Decided, Phase::Aborting)?;
+            let cause = failed(member, cause);
+            return Err(match take_back(engine, journal, members) {
+                Ok(()) => cause,
+                Err(error) => cause.and_left(Err(error)),
+            });
+        }
+    }
+    engine.store.forget_commit(journal.id)?;
+    remove_areas(journal)
+}
+
+fn go_one(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Member) -> Result<()> {
+    let Some(intent) = intent_of(journal, position)? else {
+        return Ok(());
+    };
+    let reference = &member.sandbox.reference;
+    member.call(|strategy| strategy.restore_checkpoint(reference, &intent, engine.observer))
+}
+
+/// Takes every member back; one that fails does not stop the others. The journal stays until all are.
+fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Result<()> {
+    let mut first = Ok(());
+    for (position, member) in members.iter().enumerate().rev() {
+        let Some(intent) = intent_of(journal, position)? else {
+            continue;
+        };
+        let reference = &member.sandbox.reference;
+        let taken = member.call(|strategy| strategy.undo_restore(reference, &intent));
+        first = first.and(taken);
+    }
+    first?;
+    engine.store.forget_commit(journal.id)?;
+    remove_areas(journal)
+}
+
+/// Goes on with a return whose owner is dead; the caller holds the locks.
+pub fn recover(
+    engine: &Engine<'_>,
+    plan: &Plan,
+    journal: &Journal,
+    members: &[Member],
+) -> Result<Recovered> {
+    let members: Vec<&Member> = members.iter().collect();
+    let (side, because) = match journal.phase {
+        Phase::Preparing => (Side::Old, drop_all(engine, journal).map(|()| None)),
+        Phase::Decided => match go(engine, journal, &members) {
+            Ok(()) => (Side::New, Ok(None)),
+            // Impossible, but taken back everywhere: that is one side too.
+            Err(error) if engine.store.journal_of(plan.id)?.is_none() => {
+                (Side::Old, Ok(Some(chain(&error))))
+            }
+            Err(error) => (Side::Old, Err(error)),
+        },
+        _ => (
+            Side::Old,
+            take_back(engine, journal, &members).map(|()| None),
+        ),
+    };
+    Ok(Recovered {
+        plan: plan.name.clone(),
+        found: journal.phase,
+        side,
+        because: because?,
+        kept: Vec::new(),
+        left: Vec::new(),
+        restore: true,
+    })
+}

@@ -1,0 +1,348 @@
+//! Checkpoints of a plan: one moment of all its sandboxes, to which they return together.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Manager, PlanView, ResourceDiff, SandboxView};
+use crate::checkpoint;
+use crate::commit::Member;
+use crate::error::{Error, Result};
+use crate::event::{Observer, Unobserved};
+use crate::fs::private;
+use crate::model::text::Location;
+use crate::model::{CheckpointId, SandboxId, SandboxState};
+use crate::store::{Checkpoint, Plan};
+use crate::strategy::{Checkpoints, Moment};
+
+/// When checkpoints are taken without being asked for, and how many of them are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpointing {
+    /// When.
+    pub auto: Vec<Automatic>,
+    /// How many.
+    pub keep: usize,
+}
+
+impl Default for Checkpointing {
+    fn default() -> Self {
+        Self {
+            auto: vec![
+                Automatic::BeforeRun,
+                Automatic::BeforeRestore,
+                Automatic::OnError,
+            ],
+            keep: 20,
+        }
+    }
+}
+
+/// Why a checkpoint was taken without being asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Automatic {
+    /// A command was about to run.
+    BeforeRun,
+    /// The plan was about to return to another checkpoint.
+    BeforeRestore,
+    /// A command had failed.
+    OnError,
+    /// The plan was about to be committed.
+    BeforeCommit,
+    /// The plan was forked.
+    Fork,
+}
+
+impl Automatic {
+    /// The word in the configuration, in the store and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BeforeRun => "before_run",
+            Self::BeforeRestore => "before_restore",
+            Self::OnError => "on_error",
+            Self::BeforeCommit => "before_commit",
+            Self::Fork => "fork",
+        }
+    }
+}
+
+/// A return to a checkpoint.
+#[derive(Debug)]
+pub struct Restored {
+    /// The one that was returned to.
+    pub checkpoint: Checkpoint,
+    /// Where the plan was before.
+    pub before: Checkpoint,
+}
+
+/// The moment that a checkpoint has of a sandbox.
+fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Moment>> {
+    let found = checkpoint.moments.iter().find(|(id, _)| *id == sandbox);
+    let read = |(_, text): &(SandboxId, String)| {
+        serde_json::from_str(text).map_err(|error| {
+            Error::from(crate::strategy::StrategyError::Damaged {
+                what: format!("what a checkpoint needs cannot be read back ({error})"),
+            })
+        })
+    };
+    found.map(read).transpose()
+}
+
+impl Manager {
+    /// Keeps every sandbox of a plan as it is at this moment.
+    pub fn create_checkpoint(
+        &self,
+        plan: &Plan,
+        label: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Checkpoint> {
+        let _lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
+        self.record_with("checkpoint", Some(plan.id), &plan.name, label, || {
+            self.keep(plan, label, None, observer)
+        })
+    }
+
+    /// The same without being asked, for a plan that is locked, if that is wanted and there is anything
+    /// to keep. Old ones of this kind go.
+    pub(super) fn keep_by_itself(
+        &self,
+        plan: &Plan,
+        why: Automatic,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        let views = self.live_sandboxes(plan)?;
+        let can = |view: &SandboxView| {
+            let strategy = self.registry().get(&view.sandbox.reference.strategy);
+            strategy.is_ok_and(|one| one.capabilities().checkpoints != Checkpoints::None)
+        };
+        // Where nobody worked yet, nothing can be lost.
+        let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
+        let wanted = self.options.checkpoints.auto.contains(&why);
+        if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
+            return Ok(());
+        }
+        self.keep(plan, None, Some(why), observer)?;
+        self.prune(plan)
+    }
+
+    fn keep(
+        &self,
+        plan: &Plan,
+        label: Option<&str>,
+        why: Option<Automatic>,
+        observer: &dyn Observer,
+    ) -> Result<Checkpoint> {
+        let views = self.live_sandboxes(plan)?;
+        for view in &views {
+            super::work::check_readable(plan, view)?;
+        }
+        let last = self.store.checkpoints(plan.id)?.pop();
+        let mut moments = Vec::new();
+        for view in &views {
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy)?;
+            let before = last.as_ref().map(|last| moment_of(last, view.sandbox.id));
+            let before = before.transpose()?.flatten();
+            let moment = strategy.checkpoint(reference, before.as_ref(), observer);
+            let moment = moment.map_err(|error| Error::Moment {
+                resource: view.resource.name.clone(),
+                what: "be kept",
+                cause: Box::new(error.into()),
+            })?;
+            let text = serde_json::to_string(&moment).expect("a moment is JSON");
+            moments.push((view.sandbox.id, text));
+        }
+        // Nothing happened since the last one, which nobody asked for either.
+        if let Some(last) = last.filter(|last| why.is_some() && last.moments == moments) {
+            return Ok(last);
+        }
+        let checkpoint = Checkpoint {
+            id: CheckpointId::new(&*self.options.origin),
+            plan_id: plan.id,
+            label: label.map(str::to_owned),
+            reason: why.map(|why| why.as_str().to_owned()),
+            created_at: self.options.origin.now(),
+            moments,
+        };
+        self.store.add_checkpoint(&checkpoint)?;
+        Ok(checkpoint)
+    }
+
+    /// The checkpoints of a plan, oldest first.
+    pub fn checkpoints(&self, plan: &Plan) -> Result<Vec<Checkpoint>> {
+        Ok(self.store.checkpoints(plan.id)?)
+    }
+
+    /// The checkpoint that was typed: its id, the beginning of it, or its label.
+    pub fn resolve_checkpoint(&self, plan: &Plan, typed: &str) -> Result<Checkpoint> {
+        let all = self.checkpoints(plan)?;
+        let labelled = all
+            .iter()
+            .rev()
+            .find(|one| one.label.as_deref() == Some(typed));
+        if let Some(found) = labelled {
+            return Ok(found.clone());
+        }
+        let short = |one: &&Checkpoint| {
+            let id = one.id.to_string();
+            id.starts_with(typed) || id[CheckpointId::PREFIX.len()..].starts_with(typed)
+        };
+        let mut found = all.iter().filter(short).filter(|_| !typed.is_empty());
+        match (found.next(), found.next()) {
+            (Some(one), None) => Ok(one.clone()),
+            (first, _) => Err(Error::UnknownCheckpoint {
+                plan: plan.name.clone(),
+                typed: typed.to_owned(),
+                ambiguous: first.is_some(),
+            }),
+        }
+    }
+
+    /// Returns every sandbox of a plan to a checkpoint, or none; first keeps where they were.
+    pub fn restore(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        observer: &dyn Observer,
+    ) -> Result<Restored> {
+        let _lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
+        let views = self.live_sandboxes(plan)?;
+        let target = checkpoint.id.to_string();
+        self.record_with("restore", Some(plan.id), &plan.name, Some(&target), || {
+            let mut moments = BTreeMap::new();
+            for view in &views {
+                let missing = || Error::LaterThanCheckpoint {
+                    resource: view.resource.name.clone(),
+                };
+                let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
+                moments.insert(view.sandbox.id, moment);
+            }
+            let before = self.keep(plan, None, Some(Automatic::BeforeRestore), observer)?;
+            let engine = self.engine(observer);
+            let members = self.members(&engine, views.clone())?;
+            let pair = |member: Member| {
+                let moment = moments.remove(&member.sandbox.id);
+                moment.map(|moment| (member, moment))
+            };
+            let members: Vec<(Member, Moment)> = members.into_iter().filter_map(pair).collect();
+            checkpoint::restore(&engine, plan, checkpoint.id, &members)?;
+            self.prune(plan)?;
+            for view in &views {
+                self.activate(view)?;
+            }
+            Ok(Restored {
+                checkpoint: checkpoint.clone(),
+                before,
+            })
+        })
+    }
+
+    /// Lets go of a checkpoint.
+    pub fn delete_checkpoint(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
+        let _lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
+        let target = checkpoint.id.to_string();
+        self.record_with(
+            "checkpoint delete",
+            Some(plan.id),
+            &plan.name,
+            Some(&target),
+            || {
+                self.store.forget_checkpoint(checkpoint.id)?;
+                self.let_go(plan)
+            },
+        )
+    }
+
+    /// Lets go of automatic checkpoints but the newest; those that somebody asked for stay (rule R5).
+    fn prune(&self, plan: &Plan) -> Result<()> {
+        let mut automatic = self.checkpoints(plan)?;
+        automatic.retain(|one| one.reason.is_some());
+        let many = automatic
+            .len()
+            .saturating_sub(self.options.checkpoints.keep);
+        for old in &automatic[..many] {
+            self.store.forget_checkpoint(old.id)?;
+        }
+        match many {
+            0 => Ok(()),
+            _ => self.let_go(plan),
+        }
+    }
+
+    /// Removes what no checkpoint needs any more.
+    fn let_go(&self, plan: &Plan) -> Result<()> {
+        let kept = self.checkpoints(plan)?;
+        for view in self.live_sandboxes(plan)? {
+            let moments = kept.iter().map(|one| moment_of(one, view.sandbox.id));
+            let moments = moments.collect::<Result<Vec<_>>>()?;
+            let moments: Vec<Moment> = moments.into_iter().flatten().collect();
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy)?;
+            strategy.drop_checkpoint(reference, &moments)?;
+        }
+        Ok(())
+    }
+
+    /// What changed in each sandbox between a checkpoint and another one, or now.
+    pub fn since(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        until: Option<&Checkpoint>,
+    ) -> Result<Vec<ResourceDiff>> {
+        let _lock = self.lock(plan, true)?;
+        let mut found = Vec::new();
+        for view in self.live_sandboxes(plan)? {
+            let missing = || Error::LaterThanCheckpoint {
+                resource: view.resource.name.clone(),
+            };
+            let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
+            let until = until.map(|until| moment_of(until, view.sandbox.id));
+            let until = match until.transpose()? {
+                Some(until) => Some(until.ok_or_else(missing)?),
+                None => None,
+            };
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy)?;
+            let diff = strategy.since(reference, &moment, until.as_ref())?;
+            found.push(ResourceDiff { view, diff });
+        }
+        Ok(found)
+    }
+
+    /// A new plan that begins where another one is, or was at a checkpoint.
+    pub fn fork(
+        &self,
+        plan: &Plan,
+        at: Option<&Checkpoint>,
+        name: Option<&str>,
+        directory: &Path,
+    ) -> Result<PlanView> {
+        let _lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
+        self.check_new_name(name)?;
+        let views = self.live_sandboxes(plan)?;
+        let directory = Location::from(private::canonical(directory)?);
+        self.record("fork", Some(plan.id), &plan.name, || {
+            let at = match at {
+                Some(at) => at.clone(),
+                None => self.keep(plan, None, Some(Automatic::Fork), &Unobserved)?,
+            };
+            let mut moments = Vec::new();
+            for view in &views {
+                let missing = || Error::LaterThanCheckpoint {
+                    resource: view.resource.name.clone(),
+                };
+                moments.push(moment_of(&at, view.sandbox.id)?.ok_or_else(missing)?);
+            }
+            let fork = self.add_plan(name, directory.clone())?;
+            for (view, moment) in views.iter().zip(&moments) {
+                if let Err(error) = self.fork_sandbox(&fork, view, moment) {
+                    return Err(error.and_left(self.cleanup(&fork, false).map(drop)));
+                }
+            }
+            self.view(fork)
+        })
+    }
+}

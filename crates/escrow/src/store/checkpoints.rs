@@ -1,0 +1,85 @@
+//! Checkpoints: which there are, and what each sandbox needs to return to one.
+
+use rusqlite::params;
+
+use super::rows::Checkpoint;
+use super::sqlite::{Result, Store, parsed};
+use crate::model::{CheckpointId, PlanId};
+
+impl Store {
+    /// Notes a checkpoint with all its members, at once.
+    pub fn add_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
+        self.transact(|connection| {
+            connection.execute(
+                "INSERT INTO checkpoint (id, plan_id, label, reason, created_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    checkpoint.id.to_string(),
+                    checkpoint.plan_id.to_string(),
+                    checkpoint.label,
+                    checkpoint.reason,
+                    checkpoint.created_at.to_string(),
+                ],
+            )?;
+            for (sandbox, moment) in &checkpoint.moments {
+                connection.execute(
+                    "INSERT INTO checkpoint_member (checkpoint_id, sandbox_id, moment)
+                     VALUES (?1, ?2, ?3)",
+                    params![checkpoint.id.to_string(), sandbox.to_string(), moment],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The checkpoints of a plan, oldest first.
+    pub fn checkpoints(&self, plan: PlanId) -> Result<Vec<Checkpoint>> {
+        self.run(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT id, plan_id, label, reason, created_at FROM checkpoint
+                 WHERE plan_id = ?1 ORDER BY seq",
+            )?;
+            let found = query.query_map([plan.to_string()], |row| {
+                Ok(Checkpoint {
+                    id: parsed(row, 0)?,
+                    plan_id: parsed(row, 1)?,
+                    label: row.get(2)?,
+                    reason: row.get(3)?,
+                    created_at: parsed(row, 4)?,
+                    moments: Vec::new(),
+                })
+            })?;
+            let mut found: Vec<Checkpoint> = found.collect::<rusqlite::Result<_>>()?;
+            let mut query = connection.prepare_cached(
+                "SELECT sandbox_id, moment FROM checkpoint_member
+                 WHERE checkpoint_id = ?1 ORDER BY sandbox_id",
+            )?;
+            for checkpoint in &mut found {
+                let moments = query.query_map([checkpoint.id.to_string()], |row| {
+                    Ok((parsed(row, 0)?, row.get(1)?))
+                })?;
+                checkpoint.moments = moments.collect::<rusqlite::Result<_>>()?;
+            }
+            Ok(found)
+        })
+    }
+
+    /// Forgets a checkpoint.
+    pub fn forget_checkpoint(&self, id: CheckpointId) -> Result<()> {
+        self.run(|connection| {
+            connection.execute("DELETE FROM checkpoint WHERE id = ?1", [id.to_string()])?;
+            Ok(())
+        })
+    }
+
+    /// Forgets every checkpoint of a plan.
+    pub fn forget_checkpoints(&self, plan: PlanId) -> Result<()> {
+        self.run(|connection| {
+            connection.execute(
+                "DELETE FROM checkpoint WHERE plan_id = ?1",
+                [plan.to_string()],
+            )?;
+            Ok(())
+        })
+    }
+}

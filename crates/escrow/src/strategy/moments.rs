@@ -1,0 +1,117 @@
+//! What changed between two moments of one sandbox, each known by how it differs from the original.
+
+use super::error::Result;
+use super::tree;
+use super::tree_commit::Versions;
+use crate::fs::xattr::Xattrs;
+use crate::model::{Change, EntryKind, Facts, Field, ResourcePath};
+
+/// One moment: in what it differs from the original, in the order of the paths, and where its versions
+/// are.
+pub(super) type Side<'a> = (&'a [Change], &'a dyn Versions);
+
+/// The changes from one moment to another.
+pub(super) fn between(
+    (then, old): Side<'_>,
+    (now, new): Side<'_>,
+    visible: fn(Xattrs) -> Xattrs,
+) -> Result<Vec<Change>> {
+    let mut found = Vec::new();
+    let (mut then, mut now) = (then.iter().peekable(), now.iter().peekable());
+    loop {
+        let order = match (then.peek(), now.peek()) {
+            (None, None) => return Ok(found),
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some(a), Some(b)) => a.path.cmp(&b.path),
+        };
+        let (before, after) = (
+            order.is_le().then(|| then.next()).flatten(),
+            order.is_ge().then(|| now.next()).flatten(),
+        );
+        found.extend(match (before, after) {
+            // It is as the original again.
+            (Some(before), None) => turned(&before.path, &before.new, &before.old, || {
+                Ok(before.fields.clone())
+            })?,
+            (None, Some(after)) => Some(after.clone()),
+            (Some(before), Some(after)) => turned(&before.path, &before.new, &after.new, || {
+                differences((old, new), &before.path, visible)
+            })?,
+            (None, None) => None,
+        });
+    }
+}
+
+fn turned(
+    path: &ResourcePath,
+    old: &Option<Facts>,
+    new: &Option<Facts>,
+    fields: impl FnOnce() -> Result<Vec<Field>>,
+) -> Result<Option<Change>> {
+    Ok(match (old, new) {
+        (None, None) => None,
+        (None, Some(new)) => Some(Change::added(path.clone(), new.clone())),
+        (Some(old), None) => Some(Change::deleted(path.clone(), old.clone())),
+        (Some(old), Some(new)) => {
+            let fields = match old.kind == new.kind {
+                true => fields()?,
+                false => Vec::new(),
+            };
+            Change::between(path.clone(), old.clone(), new.clone(), fields)
+        }
+    })
+}
+
+/// In what two versions of the same kind differ.
+fn differences(
+    (old, new): (&dyn Versions, &dyn Versions),
+    path: &ResourcePath,
+    visible: fn(Xattrs) -> Xattrs,
+) -> Result<Vec<Field>> {
+    let look = |versions: &dyn Versions| -> Result<_> {
+        let Some((_, name)) = path.split() else {
+            let dir = versions.dir(path)?;
+            let meta = dir.meta()?;
+            return Ok((dir, b".".to_vec(), meta));
+        };
+        let (dir, name) = (versions.parent(path)?.0, name.to_vec());
+        let meta = dir.stat(&name)?.ok_or_else(|| {
+            dir.error(
+                "look at",
+                &name,
+                crate::fs::Cause::Os(rustix::io::Errno::NOENT),
+            )
+        })?;
+        Ok((dir, name, meta))
+    };
+    let ((old_dir, name, old), (new_dir, _, new)) = (look(old)?, look(new)?);
+    if (old.dev, old.ino) == (new.dev, new.ino) {
+        return Ok(Vec::new());
+    }
+    let mut fields = Vec::new();
+    if old.mode != new.mode && new.kind != EntryKind::Symlink {
+        fields.push(Field::Mode);
+    }
+    if (old.uid, old.gid) != (new.uid, new.gid) {
+        fields.push(Field::Owner);
+    }
+    let seen = |dir| Ok(tree::xattrs_if_open(dir, &name)?.map(visible));
+    let (theirs, ours): (Result<_>, Result<_>) = (seen(&old_dir), seen(&new_dir));
+    if theirs? != ours? {
+        fields.push(Field::Xattrs);
+    }
+    match new.kind {
+        EntryKind::Symlink if old_dir.read_link(&name)? != new_dir.read_link(&name)? => {
+            fields.push(Field::Target);
+        }
+        EntryKind::File
+            if old.size != new.size
+                || !tree::same_content((&old_dir, &name), (&new_dir, &name))? =>
+        {
+            fields.push(Field::Content);
+        }
+        _ => {}
+    }
+    Ok(fields)
+}

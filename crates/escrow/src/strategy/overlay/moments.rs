@@ -1,0 +1,256 @@
+//! Checkpoints of an overlay: the layer in use is left as it is, and a new, empty one is laid over it.
+//! Going back is another stack of layers. Neither costs more for many changes than for few, and nothing
+//! is copied.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::error::{Result, StrategyError};
+use super::super::moments;
+use super::super::tree::{self, STAGE};
+use super::super::{CreateRequest, Created, Intent, Moment};
+use super::layers::{self, Looks};
+use super::stack::{Now, Number, Stack};
+use super::{Metadata, NAME, WORK, base, diff, open, xattrs_of};
+use crate::fs::{Dir, remove};
+use crate::model::text::Location;
+use crate::model::{Change, DiffView, SandboxRef};
+
+/// More layers than this are not mounted by every kernel.
+const MOST: usize = 400;
+
+/// The layers of a moment, topmost first.
+#[derive(Serialize, Deserialize)]
+struct Layers {
+    layers: Vec<Number>,
+}
+
+/// One stack in the place of another.
+#[derive(Serialize, Deserialize)]
+struct Switch {
+    before: Now,
+    after: Now,
+}
+
+fn read(moment: &Moment) -> Result<Layers> {
+    serde_json::from_value(moment.0.clone()).map_err(|error| StrategyError::Damaged {
+        what: format!("what a checkpoint needs cannot be read back ({error})"),
+    })
+}
+
+fn stack_of(layers: &[Number], area: &Dir) -> Result<Stack> {
+    let now = Now {
+        layers: layers.to_vec(),
+        next: 0,
+        pinned: Vec::new(),
+    };
+    now.open(area)
+}
+
+/// An empty layer over these, whose root looks like theirs.
+fn lay_over(area: &Dir, below: &Stack, number: u32) -> Result<()> {
+    let room = Now::room(area)?;
+    let name = number.to_string().into_bytes();
+    remove::remove(&room, &name)?;
+    room.make_dir(&name, 0o700)?;
+    let (new, top) = (room.subdir(&name)?, below.top());
+    let looks = below.root()?.remembered()?;
+    let lost = layers::resemble(&new, top, xattrs_of(top)?, looks.as_ref())?;
+    if !lost.is_empty() {
+        let cause = crate::fs::Cause::Os(rustix::io::Errno::PERM);
+        return Err(top.error("keep the attributes of", b"", cause).into());
+    }
+    base::hand_on_stamp(top, &new)?;
+    layers::set_mode(&new, top.meta()?.mode)?;
+    new.sync()?;
+    Ok(room.sync()?)
+}
+
+/// Whether nothing was done in the topmost layer since it was laid there.
+fn is_unused(stack: &Stack, below: &Stack) -> Result<bool> {
+    let (top, below) = (stack.top(), below.top());
+    let same = |a: &Dir, b: &Dir| -> Result<bool> {
+        Ok(Looks::of(a)? == Looks::of(b)? && a.meta()?.mtime == b.meta()?.mtime)
+    };
+    Ok(top.entries()?.is_empty() && same(top, below)?)
+}
+
+pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
+    let open = open(sandbox)?;
+    let Now {
+        layers,
+        next,
+        mut pinned,
+    } = open.now;
+    let moment = |layers: &[Number]| {
+        Moment(tree::stored(&Layers {
+            layers: layers.to_vec(),
+        }))
+    };
+    if layers.len() > 1 && is_unused(&open.upper, &stack_of(&layers[1..], &open.area)?)? {
+        return Ok(moment(&layers[1..]));
+    }
+    if layers.len() >= MOST {
+        return Err(StrategyError::Unsupported {
+            strategy: NAME,
+            what: "take another checkpoint",
+            why: format!(
+                "its {MOST} layers are as many as a kernel mounts; commit, or fork the plan"
+            ),
+        });
+    }
+    lay_over(&open.area, &open.upper, next)?;
+    pinned.extend(
+        own(&layers)
+            .filter(|number| !pinned.contains(number))
+            .collect::<Vec<_>>(),
+    );
+    let done = moment(&layers);
+    let now = Now {
+        layers: [vec![Number::own(next)], layers].concat(),
+        next: next + 1,
+        pinned,
+    };
+    now.write(&open.area, &open.area.subdir(STAGE)?)?;
+    // What the kernel left from an earlier mount belongs to the old layer.
+    clear_work(&open.area)?;
+    now.sweep(&open.area)?;
+    Ok(done)
+}
+
+fn own(layers: &[Number]) -> impl Iterator<Item = u32> {
+    let own = layers.iter().filter(|layer| layer.area.is_none());
+    own.map(|layer| layer.number)
+}
+
+fn clear_work(area: &Dir) -> Result<()> {
+    remove::remove(area, WORK)?;
+    Ok(area.make_dir(WORK, 0o700)?)
+}
+
+pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<Intent> {
+    let open = open(sandbox)?;
+    let Layers { layers } = read(moment)?;
+    let next = open.now.next;
+    open.now.sweep(&open.area)?;
+    lay_over(&open.area, &stack_of(&layers, &open.area)?, next)?;
+    let after = Now {
+        layers: [vec![Number::own(next)], layers].concat(),
+        next: next + 1,
+        pinned: open.now.pinned.clone(),
+    };
+    let before = Now {
+        next: next + 1,
+        ..open.now
+    };
+    Ok(Intent(tree::stored(&Switch { before, after })))
+}
+
+pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Result<()> {
+    let Metadata { area, .. } = tree::metadata(sandbox)?;
+    let area = Dir::open(area.as_path())?;
+    let damaged = |error: serde_json::Error| StrategyError::Damaged {
+        what: format!("what a restore needs cannot be read back ({error})"),
+    };
+    let Switch { before, after } = serde_json::from_value(intent.0.clone()).map_err(damaged)?;
+    let now = if back { before } else { after };
+    now.write(&area, &area.subdir(STAGE)?)?;
+    // The layers of the other side stay: it may be taken back. They go with the next step.
+    clear_work(&area)
+}
+
+pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
+    let Metadata { area, .. } = tree::metadata(sandbox)?;
+    let area = Dir::open(area.as_path())?;
+    let mut now = Now::read(&area)?;
+    now.pinned.clear();
+    for moment in kept {
+        now.pinned.extend(own(&read(moment)?.layers));
+    }
+    now.pinned.sort_unstable();
+    now.pinned.dedup();
+    now.write(&area, &area.subdir(STAGE)?)?;
+    now.sweep(&area)
+}
+
+/// What changed between a moment and another, or now.
+pub(super) fn since(
+    sandbox: &SandboxRef,
+    moment: &Moment,
+    until: Option<&Moment>,
+) -> Result<DiffView> {
+    let open = open(sandbox)?;
+    let then = stack_of(&read(moment)?.layers, &open.area)?;
+    let later = match until {
+        Some(until) => stack_of(&read(until)?.layers, &open.area)?,
+        None => open.upper,
+    };
+    let look = |stack: &Stack| -> Result<Vec<Change>> {
+        let mut changes = tree::steady(|| diff::look(stack, &open.lower))?.changes;
+        tree::only_own(&mut changes, &open.carved);
+        Ok(DiffView::new(changes).changes)
+    };
+    let changes = moments::between(
+        (&look(&then)?, &then),
+        (&look(&later)?, &later),
+        layers::visible,
+    )?;
+    Ok(DiffView::new(changes))
+}
+
+/// A sandbox of its own that begins at a moment of this one, whose layers it shares.
+pub(super) fn fork(
+    sandbox: &SandboxRef,
+    moment: &Moment,
+    request: &CreateRequest<'_>,
+) -> Result<Created> {
+    let open = open(sandbox)?;
+    let Layers { mut layers } = read(moment)?;
+    let area = Dir::open(request.area)?;
+    for remains in [WORK, STAGE] {
+        remove::remove(&area, remains)?;
+        area.make_dir(remains, 0o700)?;
+    }
+    let below = stack_of(&layers, &open.area)?;
+    lay_over(&area, &below, 0)?;
+    for layer in &mut layers {
+        layer
+            .area
+            .get_or_insert_with(|| Location::from(open.area.path()));
+    }
+    let now = Now {
+        layers: [vec![Number::own(0)], layers].concat(),
+        next: 1,
+        pinned: Vec::new(),
+    };
+    now.write(&area, &area.subdir(STAGE)?)?;
+    area.sync()?;
+    let metadata = Metadata {
+        original: open.original,
+        area: Location::from(request.area),
+        carved: open.carved,
+    };
+    Ok(Created {
+        sandbox: SandboxRef {
+            plan_id: request.plan_id,
+            resource_id: request.resource_id,
+            strategy: NAME.to_owned(),
+            metadata: tree::stored(&metadata),
+        },
+        message: "an empty layer over those of another plan; nothing was copied".to_owned(),
+        warnings: Vec::new(),
+    })
+}
+
+/// The areas of other sandboxes whose layers this one needs.
+pub(super) fn needs(sandbox: &SandboxRef) -> Result<Vec<Location>> {
+    let Metadata { area, .. } = tree::metadata(sandbox)?;
+    let now = Now::read(&Dir::open(area.as_path())?)?;
+    let mut areas: Vec<Location> = now
+        .layers
+        .into_iter()
+        .filter_map(|layer| layer.area)
+        .collect();
+    areas.sort_unstable();
+    areas.dedup();
+    Ok(areas)
+}

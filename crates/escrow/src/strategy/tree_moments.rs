@@ -1,0 +1,530 @@
+//! Checkpoints of a copied tree: whatever is not as it was copied is kept aside, each version once.
+//!
+//! ```text
+//! <area>/
+//!   moments/0, 1, …
+//!     tree/          the versions: what was touched since the copy was made, and nothing else
+//!     moment         what they are, and in what the sandbox differed from the original
+//! ```
+//!
+//! A version that was kept before and has not been touched since is another name for that. Going back is a
+//! commit into the sandbox's own tree, so it is all or nothing and can be taken back. What was as copied at
+//! the moment and is not any more comes from the original; if somebody changed it there, the return is
+//! refused, with nothing done.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Result, StrategyError};
+use super::moments;
+use super::tree::{self, Original};
+use super::tree_commit::{self, Base, Source, Versions};
+use super::tree_diff::{Copied, Found};
+use super::{Intent, Moment, OnConflict, PrepareRequest, Preview};
+use crate::event::Observer;
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{Care, clock, copy_entry, settle};
+use crate::fs::durable::Draft;
+use crate::fs::{Cause, Dir, Handle, Meta, Stamp, remove, xattr};
+use crate::model::{Change, DiffView, EntryKind, Facts, Field, ResourcePath};
+
+const MOMENTS: &[u8] = b"moments";
+const NEW: &[u8] = b"new";
+const TREE: &[u8] = b"tree";
+const MOMENT: &[u8] = b"moment";
+
+/// What is stored of a moment by whoever asked for it.
+#[derive(Serialize, Deserialize)]
+struct Number {
+    number: u32,
+}
+
+/// What was at a moment.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    changes: Vec<Change>,
+    entries: Vec<Entry>,
+    /// Whether any later change shows in a ctime.
+    ctime_decides: bool,
+}
+
+/// One entry that was not as it was copied.
+#[derive(Clone, Serialize, Deserialize)]
+struct Entry {
+    path: ResourcePath,
+    kind: EntryKind,
+    mode: u16,
+    ino: u64,
+    ctime: Stamp,
+}
+
+impl Entry {
+    fn is(&self, now: &Meta) -> bool {
+        (self.ino, self.ctime, self.kind) == (now.ino, now.ctime, now.kind)
+    }
+}
+
+/// Sockets and devices are neither kept nor brought back.
+fn is_kept(kind: EntryKind) -> bool {
+    !matches!(kind, EntryKind::Socket | EntryKind::Device)
+}
+
+/// A moment, opened.
+struct Open {
+    tree: Dir,
+    kept: Kept,
+    numbers: HashMap<ResourcePath, usize>,
+}
+
+impl Open {
+    fn entry(&self, path: &ResourcePath) -> Option<&Entry> {
+        self.numbers
+            .get(path)
+            .map(|number| &self.kept.entries[*number])
+    }
+}
+
+fn number_of(moment: &Moment) -> Result<Vec<u8>> {
+    let read: serde_json::Result<Number> = serde_json::from_value(moment.0.clone());
+    let number = read.map_err(|error| StrategyError::Damaged {
+        what: format!("what a checkpoint needs cannot be read back ({error})"),
+    })?;
+    Ok(number.number.to_string().into_bytes())
+}
+
+fn open(area: &Dir, moment: &Moment) -> Result<Open> {
+    let dir = area.subdir(MOMENTS)?.subdir(&number_of(moment)?)?;
+    let (file, _) = dir.file(MOMENT)?;
+    let kept: Kept = serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
+        StrategyError::Damaged {
+            what: format!("what a checkpoint keeps cannot be read back ({error})"),
+        }
+    })?;
+    let numbered = kept.entries.iter().enumerate();
+    let numbers = numbered.map(|(number, entry)| (entry.path.clone(), number));
+    Ok(Open {
+        tree: dir.subdir(TREE)?,
+        numbers: numbers.collect(),
+        kept,
+    })
+}
+
+/// The directory at `path`, made with all above it.
+fn make_dirs(root: &Dir, path: &ResourcePath) -> Result<Dir> {
+    let mut at = root.again()?;
+    for part in path.parts() {
+        match at.make_dir(part, 0o700) {
+            Ok(()) => {}
+            Err(error) if error.is(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        at = at.subdir(part)?;
+    }
+    Ok(at)
+}
+
+/// Keeps the tree as it is.
+pub(super) fn checkpoint(
+    copied: &Copied<'_>,
+    area: &Dir,
+    last: Option<&Moment>,
+    observer: &dyn Observer,
+) -> Result<Moment> {
+    let last = last.map(|moment| open(area, moment)).transpose()?;
+    let Found { changes, touched } = tree::steady(|| copied.look())?;
+    if area.stat(MOMENTS)?.is_none() {
+        area.make_dir(MOMENTS, 0o700)?;
+    }
+    let room = area.subdir(MOMENTS)?;
+    remove::remove(&room, NEW)?;
+    room.make_dir(NEW, 0o700)?;
+    let new = room.subdir(NEW)?;
+    new.make_dir(TREE, 0o700)?;
+    let added = changes.iter().filter(|change| change.new.is_some());
+    let mut paths: BTreeSet<ResourcePath> = added.map(|change| change.path.clone()).collect();
+    paths.extend(touched.into_iter().map(|(path, _)| path));
+    let mut keeping = Keeping {
+        tree: copied.tree,
+        store: new.subdir(TREE)?,
+        last: last.as_ref(),
+        reflinks: Reflinks::wanted(),
+        same: HashMap::new(),
+        observer,
+    };
+    let mut entries = Vec::new();
+    for path in paths {
+        entries.extend(keeping.keep(path)?);
+    }
+    for entry in entries
+        .iter()
+        .rev()
+        .filter(|one| one.kind == EntryKind::Directory)
+    {
+        keeping.dress(&entry.path)?;
+    }
+    let kept = Kept {
+        changes: DiffView::new(changes).changes,
+        entries,
+        ctime_decides: settle(clock()),
+    };
+    let text = serde_json::to_vec(&kept).expect("paths and numbers are JSON");
+    let draft = Draft {
+        stage: &new,
+        to: &new,
+        name: MOMENT,
+        fresh: true,
+    };
+    draft.write(|file| std::io::Write::write_all(file, &text), |_| Ok(()))?;
+    area.sync_file_system()?;
+    let number = numbers(&room)?
+        .into_iter()
+        .max()
+        .map_or(0, |number| number + 1);
+    room.rename(NEW, &room, number.to_string().as_bytes())?;
+    room.sync()?;
+    Ok(Moment(tree::stored(&Number { number })))
+}
+
+fn numbers(room: &Dir) -> Result<Vec<u32>> {
+    let number = |entry: &crate::fs::beneath::Entry| {
+        let name = std::str::from_utf8(&entry.name).ok()?;
+        name.parse().ok()
+    };
+    Ok(room.entries()?.iter().filter_map(number).collect())
+}
+
+struct Keeping<'a> {
+    tree: &'a Dir,
+    store: Dir,
+    last: Option<&'a Open>,
+    reflinks: Reflinks,
+    /// Files of several names, by inode, and where the first of them is kept.
+    same: HashMap<u64, ResourcePath>,
+    observer: &'a dyn Observer,
+}
+
+impl Keeping<'_> {
+    fn keep(&mut self, path: ResourcePath) -> Result<Option<Entry>> {
+        let Some(meta) = tree_commit::stat(self.tree, &path)? else {
+            return Ok(None);
+        };
+        let entry = Entry {
+            kind: meta.kind,
+            mode: meta.mode,
+            ino: meta.ino,
+            ctime: meta.ctime,
+            path,
+        };
+        if self.observer.is_cancelled() {
+            let cause = Cause::Cancelled;
+            return Err(self
+                .store
+                .error("keep", entry.path.as_bytes(), cause)
+                .into());
+        }
+        let Some((parent, name)) = entry.path.split() else {
+            return Ok(Some(entry));
+        };
+        if meta.is_dir() {
+            make_dirs(&self.store, &entry.path)?;
+            return Ok(Some(entry));
+        }
+        if !is_kept(meta.kind) {
+            return Ok(Some(entry));
+        }
+        let to = make_dirs(&self.store, &parent)?;
+        if let Some(first) = self.same.get(&meta.ino) {
+            to.hard_link(name, &self.store, first)?;
+            return Ok(Some(entry));
+        }
+        if meta.nlink > 1 {
+            self.same.insert(meta.ino, entry.path.clone());
+        }
+        let before = self
+            .last
+            .and_then(|last| Some((last, last.entry(&entry.path)?)));
+        match before.filter(|(last, before)| last.kept.ctime_decides && before.is(&meta)) {
+            Some((last, _)) => to.hard_link(name, &last.tree, &entry.path)?,
+            None => {
+                let (from, _) = self.tree.parent(&entry.path)?;
+                let kind = meta.kind;
+                let (from, to) = ((&from, name), (&to, name));
+                copy_entry(from, to, kind, &self.reflinks, Care::Live)?;
+                self.observer.copied(1, meta.size);
+            }
+        }
+        Ok(Some(entry))
+    }
+
+    /// Gives a directory that is kept the attributes and times of the tree's. It stays open to us; its
+    /// mode is written down.
+    fn dress(&self, path: &ResourcePath) -> Result<()> {
+        let (from, to) = (self.tree.dir(path)?, self.store.dir(path)?);
+        let attributes = xattr::read(&Handle::of(&from))
+            .map_err(|errno| from.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let meta = from.meta()?;
+        let open = Meta {
+            mode: meta.mode | 0o700,
+            ..meta
+        };
+        let dressed = Handle::of(&to).dress(&open, &attributes);
+        dressed.map_err(|errno| to.error("set the metadata of", b"", Cause::Os(errno)))?;
+        Ok(())
+    }
+}
+
+/// The state to return to: what was kept, and what is as it was copied.
+struct Target<'a> {
+    moment: &'a Open,
+    copied: &'a Copied<'a>,
+}
+
+impl Target<'_> {
+    fn holder(&self, path: &ResourcePath) -> &Dir {
+        match self.moment.entry(path) {
+            Some(_) => &self.moment.tree,
+            None => self.copied.original,
+        }
+    }
+
+    /// What stands at a path, if anything does. What must come from the original must be what was copied.
+    fn facts(&self, path: &ResourcePath) -> Result<Option<Facts>> {
+        if let Some(entry) = self.moment.entry(path) {
+            let meta = self.moment.tree.stat_path(path)?;
+            let (dir, name) = match path.split() {
+                Some((parent, name)) => (self.moment.tree.dir(&parent)?, name),
+                None => return Ok(meta.map(|meta| meta.facts())),
+            };
+            let facts = meta.map(|meta| dir.facts(name, &meta)).transpose()?;
+            return Ok(facts.map(|facts| Facts {
+                mode: entry.mode,
+                ..facts
+            }));
+        }
+        let deleted = |change: &Change| change.path == *path && change.new.is_none();
+        let changes = &self.moment.kept.changes;
+        let at = changes.binary_search_by(|change| change.path.cmp(path));
+        if at.is_ok_and(|at| deleted(&changes[at])) {
+            return Ok(None);
+        }
+        let manifest = self.copied.manifest;
+        let Some(index) = self.copied.find(path) else {
+            return Ok(None);
+        };
+        let record = manifest.record(index);
+        if record.is_left_out() {
+            return Ok(None);
+        }
+        let current = match (record.is_dir(), path.is_root()) {
+            // A directory comes with its own looks; only its attributes are read there.
+            (true, _) => match self.copied.original.dir(path) {
+                Err(error) if error.is_absent() || error.leaves() => false,
+                dir => {
+                    let dir = dir?;
+                    let read = xattr::read(&Handle::of(&dir));
+                    let read = read.map_err(|errno| {
+                        dir.error("read the attributes of", b"", Cause::Os(errno))
+                    })?;
+                    xattr::digest(&read) == record.xattrs
+                }
+            },
+            (false, _) => self
+                .copied
+                .original_of(path)?
+                .is_some_and(|(_, meta)| record.is_current(&meta)),
+        };
+        match current {
+            true => Ok(Some(manifest.facts(index))),
+            false => Err(StrategyError::Moved {
+                path: path.clone(),
+                what: "the sandbox has to take it from the original, where somebody changed it since",
+            }),
+        }
+    }
+}
+
+impl Versions for Target<'_> {
+    fn dir(&self, path: &ResourcePath) -> Result<Dir> {
+        Ok(self.holder(path).dir(path)?)
+    }
+
+    fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])> {
+        Ok(self.holder(path).parent(path)?)
+    }
+
+    fn meta(&self, path: &ResourcePath) -> Result<Option<Meta>> {
+        if let Some(entry) = self.moment.entry(path) {
+            let meta = self.moment.tree.stat_path(path)?;
+            let looks = |meta| Meta {
+                mode: entry.mode,
+                ..meta
+            };
+            return Ok(meta.map(looks));
+        }
+        let index = self.copied.find(path);
+        let index = index.filter(|index| self.copied.manifest.record(*index).is_dir());
+        if index.is_none() {
+            return Versions::meta(self.copied.original, path);
+        }
+        let now = match tree_commit::stat(self.copied.tree, path)? {
+            Some(now) => Some(now),
+            None => Versions::meta(self.copied.original, path)?,
+        };
+        let (Some(index), Some(now)) = (index, now) else {
+            return Ok(now);
+        };
+        let record = self.copied.manifest.record(index);
+        Ok(Some(Meta {
+            kind: EntryKind::Directory,
+            mode: record.mode,
+            uid: record.copy_owner.0,
+            gid: record.copy_owner.1,
+            mtime: record.mtime,
+            ..now
+        }))
+    }
+}
+
+/// The sandbox's own tree is nobody else's: what is seen in it is what it is.
+struct Own;
+
+impl Base for Own {
+    fn is_current(&self, _: &ResourcePath, _: Option<(&Dir, &[u8])>, _: &Meta) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn is_still(&self, _: &ResourcePath, _: &Meta) -> bool {
+        true
+    }
+
+    fn was_there(&self, _: &ResourcePath) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// Stages the way back to a moment.
+pub(super) fn prepare_restore(
+    copied: &Copied<'_>,
+    area: &Dir,
+    moment: &Moment,
+    to: &Path,
+    observer: &dyn Observer,
+) -> Result<Intent> {
+    let moment = open(area, moment)?;
+    let target = Target {
+        moment: &moment,
+        copied,
+    };
+    let Found { changes, touched } = copied.look()?;
+    let mut paths: BTreeSet<ResourcePath> = changes.into_iter().map(|one| one.path).collect();
+    paths.extend(touched.into_iter().map(|(path, _)| path));
+    paths.extend(moment.kept.entries.iter().map(|entry| entry.path.clone()));
+    let gone = moment
+        .kept
+        .changes
+        .iter()
+        .filter(|change| change.new.is_none());
+    paths.extend(gone.map(|change| change.path.clone()));
+    let (mut changes, mut seen) = (Vec::new(), Vec::new());
+    for path in paths {
+        let now = tree_commit::stat(copied.tree, &path)?;
+        if let (Some(entry), Some(now)) = (moment.entry(&path), &now) {
+            // Neither what was not touched since, nor what can not be brought back.
+            if !is_kept(now.kind) || (moment.kept.ctime_decides && entry.is(now)) {
+                continue;
+            }
+        }
+        let old = match (&now, path.split()) {
+            (Some(meta), Some((_, name))) => Some(copied.tree.parent(&path)?.0.facts(name, meta)?),
+            (Some(meta), None) => Some(meta.facts()),
+            (None, _) => None,
+        };
+        let change = match (old, target.facts(&path)?) {
+            (None, None) => None,
+            (None, Some(new)) => Some(Change::added(path.clone(), new)),
+            (Some(old), None) => Some(Change::deleted(path.clone(), old)),
+            (Some(old), Some(new)) => {
+                let fields = match new.kind {
+                    EntryKind::Directory => vec![Field::Mode, Field::Owner, Field::Xattrs],
+                    EntryKind::Symlink => vec![Field::Target],
+                    _ => vec![Field::Content],
+                };
+                Change::between(path.clone(), old, new, fields)
+            }
+        };
+        if let Some(change) = change {
+            changes.push(change);
+            seen.push(now);
+        }
+    }
+    let preview = Preview {
+        diff: DiffView { changes },
+        seen,
+        ..Preview::default()
+    };
+    let source = Source {
+        root: &target,
+        visible: |attributes| attributes,
+        base: &Own,
+        whole: true,
+    };
+    let request = PrepareRequest {
+        preview: &preview,
+        on_conflict: OnConflict::Ours,
+        area: to,
+        observer,
+    };
+    let (tree, _) = Original::take(copied.tree.path())?;
+    tree_commit::prepare(&tree, &source, &request)
+}
+
+/// Removes every moment but these.
+pub(super) fn keep_only(area: &Dir, kept: &[Moment]) -> Result<()> {
+    if area.stat(MOMENTS)?.is_none() {
+        return Ok(());
+    }
+    let room = area.subdir(MOMENTS)?;
+    let kept: Vec<Vec<u8>> = kept.iter().map(number_of).collect::<Result<_>>()?;
+    for entry in room.entries()? {
+        if !kept.iter().any(|name| name[..] == *entry.name) {
+            remove::remove(&room, &entry.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// What changed between a moment and another, or now.
+pub(super) fn since(
+    copied: &Copied<'_>,
+    area: &Dir,
+    moment: &Moment,
+    until: Option<&Moment>,
+) -> Result<Vec<Change>> {
+    let then = open(area, moment)?;
+    let old = Target {
+        moment: &then,
+        copied,
+    };
+    let visible = |attributes| attributes;
+    match until {
+        Some(until) => {
+            let later = open(area, until)?;
+            let new = Target {
+                moment: &later,
+                copied,
+            };
+            let sides = (
+                (&then.kept.changes[..], &old as _),
+                (&later.kept.changes[..], &new as _),
+            );
+            moments::between(sides.0, sides.1, visible)
+        }
+        None => {
+            let now = DiffView::new(tree::steady(|| copied.look())?.changes).changes;
+            moments::between((&then.kept.changes, &old), (&now, copied.tree), visible)
+        }
+    }
+}
