@@ -347,14 +347,17 @@ pub trait Strategy: Send + Sync {
     ) -> Result<Moment>;
 
     /// Does everything of a return to a moment that can fail, short of changing the sandbox. `area`
-    /// is an existing, private, empty directory for this alone, beside the sandbox.
+    /// is an existing, private, empty directory for this alone, beside the sandbox. By default
+    /// nothing is prepared, and the moment itself is handed on.
     fn prepare_restore(
         &self,
-        sandbox: &SandboxRef,
+        _sandbox: &SandboxRef,
         moment: &Moment,
-        area: &Path,
-        observer: &dyn Observer,
-    ) -> Result<Intent>;
+        _area: &Path,
+        _observer: &dyn Observer,
+    ) -> Result<Intent> {
+        Ok(Intent(moment.0.clone()))
+    }
 
     /// Returns to the moment that was prepared.
     ///
@@ -368,8 +371,10 @@ pub trait Strategy: Send + Sync {
         observer: &dyn Observer,
     ) -> Result<()>;
 
-    /// Takes a return back, however much of it was done. *Idempotent:* yes.
-    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()>;
+    /// Takes a return back, however much of it was done. *Idempotent:* yes. By default it cannot.
+    fn undo_restore(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+        Err(self.cannot("take a restore back"))
+    }
 
     /// Lets go of every moment but those that are `kept`. *Idempotent:* yes. By default there is
     /// nothing to let go of.
@@ -377,23 +382,37 @@ pub trait Strategy: Send + Sync {
         Ok(())
     }
 
-    /// What changed in the sandbox between a moment and another one, or now.
+    /// What changed in the sandbox between a moment and another one, or now. By default it cannot
+    /// tell.
     fn since(
         &self,
-        sandbox: &SandboxRef,
-        moment: &Moment,
-        until: Option<&Moment>,
-    ) -> Result<DiffView>;
+        _sandbox: &SandboxRef,
+        _moment: &Moment,
+        _until: Option<&Moment>,
+    ) -> Result<DiffView> {
+        Err(self.cannot("compare with a checkpoint"))
+    }
 
     /// Makes another sandbox of the same original that begins at a moment of this one.
     ///
-    /// *Guarantees:* as of [`create`](Self::create); this sandbox is untouched.
+    /// *Guarantees:* as of [`create`](Self::create); this sandbox is untouched. By default it cannot.
     fn fork(
         &self,
-        sandbox: &SandboxRef,
-        moment: &Moment,
-        request: &CreateRequest<'_>,
-    ) -> Result<Created>;
+        _sandbox: &SandboxRef,
+        _moment: &Moment,
+        _request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        Err(self.cannot("be forked"))
+    }
+
+    /// The answer to what it does not promise.
+    fn cannot(&self, what: &'static str) -> StrategyError {
+        StrategyError::Unsupported {
+            strategy: self.name(),
+            what,
+            why: "this strategy does not promise it".to_owned(),
+        }
+    }
 
     /// The areas of other sandboxes that this one cannot do without; by default none.
     fn needs(&self, _sandbox: &SandboxRef) -> Result<Vec<Location>> {

@@ -144,16 +144,6 @@ impl Strategy for NoIsolation {
         Err(no_moments("take a checkpoint"))
     }
 
-    fn prepare_restore(
-        &self,
-        _sandbox: &SandboxRef,
-        _moment: &Moment,
-        _area: &Path,
-        _observer: &dyn Observer,
-    ) -> Result<Intent> {
-        Err(no_moments("return to a checkpoint"))
-    }
-
     fn restore_checkpoint(
         &self,
         _sandbox: &SandboxRef,
@@ -161,28 +151,6 @@ impl Strategy for NoIsolation {
         _observer: &dyn Observer,
     ) -> Result<()> {
         Err(no_moments("return to a checkpoint"))
-    }
-
-    fn undo_restore(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
-        Err(no_moments("return to a checkpoint"))
-    }
-
-    fn since(
-        &self,
-        _sandbox: &SandboxRef,
-        _moment: &Moment,
-        _until: Option<&Moment>,
-    ) -> Result<DiffView> {
-        Err(no_moments("compare with a checkpoint"))
-    }
-
-    fn fork(
-        &self,
-        _sandbox: &SandboxRef,
-        _moment: &Moment,
-        _request: &CreateRequest<'_>,
-    ) -> Result<Created> {
-        Err(no_moments("be forked"))
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -434,19 +434,6 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         Ok(DiffView::new(changes))
     }
 
-    fn fork(
-        &self,
-        _sandbox: &SandboxRef,
-        _moment: &Moment,
-        _request: &CreateRequest<'_>,
-    ) -> Result<Created> {
-        Err(StrategyError::Unsupported {
-            strategy: K::NAME,
-            what: "be forked",
-            why: "only layers can be shared between plans; use overlay".to_owned(),
-        })
-    }
-
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
         let open = self.open(sandbox)?;
         Ok(Access::Directory(open.tree.path().to_owned()))

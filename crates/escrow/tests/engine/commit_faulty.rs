@@ -17,8 +17,8 @@ use escrow::model::{
 };
 use escrow::store::{Plan, Resource, Store};
 use escrow::strategy::{
-    Access, Capabilities, CreateRequest, Created, Intent, PrepareRequest, Preview, PreviewRequest,
-    Probe, Registry, Result, RolledBack, Strategy, StrategyError,
+    Access, Capabilities, CreateRequest, Created, Intent, Moment, PrepareRequest, Preview,
+    PreviewRequest, Probe, Registry, Result, RolledBack, Strategy, StrategyError,
 };
 use escrow_testkit::World;
 use escrow_testkit::signature::{Sig, signature};
@@ -309,6 +309,24 @@ impl Strategy for Faulty {
     ) -> Result<Vec<Conflict>> {
         let work = || self.inner.check_undo(sandbox, intent, moved);
         self.trip(sandbox, Verb::CheckUndo, work, || {})
+    }
+
+    fn checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        last: Option<&Moment>,
+        observer: &dyn Observer,
+    ) -> Result<Moment> {
+        self.inner.checkpoint(sandbox, last, observer)
+    }
+
+    fn restore_checkpoint(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        self.inner.restore_checkpoint(sandbox, intent, observer)
     }
 
     fn rollback(
