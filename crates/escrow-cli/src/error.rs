@@ -192,6 +192,12 @@ fn details(error: &Error) -> serde_json::Value {
         Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {
             json!({"plan": plan, "resource": resource})
         }
+        Error::Config(error) => json!({
+            "file": show::location(&error.file),
+            "line": error.line,
+            "column": error.column,
+            "key": error.key,
+        }),
         Error::Busy { plan, .. } | Error::PlanOver { plan, .. } => json!({"plan": plan}),
         _ => json!({}),
     }
@@ -280,7 +286,8 @@ impl From<Error> for Failure {
             details,
             told: false,
             interrupted,
-            status: None,
+            // A bad configuration is wrong usage, also of `run`.
+            status: matches!(error, Error::Config(_)).then_some(2),
             about,
             field: None,
             lines,

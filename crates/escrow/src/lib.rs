@@ -7,6 +7,7 @@
 //! directories and the principal are handed in. `docs/architecture.md` shows the rooms.
 
 pub mod commit;
+pub mod config;
 pub mod diff;
 pub mod error;
 pub mod event;

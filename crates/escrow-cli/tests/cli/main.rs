@@ -6,6 +6,7 @@
 )]
 
 mod commits;
+mod config;
 mod conformance;
 mod contract;
 mod cost;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
+use escrow::config::Settings;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
@@ -83,6 +84,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(20),
+        settings: Settings::default(),
     }
 }
 

@@ -9,6 +9,7 @@
 //! | file | promise |
 //! |---|---|
 //! | `resources` | which real things there are, and which must not be touched |
+//! | `declared` | resources of the configuration become known when they are used |
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
 //! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
 //! | `work` | read, write, diff, roll back |
@@ -17,6 +18,7 @@
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod commits;
+mod declared;
 mod live;
 mod plans;
 mod resources;
@@ -37,6 +39,7 @@ pub use sandboxes::{Cleaned, Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Verdict};
 pub use work::{Discarded, PlanDiff, ResourceDiff};
 
+use crate::config::Settings;
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
@@ -61,6 +64,8 @@ pub struct Options {
     pub user_home: Option<PathBuf>,
     /// How long to wait for another process that works on the same plan.
     pub patience: Duration,
+    /// What the configuration says.
+    pub settings: Settings,
 }
 
 /// The engine, opened on one home.
@@ -126,6 +131,11 @@ impl Manager {
     /// The strategies there are.
     pub fn registry(&self) -> &Registry {
         &self.options.registry
+    }
+
+    /// What the configuration says.
+    pub fn settings(&self) -> &Settings {
+        &self.options.settings
     }
 
     /// Takes the lock of a plan that is open: shared to look, alone to change.

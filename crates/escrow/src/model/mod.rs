@@ -17,5 +17,5 @@ pub use id::{CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, Syste
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;
 pub use plan::PlanState;
-pub use resource::ResourceType;
+pub use resource::{ResourceType, Types};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};

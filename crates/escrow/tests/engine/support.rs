@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
+use escrow::config::Settings;
 use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
@@ -35,6 +36,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(120),
+        settings: Settings::default(),
     }
 }
 
