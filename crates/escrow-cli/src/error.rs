@@ -55,6 +55,11 @@ impl Failure {
         }
     }
 
+    /// What was asked for contradicts what is there.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::of(Kind::Conflict, message)
+    }
+
     /// A failure that the document on stdout has told already; only the exit code is left.
     pub(crate) fn told() -> Self {
         Self {

@@ -6,6 +6,7 @@ mod commit;
 mod completions;
 mod diff;
 mod doctor;
+mod init;
 mod inside;
 mod log;
 mod man;
@@ -120,6 +121,7 @@ enum Command {
     Strategy(strategy::StrategyArgs),
     Resource(resource::ResourceArgs),
     Type(types::TypeArgs),
+    Init(init::InitArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     Reference(reference::ReferenceArgs),
@@ -144,10 +146,14 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         return ask::ask(&socket, words.iter().skip(1).map(text).collect(), ui);
     }
     // What is about a configuration must not stumble over the one that is here.
-    if let Command::Type(args) = &command
-        && let Some(done) = args.validate(ui)
-    {
-        return done;
+    match &command {
+        Command::Init(args) => return args.run(ui),
+        Command::Type(args) => {
+            if let Some(done) = args.validate(ui) {
+                return done;
+            }
+        }
+        _ => {}
     }
     let runs = matches!(command, Command::Run(_));
     let done = Context::open(global).and_then(|mut context| {
@@ -187,8 +193,10 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Strategy(args) => args.run(context, ui),
         Command::Resource(args) => args.run(context, ui),
         Command::Type(args) => args.run(context, ui),
-        Command::Completions(_) | Command::Man(_) | Command::Reference(_) | Command::Inside(_) => {
-            Ok(())
-        }
+        Command::Init(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Reference(_)
+        | Command::Inside(_) => Ok(()),
     }
 }

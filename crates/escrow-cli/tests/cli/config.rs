@@ -1,5 +1,6 @@
-//! The configuration as users meet it: where it is found, what it changes.
+//! The configuration as users meet it: where it is found, what it changes, how it is begun.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use escrow_testkit::skip::require_root;
@@ -395,4 +396,47 @@ fn types_are_listed_shown_and_checked() {
     );
     cli.ok(words("resource add x --at app --type tree"));
     assert_eq!(requested(&cli, "plan create try --resource x"), "overlay");
+}
+
+#[test]
+fn init_writes_what_can_be_used_at_once() {
+    for world in [World::new(), World::odd()] {
+        let (world, cli) = furnish(world);
+        for name in [&b"app"[..], b"with space", b"odd \xff name: [x]"] {
+            let directory = world.dir(std::ffi::OsStr::from_bytes(name));
+            let cli = cli.clone().cwd(&directory);
+            let begun = json(&cli, "init");
+            assert_eq!(keys(&begun), ["file", "resources"]);
+            let resource = &begun["resources"][0];
+            assert_eq!(keys(resource), ["at", "name", "type"]);
+            let name = resource["name"].as_str().expect("it has a name");
+            cli.ok(words("type validate escrow.yaml"));
+            cli.ok(["run", "--commit", "--resource", name, "--", "touch", "made"]);
+            assert!(directory.join("made").exists());
+            let shown = json(&cli, &format!("resource show {name}"));
+            assert_eq!(shown["type"], "fs-directory");
+        }
+    }
+}
+
+#[test]
+fn init_writes_over_nothing_unless_told() {
+    let (world, cli) = world();
+    let app = world.dir("app");
+    world.dir("app/.git");
+    let cli = cli.cwd(&app);
+    write(&app, "sandbox: [\n");
+    assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
+    let read = || std::fs::read_to_string(app.join("escrow.yaml")).expect("it is there");
+    assert_eq!(read(), "sandbox: [\n");
+    let told = cli.ok(words("init --force"));
+    assert!(told.contains("escrow.yaml is written"), "{told}");
+    assert!(read().contains("# This is a git checkout"), "{}", read());
+    cli.ok(words("type validate escrow.yaml"));
+    // A link is not followed.
+    std::fs::remove_file(app.join("escrow.yaml")).expect("it is there");
+    std::os::unix::fs::symlink("target", app.join("escrow.yaml")).expect("nothing is there");
+    assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
+    cli.ok(words("init --force"));
+    assert!(!app.join("target").exists());
 }
