@@ -251,6 +251,14 @@ fn resources_are_known_by_their_names() {
     // What is planned says so, and what is not there names what is.
     let error = json_error(&cli, "plan create x --resource git", 1);
     assert_eq!(error["kind"], "unsupported");
+    world.dir("later");
+    let later = cli
+        .clone()
+        .env("ESCROW_CONFIG", world.path().join("later.yaml"));
+    let text = "resources: {later: {at: later}}\n";
+    std::fs::write(world.path().join("later.yaml"), text).expect("it can be written");
+    let told = later.fails(words("read one later x"), 1);
+    assert!(told.contains("has no sandbox of 'later'"), "{told}");
     let error = json_error(&cli, "plan create x --resource projct", 1);
     assert!(error["hints"].to_string().contains("project"), "{error}");
     // A contradiction is told.

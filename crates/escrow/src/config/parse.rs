@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Spanned};
+use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Options, Spanned};
 
 use super::error::nearest;
 use super::{CommandLine, Config, ConfigError};
@@ -44,20 +44,30 @@ pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, Places), Config
             return Err(nowhere.fault_at(at, String::new(), "this is not UTF-8".to_owned()));
         }
     };
-    let options = serde_saphyr::options! { with_snippet: false };
+    let options = options(DuplicateKeyPolicy::Error);
     match serde_saphyr::from_str_with_options::<Option<Config>>(text, options) {
         Ok(config) => Ok((config.unwrap_or_default(), Places::of(text, file))),
         Err(error) => Err(Places::of(text, file).explain(&error)),
     }
 }
 
+/// How text is read: no more of it than anyone writes by hand, nor deeper than the stack allows.
+fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        duplicate_keys: duplicate_keys,
+        budget: serde_saphyr::budget! {
+            max_depth: 24,
+            flow_nesting_limit: 24,
+            max_nodes: 50_000,
+        },
+    }
+}
+
 impl Places {
     /// The places of a text; none where it cannot be read at all.
     fn of(text: &str, file: Location) -> Self {
-        let options = serde_saphyr::options! {
-            with_snippet: false,
-            duplicate_keys: DuplicateKeyPolicy::LastWins,
-        };
+        let options = options(DuplicateKeyPolicy::LastWins);
         let mut all = Vec::new();
         if let Ok(root) = serde_saphyr::from_str_with_options::<Spanned<Node>>(text, options) {
             note("", &root, &mut all);
@@ -117,8 +127,11 @@ impl Places {
 
     /// What is wrong, in our words.
     fn explain(&self, error: &YamlError) -> ConfigError {
-        let error = error.without_snippet();
         let place = error.location();
+        let error = match error.without_snippet() {
+            YamlError::AliasError { error, .. } => error.without_snippet(),
+            error => error,
+        };
         let at = place.map_or((0, 0), |at| (at.line(), at.column()));
         let owned = |names: &[&'static str]| names.iter().map(|&name| name.to_owned()).collect();
         let about_key = matches!(
@@ -155,6 +168,10 @@ impl Places {
             YamlError::InvalidScalar { ty: "boolean", .. } => "it must be true or false".to_owned(),
             YamlError::InvalidScalar { ty, .. } if ty.starts_with(['u', 'i']) => {
                 "it must be a whole number that is not negative or too large".to_owned()
+            }
+            YamlError::Budget { .. } => "it is too large, or nested too deeply".to_owned(),
+            YamlError::RecursiveReferencesRequireWeakTypes { .. } => {
+                "it would contain itself".to_owned()
             }
             YamlError::SerdeInvalidType {
                 unexpected,

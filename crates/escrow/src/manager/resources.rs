@@ -62,7 +62,10 @@ impl Manager {
     /// The resource of this name.
     pub fn resource(&self, name: &str) -> Result<Resource> {
         let resources = self.store.resources()?;
-        let known = self.known_names(&resources);
+        let known = resources
+            .iter()
+            .map(|resource| resource.name.clone())
+            .collect();
         let found = resources.into_iter().find(|resource| resource.name == name);
         found.ok_or_else(|| Error::UnknownResource {
             name: escape(name.as_bytes()),

@@ -153,6 +153,24 @@ fn bytes_that_are_no_text_are_told_with_their_place() {
     assert!(error.what.contains("UTF-8"), "{error}");
 }
 
+#[test]
+fn documents_that_want_too_much_are_refused() {
+    let mut laughing = "policy:\n  a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let below = [format!("*a{}", level - 1).as_str()].repeat(9).join(", ");
+        laughing.push_str(&format!("  a{level}: &a{level} [{below}]\n"));
+    }
+    let open = |times: usize| format!("policy: {}", "[".repeat(times));
+    let closed = format!("{}{}", open(1000), "]".repeat(1000));
+    let deep = format!("policy: {}1{}", "{a: ".repeat(1000), "}".repeat(1000));
+    let itself = "policy: &a\n  b: *a\n".to_owned();
+    for text in [laughing, open(400_000), closed, deep, itself] {
+        let error = read(&text).expect_err("it is refused");
+        assert!(error.line > 0, "{error}");
+        assert!(!error.what.contains("{ "), "{error}");
+    }
+}
+
 /// Names of a text that would do something to a terminal are shown escaped.
 #[test]
 fn what_is_told_cannot_fool_a_terminal() {
