@@ -63,6 +63,8 @@ fn find(here: Option<&Path>) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
         let opened = match rustix::fs::open(&file, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
             Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            // Where one may not look, nothing was put for one to find.
+            Err(Errno::ACCESS) if file.symlink_metadata().is_err() => continue,
             Err(error) => return Err(unreadable(&file, &error.into())),
         };
         let meta = opened

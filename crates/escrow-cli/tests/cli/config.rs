@@ -1,6 +1,7 @@
 //! The configuration as users meet it: where it is found, what it changes, how it is begun.
 
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use escrow_testkit::skip::require_root;
@@ -201,6 +202,34 @@ fn a_configuration_that_somebody_else_put_there_is_not_taken() {
     // In a directory of the same user it is what that user wants.
     let theirs = Cli::new(&world, &binary()).cwd(world.path().join("app"));
     theirs.ok(words("plan list"));
+}
+
+#[test]
+fn a_directory_above_that_is_closed_is_passed_over() {
+    if !require_root("a directory of another user") {
+        return;
+    }
+    let (world, cli) = world();
+    let inner = world.dir("closed/inner");
+    write(world.path(), "sandbox: {strategy: filesystem_copy}\n");
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(world.path().join("closed"), mode).expect("root may do so");
+    let cli = cli.user().cwd(&inner);
+    let said = cli.run(words("-v plan list"));
+    assert_eq!(said.status, 0, "{}", said.stderr_text());
+    assert!(
+        said.stderr_text().contains("escrow.yaml"),
+        "{}",
+        said.stderr_text()
+    );
+    // What one may see but not read is told.
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(world.path().join("escrow.yaml"), mode).expect("root may do so");
+    let error = json_error(&cli, "plan list", 2);
+    assert!(
+        error["message"].to_string().contains("Permission denied"),
+        "{error}"
+    );
 }
 
 #[test]
