@@ -12,15 +12,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use escrow::manager::{Checkpointing, Manager, Options};
+use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
-use escrow::strategy::registry::AUTO;
+use escrow::strategy::registry::{AUTO, RegistryError};
 
 use rustix::fs::{Mode, OFlags};
 
 use crate::commands::Global;
+use crate::config;
 use crate::error::Failure;
 
 /// How long a command waits for another one that works on the same plan.
@@ -68,12 +69,16 @@ impl Context {
             .principal
             .clone()
             .or_else(|| text("ESCROW_PRINCIPAL"));
-        let registry = Registry::builtin();
-        let strategy = text("ESCROW_SANDBOX_STRATEGY").unwrap_or_else(|| AUTO.to_owned());
-        if strategy != AUTO {
-            registry
-                .get(&strategy)
-                .map_err(escrow::error::Error::from)?;
+        let mut registry = Registry::builtin();
+        let settings = config::read(global.config.as_deref(), &registry)?;
+        registry.announce(settings.custom_strategies.keys().cloned());
+        let strategy = text("ESCROW_SANDBOX_STRATEGY")
+            .or_else(|| settings.strategy.clone())
+            .unwrap_or_else(|| AUTO.to_owned());
+        match registry.check_name(&strategy) {
+            // Whoever uses it is told; the rest goes on.
+            Ok(()) | Err(RegistryError::Custom { .. }) => {}
+            Err(error) => return Err(escrow::error::Error::from(error).into()),
         }
         let manager = Manager::open(Options {
             home: std::path::absolute(&home).unwrap_or(home),
@@ -83,7 +88,7 @@ impl Context {
             strategy,
             user_home,
             patience: PATIENCE,
-            checkpoints: Checkpointing::default(),
+            settings,
         })?;
         Ok(Self { manager, directory })
     }
@@ -190,6 +195,24 @@ pub(crate) fn split(word: &OsStr, at: usize) -> (OsString, OsString) {
     let bytes = word.as_bytes();
     let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
     (text(&bytes[..at]), text(&bytes[at + 1..]))
+}
+
+/// The configuration that the environment names.
+pub(crate) fn named_config() -> Option<PathBuf> {
+    variable("ESCROW_CONFIG").map(PathBuf::from)
+}
+
+/// Where the user keeps configurations.
+pub(crate) fn user_config() -> Option<PathBuf> {
+    let config = variable("XDG_CONFIG_HOME").map(PathBuf::from);
+    // What is not absolute is to be ignored, says the standard.
+    let config = config.filter(|path| path.is_absolute());
+    config.or_else(|| user_home().map(|home| home.join(".config")))
+}
+
+/// Where we stand, if that is still there.
+pub(crate) fn current_directory() -> Option<PathBuf> {
+    std::env::current_dir().ok()
 }
 
 /// Where the supervisor listens, if this runs inside `escrow run`.

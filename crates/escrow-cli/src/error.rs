@@ -55,6 +55,11 @@ impl Failure {
         }
     }
 
+    /// What was asked for contradicts what is there.
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::of(Kind::Conflict, message)
+    }
+
     /// A failure that the document on stdout has told already; only the exit code is left.
     pub(crate) fn told() -> Self {
         Self {
@@ -192,6 +197,12 @@ fn details(error: &Error) -> serde_json::Value {
         Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {
             json!({"plan": plan, "resource": resource})
         }
+        Error::Config(error) => json!({
+            "file": show::location(&error.file),
+            "line": error.line,
+            "column": error.column,
+            "key": error.key,
+        }),
         Error::Busy { plan, .. } | Error::PlanOver { plan, .. } => json!({"plan": plan}),
         _ => json!({}),
     }
@@ -280,7 +291,8 @@ impl From<Error> for Failure {
             details,
             told: false,
             interrupted,
-            status: None,
+            // A bad configuration is wrong usage, also of `run`.
+            status: matches!(error, Error::Config(_)).then_some(2),
             about,
             field: None,
             lines,

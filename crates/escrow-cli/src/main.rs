@@ -4,6 +4,7 @@
 //! `error` the only place of exit codes, `context` the only reader of the environment.
 
 mod commands;
+mod config;
 mod context;
 mod error;
 mod ui;

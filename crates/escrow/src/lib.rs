@@ -8,6 +8,7 @@
 
 pub mod checkpoint;
 pub mod commit;
+pub mod config;
 pub mod diff;
 pub mod error;
 pub mod event;

@@ -34,8 +34,8 @@ struct Answer {
 }
 
 /// What the supervisor does with a question about `plan`.
-pub(crate) fn answer(mut stream: UnixStream, home: &Path, plan: &str) {
-    let told = question(&stream).map(|words| ask_outside(&words, home, plan));
+pub(crate) fn answer(mut stream: UnixStream, home: &Path, config: Option<&Path>, plan: &str) {
+    let told = question(&stream).map(|words| ask_outside(&words, home, config, plan));
     let (status, stdout, stderr) = match told {
         Some(told) => told,
         None => (
@@ -97,7 +97,12 @@ fn translate(words: &[String], plan: &str) -> Option<Vec<String>> {
     Some(line)
 }
 
-fn ask_outside(words: &[String], home: &Path, plan: &str) -> (i32, Vec<u8>, Vec<u8>) {
+fn ask_outside(
+    words: &[String],
+    home: &Path,
+    config: Option<&Path>,
+    plan: &str,
+) -> (i32, Vec<u8>, Vec<u8>) {
     let Some(line) = translate(words, plan) else {
         let said = "error: inside a run only `escrow status` and `escrow diff` of its own plan are answered\n";
         return (3, Vec::new(), said.as_bytes().to_vec());
@@ -105,6 +110,8 @@ fn ask_outside(words: &[String], home: &Path, plan: &str) -> (i32, Vec<u8>, Vec<
     let ran = Command::new("/proc/self/exe")
         .args(["--principal", "agent", "--home"])
         .arg(home)
+        .args(config.map(|_| "--config"))
+        .args(config)
         .args(line)
         .stdin(std::process::Stdio::null())
         .output();

@@ -7,6 +7,7 @@ mod commit;
 mod completions;
 mod diff;
 mod doctor;
+mod init;
 mod inside;
 mod log;
 mod man;
@@ -23,6 +24,7 @@ mod sandbox;
 pub(crate) mod show;
 mod status;
 mod strategy;
+mod types;
 mod undo;
 mod write;
 
@@ -50,6 +52,7 @@ use crate::ui::Ui;
         Exit status:\n  0 done, 1 failed, 2 wrong usage, 3 denied, 4 conflict, 5 something was interrupted\n  \
         and must be finished or cleaned up first\n\n\
         Environment:\n  ESCROW_HOME              where state is kept\n  \
+        ESCROW_CONFIG            the configuration, instead of an escrow.yaml in this directory or above\n  \
         ESCROW_PRINCIPAL         who acts\n  \
         ESCROW_SANDBOX_STRATEGY  how sandboxes are made unless a command or a resource says otherwise\n  \
         NO_COLOR                 no colours, also on a terminal"
@@ -83,6 +86,15 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) home: Option<PathBuf>,
+    /// Take the configuration from here instead of ESCROW_CONFIG, an escrow.yaml in this directory or
+    /// above, or $XDG_CONFIG_HOME/escrow/escrow.yaml
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        help_heading = "Global options"
+    )]
+    pub(crate) config: Option<PathBuf>,
     /// Say more
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
@@ -112,6 +124,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Strategy(strategy::StrategyArgs),
     Resource(resource::ResourceArgs),
+    Type(types::TypeArgs),
+    Init(init::InitArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     Reference(reference::ReferenceArgs),
@@ -135,8 +149,21 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
         return ask::ask(&socket, words.iter().skip(1).map(text).collect(), ui);
     }
+    // What is about a configuration must not stumble over the one that is here.
+    match &command {
+        Command::Init(args) => return args.run(ui),
+        Command::Type(args) => {
+            if let Some(done) = args.validate(ui) {
+                return done;
+            }
+        }
+        _ => {}
+    }
     let runs = matches!(command, Command::Run(_));
     let done = Context::open(global).and_then(|mut context| {
+        if let Some(file) = &context.manager.settings().file {
+            ui.whisper(&format!("configuration: {file}"));
+        }
         let done = with_state(command, &mut context, ui);
         for notice in context.manager.notices() {
             ui.warn(&notice);
@@ -171,8 +198,11 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Doctor(args) => args.run(context, ui),
         Command::Strategy(args) => args.run(context, ui),
         Command::Resource(args) => args.run(context, ui),
-        Command::Completions(_) | Command::Man(_) | Command::Reference(_) | Command::Inside(_) => {
-            Ok(())
-        }
+        Command::Type(args) => args.run(context, ui),
+        Command::Init(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Reference(_)
+        | Command::Inside(_) => Ok(()),
     }
 }

@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use escrow::config::Declared;
 use escrow::manager::NewResource;
+use escrow::model::text::Location;
+use escrow::store::Resource;
+use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
 use super::show;
@@ -22,7 +26,7 @@ pub(crate) struct ResourceArgs {
 #[derive(Subcommand)]
 enum Verb {
     Add(Add),
-    /// List the resources
+    /// List the resources, those of the configuration among them
     List,
     /// Show a resource
     Show(Named),
@@ -66,13 +70,18 @@ impl ResourceArgs {
             Verb::Add(args) => args.run(context, ui),
             Verb::List => list(context, ui),
             Verb::Show(args) => {
-                let resource = context.manager.resource(&args.name)?;
-                one(&resource, "", ui);
+                match context.manager.resource(&args.name) {
+                    Ok(resource) => one(&known(&resource), "", ui),
+                    Err(error) => match context.manager.settings().resource(&args.name) {
+                        Some(found) => one(&declared(found), "", ui),
+                        None => return Err(error.into()),
+                    },
+                }
                 Ok(())
             }
             Verb::Remove(args) => {
                 let resource = context.manager.remove_resource(&args.name)?;
-                one(&resource, "forgotten: ", ui);
+                one(&known(&resource), "forgotten: ", ui);
                 Ok(())
             }
         }
@@ -93,46 +102,74 @@ impl Add {
             strategy: self.strategy.as_deref(),
             allow_root: self.allow_root,
         })?;
-        one(&resource, "", ui);
+        one(&known(&resource), "", ui);
         Ok(())
     }
 }
 
-fn one(resource: &escrow::store::Resource, before: &str, ui: &Ui) {
+/// A resource, for programs and for people.
+struct Entry {
+    document: Value,
+    name: String,
+    kind: String,
+    strategy: String,
+    at: String,
+}
+
+fn known(resource: &Resource) -> Entry {
+    Entry {
+        document: show::resource(resource),
+        name: resource.name.clone(),
+        kind: resource.kind.clone(),
+        strategy: resource.strategy.clone(),
+        at: resource.at.to_string(),
+    }
+}
+
+/// One of the configuration that was never used.
+fn declared(resource: &Declared) -> Entry {
+    Entry {
+        document: show::declared(resource),
+        name: resource.name.clone(),
+        kind: resource.kind.clone(),
+        strategy: resource.strategy.as_deref().unwrap_or(AUTO).to_owned(),
+        at: Location::from(resource.at.as_path()).to_string(),
+    }
+}
+
+fn one(entry: &Entry, before: &str, ui: &Ui) {
     if ui.is_json() {
-        ui.document(&show::resource(resource));
+        ui.document(&entry.document);
         return;
     }
     ui.line(&format!(
         "{before}{}  {}, {}  {}",
-        paint(Tone::Strong, &resource.name),
-        resource.kind,
-        resource.strategy,
-        resource.at,
+        paint(Tone::Strong, &entry.name),
+        entry.kind,
+        entry.strategy,
+        entry.at,
     ));
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let resources = context.manager.resources()?;
+    let mut entries: Vec<Entry> = context.manager.resources()?.iter().map(known).collect();
+    for resource in &context.manager.settings().resources {
+        if entries.iter().all(|one| one.name != resource.name) {
+            entries.push(declared(resource));
+        }
+    }
     if ui.is_json() {
-        let resources: Vec<Value> = resources.iter().map(show::resource).collect();
+        let resources: Vec<Value> = entries.into_iter().map(|one| one.document).collect();
         ui.document(&json!({"resources": resources}));
         return Ok(());
     }
-    if resources.is_empty() {
+    if entries.is_empty() {
         ui.say("there are no resources; `escrow resource add NAME --at DIR` names one");
         return Ok(());
     }
-    let rows: Vec<Vec<String>> = resources
-        .iter()
-        .map(|one| {
-            vec![
-                one.name.clone(),
-                one.kind.clone(),
-                one.strategy.clone(),
-                one.at.to_string(),
-            ]
-        })
+    let rows: Vec<Vec<String>> = entries
+        .into_iter()
+        .map(|one| vec![one.name, one.kind, one.strategy, one.at])
         .collect();
     ui.table(&["NAME", "TYPE", "STRATEGY", "AT"], &rows);
     Ok(())

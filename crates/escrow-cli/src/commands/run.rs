@@ -1,5 +1,6 @@
 //! `escrow run`: any command inside the sandboxes.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -51,10 +52,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, value_name = "WHICH")]
     network: Option<Network>,
     /// Leave the home directory read-only
-    #[arg(long)]
+    #[arg(long, overrides_with = "scratch")]
     no_scratch: bool,
+    /// Lay a layer over the home directory that is thrown away, whatever the configuration says
+    #[arg(long, overrides_with = "no_scratch")]
+    scratch: bool,
     /// Run in the sandbox's own directory, without protection: where namespaces are forbidden
-    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "network"])]
+    #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network"])]
     unconfined: bool,
     /// Set a variable for the command; can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
@@ -74,7 +78,8 @@ enum Network {
 
 impl RunArgs {
     pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
-        let environment = self.environment()?;
+        let usual = &context.manager.settings().run.env;
+        let environment = self.environment(usual)?;
         let plan = match &self.plan {
             Some(typed) => context.plan(Some(typed))?,
             None => self.make_plan(context, ui)?,
@@ -110,6 +115,7 @@ impl RunArgs {
             .map_err(|error| Failure::failed(format!("cannot pass standard input on: {error}")))?;
         let (terminal, front) = context::terminal();
         let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
+        let config = context.manager.settings().file.clone();
         let ended = context.manager.run(
             plan,
             RunRequest {
@@ -117,14 +123,20 @@ impl RunArgs {
                 environment,
                 directory: &context.directory,
                 home: context::user_home().as_deref(),
-                no_scratch: self.no_scratch,
+                scratch: match (self.scratch, self.no_scratch) {
+                    (false, false) => None,
+                    (scratch, _) => Some(scratch),
+                },
                 writable: self.writable.clone(),
                 network: self.network.map(|network| network == Network::Host),
                 terminal,
                 front,
                 door: &mut door,
                 signals: &signals.0,
-                serve: Box::new(move |stream| ask::answer(stream, &state, &name)),
+                serve: Box::new(move |stream| {
+                    let config = config.as_ref().map(|file| file.as_path());
+                    ask::answer(stream, &state, config, &name);
+                }),
             },
         );
         match ended {
@@ -172,12 +184,20 @@ impl RunArgs {
         Ok(view.plan)
     }
 
-    /// The environment of the command: ours, less what leads out, and what was typed.
-    fn environment(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
+    /// The environment of the command: ours, less what leads out, what the configuration sets, and
+    /// what was typed.
+    fn environment(
+        &self,
+        usual: &BTreeMap<String, String>,
+    ) -> Result<Vec<(OsString, OsString)>, Failure> {
         let mut environment = context::environment();
         // Sockets of helpers that act for the user outside.
         let leads_out = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
         environment.retain(|(name, _)| !leads_out.iter().any(|known| name == known));
+        for (name, value) in usual {
+            environment.retain(|(known, _)| known != name.as_str());
+            environment.push((name.into(), value.into()));
+        }
         for typed in &self.env {
             let bytes = typed.as_encoded_bytes();
             let Some(at) = bytes

@@ -1,10 +1,12 @@
 //! Plans, sandboxes and resources as JSON and as lines, the same wherever they appear.
 
+use escrow::config::Declared;
 use escrow::diff::Summary;
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::text::Location;
 use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath};
 use escrow::store::Resource;
+use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -143,6 +145,19 @@ pub(crate) fn resource(resource: &Resource) -> Value {
         "parent": resource.parent,
         "strategy": resource.strategy,
         "created_at": resource.created_at.to_string(),
+    })
+}
+
+/// A resource of the configuration that was never used, as JSON.
+pub(crate) fn declared(resource: &Declared) -> Value {
+    json!({
+        "id": null,
+        "name": resource.name,
+        "type": resource.kind,
+        "at": location(&Location::from(resource.at.as_path())),
+        "parent": resource.parent,
+        "strategy": resource.strategy.as_deref().unwrap_or(AUTO),
+        "created_at": null,
     })
 }
 

@@ -127,16 +127,32 @@ fn reference_is_current() {
     generated(&repository().join("docs/cli-reference.md"), &reference);
 }
 
+/// Compares the part of a document between two markers, or writes it.
+fn generated_part(path: &Path, name: &str, table: &str) {
+    let text = read(path);
+    let [begin, end] = ["begin", "end"].map(|edge| format!("<!-- {name}:{edge} -->"));
+    let begin = format!("{begin}\n");
+    let (before, rest) = text.split_once(&begin).expect("the marker is there");
+    let (_, after) = rest.split_once(&end).expect("the marker is there");
+    generated(path, &format!("{before}{begin}{table}{end}{after}"));
+}
+
 // rule P5
 #[test]
 fn reference_of_states_is_current() {
     let path = repository().join("docs/architecture.md");
-    let text = read(&path);
-    let (begin, end) = ("<!-- states:begin -->\n", "<!-- states:end -->");
-    let (before, rest) = text.split_once(begin).expect("the marker is there");
-    let (_, after) = rest.split_once(end).expect("the marker is there");
-    let table = escrow::model::SandboxState::table();
-    generated(&path, &format!("{before}{begin}{table}{end}{after}"));
+    generated_part(&path, "states", &escrow::model::SandboxState::table());
+}
+
+// rule P8
+#[test]
+fn reference_of_the_configuration_is_current() {
+    let path = repository().join("docs/configuration.md");
+    generated_part(&path, "types", &escrow::model::Types::default().table());
+    let schema = escrow::config::schema(&escrow::strategy::Registry::builtin());
+    let schema = serde_json::to_string_pretty(&schema).expect("a schema is JSON");
+    let path = repository().join("docs/spec/escrow.schema.json");
+    generated(&path, &format!("{schema}\n"));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod checkpoints;
 mod checkpoints_faults;
 mod commits;
+mod config;
 mod conformance;
 mod contract;
 mod cost;

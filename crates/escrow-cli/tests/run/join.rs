@@ -91,6 +91,25 @@ fn a_second_command_that_asks_for_less_is_not_given_more() {
     first.finish();
 }
 
+/// What the configuration says is about those who make the inside.
+#[test]
+fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() {
+    let test = "join::a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = planned("overlay");
+    world.dir("out");
+    let usual = "run: {network: none, scratch: false, writable: [out]}\n";
+    write(world.path().join("escrow.yaml"), usual);
+    let line = "run --plan try --network host --scratch --writable ../other";
+    world.dir("other");
+    let first = Running::ready(cli.command(inside(line, WAIT)));
+    let second = cli.run(inside("run --plan try", "echo x > ~/file"));
+    assert_eq!(second.status, 0, "{}", second.stderr_text());
+    let refused = cli.run(inside("run --plan try --network none", "true"));
+    assert_eq!(refused.status, 125, "what is typed is held against it");
+    first.finish();
+}
+
 #[test]
 fn the_plan_can_be_used_from_outside_meanwhile() {
     let test = "join::the_plan_can_be_used_from_outside_meanwhile";

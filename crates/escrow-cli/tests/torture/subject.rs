@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
+use escrow::config::Settings;
 use escrow::event::Unobserved;
-use escrow::manager::{Checkpointing, Manager, Options};
+use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
 use escrow::store::Plan;
 use escrow::strategy::{Access, Registry};
@@ -83,7 +84,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(20),
-        checkpoints: Checkpointing::default(),
+        settings: Settings::default(),
     }
 }
 

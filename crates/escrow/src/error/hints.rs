@@ -22,7 +22,7 @@ impl Error {
                 .collect::<Vec<_>>()
         };
         match self {
-            Self::UnknownType { known, .. } => list("known types", &owned(known)),
+            Self::UnknownType { known, .. } => list("known types", known),
             Self::UnknownResource { known, .. } => {
                 let mut hints = list("known resources", known);
                 hints.push("name a resource, or give the path of a directory".into());
@@ -85,8 +85,14 @@ impl Error {
                 list("known strategies", &names)
             }
             Self::Registry(RegistryError::NotAllowed { allowed, .. }) => {
-                list("it takes", &owned(allowed))
+                list("it takes", allowed)
             }
+            Self::UnsupportedType { .. } => one("`escrow type list` shows what is supported"),
+            Self::Config(error) => error.hints(),
+            Self::Contradicted { other, .. } => vec![
+                "let the configuration say the same, or give the resource another name there".into(),
+                format!("`escrow resource remove {other}` forgets the one that is known, once no plan uses it"),
+            ],
             Self::LeftBehind { first, .. } => {
                 let mut hints = first.hints();
                 hints.push("`escrow cleanup` removes what is left".into());

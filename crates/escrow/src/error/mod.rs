@@ -7,6 +7,7 @@ mod hints;
 
 use serde::Serialize;
 
+use crate::config::ConfigError;
 use crate::fs::FsError;
 use crate::model::text::Location;
 use crate::model::{
@@ -67,7 +68,28 @@ pub enum Error {
         /// What was asked for.
         name: String,
         /// What there is.
-        known: Vec<&'static str>,
+        known: Vec<String>,
+    },
+    /// A type of resource that is planned.
+    #[error("resources of type '{name}' are not supported yet")]
+    UnsupportedType {
+        /// The type.
+        name: String,
+    },
+    /// A configuration that cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The configuration says something else of a resource than what is known and in use.
+    #[error("the configuration has a resource '{name}' at '{at}', but {what} is known already")]
+    Contradicted {
+        /// Its name.
+        name: String,
+        /// Where it is.
+        at: Location,
+        /// The name of the other.
+        other: String,
+        /// What is known.
+        what: String,
     },
     /// No such resource.
     #[error("there is no resource '{name}'")]
@@ -518,7 +540,11 @@ impl Error {
         match self {
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
             Self::Unwritable { .. } => Kind::Usage,
-            Self::UnknownType { .. } | Self::Registry(_) => Kind::Usage,
+            Self::UnsupportedType { .. }
+            | Self::Registry(RegistryError::Custom { .. } | RegistryError::NothingWorks { .. }) => {
+                Kind::Unsupported
+            }
+            Self::UnknownType { .. } | Self::Registry(_) | Self::Config(_) => Kind::Usage,
             Self::AmbiguousPlan { .. } => Kind::Usage,
             Self::UnknownResource { .. }
             | Self::UnknownPlan { .. }
@@ -535,6 +561,7 @@ impl Error {
             | Self::Conflicts { .. }
             | Self::NothingToUndo { .. }
             | Self::Overlap { .. }
+            | Self::Contradicted { .. }
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. }
             | Self::Live { .. }

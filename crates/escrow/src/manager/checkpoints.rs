@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{Manager, PlanView, ResourceDiff, SandboxView};
 use crate::checkpoint;
 use crate::commit::Member;
+use crate::config::Automatic;
 use crate::error::{Error, Result};
 use crate::event::{Observer, Unobserved};
 use crate::fs::private;
@@ -13,56 +14,6 @@ use crate::model::text::Location;
 use crate::model::{CheckpointId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan};
 use crate::strategy::{Checkpoints, Moment};
-
-/// When checkpoints are taken without being asked for, and how many of them are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Checkpointing {
-    /// When.
-    pub auto: Vec<Automatic>,
-    /// How many.
-    pub keep: usize,
-}
-
-impl Default for Checkpointing {
-    fn default() -> Self {
-        Self {
-            auto: vec![
-                Automatic::BeforeRun,
-                Automatic::BeforeRestore,
-                Automatic::OnError,
-            ],
-            keep: 20,
-        }
-    }
-}
-
-/// Why a checkpoint was taken without being asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Automatic {
-    /// A command was about to run.
-    BeforeRun,
-    /// The plan was about to return to another checkpoint.
-    BeforeRestore,
-    /// A command had failed.
-    OnError,
-    /// The plan was about to be committed.
-    BeforeCommit,
-    /// The plan was forked.
-    Fork,
-}
-
-impl Automatic {
-    /// The word in the configuration, in the store and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BeforeRun => "before_run",
-            Self::BeforeRestore => "before_restore",
-            Self::OnError => "on_error",
-            Self::BeforeCommit => "before_commit",
-            Self::Fork => "fork",
-        }
-    }
-}
 
 /// A return to a checkpoint.
 #[derive(Debug)]
@@ -116,11 +67,11 @@ impl Manager {
         };
         // Where nobody worked yet, nothing can be lost.
         let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
-        let wanted = self.options.checkpoints.auto.contains(&why);
+        let wanted = self.options.settings.checkpoint.auto.contains(&why);
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
             return Ok(());
         }
-        self.keep(plan, None, Some(why), observer)?;
+        self.keep(plan, None, Some(why.as_str()), observer)?;
         self.prune(plan)
     }
 
@@ -128,7 +79,7 @@ impl Manager {
         &self,
         plan: &Plan,
         label: Option<&str>,
-        why: Option<Automatic>,
+        why: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<Checkpoint> {
         let views = self.live_sandboxes(plan)?;
@@ -159,7 +110,7 @@ impl Manager {
             id: CheckpointId::new(&*self.options.origin),
             plan_id: plan.id,
             label: label.map(str::to_owned),
-            reason: why.map(|why| why.as_str().to_owned()),
+            reason: why.map(str::to_owned),
             created_at: self.options.origin.now(),
             moments,
         };
@@ -217,7 +168,12 @@ impl Manager {
                 let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
                 moments.insert(view.sandbox.id, moment);
             }
-            let before = self.keep(plan, None, Some(Automatic::BeforeRestore), observer)?;
+            let before = self.keep(
+                plan,
+                None,
+                Some(Automatic::BeforeRestore.as_str()),
+                observer,
+            )?;
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
             let pair = |member: Member| {
@@ -260,7 +216,7 @@ impl Manager {
         automatic.retain(|one| one.reason.is_some());
         let many = automatic
             .len()
-            .saturating_sub(self.options.checkpoints.keep);
+            .saturating_sub(self.options.settings.checkpoint.keep as usize);
         for old in &automatic[..many] {
             self.store.forget_checkpoint(old.id)?;
         }
@@ -327,7 +283,7 @@ impl Manager {
         self.record("fork", Some(plan.id), &plan.name, || {
             let at = match at {
                 Some(at) => at.clone(),
-                None => self.keep(plan, None, Some(Automatic::Fork), &Unobserved)?,
+                None => self.keep(plan, None, Some("fork"), &Unobserved)?,
             };
             let mut moments = Vec::new();
             for view in &views {

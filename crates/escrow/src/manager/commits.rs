@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::Automatic;
 use super::{Manager, SandboxView};
 use crate::checkpoint;
 use crate::commit::{
     Batch, CommitPreview, Committed, Engine, Member, Recovered, Side, Terms, Undone, recover, undo,
 };
+use crate::config::Automatic;
 use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;

@@ -9,6 +9,7 @@
 //! | file | promise |
 //! |---|---|
 //! | `resources` | which real things there are, and which must not be touched |
+//! | `declared` | resources of the configuration become known when they are used |
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
 //! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
 //! | `work` | read, write, diff, roll back |
@@ -18,6 +19,7 @@
 
 mod checkpoints;
 mod commits;
+mod declared;
 mod live;
 mod plans;
 mod resources;
@@ -30,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use checkpoints::{Automatic, Checkpointing, Restored};
+pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
 pub use plans::PlanView;
 pub use resources::NewResource;
@@ -39,6 +41,7 @@ pub use sandboxes::{Cleaned, Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Verdict};
 pub use work::{Discarded, PlanDiff, ResourceDiff};
 
+use crate::config::Settings;
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
@@ -63,8 +66,8 @@ pub struct Options {
     pub user_home: Option<PathBuf>,
     /// How long to wait for another process that works on the same plan.
     pub patience: Duration,
-    /// When checkpoints are taken without being asked for.
-    pub checkpoints: Checkpointing,
+    /// What the configuration says.
+    pub settings: Settings,
 }
 
 /// The engine, opened on one home.
@@ -130,6 +133,11 @@ impl Manager {
     /// The strategies there are.
     pub fn registry(&self) -> &Registry {
         &self.options.registry
+    }
+
+    /// What the configuration says.
+    pub fn settings(&self) -> &Settings {
+        &self.options.settings
     }
 
     /// Takes the lock of a plan that is open: shared to look, alone to change.

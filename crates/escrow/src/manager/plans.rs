@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{PlanId, PlanState, resource};
+use crate::model::{PlanId, PlanState};
 use crate::store::{Plan, StoreError};
 
 /// A plan with its sandboxes.
@@ -159,7 +159,7 @@ impl Manager {
         let directory = Location::from(private::canonical(directory)?);
         self.check_new_name(name)?;
         if let Some(strategy) = strategy {
-            self.registry().check(strategy, resource::FS_DIRECTORY)?;
+            self.registry().check_name(strategy)?;
         }
         let begun = self.begin_plan(name, &directory, resources, strategy, observer);
         begun.map_err(|error| {

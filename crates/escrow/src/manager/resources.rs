@@ -6,8 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use super::Manager;
 use crate::error::{Error, Result};
 use crate::fs::private;
+use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::{Location, escape};
-use crate::model::{ResourceId, ResourcePath, ResourceType, plan, resource};
+use crate::model::{ResourceId, ResourcePath, ResourceType, plan};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
@@ -28,14 +29,6 @@ pub struct NewResource<'a> {
     pub allow_root: bool,
 }
 
-/// The type of this name.
-pub(super) fn kind_named(name: &str) -> Result<ResourceType> {
-    ResourceType::named(name).ok_or_else(|| Error::UnknownType {
-        name: escape(name.as_bytes()),
-        known: resource::ALL.iter().map(|kind| kind.name).collect(),
-    })
-}
-
 pub(super) fn check_name(name: &str) -> Result<()> {
     match plan::is_name(name) {
         true => Ok(()),
@@ -46,6 +39,21 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 }
 
 impl Manager {
+    /// The type of this name, if this version can work with it.
+    pub(super) fn kind(&self, name: &str) -> Result<&ResourceType> {
+        let types = &self.options.settings.types;
+        let kind = types.named(name).ok_or_else(|| Error::UnknownType {
+            name: escape(name.as_bytes()),
+            known: types.names(),
+        })?;
+        match kind.supported {
+            true => Ok(kind),
+            false => Err(Error::UnsupportedType {
+                name: kind.name.clone(),
+            }),
+        }
+    }
+
     /// Every resource, oldest first.
     pub fn resources(&self) -> Result<Vec<Resource>> {
         Ok(self.store.resources()?)
@@ -71,9 +79,9 @@ impl Manager {
         self.add(new, true)
     }
 
-    fn add(&self, new: &NewResource<'_>, named: bool) -> Result<Resource> {
+    pub(super) fn add(&self, new: &NewResource<'_>, named: bool) -> Result<Resource> {
         check_name(new.name)?;
-        let kind = kind_named(new.kind)?;
+        let kind = self.kind(new.kind)?;
         let strategy = new.strategy.unwrap_or(AUTO);
         if strategy != INHERIT {
             self.registry().check(strategy, kind)?;
@@ -85,7 +93,7 @@ impl Manager {
         let resource = Resource {
             id: ResourceId::new(&*self.options.origin),
             name: new.name.to_owned(),
-            kind: kind.name.to_owned(),
+            kind: kind.name.clone(),
             at,
             parent: new.parent.map(str::to_owned),
             strategy: strategy.to_owned(),
@@ -228,16 +236,17 @@ impl Manager {
             Some(resource) => Ok(resource.clone()),
             None => Err(Error::UnknownResource {
                 name: escape(typed.as_encoded_bytes()),
-                known: resources
-                    .into_iter()
-                    .map(|resource| resource.name)
-                    .collect(),
+                known: self.known_names(&resources),
             }),
         }
     }
 
-    /// The same; a directory that is no resource yet becomes one, named after it.
+    /// The same; what the configuration names becomes a resource, and so does a directory that is
+    /// none yet, named after it.
     pub fn take_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
+        if let Some(declared) = self.declared(typed, directory) {
+            return self.declare_all(declared);
+        }
         let path = directory.join(typed);
         match self.find_resource(typed, directory) {
             Err(error @ Error::UnknownResource { .. }) => {
@@ -264,7 +273,7 @@ impl Manager {
             let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
             let new = NewResource {
                 name: &name,
-                kind: resource::FS_DIRECTORY.name,
+                kind: FS_DIRECTORY,
                 at: at.as_path(),
                 parent: None,
                 strategy: None,
@@ -280,7 +289,7 @@ impl Manager {
 
     /// The one path of a directory that may be a resource. Too large a target is refused: nobody
     /// means the whole machine or a whole home by it.
-    fn take_location(&self, typed: &Path, allow_root: bool) -> Result<Location> {
+    pub(super) fn take_location(&self, typed: &Path, allow_root: bool) -> Result<Location> {
         let refuse = |why| {
             Err(Error::Forbidden {
                 at: Location::from(typed),
@@ -328,20 +337,7 @@ fn overlap(resource: &Resource, other: &Resource) -> Error {
 
 /// A free name made from the last part of a location.
 pub(super) fn free_name(at: &Location, taken: impl Fn(&str) -> bool) -> String {
-    let last = at.as_path().file_name().unwrap_or_default();
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
-    let name: String = last
-        .as_encoded_bytes()
-        .iter()
-        .map(|byte| if plain(byte) { char::from(*byte) } else { '-' })
-        .skip_while(|c| !c.is_ascii_alphanumeric())
-        .take(48)
-        .collect();
-    let name = if name.is_empty() {
-        "dir".to_owned()
-    } else {
-        name
-    };
+    let name = plan::name_from(at.as_path().file_name().unwrap_or_default());
     if !taken(&name) {
         return name;
     }

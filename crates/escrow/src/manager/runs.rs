@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::live::Entry;
-use super::{Automatic, Manager, SandboxView};
+use super::{Manager, SandboxView};
+use crate::config::Automatic;
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::private;
@@ -31,11 +32,13 @@ pub struct RunRequest<'a> {
     pub directory: &'a Path,
     /// The home directory, if there is one.
     pub home: Option<&'a Path>,
-    /// Leave the home directory read-only, instead of laying a layer over it that is thrown away.
-    pub no_scratch: bool,
-    /// Paths that can be written for real.
+    /// Whether the home directory gets a layer that is thrown away, or is read-only; left out, what
+    /// those who are inside have, else what the configuration says, else the layer.
+    pub scratch: Option<bool>,
+    /// Paths that can be written for real; none, and nobody inside: what the configuration says.
     pub writable: Vec<PathBuf>,
-    /// Whether the network can be reached; left out, what those who are inside have, else yes.
+    /// Whether the network can be reached; left out, what those who are inside have, else what the
+    /// configuration says, else yes.
     pub network: Option<bool>,
     /// The terminal.
     pub terminal: Option<OwnedFd>,
@@ -127,8 +130,13 @@ impl Manager {
         request: &RunRequest<'_>,
         there: Option<&Look>,
     ) -> Result<Look> {
+        let usual = &self.options.settings.run;
+        let wanted = match request.writable.is_empty() && there.is_none() {
+            true => &usual.writable,
+            false => &request.writable,
+        };
         let mut writable = Vec::new();
-        for path in &request.writable {
+        for path in wanted {
             let path = Location::from(private::canonical_any(path)?);
             let forbidden = |why| Error::Unwritable {
                 at: path.clone(),
@@ -153,13 +161,14 @@ impl Manager {
         };
         match there {
             None => Ok(Look {
-                scratch: !request.no_scratch,
+                scratch: request.scratch.or(usual.scratch).unwrap_or(true),
                 writable,
-                network: request.network.unwrap_or(true),
+                network: request.network.or(usual.network).unwrap_or(true),
             }),
-            Some(look) if request.no_scratch && look.scratch => {
-                other("its home directory can be written")
-            }
+            Some(look) if request.scratch == Some(!look.scratch) => match look.scratch {
+                true => other("its home directory can be written"),
+                false => other("its home directory cannot be written"),
+            },
             Some(look) if request.network == Some(!look.network) => match look.network {
                 true => other("it has a network"),
                 false => other("it has no network"),

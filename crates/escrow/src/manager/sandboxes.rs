@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::Manager;
-use super::resources::kind_named;
 use super::work::check_readable;
 use crate::commit::lent;
 use crate::error::{Error, Result};
@@ -69,21 +68,23 @@ impl Manager {
         Ok(views)
     }
 
-    /// The strategy a new sandbox asks for: what was typed, else what the resource says, else the
-    /// general setting.
+    /// The strategy a new sandbox asks for: what was typed, else what the resource says, else its
+    /// type, else the general setting.
     pub(super) fn check_strategy<'a>(
         &'a self,
         resource: &'a Resource,
         typed: Option<&'a str>,
     ) -> Result<&'a str> {
-        let wanted = match (typed, resource.strategy.as_str()) {
-            (Some(typed), _) => typed,
+        let kind = self.kind(&resource.kind)?;
+        let wanted = match (typed, resource.strategy.as_str(), kind.default.as_str()) {
+            (Some(typed), _, _) => typed,
             // It is made as its boundary is.
-            (None, INHERIT) => AUTO,
-            (None, AUTO) => self.options.strategy.as_str(),
-            (None, named) => named,
+            (None, INHERIT, _) => AUTO,
+            (None, AUTO, AUTO) => self.options.strategy.as_str(),
+            (None, AUTO, usual) => usual,
+            (None, named, _) => named,
         };
-        self.registry().check(wanted, kind_named(&resource.kind)?)?;
+        self.registry().check(wanted, kind)?;
         Ok(wanted)
     }
 
@@ -257,7 +258,7 @@ impl Manager {
     ) -> Result<()> {
         self.make_room(sandbox)?;
         let area = sandbox.area.as_path();
-        let kind = kind_named(&resource.kind)?;
+        let kind = self.kind(&resource.kind)?;
         let original = resource.at.as_path();
         let resources = self.store.resources()?;
         let carved = Graph::new(&resources).carved(resource)?;

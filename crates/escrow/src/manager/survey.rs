@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::resources::kind_named;
 use super::{Manager, PlanView};
 use crate::error::Result;
 use crate::fs::private::{self, Place, Scratch};
 use crate::fs::{Dir, Resolver};
+use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::Location;
-use crate::model::{Phase, PlanState, SandboxId, resource};
+use crate::model::{Phase, PlanState, SandboxId};
 use crate::store::Operation;
 use crate::strategy::registry::AUTO;
 use crate::strategy::{Capabilities, Probe};
@@ -97,7 +97,7 @@ impl Manager {
         let prefix = format!("{prefix}probe-");
         let area = Scratch::make(Dir::open(&parent)?, &prefix, &unique)?;
         let verdicts = self.verdicts(&at, area.path());
-        let kind = kind_named(resource::FS_DIRECTORY.name)?;
+        let kind = self.kind(FS_DIRECTORY)?;
         let auto = self.registry().choose(AUTO, kind, &at, area.path())?;
         Ok(Doctor {
             at: Location::from(at),

@@ -95,7 +95,18 @@ impl Manager {
             .or_else(|| resources.iter().find(located));
         match found.or(only) {
             Some(resource) => Ok(resource.clone()),
-            None => self.find_resource(typed, directory),
+            None => match (
+                self.find_resource(typed, directory),
+                self.declared(typed, directory),
+            ) {
+                // The configuration knows it, and nobody used it yet.
+                (Err(Error::UnknownResource { .. }), Some(declared)) => Err(Error::NoSandbox {
+                    plan: plan.name.clone(),
+                    resource: declared.name.clone(),
+                    known: resources.into_iter().map(|one| one.name).collect(),
+                }),
+                (answer, _) => answer,
+            },
         }
     }
 

@@ -19,5 +19,5 @@ pub use id::{
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;
 pub use plan::PlanState;
-pub use resource::ResourceType;
+pub use resource::{ResourceType, Types};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};

@@ -1,5 +1,6 @@
 //! A plan: a named set of sandboxes that are released together.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::str::FromStr;
 
@@ -59,4 +60,20 @@ pub fn is_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|byte| plain(byte) || b"._-".contains(&byte))
+}
+
+/// A name made from the last part of a path.
+pub fn name_from(last: &OsStr) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+    let name: String = last
+        .as_encoded_bytes()
+        .iter()
+        .map(|byte| if plain(byte) { char::from(*byte) } else { '-' })
+        .skip_while(|c| !c.is_ascii_alphanumeric())
+        .take(48)
+        .collect();
+    match name.is_empty() {
+        true => "dir".to_owned(),
+        false => name,
+    }
 }

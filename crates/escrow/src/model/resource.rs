@@ -1,30 +1,199 @@
 //! The kinds of resources, and which strategies each of them takes. The one definition: the
-//! registry, the command line and the documentation read it from here.
+//! registry, the schema of the configuration, the command line and the documentation read it from
+//! here (rule P8).
 
-/// A kind of resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResourceType {
-    /// Its name, as typed after `--type`.
-    pub name: &'static str,
-    /// What `auto` tries, in this order.
-    pub auto: &'static [&'static str],
-    /// Every strategy that may be asked for by name.
-    pub allowed: &'static [&'static str],
-}
+/// The word that leaves the choice to the machine.
+pub const AUTO: &str = "auto";
 
 /// A directory and everything in it.
-pub const FS_DIRECTORY: ResourceType = ResourceType {
-    name: "fs-directory",
-    auto: &["overlay", "copy_on_write", "filesystem_copy"],
-    allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
-};
+pub const FS_DIRECTORY: &str = "fs-directory";
 
-/// Every kind there is.
-pub const ALL: &[ResourceType] = &[FS_DIRECTORY];
+/// A kind of resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceType {
+    /// Its name, as typed after `--type`.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// The kind it is a special case of; `None` for those that come with the engine.
+    pub extends: Option<String>,
+    /// The strategy of resources that ask for none.
+    pub default: String,
+    /// What `auto` tries, in this order.
+    pub auto: Vec<String>,
+    /// Every strategy that may be asked for by name.
+    pub allowed: Vec<String>,
+    /// Whether this version can work with it.
+    pub supported: bool,
+}
+
+/// One line of the table of what comes with the engine.
+struct Builtin {
+    name: &'static str,
+    description: &'static str,
+    default: &'static str,
+    auto: &'static [&'static str],
+    allowed: &'static [&'static str],
+    supported: bool,
+}
+
+const DIRECTORY: &[&str] = &["overlay", "copy_on_write", "filesystem_copy"];
+
+/// What comes with the engine. What is not supported yet says what it will take.
+const BUILTIN: &[Builtin] = &[
+    Builtin {
+        name: FS_DIRECTORY,
+        description: "a directory and everything in it",
+        default: AUTO,
+        auto: DIRECTORY,
+        allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
+        supported: true,
+    },
+    Builtin {
+        name: "fs-mount",
+        description: "a mounted file system",
+        default: AUTO,
+        auto: DIRECTORY,
+        allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
+        supported: false,
+    },
+    Builtin {
+        name: "fs-file",
+        description: "one file",
+        default: "copy_on_write",
+        auto: &["copy_on_write", "filesystem_copy"],
+        allowed: &["copy_on_write", "filesystem_copy", "none"],
+        supported: false,
+    },
+    Builtin {
+        name: "git-checkout",
+        description: "a checkout of a git repository",
+        default: "git_worktree",
+        auto: &["git_worktree"],
+        allowed: &[
+            "git_worktree",
+            "overlay",
+            "copy_on_write",
+            "filesystem_copy",
+            "none",
+        ],
+        supported: false,
+    },
+    Builtin {
+        name: "sqlite",
+        description: "a SQLite database",
+        default: "snapshot",
+        auto: &["snapshot"],
+        allowed: &[
+            "snapshot",
+            "transaction_rollback",
+            "filesystem_copy",
+            "none",
+        ],
+        supported: false,
+    },
+    Builtin {
+        name: "postgres",
+        description: "a PostgreSQL database",
+        default: "transaction_rollback",
+        auto: &["transaction_rollback"],
+        allowed: &["transaction_rollback", "snapshot", "none"],
+        supported: false,
+    },
+];
+
+impl Builtin {
+    fn to_type(&self) -> ResourceType {
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        ResourceType {
+            name: self.name.to_owned(),
+            description: self.description.to_owned(),
+            extends: None,
+            default: self.default.to_owned(),
+            auto: owned(self.auto),
+            allowed: owned(self.allowed),
+            supported: self.supported,
+        }
+    }
+}
+
+/// Every kind there is: what comes with the engine, then the user's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Types(Vec<ResourceType>);
+
+impl Default for Types {
+    fn default() -> Self {
+        Self(BUILTIN.iter().map(Builtin::to_type).collect())
+    }
+}
+
+impl Types {
+    /// Every kind.
+    pub fn all(&self) -> &[ResourceType] {
+        &self.0
+    }
+
+    /// The kind of this name.
+    pub fn named(&self, name: &str) -> Option<&ResourceType> {
+        self.0.iter().find(|kind| kind.name == name)
+    }
+
+    /// Every name.
+    pub fn names(&self) -> Vec<String> {
+        self.0.iter().map(|kind| kind.name.clone()).collect()
+    }
+
+    /// The kinds as a table, for the documentation.
+    pub fn table(&self) -> String {
+        let mut table = "| type | what it is | default | allowed |\n|---|---|---|---|\n".to_owned();
+        for kind in &self.0 {
+            let later = if kind.supported {
+                ""
+            } else {
+                " (not supported yet)"
+            };
+            table.push_str(&format!(
+                "| `{}` | {}{later} | `{}` | `{}` |\n",
+                kind.name,
+                kind.description,
+                kind.default,
+                kind.allowed.join("`, `")
+            ));
+        }
+        table
+    }
+
+    /// Adds a kind of the user's own; its name is free.
+    pub fn add(&mut self, kind: ResourceType) {
+        self.0.push(kind);
+    }
+}
 
 impl ResourceType {
-    /// The kind of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        ALL.iter().find(|kind| kind.name == name).copied()
+    /// A special case of this kind: with another default, and with fewer strategies, if any are
+    /// named.
+    pub fn special(
+        &self,
+        name: &str,
+        description: Option<&str>,
+        default: Option<&str>,
+        strategies: &[String],
+    ) -> Self {
+        let mut kind = self.clone();
+        name.clone_into(&mut kind.name);
+        kind.extends = Some(self.name.clone());
+        kind.description = description.map_or_else(|| self.description.clone(), str::to_owned);
+        if !strategies.is_empty() {
+            kind.allowed = strategies.to_vec();
+            kind.auto.retain(|name| strategies.contains(name));
+        }
+        if let Some(default) = default {
+            default.clone_into(&mut kind.default);
+            // What is named as the default is allowed, also where it is a program of the user's.
+            if default != AUTO && !kind.allowed.iter().any(|name| name == default) {
+                kind.allowed.push(default.to_owned());
+            }
+        }
+        kind
     }
 }

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Base, Probe, Strategy};
 use super::{copy_on_write, filesystem_copy, none, overlay};
 use crate::model::ResourceType;
-
-/// The word that leaves the choice to the machine.
-pub const AUTO: &str = "auto";
+pub use crate::model::resource::AUTO;
 
 /// What stands in where a strategy that was asked for by name does not work and has no way to
 /// help itself: it works everywhere.
@@ -32,9 +30,23 @@ pub enum RegistryError {
         /// The name that was asked for.
         name: String,
         /// The type of the resource.
-        kind: &'static str,
+        kind: String,
         /// What it takes.
-        allowed: &'static [&'static str],
+        allowed: Vec<String>,
+    },
+    /// It is a program of the user's own.
+    #[error("the strategy '{name}' is a program of your own, which cannot be started yet")]
+    Custom {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// Of what the type of the resource takes, nothing works here.
+    #[error("nothing that a resource of type {kind} takes works here: {reason}")]
+    NothingWorks {
+        /// The type of the resource.
+        kind: String,
+        /// What the last one answered.
+        reason: String,
     },
     /// The name is taken.
     #[error("a strategy '{name}' is registered already")]
@@ -60,6 +72,7 @@ type Asked = HashMap<(&'static str, u64, u64), Probe>;
 /// All strategies there are.
 pub struct Registry {
     strategies: Vec<Arc<dyn Strategy>>,
+    custom: Vec<String>,
     asked: Mutex<Asked>,
 }
 
@@ -73,6 +86,7 @@ impl Registry {
                 Arc::new(overlay::Overlay),
                 Arc::new(none::NoIsolation),
             ],
+            custom: Vec::new(),
             asked: Mutex::default(),
         }
     }
@@ -85,6 +99,11 @@ impl Registry {
         }
         self.strategies.push(strategy);
         Ok(())
+    }
+
+    /// Notes the names of programs of the user's own, so that they are not taken for mistakes.
+    pub fn announce(&mut self, names: impl IntoIterator<Item = String>) {
+        self.custom.extend(names);
     }
 
     /// Every name.
@@ -106,25 +125,40 @@ impl Registry {
             .strategies
             .iter()
             .find(|strategy| strategy.name() == name);
-        found.ok_or_else(|| RegistryError::Unknown {
-            name: name.to_owned(),
-            known: self.names(),
-        })
+        found.ok_or_else(
+            || match is_class(name) || self.custom.iter().any(|one| one == name) {
+                true => RegistryError::Custom {
+                    name: name.to_owned(),
+                },
+                false => RegistryError::Unknown {
+                    name: name.to_owned(),
+                    known: self.names(),
+                },
+            },
+        )
+    }
+
+    /// Checks that `name` is known; `auto` always is.
+    pub fn check_name(&self, name: &str) -> Result<(), RegistryError> {
+        match name {
+            AUTO => Ok(()),
+            name => self.get(name).map(drop),
+        }
     }
 
     /// Checks that `name` is known, and that `kind` takes it; `auto` always is.
-    pub fn check(&self, name: &str, kind: ResourceType) -> Result<(), RegistryError> {
+    pub fn check(&self, name: &str, kind: &ResourceType) -> Result<(), RegistryError> {
         if name == AUTO {
             return Ok(());
         }
         let name = self.get(name)?.name();
-        if kind.allowed.contains(&name) {
+        if kind.allowed.iter().any(|one| one == name) {
             return Ok(());
         }
         Err(RegistryError::NotAllowed {
             name: name.to_owned(),
-            kind: kind.name,
-            allowed: kind.allowed,
+            kind: kind.name.clone(),
+            allowed: kind.allowed.clone(),
         })
     }
 
@@ -150,18 +184,19 @@ impl Registry {
     pub fn choose(
         &self,
         requested: &str,
-        kind: ResourceType,
+        kind: &ResourceType,
         original: &Path,
         area: &Path,
     ) -> Result<Choice, RegistryError> {
         self.check(requested, kind)?;
         let candidates = match requested {
-            AUTO => kind.auto.to_vec(),
-            name => vec![self.get(name)?.name()],
+            AUTO => kind.auto.iter().map(String::as_str).collect(),
+            name => vec![name],
         };
         let mut probes = Vec::new();
         for name in candidates {
             let strategy = Arc::clone(self.get(name)?);
+            let name = strategy.name();
             let probe = self.probe(&strategy, original, area);
             // What freezes the original copies it; asked for by name it does so wherever it is.
             let copies = strategy.capabilities().base == Base::Frozen;
@@ -177,11 +212,30 @@ impl Registry {
         }
         let reason = probes
             .last()
-            .map_or_else(String::new, |(_, probe)| probe.reason.clone());
+            .map_or("auto takes none of them; name one", |(_, probe)| {
+                probe.reason.as_str()
+            })
+            .to_owned();
+        if !kind.allowed.iter().any(|one| one == FALLBACK) {
+            return Err(RegistryError::NothingWorks {
+                kind: kind.name.clone(),
+                reason,
+            });
+        }
         Ok(Choice {
             strategy: Arc::clone(self.get(FALLBACK)?),
             probes,
             instead: Some(format!("{requested} cannot be had here ({reason})")),
         })
     }
+}
+
+/// Whether a name is that of a class in a module, `module:ClassName`.
+pub fn is_class(name: &str) -> bool {
+    let word = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && part.chars().all(plain)
+    };
+    name.split_once(':')
+        .is_some_and(|(module, class)| module.split('.').all(word) && word(class))
 }

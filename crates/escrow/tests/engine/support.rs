@@ -7,9 +7,10 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
+use escrow::config::Settings;
 use escrow::error::Result;
 use escrow::event::Unobserved;
-use escrow::manager::{Checkpointing, Manager, Options};
+use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath, SandboxState, SystemOrigin};
 use escrow::store::{Plan, Resource, Sandbox};
@@ -35,7 +36,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(120),
-        checkpoints: Checkpointing::default(),
+        settings: Settings::default(),
     }
 }
 

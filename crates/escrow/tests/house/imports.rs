@@ -16,6 +16,7 @@ const RANKS: &[(&str, u8)] = &[
     ("store", 2),
     ("resource", 2),
     ("run", 2),
+    ("config", 2),
     ("error", 3),
     ("diff", 3),
     ("commit", 4),

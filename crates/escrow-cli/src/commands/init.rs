@@ -1,0 +1,54 @@
+//! `escrow init`: a first configuration.
+
+use std::path::Path;
+
+use clap::Args;
+use escrow::config::{self, FILE_NAME};
+use escrow::error::Error;
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Write an escrow.yaml for this directory, from what is found here
+///
+/// The directory becomes a resource that can be named. A file that is there stays as it is.
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow init && escrow run -- make test")]
+pub(crate) struct InitArgs {
+    /// Write over the file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+impl InitArgs {
+    pub(crate) fn run(&self, ui: &Ui) -> Result<(), Failure> {
+        let here = Path::new(".");
+        let begun = config::begin(here).map_err(Error::from)?;
+        if !config::write_new(here, &begun.text, self.force).map_err(Error::from)? {
+            return Err(
+                Failure::conflict(format!("there is an '{FILE_NAME}' here already"))
+                    .hint("`escrow init --force` writes over it")
+                    .hint(format!("`escrow type validate {FILE_NAME}` checks it")),
+            );
+        }
+        if ui.is_json() {
+            let resource = json!({"name": begun.name, "type": begun.kind, "at": begun.at});
+            ui.document(&json!({"file": FILE_NAME, "resources": [resource]}));
+            return Ok(());
+        }
+        let name = paint(Tone::Strong, &begun.name);
+        ui.news(&format!(
+            "{FILE_NAME} is written; its resource is {name}, a {}",
+            begun.kind
+        ));
+        if begun.git {
+            ui.say("this is a git checkout; until these are supported it is taken as a directory");
+        }
+        ui.say(&format!(
+            "next: `escrow run --resource {} -- COMMAND`",
+            begun.name
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! `escrow type`: kinds of resources, and the file that defines more of them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use escrow::error::Error;
+use escrow::model::ResourceType;
+use escrow::model::text::Location;
+use escrow::strategy::Registry;
+use serde_json::{Value, json};
+
+use super::show;
+use crate::config;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// List the types of resources, and check a configuration
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct TypeArgs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// List the types, those of the configuration among them
+    List,
+    /// Show a type
+    Show(Named),
+    Validate(Validate),
+}
+
+/// A type by its name
+#[derive(Args)]
+struct Named {
+    /// Its name
+    name: String,
+}
+
+/// Check a configuration: every key and every name in it
+#[derive(Args)]
+#[command(after_help = "Example:\n  escrow type validate escrow.yaml")]
+struct Validate {
+    /// The file
+    file: PathBuf,
+}
+
+impl TypeArgs {
+    /// Answers what is about a file only, whatever configuration counts here.
+    pub(crate) fn validate(&self, ui: &Ui) -> Option<Result<(), Failure>> {
+        match &self.verb {
+            Verb::Validate(args) => Some(args.run(ui)),
+            Verb::List | Verb::Show(_) => None,
+        }
+    }
+
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List => {
+                list(context, ui);
+                Ok(())
+            }
+            Verb::Show(args) => args.run(context, ui),
+            Verb::Validate(args) => args.run(ui),
+        }
+    }
+}
+
+fn document(kind: &ResourceType) -> Value {
+    json!({
+        "name": kind.name,
+        "description": kind.description,
+        "extends": kind.extends,
+        "strategy": kind.default,
+        "strategies": kind.allowed,
+        "supported": kind.supported,
+    })
+}
+
+fn list(context: &Context, ui: &Ui) {
+    let types = context.manager.settings().types.all();
+    if ui.is_json() {
+        let types: Vec<Value> = types.iter().map(document).collect();
+        ui.document(&json!({"types": types}));
+        return;
+    }
+    let supported = |kind: &ResourceType| if kind.supported { "yes" } else { "not yet" };
+    let rows: Vec<Vec<String>> = types
+        .iter()
+        .map(|kind| {
+            vec![
+                kind.name.clone(),
+                supported(kind).to_owned(),
+                kind.default.clone(),
+                kind.allowed.join(" "),
+            ]
+        })
+        .collect();
+    ui.table(&["NAME", "SUPPORTED", "STRATEGY", "ALLOWED"], &rows);
+}
+
+impl Named {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let types = &context.manager.settings().types;
+        let kind = types.named(&self.name).ok_or_else(|| Error::UnknownType {
+            name: self.name.clone(),
+            known: types.names(),
+        })?;
+        if ui.is_json() {
+            ui.document(&document(kind));
+            return Ok(());
+        }
+        let name = paint(Tone::Strong, &kind.name);
+        ui.line(&format!("{name}  {}", kind.description));
+        if let Some(base) = &kind.extends {
+            ui.line(&format!("  extends   {base}"));
+        }
+        ui.line(&format!("  strategy  {}", kind.default));
+        ui.line(&format!("  allowed   {}", kind.allowed.join(" ")));
+        if !kind.supported {
+            ui.line("  not supported yet");
+        }
+        Ok(())
+    }
+}
+
+impl Validate {
+    fn run(&self, ui: &Ui) -> Result<(), Failure> {
+        let settings = config::read_file(&self.file, &Registry::builtin())?;
+        let own = settings.types.all().iter();
+        let own: Vec<&str> = own
+            .filter(|kind| kind.extends.is_some())
+            .map(|kind| kind.name.as_str())
+            .collect();
+        let resources = settings.resources.iter();
+        let resources: Vec<&str> = resources.map(|one| one.name.as_str()).collect();
+        let file = Location::from(self.file.as_path());
+        if ui.is_json() {
+            ui.document(&json!({
+                "file": show::location(&file),
+                "valid": true,
+                "types": own,
+                "resources": resources,
+            }));
+            return Ok(());
+        }
+        ui.line(&format!("{file} is valid"));
+        for (what, names) in [("types", own), ("resources", resources)] {
+            if !names.is_empty() {
+                ui.line(&format!("  {what}  {}", names.join(" ")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,479 @@
+//! The configuration as users meet it: where it is found, what it changes, how it is begun.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use escrow_testkit::skip::require_root;
+use escrow_testkit::user::{GID, UID, rerun_test_as_user_with};
+use escrow_testkit::{Cli, World};
+use serde_json::json as value;
+
+use crate::{binary, furnish, json, json_error, keys, words, world};
+
+fn write(directory: &Path, text: &str) {
+    std::fs::write(directory.join("escrow.yaml"), text).expect("the configuration can be written");
+}
+
+/// The strategy that a plan of `app` asked for.
+#[track_caller]
+fn requested(cli: &Cli, line: &str) -> String {
+    let plan = json(cli, line);
+    let requested = plan["sandboxes"][0]["requested"].as_str();
+    let requested = requested.expect("a sandbox was made").to_owned();
+    let name = plan["name"].as_str().expect("a plan has a name");
+    cli.ok(["cleanup", name]);
+    requested
+}
+
+const MAKE: &str = "plan create try --resource ./app";
+
+// rule P7
+#[test]
+fn the_nearest_configuration_counts_and_what_is_typed_wins() {
+    let (world, cli) = world();
+    let home = world.dir("user-home/.config/escrow");
+    write(&home, "sandbox: {strategy: copy_on_write}\n");
+    assert_eq!(requested(&cli, MAKE), "copy_on_write", "the user's own");
+    let elsewhere = world.dir("xdg/escrow");
+    write(&elsewhere, "sandbox: {strategy: none}\n");
+    let xdg = cli.clone().env("XDG_CONFIG_HOME", world.dir("xdg"));
+    assert_eq!(requested(&xdg, MAKE), "none");
+    let relative = cli.clone().env("XDG_CONFIG_HOME", "xdg");
+    assert_eq!(
+        requested(&relative, MAKE),
+        "copy_on_write",
+        "a relative one is no place"
+    );
+
+    write(world.path(), "sandbox: {strategy: filesystem_copy}\n");
+    assert_eq!(requested(&cli, MAKE), "filesystem_copy", "the project's");
+    let below = cli.clone().cwd(world.dir("app/src"));
+    let main = "plan create try --resource ../../app";
+    assert_eq!(requested(&below, main), "filesystem_copy", "upward");
+
+    let named = world.dir("named").join("other.yaml");
+    std::fs::write(&named, "sandbox: {strategy: overlay}\n").expect("it can be written");
+    let by_variable = cli.clone().env("ESCROW_CONFIG", &named);
+    assert_eq!(requested(&by_variable, MAKE), "overlay");
+    let typed = format!("--config escrow.yaml {MAKE}");
+    assert_eq!(requested(&by_variable, &typed), "filesystem_copy", "typed");
+
+    let by_variable = cli.clone().env("ESCROW_SANDBOX_STRATEGY", "none");
+    assert_eq!(requested(&by_variable, MAKE), "none", "the variable wins");
+    let typed = format!("{MAKE} --strategy overlay");
+    assert_eq!(
+        requested(&by_variable, &typed),
+        "overlay",
+        "the command line wins"
+    );
+    let said = cli.run(words("-v plan list")).stderr_text();
+    assert!(said.contains("escrow.yaml"), "{said}");
+}
+
+#[test]
+fn the_nearest_configuration_counts_and_what_is_typed_wins_as_user() {
+    rerun_test_as_user_with(
+        "config::the_nearest_configuration_counts_and_what_is_typed_wins",
+        &[&binary()],
+    );
+}
+
+#[test]
+fn a_bad_configuration_stops_everything_that_needs_one() {
+    let (world, cli) = world();
+    write(world.path(), "sandbox:\n  strateg: overlay\n");
+    for line in [MAKE, "plan list", "recover", "run -- true", "type list"] {
+        let error = json_error(&cli, line, 2);
+        assert_eq!(error["kind"], "usage", "{line}");
+        let details = &error["details"];
+        assert_eq!(keys(details), ["column", "file", "key", "line"], "{line}");
+        assert_eq!(details["key"], "sandbox.strateg");
+        assert_eq!(
+            (&details["line"], &details["column"]),
+            (&value!(2), &value!(3))
+        );
+        let file = details["file"].as_str().unwrap_or_default();
+        assert!(
+            Path::new(file).is_absolute() && file.ends_with("/escrow.yaml"),
+            "{file}"
+        );
+        assert_eq!(error["hints"][0], "did you mean 'strategy'?");
+    }
+    let told = cli.fails(words("plan list"), 2);
+    assert!(
+        told.contains("escrow.yaml:2:3: sandbox.strateg: "),
+        "{told}"
+    );
+    let left = std::fs::read_dir(world.home())
+        .expect("it is there")
+        .count();
+    assert_eq!(left, 0, "nothing was changed");
+    // These do not look at it.
+    for line in [
+        "--help",
+        "help run",
+        "completions bash",
+        "man run",
+        "reference",
+    ] {
+        cli.ok(words(line));
+    }
+    let good = world.dir("good");
+    write(&good, "{}");
+    cli.ok(words("type validate good/escrow.yaml"));
+}
+
+#[test]
+fn a_strategy_of_ones_own_stops_only_who_uses_it() {
+    let (world, cli) = world();
+    let declared = "sandbox: {strategy: mine, custom_strategies: {mine: {command: [x]}}}\n";
+    for text in [declared, "sandbox: {strategy: 'my.module:Class'}\n"] {
+        write(world.path(), text);
+        cli.ok(words("plan list"));
+        let error = json_error(&cli, MAKE, 1);
+        assert_eq!(error["kind"], "unsupported");
+        assert_eq!(
+            requested(&cli, &format!("{MAKE} --strategy overlay")),
+            "overlay"
+        );
+    }
+    // A type that takes nothing that is found by itself wants a name.
+    write(
+        world.path(),
+        "resource_types: [{name: t, strategies: [none]}]\n",
+    );
+    cli.ok(words("resource add x --at app --type t"));
+    let error = json_error(&cli, "plan create try --resource x", 1);
+    assert!(error["message"].to_string().contains("name one"), "{error}");
+    assert_eq!(
+        requested(&cli, "plan create try --resource x --strategy none"),
+        "none"
+    );
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_told() {
+    let (world, cli) = world();
+    for line in ["--config nowhere.yaml plan list", "--config app plan list"] {
+        let error = json_error(&cli, line, 2);
+        assert_eq!(error["kind"], "usage", "{line}");
+    }
+    // What stands there must not be waited for.
+    std::fs::create_dir(world.path().join("escrow.yaml")).expect("nothing is there");
+    json_error(&cli, "plan list", 2);
+    std::fs::remove_dir(world.path().join("escrow.yaml")).expect("it is empty");
+    let fifo = std::process::Command::new("mkfifo")
+        .arg(world.path().join("escrow.yaml"))
+        .status();
+    assert!(fifo.expect("there is a mkfifo").success());
+    let error = json_error(&cli, "plan list", 2);
+    let told = error["message"].to_string();
+    assert!(told.contains("not a file"), "{told}");
+    std::fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
+    std::fs::write(
+        world.path().join("escrow.yaml"),
+        vec![b'#'; 1024 * 1024 + 1],
+    )
+    .expect("it can be written");
+    json_error(&cli, "plan list", 2);
+    // Named, it may be a pipe, or nothing at all.
+    cli.ok(words("--config /dev/null plan list"));
+}
+
+/// Whoever can write to a directory above could choose what commands may write for real.
+#[test]
+fn a_configuration_that_somebody_else_put_there_is_not_taken() {
+    if !require_root("a file of another user") {
+        return;
+    }
+    let (world, cli) = world();
+    write(world.path(), "run: {writable: [/]}\n");
+    for name in ["escrow.yaml", "app"] {
+        let path = world.path().join(name);
+        std::os::unix::fs::chown(path, Some(UID), Some(GID)).expect("root may do so");
+    }
+    let mine = world.dir("mine");
+    let cli = cli.cwd(&mine);
+    let error = json_error(&cli, "plan list", 2);
+    let told = error["message"].to_string();
+    assert!(told.contains("belongs to another user"), "{told}");
+    cli.ok(words("--config ../escrow.yaml plan list"));
+    // In a directory of the same user it is what that user wants.
+    let theirs = Cli::new(&world, &binary()).cwd(world.path().join("app"));
+    theirs.ok(words("plan list"));
+}
+
+#[test]
+fn a_directory_above_that_is_closed_is_passed_over() {
+    if !require_root("a directory of another user") {
+        return;
+    }
+    let (world, cli) = world();
+    let inner = world.dir("closed/inner");
+    write(world.path(), "sandbox: {strategy: filesystem_copy}\n");
+    let mode = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(world.path().join("closed"), mode).expect("root may do so");
+    let cli = cli.user().cwd(&inner);
+    let said = cli.run(words("-v plan list"));
+    assert_eq!(said.status, 0, "{}", said.stderr_text());
+    assert!(
+        said.stderr_text().contains("escrow.yaml"),
+        "{}",
+        said.stderr_text()
+    );
+    // What one may see but not read is told.
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(world.path().join("escrow.yaml"), mode).expect("root may do so");
+    let error = json_error(&cli, "plan list", 2);
+    assert!(
+        error["message"].to_string().contains("Permission denied"),
+        "{error}"
+    );
+}
+
+#[test]
+fn resources_are_known_by_their_names() {
+    let (world, cli) = world();
+    world.dir("data dir");
+    write(
+        world.path(),
+        "resource_types:\n  - {name: tree, sandbox_strategy: filesystem_copy}\n\
+         resources:\n  project: {at: app, strategy: overlay}\n  \
+         src: {at: app/src, parent: project, strategy: inherit}\n  data: {type: tree, at: data dir}\n  \
+         git: {type: git-checkout, at: .}\n",
+    );
+    let below = cli.clone().cwd(world.dir("app/src"));
+    let plan = json(&below, "plan create one --resource project --resource data");
+    let sandboxes = plan["sandboxes"].as_array().expect("a list");
+    let made: Vec<_> = sandboxes
+        .iter()
+        .map(|one| (one["resource"].as_str(), one["requested"].as_str()))
+        .collect();
+    let expected = [("project", "overlay"), ("data", "filesystem_copy")];
+    assert_eq!(made, expected.map(|(a, b)| (Some(a), Some(b))));
+    assert_eq!(json(&cli, "resource show data")["type"], "tree");
+    // Its path means the same, and so does a child that shares the sandbox.
+    json(&cli, "plan create two --resource app");
+    let made = json(&cli, "sandbox create two src");
+    assert_eq!(
+        (&made["resource"], &made["created"]),
+        (&value!("project"), &value!(false))
+    );
+    cli.clone().stdin("new").ok(words("write two src main.rs"));
+    assert!(
+        cli.ok(words("diff two --name-status"))
+            .contains("src/main.rs")
+    );
+    // Also before it is used.
+    let list = json(&cli, "resource list");
+    let list = list["resources"].as_array().expect("a list");
+    let git = list
+        .iter()
+        .find(|one| one["name"] == "git")
+        .expect("it is listed");
+    assert_eq!(
+        (&git["id"], &git["strategy"]),
+        (&value!(null), &value!("auto"))
+    );
+    assert_eq!(git, &json(&cli, "resource show git"));
+    // What is planned says so, and what is not there names what is.
+    let error = json_error(&cli, "plan create x --resource git", 1);
+    assert_eq!(error["kind"], "unsupported");
+    world.dir("later");
+    let later = cli
+        .clone()
+        .env("ESCROW_CONFIG", world.path().join("later.yaml"));
+    let text = "resources: {later: {at: later}}\n";
+    std::fs::write(world.path().join("later.yaml"), text).expect("it can be written");
+    let told = later.fails(words("read one later x"), 1);
+    assert!(told.contains("has no sandbox of 'later'"), "{told}");
+    let error = json_error(&cli, "plan create x --resource projct", 1);
+    assert!(error["hints"].to_string().contains("project"), "{error}");
+    // A contradiction is told.
+    write(world.path(), "resources: {project: {at: data dir}}\n");
+    let error = json_error(&cli, "plan create x --resource project", 4);
+    assert_eq!(error["kind"], "conflict");
+    let told = error["message"].to_string();
+    assert!(
+        told.contains("of type fs-directory with the strategy overlay"),
+        "{told}"
+    );
+    assert_eq!(
+        json(&cli, "plan list")["plans"].as_array().map(Vec::len),
+        Some(2)
+    );
+}
+
+#[test]
+fn run_takes_its_defaults_from_the_configuration() {
+    let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
+    let out = world.dir("out");
+    write(
+        world.path(),
+        "run:\n  writable: [out]\n  network: none\n  scratch: false\n  env: {COLOUR: blue, SIZE: small}\n",
+    );
+    let cli = cli.cwd(world.dir("app"));
+    let run = |options: &str, script: &str| {
+        let line = [
+            words("-q run --rollback"),
+            words(options),
+            words("-- sh -c"),
+        ]
+        .concat();
+        cli.run([line, vec![script.into()]].concat())
+    };
+    let told = run("--env SIZE=large", "echo $COLOUR $SIZE").stdout_text();
+    assert_eq!(told, "blue large\n", "the command line wins");
+    assert_eq!(run("", "touch ../out/real").status, 0);
+    assert!(out.join("real").exists());
+    assert_ne!(
+        run("--writable ../out/real", "touch ../out/other").status,
+        0
+    );
+    assert!(!out.join("other").exists(), "the command line wins");
+    assert_ne!(run("", "touch ~/x").status, 0, "there is no layer");
+    assert_eq!(
+        run("--scratch", "touch ~/x").status,
+        0,
+        "the command line wins"
+    );
+    assert_ne!(
+        run("--scratch --no-scratch", "touch ~/x").status,
+        0,
+        "the last counts"
+    );
+    assert!(!world.path().join("user-home/x").exists());
+    let devices = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; readlink /proc/self/ns/net";
+    let outside = std::fs::read_link("/proc/self/ns/net").expect("it is there");
+    let outside = outside.to_string_lossy().into_owned();
+    let told = run("", devices).stdout_text();
+    assert!(
+        told.starts_with("lo\n") && !told.contains(&outside),
+        "{told}"
+    );
+    let told = run("--network host", devices).stdout_text();
+    assert!(told.contains(&outside), "{told}");
+    // A path that cannot be opened up is refused as if it was typed.
+    write(world.path(), "run: {writable: [app]}\n");
+    let refused = run("", "true");
+    assert_eq!(refused.status, 125, "{}", refused.stderr_text());
+}
+
+#[test]
+fn types_are_listed_shown_and_checked() {
+    let (world, cli) = world();
+    write(
+        world.path(),
+        "resource_types:\n  - {name: tree, description: ours, sandbox_strategy: overlay, strategies: [overlay, none]}\n",
+    );
+    let list = json(&cli, "type list");
+    assert_eq!(keys(&list), ["types"]);
+    let types = list["types"].as_array().expect("a list");
+    let names: Vec<&str> = types
+        .iter()
+        .filter_map(|one| one["name"].as_str())
+        .collect();
+    let builtin = [
+        "fs-directory",
+        "fs-mount",
+        "fs-file",
+        "git-checkout",
+        "sqlite",
+        "postgres",
+    ];
+    assert_eq!(names, [builtin.as_slice(), &["tree"]].concat());
+    let usable: Vec<&str> = types
+        .iter()
+        .filter(|one| one["supported"] == true)
+        .filter_map(|one| one["name"].as_str())
+        .collect();
+    assert_eq!(usable, ["fs-directory", "tree"]);
+    let tree = json(&cli, "type show tree");
+    assert_eq!(
+        tree,
+        value!({"name": "tree", "description": "ours", "extends": "fs-directory", "strategy": "overlay",
+                "strategies": ["overlay", "none"], "supported": true})
+    );
+    assert_eq!(json_error(&cli, "type show teapot", 2)["kind"], "usage");
+    let shown = cli.ok(words("type show git-checkout"));
+    assert!(shown.contains("not supported yet"), "{shown}");
+    assert!(cli.ok(words("type list")).contains("not yet"));
+
+    let valid = json(&cli, "type validate escrow.yaml");
+    assert_eq!(
+        valid,
+        value!({"file": "escrow.yaml", "valid": true, "types": ["tree"], "resources": []})
+    );
+    let bad = world.dir("bad");
+    write(
+        &bad,
+        "resource_types:\n  - {name: t, sandbox_strategy: overly}\n",
+    );
+    let error = json_error(&cli, "type validate bad/escrow.yaml", 2);
+    assert_eq!(
+        error["details"],
+        value!({"file": "bad/escrow.yaml", "line": 2, "column": 33, "key": "resource_types[0].sandbox_strategy"})
+    );
+    assert_eq!(error["hints"][0], "did you mean 'overlay'?");
+    let told = cli.fails(words("type validate bad/escrow.yaml"), 2);
+    assert!(told.starts_with("error: bad/escrow.yaml:2:33: "), "{told}");
+    // The strategies of a type are kept to, and its default is taken.
+    assert_eq!(
+        json_error(
+            &cli,
+            "resource add x --at app --type tree --strategy filesystem_copy",
+            2
+        )["kind"],
+        "usage"
+    );
+    assert_eq!(
+        json_error(&cli, "resource add x --at app --type sqlite", 1)["kind"],
+        "unsupported"
+    );
+    cli.ok(words("resource add x --at app --type tree"));
+    assert_eq!(requested(&cli, "plan create try --resource x"), "overlay");
+}
+
+#[test]
+fn init_writes_what_can_be_used_at_once() {
+    for world in [World::new(), World::odd()] {
+        let (world, cli) = furnish(world);
+        for name in [&b"app"[..], b"with space", b"odd \xff name: [x]"] {
+            let directory = world.dir(std::ffi::OsStr::from_bytes(name));
+            let cli = cli.clone().cwd(&directory);
+            let begun = json(&cli, "init");
+            assert_eq!(keys(&begun), ["file", "resources"]);
+            let resource = &begun["resources"][0];
+            assert_eq!(keys(resource), ["at", "name", "type"]);
+            let name = resource["name"].as_str().expect("it has a name");
+            cli.ok(words("type validate escrow.yaml"));
+            cli.ok(["run", "--commit", "--resource", name, "--", "touch", "made"]);
+            assert!(directory.join("made").exists());
+            let shown = json(&cli, &format!("resource show {name}"));
+            assert_eq!(shown["type"], "fs-directory");
+        }
+    }
+}
+
+#[test]
+fn init_writes_over_nothing_unless_told() {
+    let (world, cli) = world();
+    let app = world.dir("app");
+    world.dir("app/.git");
+    let cli = cli.cwd(&app);
+    write(&app, "sandbox: [\n");
+    assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
+    let read = || std::fs::read_to_string(app.join("escrow.yaml")).expect("it is there");
+    assert_eq!(read(), "sandbox: [\n");
+    let told = cli.ok(words("init --force"));
+    assert!(told.contains("escrow.yaml is written"), "{told}");
+    assert!(read().contains("# This is a git checkout"), "{}", read());
+    cli.ok(words("type validate escrow.yaml"));
+    // A link is not followed.
+    std::fs::remove_file(app.join("escrow.yaml")).expect("it is there");
+    std::os::unix::fs::symlink("target", app.join("escrow.yaml")).expect("nothing is there");
+    assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
+    cli.ok(words("init --force"));
+    assert!(!app.join("target").exists());
+}

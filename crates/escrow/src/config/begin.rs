@@ -1,0 +1,83 @@
+//! A first configuration for a directory, from what is found there.
+
+use std::path::Path;
+
+use crate::fs::durable::Draft;
+use crate::fs::{Dir, Result, private};
+use crate::model::plan;
+use crate::model::resource::FS_DIRECTORY;
+
+/// What a configuration is called.
+pub const FILE_NAME: &str = "escrow.yaml";
+
+/// A configuration that is not written yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    /// Its text.
+    pub text: String,
+    /// The resource it names.
+    pub name: String,
+    /// The type of the resource.
+    pub kind: &'static str,
+    /// Where it is, from the directory of the configuration.
+    pub at: &'static str,
+    /// Whether it is the checkout of a git repository.
+    pub git: bool,
+}
+
+/// A configuration for `directory`, with the directory itself as a resource.
+pub fn begin(directory: &Path) -> Result<Begun> {
+    let directory = Dir::open(&private::canonical(directory)?)?;
+    let git = directory.stat(b".git")?.is_some();
+    let name = plan::name_from(directory.path().file_name().unwrap_or_default());
+    let note = match git {
+        true => {
+            "    # This is a git checkout; until these are supported it is taken as a directory.\n"
+        }
+        false => "",
+    };
+    let key = match is_plain(&name) {
+        true => name.clone(),
+        false => format!("\"{name}\""),
+    };
+    let text = format!(
+        "# What Escrow may work on here, and how. `escrow type validate {FILE_NAME}` checks it.\n\
+         sandbox:\n  strategy: auto  # how sandboxes are made; `escrow doctor` says what works here\n\
+         resources:\n  {key}:\n{note}    type: {FS_DIRECTORY}\n    at: .\n"
+    );
+    Ok(Begun {
+        text,
+        name,
+        kind: FS_DIRECTORY,
+        at: ".",
+        git,
+    })
+}
+
+/// Writes the configuration of `directory`; whether it did, or something stands there already.
+pub fn write_new(directory: &Path, text: &str, force: bool) -> Result<bool> {
+    let directory = Dir::open(&private::canonical(directory)?)?;
+    let name = FILE_NAME.as_bytes();
+    let there = directory.stat(name)?.is_some();
+    if there && !force {
+        return Ok(false);
+    }
+    let draft = Draft {
+        stage: &directory,
+        to: &directory,
+        name,
+        fresh: !there,
+    };
+    draft.write(
+        |file| std::io::Write::write_all(file, text.as_bytes()),
+        |_| Ok(()),
+    )?;
+    Ok(true)
+}
+
+/// Whether YAML takes a name for a text without quotes.
+fn is_plain(name: &str) -> bool {
+    let word = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let lower = name.to_ascii_lowercase();
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && !word.contains(&lower.as_str())
+}

@@ -1,0 +1,300 @@
+//! Names lead somewhere: strategies, types and parents are known, and fit each other.
+
+use std::path::Path;
+
+use super::parse::Places;
+use super::{
+    CommandLine, Config, ConfigError, Custom, Declared, Network, ResourceEntry, RunDefaults,
+    Settings, TypeEntry,
+};
+use crate::model::resource::AUTO;
+use crate::model::text::Location;
+use crate::model::{ResourceType, Types, plan};
+use crate::resource::INHERIT;
+use crate::strategy::Registry;
+use crate::strategy::registry::is_class;
+
+type Checked<T> = Result<T, ConfigError>;
+
+/// Makes settings of a configuration whose names are all right.
+pub(super) fn settle(
+    config: Config,
+    places: &Places,
+    file: &Path,
+    registry: &Registry,
+) -> Checked<Settings> {
+    let checker = Checker {
+        places,
+        strategies: registry.names(),
+        custom: config.sandbox.custom_strategies.keys().cloned().collect(),
+    };
+    for (name, custom) in &config.sandbox.custom_strategies {
+        checker.check_custom(name, custom)?;
+    }
+    if let Some(strategy) = &config.sandbox.strategy {
+        checker.check_strategy("sandbox.strategy", strategy, &[])?;
+    }
+    let types = checker.types(&config.resource_types)?;
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let mut resources = Vec::new();
+    for (name, entry) in &config.resources {
+        checker.check_resource(name, entry, &config, &types)?;
+        resources.push(Declared {
+            name: name.clone(),
+            kind: entry.kind.clone(),
+            at: directory.join(&entry.at),
+            parent: entry.parent.clone(),
+            strategy: entry.strategy.clone(),
+        });
+    }
+    let run = checker.run(&config, directory)?;
+    let mut validate = Vec::new();
+    for (number, line) in config.validate.iter().enumerate() {
+        let words = match line {
+            CommandLine::Line(line) if line.trim().is_empty() => Vec::new(),
+            CommandLine::Line(line) => vec!["sh".to_owned(), "-c".to_owned(), line.clone()],
+            CommandLine::Words(words) => words.clone(),
+        };
+        if words.first().is_none_or(String::is_empty) {
+            return Err(places.fault(&format!("validate[{number}]"), "the command is empty"));
+        }
+        validate.push(words);
+    }
+    Ok(Settings {
+        file: Some(Location::from(file)),
+        strategy: config.sandbox.strategy,
+        cleanup: config.sandbox.cleanup,
+        undo_keep: config.sandbox.undo.keep.0,
+        checkpoint: config.sandbox.checkpoint,
+        custom_strategies: config.sandbox.custom_strategies,
+        types,
+        resources,
+        policy: config.policy,
+        run,
+        validate,
+    })
+}
+
+struct Checker<'a> {
+    places: &'a Places,
+    strategies: Vec<&'static str>,
+    custom: Vec<String>,
+}
+
+impl Checker<'_> {
+    fn check_name(&self, path: &str, name: &str) -> Checked<()> {
+        match plan::is_name(name) {
+            true => Ok(()),
+            false => Err(self.places.fault(
+                path,
+                format!(
+                    "'{name}' cannot be a name: use letters, digits, '.', '_' and '-', beginning \
+                     with a letter or digit, at most 64"
+                ),
+            )),
+        }
+    }
+
+    fn check_custom(&self, name: &str, custom: &Custom) -> Checked<()> {
+        let path = format!("sandbox.custom_strategies.{name}");
+        self.check_name(&path, name)?;
+        if self.strategies.contains(&name) || [AUTO, INHERIT].contains(&name) {
+            let what = format!("'{name}' has a meaning already; choose another name");
+            return Err(self.places.fault(&path, what));
+        }
+        let module = custom.module.as_deref();
+        let whole = match (module, &custom.class) {
+            (Some(module), Some(class)) => is_class(&format!("{module}:{class}")),
+            (Some(module), None) => is_class(module),
+            (None, _) => false,
+        };
+        match &custom.command {
+            Some(words) if module.is_none() && custom.class.is_none() => {
+                match words.first().is_none_or(String::is_empty) {
+                    true => Err(self
+                        .places
+                        .fault(&format!("{path}.command"), "the command is empty")),
+                    false => Ok(()),
+                }
+            }
+            None if whole => Ok(()),
+            _ => Err(self.places.fault(
+                &path,
+                "it needs either 'command', or 'module' and 'class' by their names in Python",
+            )),
+        }
+    }
+
+    fn is_custom(&self, name: &str) -> bool {
+        is_class(name) || self.custom.iter().any(|one| one == name)
+    }
+
+    /// Checks that a strategy is known; `also` has a meaning only here.
+    fn check_strategy(&self, path: &str, name: &str, also: &[&str]) -> Checked<()> {
+        let words = [&[AUTO], also].concat();
+        if words.contains(&name) || self.strategies.contains(&name) || self.is_custom(name) {
+            return Ok(());
+        }
+        let known = words.into_iter().chain(self.strategies.iter().copied());
+        let mut known: Vec<String> = known.map(str::to_owned).collect();
+        known.extend(self.custom.iter().cloned());
+        let what = format!("there is no strategy '{name}'");
+        Err(self.places.unknown(path, what, name, known))
+    }
+
+    /// Checks that a type takes a strategy that is known.
+    fn check_allowed(&self, path: &str, name: &str, kind: &ResourceType) -> Checked<()> {
+        let taken = kind.allowed.iter().any(|one| one == name);
+        if name == AUTO || taken || self.is_custom(name) {
+            return Ok(());
+        }
+        let what = format!("a resource of type {} cannot have '{name}'", kind.name);
+        let known = kind.allowed.clone();
+        Err(self.places.unknown(path, what, name, known))
+    }
+
+    /// All types: one may extend another in any order.
+    fn types(&self, entries: &[TypeEntry]) -> Checked<Types> {
+        let mut types = Types::default();
+        let mut left: Vec<(usize, &TypeEntry)> = entries.iter().enumerate().collect();
+        while !left.is_empty() {
+            let before = left.len();
+            let mut waiting = Vec::new();
+            for (number, entry) in left {
+                match types.named(&entry.extends).cloned() {
+                    Some(base) => types.add(self.special(number, entry, &base, &types)?),
+                    None => waiting.push((number, entry)),
+                }
+            }
+            if let Some((number, entry)) = waiting.first()
+                && waiting.len() == before
+            {
+                let path = format!("resource_types[{number}].extends");
+                let what = match entries.iter().any(|one| one.name == entry.extends) {
+                    true => format!("'{}' extends itself in the end", entry.extends),
+                    false => format!("there is no resource type '{}'", entry.extends),
+                };
+                return Err(self
+                    .places
+                    .unknown(&path, what, &entry.extends, types.names()));
+            }
+            left = waiting;
+        }
+        Ok(types)
+    }
+
+    fn special(
+        &self,
+        number: usize,
+        entry: &TypeEntry,
+        base: &ResourceType,
+        types: &Types,
+    ) -> Checked<ResourceType> {
+        let path = |key: &str| format!("resource_types[{number}].{key}");
+        self.check_name(&path("name"), &entry.name)?;
+        if types.named(&entry.name).is_some() {
+            let what = format!("there is a type '{}' already", entry.name);
+            return Err(self.places.fault(&path("name"), what));
+        }
+        for (at, name) in entry.strategies.iter().enumerate() {
+            let path = format!("{}[{at}]", path("strategies"));
+            self.check_strategy(&path, name, &[])?;
+            self.check_allowed(&path, name, base)?;
+        }
+        let default = entry.sandbox_strategy.as_deref();
+        if let Some(name) = default {
+            self.check_strategy(&path("sandbox_strategy"), name, &[])?;
+            self.check_allowed(&path("sandbox_strategy"), name, base)?;
+            let listed = entry.strategies.iter().any(|one| one == name);
+            if name != AUTO && !entry.strategies.is_empty() && !listed {
+                let what = format!("'{name}' is not among its 'strategies'");
+                return Err(self.places.fault(&path("sandbox_strategy"), what));
+            }
+        }
+        let description = entry.description.as_deref();
+        Ok(base.special(&entry.name, description, default, &entry.strategies))
+    }
+
+    fn check_resource(
+        &self,
+        name: &str,
+        entry: &ResourceEntry,
+        config: &Config,
+        types: &Types,
+    ) -> Checked<()> {
+        let own = format!("resources.{name}");
+        let path = |key: &str| format!("{own}.{key}");
+        self.check_name(&own, name)?;
+        let Some(kind) = types.named(&entry.kind) else {
+            let what = format!("there is no resource type '{}'", entry.kind);
+            let known = types.names();
+            return Err(self.places.unknown(&path("type"), what, &entry.kind, known));
+        };
+        self.check_path(&path("at"), &entry.at)?;
+        if let Some(parent) = &entry.parent {
+            self.check_parent(name, parent, config)?;
+        }
+        match entry.strategy.as_deref() {
+            None => Ok(()),
+            Some(INHERIT) if entry.parent.is_some() => Ok(()),
+            Some(INHERIT) => Err(self.places.fault(
+                &path("strategy"),
+                "to inherit a sandbox a resource needs a 'parent'",
+            )),
+            Some(strategy) => {
+                self.check_strategy(&path("strategy"), strategy, &[INHERIT])?;
+                self.check_allowed(&path("strategy"), strategy, kind)
+            }
+        }
+    }
+
+    fn check_parent(&self, name: &str, parent: &str, config: &Config) -> Checked<()> {
+        let path = format!("resources.{name}.parent");
+        let mut above = Some(parent);
+        for _ in 0..=config.resources.len() {
+            let Some(next) = above else {
+                return Ok(());
+            };
+            let Some(entry) = config.resources.get(next) else {
+                let known = config.resources.keys().filter(|one| *one != name);
+                let what = format!("there is no resource '{next}'");
+                let known = known.cloned().collect();
+                return Err(self.places.unknown(&path, what, next, known));
+            };
+            if next == name {
+                break;
+            }
+            above = entry.parent.as_deref();
+        }
+        Err(self
+            .places
+            .fault(&path, format!("'{name}' would lie in itself")))
+    }
+
+    fn check_path(&self, path: &str, text: &str) -> Checked<()> {
+        match text.is_empty() || text.contains('\0') {
+            true => Err(self.places.fault(path, "this is no path")),
+            false => Ok(()),
+        }
+    }
+
+    fn run(&self, config: &Config, directory: &Path) -> Checked<RunDefaults> {
+        let run = &config.run;
+        for (number, text) in run.writable.iter().enumerate() {
+            self.check_path(&format!("run.writable[{number}]"), text)?;
+        }
+        for (name, value) in &run.env {
+            let bad = name.is_empty() || name.contains(['=', '\0']) || value.contains('\0');
+            if bad {
+                let path = format!("run.env.{name}");
+                return Err(self.places.fault(&path, "this cannot be a variable"));
+            }
+        }
+        Ok(RunDefaults {
+            writable: run.writable.iter().map(|at| directory.join(at)).collect(),
+            network: run.network.map(|network| network == Network::Host),
+            scratch: run.scratch,
+            env: run.env.clone(),
+        })
+    }
+}

@@ -1,0 +1,222 @@
+//! `escrow.yaml`: what a project says once, so that nobody has to type it.
+//!
+//! The engine is handed the text and finds no file by itself. The types here are the one
+//! definition: they read the text, and the JSON Schema is made from them.
+//!
+//! | file | promise |
+//! |---|---|
+//! | `parse` | text becomes a configuration, or an error that names file, line, column and key |
+//! | `check` | names lead somewhere: strategies, types, parents |
+//! | `settings` | what the manager needs of it, as plain values |
+//! | `schema` | the JSON Schema, from the same types and the same names (rule P8) |
+//! | `duration` | `7d`, `12h`, `30m` |
+//! | `begin` | a first configuration for a directory |
+
+mod begin;
+mod check;
+mod duration;
+mod error;
+mod parse;
+mod schema;
+mod settings;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use begin::{Begun, FILE_NAME, begin, write_new};
+pub use duration::{Keep, parse_duration};
+pub use error::ConfigError;
+pub use schema::schema;
+pub use settings::{Declared, RunDefaults, Settings};
+
+use crate::model::resource::FS_DIRECTORY;
+
+/// What `escrow.yaml` says. Every key may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How sandboxes are made and how long things are kept.
+    pub sandbox: Sandbox,
+    /// Kinds of resources of your own.
+    pub resource_types: Vec<TypeEntry>,
+    /// Resources by name, for `--resource NAME`.
+    pub resources: BTreeMap<String, ResourceEntry>,
+    /// Who may do what.
+    pub policy: Option<serde_json::Value>,
+    /// Defaults of `escrow run`; what is typed wins.
+    pub run: Run,
+    /// Commands that judge the changes, each a line for the shell or a list of words.
+    pub validate: Vec<CommandLine>,
+}
+
+/// How sandboxes are made and how long things are kept.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sandbox {
+    /// The strategy of resources that ask for none; `auto` if left out. ESCROW_SANDBOX_STRATEGY
+    /// and the command line override it.
+    pub strategy: Option<String>,
+    /// When sandboxes go.
+    pub cleanup: Cleanup,
+    /// What `escrow undo` needs.
+    pub undo: Undo,
+    /// Checkpoints.
+    pub checkpoint: Checkpoint,
+    /// Strategies that are programs of your own, by name.
+    pub custom_strategies: BTreeMap<String, Custom>,
+}
+
+/// When sandboxes go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cleanup {
+    /// When they were committed.
+    #[default]
+    OnCommit,
+    /// When they were committed or rolled back.
+    OnTerminal,
+    /// When `escrow cleanup` says so.
+    Manual,
+}
+
+/// What `escrow undo` needs.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Undo {
+    /// How long a commit can be taken back.
+    pub keep: Keep,
+}
+
+/// Checkpoints.
+#[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Checkpoint {
+    /// When one is taken without being asked for.
+    pub auto: Vec<Automatic>,
+    /// How many of those that nobody named are kept.
+    pub keep: u32,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self {
+            auto: vec![
+                Automatic::BeforeRun,
+                Automatic::BeforeRestore,
+                Automatic::OnError,
+            ],
+            keep: 20,
+        }
+    }
+}
+
+/// When a checkpoint is taken without being asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Automatic {
+    /// Before a command is run inside.
+    BeforeRun,
+    /// Before a checkpoint is restored.
+    BeforeRestore,
+    /// When a command failed.
+    OnError,
+    /// Before a commit.
+    BeforeCommit,
+}
+
+impl Automatic {
+    /// The word in the configuration, in the store and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BeforeRun => "before_run",
+            Self::BeforeRestore => "before_restore",
+            Self::OnError => "on_error",
+            Self::BeforeCommit => "before_commit",
+        }
+    }
+}
+
+/// A strategy that is a program of your own: `command`, or `module` and `class`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Custom {
+    /// The program and its arguments.
+    pub command: Option<Vec<String>>,
+    /// A module of Python.
+    pub module: Option<String>,
+    /// The class in it.
+    pub class: Option<String>,
+}
+
+/// A kind of resource of your own.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TypeEntry {
+    /// Its name.
+    pub name: String,
+    /// What it is, for people.
+    pub description: Option<String>,
+    /// The kind it is a special case of.
+    #[serde(default = "directory")]
+    pub extends: String,
+    /// The strategy of its resources, unless they or a command say otherwise.
+    pub sandbox_strategy: Option<String>,
+    /// The strategies it allows; those of the kind it extends if left out.
+    #[serde(default)]
+    pub strategies: Vec<String>,
+}
+
+/// A real thing that may be changed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceEntry {
+    /// What kind it is.
+    #[serde(rename = "type", default = "directory")]
+    pub kind: String,
+    /// Where it is, from the directory of the configuration.
+    pub at: String,
+    /// The resource it lies in.
+    pub parent: Option<String>,
+    /// How its sandboxes are made; `inherit` shares that of its parent.
+    pub strategy: Option<String>,
+}
+
+fn directory() -> String {
+    FS_DIRECTORY.to_owned()
+}
+
+/// Defaults of `escrow run`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Run {
+    /// Paths that commands write for real, from the directory of the configuration.
+    pub writable: Vec<String>,
+    /// Whether commands reach the network; they do if left out.
+    pub network: Option<Network>,
+    /// Whether the home directory gets a layer that is thrown away; it does if left out.
+    pub scratch: Option<bool>,
+    /// Variables that are set for commands.
+    pub env: BTreeMap<String, String>,
+}
+
+/// Whether commands reach the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// No network at all.
+    None,
+    /// The network of this machine.
+    Host,
+}
+
+/// A command: a line for the shell, or a list of words.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+#[schemars(untagged)]
+pub enum CommandLine {
+    /// A line for the shell.
+    Line(String),
+    /// The program and its arguments.
+    Words(Vec<String>),
+}

@@ -1,0 +1,317 @@
+//! Text becomes a configuration, or an error that names file, line, column and key.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Options, Spanned};
+
+use super::error::nearest;
+use super::{CommandLine, Config, ConfigError};
+use crate::model::text::Location;
+
+/// Line and column, both from 1.
+type Position = (u64, u64);
+
+/// Where every key and every value stands.
+pub(super) struct Places {
+    file: Location,
+    all: Vec<Place>,
+}
+
+struct Place {
+    /// As in `resources.app.at` or `resource_types[0].name`.
+    path: String,
+    key: Position,
+    value: Position,
+}
+
+/// Reads a text; names in it are not looked at yet.
+pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, Places), ConfigError> {
+    let file = Location::from(file);
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let before = &bytes[..error.valid_up_to()];
+            let line = before.split(|byte| *byte == b'\n');
+            let column = line.clone().next_back().map_or(0, <[u8]>::len);
+            let nowhere = Places {
+                file,
+                all: Vec::new(),
+            };
+            let at = (line.count() as u64, column as u64 + 1);
+            return Err(nowhere.fault_at(at, String::new(), "this is not UTF-8".to_owned()));
+        }
+    };
+    let options = options(DuplicateKeyPolicy::Error);
+    match serde_saphyr::from_str_with_options::<Option<Config>>(text, options) {
+        Ok(config) => Ok((config.unwrap_or_default(), Places::of(text, file))),
+        Err(error) => Err(Places::of(text, file).explain(&error)),
+    }
+}
+
+/// How text is read: no more of it than anyone writes by hand, nor deeper than the stack allows.
+fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        duplicate_keys: duplicate_keys,
+        budget: serde_saphyr::budget! {
+            max_depth: 24,
+            flow_nesting_limit: 24,
+            max_nodes: 50_000,
+        },
+    }
+}
+
+impl Places {
+    /// The places of a text; none where it cannot be read at all.
+    fn of(text: &str, file: Location) -> Self {
+        let options = options(DuplicateKeyPolicy::LastWins);
+        let mut all = Vec::new();
+        if let Ok(root) = serde_saphyr::from_str_with_options::<Spanned<Node>>(text, options) {
+            note("", &root, &mut all);
+        }
+        Self { file, all }
+    }
+
+    /// A fault of the value at a path.
+    pub(super) fn fault(&self, path: &str, what: impl Into<String>) -> ConfigError {
+        let found = self.all.iter().find(|place| place.path == path);
+        let at = found.map_or((0, 0), |place| place.value);
+        self.fault_at(at, path.to_owned(), what.into())
+    }
+
+    /// The same for a name that leads nowhere.
+    pub(super) fn unknown(
+        &self,
+        path: &str,
+        what: impl Into<String>,
+        name: &str,
+        known: Vec<String>,
+    ) -> ConfigError {
+        let near = nearest(name, &known);
+        ConfigError {
+            near,
+            known,
+            ..self.fault(path, what)
+        }
+    }
+
+    fn fault_at(&self, (line, column): Position, key: String, what: String) -> ConfigError {
+        ConfigError {
+            file: self.file.clone(),
+            line,
+            column,
+            key,
+            what,
+            near: None,
+            known: Vec::new(),
+        }
+    }
+
+    /// The key that an error is about: the one that stands there, the one whose value stands there,
+    /// or the last one before.
+    fn key_at(&self, at: Position, is_key: bool) -> String {
+        let key = |place: &&Place| place.key == at;
+        let value = |place: &&Place| place.value == at;
+        let exact = match is_key {
+            true => self.all.iter().rfind(key),
+            false => self.all.iter().find(value),
+        };
+        let before = || self.all.iter().rfind(|place| place.key <= at);
+        exact
+            .or_else(before)
+            .map_or_else(String::new, |place| place.path.clone())
+    }
+
+    /// What is wrong, in our words.
+    fn explain(&self, error: &YamlError) -> ConfigError {
+        let place = error.location();
+        let error = match error.without_snippet() {
+            YamlError::AliasError { error, .. } => error.without_snippet(),
+            error => error,
+        };
+        let at = place.map_or((0, 0), |at| (at.line(), at.column()));
+        let owned = |names: &[&'static str]| names.iter().map(|&name| name.to_owned()).collect();
+        let about_key = matches!(
+            error,
+            YamlError::SerdeUnknownField { .. } | YamlError::DuplicateMappingKey { .. }
+        );
+        let mut known: Vec<String> = Vec::new();
+        let mut typed = "";
+        let what = match error {
+            YamlError::SerdeUnknownField {
+                field, expected, ..
+            } => {
+                (known, typed) = (owned(expected), field);
+                format!("there is no key '{field}'")
+            }
+            YamlError::SerdeUnknownVariant {
+                variant, expected, ..
+            } => {
+                (known, typed) = (owned(expected), variant);
+                format!("it cannot be '{variant}'")
+            }
+            YamlError::SerdeMissingField { field, .. } => format!("the key '{field}' is missing"),
+            YamlError::DuplicateMappingKey { .. } => "it is there twice".to_owned(),
+            YamlError::MultipleDocuments { .. } => {
+                "a second document begins here; one is expected".to_owned()
+            }
+            YamlError::NullIntoString { .. } => "the value is missing".to_owned(),
+            YamlError::Unexpected { expected, .. } => match *expected {
+                "mapping start" => "keys with values are expected here".to_owned(),
+                "sequence start" => "a list is expected here".to_owned(),
+                "string scalar" => "a text is expected here".to_owned(),
+                other => format!("{other} is expected here"),
+            },
+            YamlError::InvalidScalar { ty: "boolean", .. } => "it must be true or false".to_owned(),
+            YamlError::InvalidScalar { ty, .. } if ty.starts_with(['u', 'i']) => {
+                "it must be a whole number that is not negative or too large".to_owned()
+            }
+            YamlError::Budget { .. } => "it is too large, or nested too deeply".to_owned(),
+            YamlError::RecursiveReferencesRequireWeakTypes { .. } => {
+                "it would contain itself".to_owned()
+            }
+            YamlError::SerdeInvalidType {
+                unexpected,
+                expected,
+                ..
+            } => format!("{expected} is expected here, not {unexpected}"),
+            YamlError::Message { msg, .. } => msg.clone(),
+            other => {
+                let text = other.to_string();
+                let end = text.rfind(" at line ").unwrap_or(text.len());
+                text[..end].to_owned()
+            }
+        };
+        let key = self.key_at(at, about_key);
+        ConfigError {
+            near: nearest(typed, &known),
+            known,
+            ..self.fault_at(at, key, what)
+        }
+    }
+}
+
+/// Any YAML, for the sake of its places.
+enum Node {
+    Map(Vec<(Spanned<String>, Spanned<Node>)>),
+    List(Vec<Spanned<Node>>),
+    Leaf,
+}
+
+fn note(path: &str, node: &Spanned<Node>, all: &mut Vec<Place>) {
+    let position = |at: serde_saphyr::Location| (at.line(), at.column());
+    match &node.value {
+        Node::Leaf => {}
+        Node::Map(entries) => {
+            for (key, value) in entries {
+                let path = match path {
+                    "" => key.value.clone(),
+                    path => format!("{path}.{}", key.value),
+                };
+                all.push(Place {
+                    path: path.clone(),
+                    key: position(key.referenced),
+                    value: position(value.referenced),
+                });
+                note(&path, value, all);
+            }
+        }
+        Node::List(items) => {
+            for (number, item) in items.iter().enumerate() {
+                let path = format!("{path}[{number}]");
+                let at = position(item.referenced);
+                all.push(Place {
+                    path: path.clone(),
+                    key: at,
+                    value: at,
+                });
+                note(&path, item, all);
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AnyNode)
+    }
+}
+
+struct AnyNode;
+
+impl<'de> Visitor<'de> for AnyNode {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("anything")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
+        Ok(Node::Leaf)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            all.push(item);
+        }
+        Ok(Node::List(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+        let mut all = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            all.push(entry);
+        }
+        Ok(Node::Map(all))
+    }
+}
+
+impl<'de> Deserialize<'de> for CommandLine {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Line;
+        impl<'de> Visitor<'de> for Line {
+            type Value = CommandLine;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a line for the shell or a list of words")
+            }
+
+            fn visit_str<E>(self, line: &str) -> Result<CommandLine, E> {
+                Ok(CommandLine::Line(line.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<CommandLine, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = items.next_element()? {
+                    words.push(word);
+                }
+                Ok(CommandLine::Words(words))
+            }
+        }
+        from.deserialize_any(Line)
+    }
+}

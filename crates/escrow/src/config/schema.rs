@@ -1,0 +1,82 @@
+//! The JSON Schema of `escrow.yaml`, from the types that read it and the names that are known.
+
+use serde_json::{Value, json};
+
+use super::Config;
+use crate::model::Types;
+use crate::model::resource::AUTO;
+use crate::resource::INHERIT;
+use crate::strategy::Registry;
+
+/// The schema. Where a file declares no strategies or types of its own, it takes exactly the
+/// names that the registry and the table of types know (rule P8).
+pub fn schema(registry: &Registry) -> Value {
+    let mut schema = schemars::schema_for!(Config).to_value();
+    schema["title"] = json!("escrow.yaml");
+    allow_nothing(&mut schema);
+    let with = |first: &[&'static str]| [first, &registry.names()].concat();
+    let strategy = json!({"enum": with(&[AUTO])});
+    let of_resource = json!({"enum": with(&[AUTO, INHERIT])});
+    let named = json!({"enum": registry.names()});
+    let kind = json!({"enum": Types::default().names()});
+    schema["allOf"] = json!([
+        {
+            "if": {"not": {"required": ["sandbox"], "properties": {
+                "sandbox": {"type": "object", "required": ["custom_strategies"]},
+            }}},
+            "then": {"properties": {
+                "sandbox": {"properties": {"strategy": optional(&strategy)}},
+                "resource_types": {"items": {"properties": {
+                    "sandbox_strategy": optional(&strategy),
+                    "strategies": {"items": named},
+                }}},
+                "resources": {"additionalProperties": {"properties": {
+                    "strategy": optional(&of_resource),
+                }}},
+            }},
+        },
+        {
+            "if": {"not": {"required": ["resource_types"]}},
+            "then": {"properties": {"resources": {"additionalProperties": {"properties": {
+                "type": kind,
+            }}}}},
+        },
+    ]);
+    schema
+}
+
+/// Lets keys that hold lists or further keys stand there without a value, as the reader does.
+fn allow_nothing(schema: &mut Value) {
+    let defs = schema["$defs"].as_object_mut();
+    let mut maps: Vec<&mut Value> = defs
+        .into_iter()
+        .flat_map(|defs| defs.values_mut())
+        .collect();
+    for map in &mut maps {
+        allow_in(map);
+    }
+    allow_in(schema);
+}
+
+fn allow_in(map: &mut Value) {
+    let needed = map["required"].as_array().cloned().unwrap_or_default();
+    let Some(properties) = map.get_mut("properties").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for (key, property) in properties {
+        let holds = property.get("$ref").is_some()
+            || ["array", "object"]
+                .map(|kind| json!(kind))
+                .contains(&property["type"]);
+        if holds && !needed.contains(&json!(key)) {
+            *property = json!({"anyOf": [property.take(), {"type": "null"}]});
+        }
+    }
+}
+
+/// One of these names, a class in a module, or nothing.
+fn optional(names: &Value) -> Value {
+    let class =
+        json!({"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"});
+    json!({"anyOf": [names, class, {"type": "null"}]})
+}

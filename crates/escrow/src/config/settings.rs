@@ -1,0 +1,97 @@
+//! What the manager needs of a configuration, as plain values.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Checkpoint, Cleanup, ConfigError, Custom, Keep, check, parse};
+use crate::model::Types;
+use crate::model::text::Location;
+use crate::strategy::Registry;
+
+/// What the configuration says, or would say if there were one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The file it came from; none for the defaults.
+    pub file: Option<Location>,
+    /// The strategy of resources that ask for none.
+    pub strategy: Option<String>,
+    /// When sandboxes go.
+    pub cleanup: Cleanup,
+    /// How long a commit can be taken back.
+    pub undo_keep: Duration,
+    /// When checkpoints are taken, and how many are kept.
+    pub checkpoint: Checkpoint,
+    /// Strategies that are programs of the user's own.
+    pub custom_strategies: BTreeMap<String, Custom>,
+    /// Every type of resource.
+    pub types: Types,
+    /// Resources that can be named; they become known when they are used.
+    pub resources: Vec<Declared>,
+    /// Who may do what, as it is written.
+    pub policy: Option<serde_json::Value>,
+    /// Defaults of a command that is run inside.
+    pub run: RunDefaults,
+    /// Commands that judge the changes: program and arguments of each.
+    pub validate: Vec<Vec<String>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            file: None,
+            strategy: None,
+            cleanup: Cleanup::default(),
+            undo_keep: Keep::default().0,
+            checkpoint: Checkpoint::default(),
+            custom_strategies: BTreeMap::new(),
+            types: Types::default(),
+            resources: Vec::new(),
+            policy: None,
+            run: RunDefaults::default(),
+            validate: Vec::new(),
+        }
+    }
+}
+
+/// A resource that the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: String,
+    /// Where it is.
+    pub at: PathBuf,
+    /// The resource it lies in.
+    pub parent: Option<String>,
+    /// The strategy it asks for.
+    pub strategy: Option<String>,
+}
+
+/// Defaults of a command that is run inside.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunDefaults {
+    /// Paths that can be written for real.
+    pub writable: Vec<PathBuf>,
+    /// Whether the network can be reached.
+    pub network: Option<bool>,
+    /// Whether the home directory gets a layer that is thrown away.
+    pub scratch: Option<bool>,
+    /// Variables that are set.
+    pub env: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// Reads the text of `file`. Paths in it count from the directory of the file; strategies
+    /// must be known to the registry, or be declared in the text.
+    pub fn parse(bytes: &[u8], file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+        let (config, places) = parse::read(bytes, file)?;
+        check::settle(config, &places, file, registry)
+    }
+
+    /// The resource that the configuration calls so.
+    pub fn resource(&self, name: &str) -> Option<&Declared> {
+        self.resources.iter().find(|one| one.name == name)
+    }
+}

@@ -1,0 +1,137 @@
+//! Resources of the configuration become known when they are used, and follow it while nobody
+//! uses them.
+//!
+//! They are kept as those that nobody named: they go with the last plan that uses them, and a
+//! change of the configuration counts at once.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use super::{Manager, NewResource};
+use crate::config::Declared;
+use crate::error::{Error, Result};
+use crate::fs::private;
+use crate::store::Resource;
+use crate::strategy::registry::AUTO;
+
+impl Manager {
+    /// The names of resources that can be typed: the known ones, and those of the configuration.
+    pub(super) fn known_names(&self, resources: &[Resource]) -> Vec<String> {
+        let known = resources.iter().map(|one| &one.name);
+        let mut names: Vec<String> = known.cloned().collect();
+        let declared = self.options.settings.resources.iter();
+        let fresh = declared.filter(|one| resources.iter().all(|known| known.name != one.name));
+        names.extend(fresh.map(|one| one.name.clone()));
+        names
+    }
+
+    /// The resource of the configuration that a person means: by its name, else by its path.
+    pub(super) fn declared(&self, typed: &OsStr, directory: &Path) -> Option<&Declared> {
+        let all = &self.options.settings.resources;
+        let named = all.iter().find(|one| typed == one.name.as_str());
+        if named.is_some() || all.is_empty() || typed.is_empty() {
+            return named;
+        }
+        let path = private::canonical(&directory.join(typed)).ok()?;
+        all.iter()
+            .find(|one| private::canonical(&one.at).is_ok_and(|at| at == path))
+    }
+
+    /// Makes a resource of the configuration known, after those it lies in and with those that
+    /// lie in it: who shares a sandbox, and what is carved out of it, follows from all of them.
+    pub(super) fn declare_all(&self, wanted: &Declared) -> Result<Resource> {
+        self.recover_dead()?;
+        let settings = &self.options.settings;
+        let mut above = Vec::new();
+        let mut next = wanted.parent.as_deref();
+        while let Some(parent) = next.and_then(|name| settings.resource(name)) {
+            above.push(parent);
+            next = parent.parent.as_deref();
+        }
+        for one in above.into_iter().rev() {
+            self.declare(one)?;
+        }
+        let resource = self.declare(wanted)?;
+        self.declare_below(wanted)?;
+        Ok(resource)
+    }
+
+    fn declare_below(&self, parent: &Declared) -> Result<()> {
+        let inside = |one: &&Declared| one.parent.as_deref() == Some(parent.name.as_str());
+        let all = &self.options.settings.resources;
+        for one in all.iter().filter(inside) {
+            match self.declare(one) {
+                Ok(_) => self.declare_below(one)?,
+                // What is not there, or cannot be sandboxed, is not carved out either.
+                Err(Error::UnsupportedType { .. }) => {}
+                Err(Error::Fs(error)) if error.is_absent() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // What the configuration does not say any more.
+        for stale in self.store.resources()? {
+            let gone = stale.parent.as_deref() == Some(parent.name.as_str())
+                && all.iter().all(|one| one.name != stale.name);
+            if gone {
+                self.store.forget_resource(stale.id, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn declare(&self, declared: &Declared) -> Result<Resource> {
+        let kind = self.kind(&declared.kind)?;
+        let at = self.take_location(&declared.at, false)?;
+        let strategy = declared.strategy.as_deref().unwrap_or(AUTO);
+        let same = |one: &Resource| {
+            one.name == declared.name
+                && one.at == at
+                && one.kind == kind.name
+                && one.parent == declared.parent
+                && one.strategy == strategy
+        };
+        let known = self.store.resources()?;
+        if let Some(known) = known.iter().find(|one| same(one)) {
+            return Ok(known.clone());
+        }
+        let taken = |one: &&Resource| one.name == declared.name || one.at == at;
+        for other in known.iter().filter(taken) {
+            if !self.store.forget_resource(other.id, true)? {
+                return Err(Error::Contradicted {
+                    name: declared.name.clone(),
+                    at: at.clone(),
+                    other: other.name.clone(),
+                    what: describe(other),
+                });
+            }
+        }
+        let new = NewResource {
+            name: &declared.name,
+            kind: &declared.kind,
+            at: at.as_path(),
+            parent: declared.parent.as_deref(),
+            strategy: declared.strategy.as_deref(),
+            allow_root: false,
+        };
+        match self.add(&new, false) {
+            // Another process declared the same meanwhile.
+            Err(Error::ResourceExists { .. }) => {
+                let found = self.store.resources()?.into_iter().find(|one| same(one));
+                found.ok_or_else(|| Error::ResourceExists {
+                    name: declared.name.clone(),
+                    at,
+                })
+            }
+            answer => answer,
+        }
+    }
+}
+
+fn describe(resource: &Resource) -> String {
+    let parent = resource.parent.as_deref();
+    let parent = parent.map_or_else(String::new, |parent| format!(" in '{parent}'"));
+    format!(
+        "a resource '{}' of type {} with the strategy {}{parent} at '{}'",
+        resource.name, resource.kind, resource.strategy, resource.at
+    )
+}
