@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::records::About;
 use super::{Manager, SandboxView};
 use crate::commit::{
     Batch, CommitPreview, Committed, Engine, Member, Recovered, Side, Terms, Undone, recover, undo,
@@ -13,7 +14,7 @@ use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
 use crate::model::{Phase, PlanState, SandboxState};
 use crate::resource::Graph;
-use crate::store::{Journal, Logged, Plan, Resource};
+use crate::store::{Journal, Plan, Resource};
 
 /// How a plan is to be committed.
 #[derive(Debug, Clone, Copy)]
@@ -131,20 +132,26 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, false)?;
         self.check_neighbours(plan, &resources)?;
-        let released =
-            self.record_with("commit", Some(plan.id), &plan.name, request.message, || {
-                for view in &views {
-                    self.activate_for_commit(view)?;
-                }
-                let engine = self.engine(observer);
-                let members = self.members(&engine, views.clone())?;
-                let batch = Batch::new(engine, plan.clone(), members);
-                let previewed = batch.preview(request.terms)?;
-                let preview = previewed.show();
-                let prepared = previewed.prepare(request.message)?;
-                let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
-                Ok(Released { preview, left })
-            })?;
+        let about = About {
+            message: request.message,
+            ..self.about("commit", Some(plan.id), &plan.name)?
+        };
+        let released = self.record_about(about, |touched| {
+            for view in &views {
+                self.activate_for_commit(view)?;
+            }
+            let engine = self.engine(observer);
+            let members = self.members(&engine, views.clone())?;
+            let batch = Batch::new(engine, plan.clone(), members);
+            let previewed = batch.preview(request.terms)?;
+            let preview = previewed.show();
+            for member in &preview.members {
+                touched.all(&member.resource, &member.diff);
+            }
+            let prepared = previewed.prepare(request.message)?;
+            let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
+            Ok(Released { preview, left })
+        })?;
         let mut released = released;
         if let Err(error) = self.drop_scratch(plan) {
             let what = "what was written into the home directory".to_owned();
@@ -404,11 +411,6 @@ impl Manager {
             }
         }
         Ok(())
-    }
-
-    /// Everything that was done, or to one plan, oldest first.
-    pub fn log(&self, plan: Option<&Plan>) -> Result<Vec<Logged>> {
-        Ok(self.store.log(plan.map(|plan| plan.id))?)
     }
 }
 

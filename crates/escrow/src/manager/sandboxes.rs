@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Manager;
+use super::records::About;
 use super::resources::kind_named;
 use super::work::check_readable;
 use crate::error::{Error, Result};
@@ -122,7 +123,8 @@ impl Manager {
         // Begun anew, it is made as it was to be made.
         let requested = unfinished.as_ref().map(|old| old.requested.clone());
         let strategy = strategy.or(requested.as_deref());
-        self.record("create", Some(plan.id), &resource.name, || {
+        let about = About::one("create", plan, &resource.name, resource);
+        self.record_about(about, |_| {
             if let Some(old) = unfinished {
                 remove_area(&old)?;
                 self.store.forget_sandbox(old.id)?;

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::records::About;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
 use crate::error::{Error, Result};
@@ -145,7 +146,9 @@ impl Manager {
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let path = &below(&prefix, path);
         let target = format!("{}:{path}", resource.name);
-        self.record("write", Some(plan.id), &target, || {
+        let about = About::one("write", plan, &target, resource);
+        self.record_about(about, |touched| {
+            touched.path(&resource.name, path);
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             self.activate(&view)?;
             // While a command is inside, only its namespace may write into the layers.
@@ -161,16 +164,19 @@ impl Manager {
         let _lock = self.lock(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let mut directory = match self.through(plan, &view)? {
-            Some(root) => root.path().to_owned(),
-            None => {
-                let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
-                path
-            }
-        };
-        self.activate(&view)?;
-        directory.extend(prefix.parts().map(OsStr::from_bytes));
-        Ok(Access::Directory(directory))
+        let about = About::one("path", plan, &resource.name, resource);
+        self.record_about(about, |_| {
+            let mut directory = match self.through(plan, &view)? {
+                Some(root) => root.path().to_owned(),
+                None => {
+                    let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
+                    path
+                }
+            };
+            self.activate(&view)?;
+            directory.extend(prefix.parts().map(OsStr::from_bytes));
+            Ok(Access::Directory(directory))
+        })
     }
 
     /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.

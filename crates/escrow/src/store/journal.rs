@@ -15,7 +15,11 @@ use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::rows::JournalMember;
 
 impl Store {
-    fn transact<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    /// Does `work` in one transaction that writes.
+    pub(super) fn transact<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
         self.run(|connection| {
             let transaction =
                 rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;

@@ -12,8 +12,12 @@
 //! version is refused.
 
 mod journal;
+mod log;
 mod rows;
 mod sqlite;
 
-pub use rows::{Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox};
+pub use rows::{
+    Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation, Outcome, Plan, Resource,
+    Sandbox,
+};
 pub use sqlite::{Store, StoreError};
