@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
+use escrow::policy::Policy;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
 use escrow::strategy::registry::AUTO;
@@ -80,6 +81,7 @@ impl Context {
             origin: Arc::new(SystemOrigin),
             registry,
             principal: principal.unwrap_or_else(user),
+            policy: policy(),
             strategy,
             user_home,
             patience: PATIENCE,
@@ -289,6 +291,11 @@ impl Drop for Signals {
     fn drop(&mut self) {
         PASSED_ON.store(false, Ordering::SeqCst);
     }
+}
+
+/// What is permitted to whom: the `policy` of the configuration, once there is one.
+fn policy() -> Policy {
+    Policy::default()
 }
 
 /// A variable that is set to something.

@@ -5,6 +5,7 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod access;
 mod commits;
 mod conformance;
 mod contract;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
+use escrow::policy::Policy;
 use escrow::store::Plan;
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
@@ -80,6 +81,7 @@ pub(crate) fn options(home: &Path) -> Options {
         origin: Arc::new(SystemOrigin),
         registry: Registry::builtin(),
         principal: "torture".to_owned(),
+        policy: Policy::default(),
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(20),

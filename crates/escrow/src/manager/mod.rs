@@ -14,9 +14,11 @@
 //! | `work` | read, write, diff, roll back |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
+//! | `access` | every way in is judged by the policy |
 //! | `records` | whatever is done or denied is in the log |
 //! | `survey` | what there is and what works here, without changing anything |
 
+mod access;
 mod commits;
 mod live;
 mod plans;
@@ -43,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
 use crate::model::{Origin, PlanId, PlanState, SandboxId};
+use crate::policy::Policy;
 use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
 
@@ -56,6 +59,8 @@ pub struct Options {
     pub registry: Registry,
     /// Who asks.
     pub principal: String,
+    /// What is permitted to whom.
+    pub policy: Policy,
     /// The strategy of resources that ask for none.
     pub strategy: String,
     /// The user's own home directory, which must not be a resource as a whole.

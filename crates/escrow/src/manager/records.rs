@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 
 use super::Manager;
-use crate::error::{Result, chain};
+use crate::error::{Error, Result, chain};
 use crate::fs::private;
 use crate::fs::process::Owner;
-use crate::model::{DiffView, OperationId, PlanId, ResourcePath, SandboxState};
+use crate::model::{Decision, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
 use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource};
 
 /// How many paths an entry names; of the others it has the number.
@@ -150,9 +150,16 @@ impl Manager {
             path_count,
             ..Ended::plain(Outcome::Done, now)
         };
-        if let Err(error) = &answer {
-            ended.outcome = Outcome::Failed;
-            ended.error = Some(chain(error));
+        match &answer {
+            Ok(_) => {}
+            Err(Error::Denied { decision, .. }) => {
+                ended.outcome = Outcome::Denied;
+                ended.reason = Some(decision.reason.clone());
+            }
+            Err(error) => {
+                ended.outcome = Outcome::Failed;
+                ended.error = Some(chain(error));
+            }
         }
         let ended = self.store.end(operation.id, &ended);
         // The work's own error is the one to tell.
@@ -166,6 +173,41 @@ impl Manager {
                 Ok(done)
             }
             (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Notes that the supervisor of a run refused what was asked for inside.
+    pub fn note_refusal(&self, plan: &Plan, asked: &str, reason: &str) -> Result<()> {
+        let target: String = asked.chars().take(200).collect();
+        let about = self.about("ask", Some(plan.id), &target)?;
+        let ended = Ended {
+            reason: Some(reason.to_owned()),
+            ..Ended::plain(Outcome::Denied, self.options.origin.now())
+        };
+        Ok(self.store.note(&self.operation(about)?, &ended)?)
+    }
+
+    /// Notes what was denied before it began.
+    pub(super) fn note_denial(&self, about: About<'_>, decision: &Decision) {
+        let ended = Ended {
+            reason: Some(decision.reason.clone()),
+            ..Ended::plain(Outcome::Denied, self.options.origin.now())
+        };
+        let noted =
+            self.operation(about)
+                .and_then(|operation| match self.store.note(&operation, &ended) {
+                    Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
+                        Ok(self.store.note(&operation, &ended)?)
+                    }
+                    answer => Ok(answer?),
+                });
+        // It stays denied, whether the log knows or not.
+        if let Err(error) = noted {
+            let why = chain(&error);
+            self.notice(format!(
+                "{} was denied, but the log could not be told: {why}",
+                decision.action
+            ));
         }
     }
 

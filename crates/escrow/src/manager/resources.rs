@@ -7,7 +7,7 @@ use super::Manager;
 use crate::error::{Error, Result};
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{ResourceId, ResourcePath, ResourceType, plan, resource};
+use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, plan, resource};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
@@ -67,6 +67,9 @@ impl Manager {
 
     /// Adds a resource.
     pub fn add_resource(&self, new: &NewResource<'_>) -> Result<Resource> {
+        check_name(new.name)?;
+        let scope = Scope::Resource(new.name.to_owned());
+        self.permit(Action::Admin, None, scope)?;
         self.recover_dead()?;
         self.add(new, true)
     }
@@ -192,8 +195,10 @@ impl Manager {
 
     /// Forgets a resource that no open plan uses. The real thing stays as it is.
     pub fn remove_resource(&self, name: &str) -> Result<Resource> {
-        self.recover_dead()?;
         let resource = self.resource(name)?;
+        let scope = Scope::Resource(resource.name.clone());
+        self.permit(Action::Admin, None, scope)?;
+        self.recover_dead()?;
         self.record("resource remove", None, name, || {
             if self.store.forget_resource(resource.id, false)? {
                 return Ok(());
@@ -270,6 +275,8 @@ impl Manager {
                 strategy: None,
                 allow_root: false,
             };
+            let scope = Scope::Resource(name.clone());
+            self.permit(Action::Create, None, scope)?;
             let added = self.add(&new, false);
             match added {
                 Err(Error::ResourceExists { .. }) => {}

@@ -11,7 +11,7 @@ use crate::event::Observer;
 use crate::fs::private::{self, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
-use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
+use crate::model::{Action, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
@@ -98,6 +98,8 @@ impl Manager {
         // Resources of one boundary share one sandbox.
         let (boundary, _) = self.boundary(resource)?;
         let resource = &boundary;
+        let scope = Scope::Resource(resource.name.clone());
+        self.permit(Action::Create, Some(plan), scope)?;
         self.check_strategy(resource, strategy)?;
         let _lock = self.lock(plan, false)?;
         // Nobody commits into the original while it is looked at.
@@ -242,6 +244,12 @@ impl Manager {
     /// An area that cannot be found is an error where its file system may be away; `forget` counts
     /// it as removed.
     pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+        self.permit_plan(Action::Cleanup, plan)?;
+        self.clean_up(plan, forget)
+    }
+
+    /// The same for what the engine itself takes back.
+    pub(super) fn clean_up(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
         let lock = self.lock_unsettled(plan)?;
         self.check_quiet(plan)?;
         match self.settle(plan) {

@@ -26,6 +26,8 @@ mod marks;
 mod metadata;
 mod overlay;
 mod permissions;
+mod policy;
+mod policy_table;
 mod processes;
 mod property;
 mod races;
