@@ -8,17 +8,27 @@ use crate::model::ResourcePath;
 
 /// A path as the most careless file system would read it.
 pub(super) fn fold(path: &ResourcePath) -> Vec<u8> {
-    let parts: Vec<Vec<u8>> = path.parts().map(fold_name).collect();
+    // There is one on which a backslash parts names.
+    let parts = path
+        .parts()
+        .flat_map(|part| part.split(|byte| *byte == b'\\'));
+    let parts: Vec<Vec<u8>> = parts
+        .filter(|part| !part.is_empty())
+        .map(fold_name)
+        .collect();
     parts.join(&b'/')
+}
+
+/// A text without case. Some letters have one only on the way up.
+pub(super) fn fold_case(text: &str) -> String {
+    text.to_uppercase().to_lowercase()
 }
 
 fn fold_name(name: &[u8]) -> Vec<u8> {
     let mut folded = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars().filter(|c| !is_ignored(*c)) {
-            let lower = c.to_lowercase();
-            folded.extend(lower.flat_map(|c| c.to_string().into_bytes()));
-        }
+        let seen: String = chunk.valid().chars().filter(|c| !is_ignored(*c)).collect();
+        folded.extend(fold_case(&seen).into_bytes());
         folded.extend(chunk.invalid());
     }
     // What follows a colon names a stream of the same file.
@@ -78,6 +88,9 @@ mod tests {
             assert_eq!(fold_name(name), name, "it stays what it is");
         }
         assert_eq!(fold_name(b"..."), b"...");
+        assert_eq!(fold_name("ST\u{17f}\u{212a}".as_bytes()), b"stsk");
+        let path = ResourcePath::parse(b"A\\.GIT\\\\x/Y").expect("odd but plain");
+        assert_eq!(fold(&path), b"a/.git/x/y");
         assert_eq!(fold_name(b"\xff\xfeA."), b"\xff\xfea");
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use globset::{GlobBuilder, GlobMatcher};
 use serde::Deserialize;
 
-use super::names::fold;
+use super::names::{fold, fold_case};
 use super::{Form, PolicyError};
 use crate::model::ResourcePath;
 use crate::model::plan::is_name;
@@ -245,7 +245,7 @@ fn paths(pattern: &str, denies: bool) -> Result<Paths, String> {
         patterns.iter().map(|one| glob(one, true)).collect()
     };
     let lower = |patterns: &[String]| -> Result<Vec<GlobMatcher>, String> {
-        let lower = patterns.iter().map(|one| one.to_lowercase());
+        let lower = patterns.iter().map(|one| fold_case(one));
         globs(&lower.collect::<Vec<_>>())
     };
     Ok(Paths {

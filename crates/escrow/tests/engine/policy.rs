@@ -209,6 +209,7 @@ fn a_protected_path_is_not_released_however_it_was_written() {
         "mkdir .GitHub; : > .GitHub/x",
         "mkdir '.github.'; : > '.github./x'",
         "mkdir '.github '; : > '.github /x'",
+        ": > '.github\\x'",
         "echo more >> a.txt; mkdir .github; : > .github/x",
     ] {
         let guarded = Guarded::new();
@@ -288,6 +289,7 @@ fn a10_names_that_some_file_system_takes_for_git() {
         b"git~1",
         b"GIT~1",
         b".git::$INDEX_ALLOCATION",
+        b".git\\hooks",
         b".g\xe2\x80\x8cit",
     ] {
         let guarded = Guarded::new();
@@ -510,4 +512,34 @@ fn without_isolation_working_is_releasing() {
     let manager = guarded.under("agent", may_all_but(rule));
     let ran = manager.run_unconfined(plan, &resource, &[], |_| panic!("it ran"));
     denied(&manager, ran, "admin", "rule 2 says");
+}
+
+// rule S6, S7
+#[test]
+fn who_is_permitted_everything_can_do_everything() {
+    let guarded = Guarded::new();
+    let all = Action::ALL.map(Action::as_str);
+    let rules = json!([{"allow": all, "principal": "user:eve", "scope": "app"},
+                       {"allow": ["create", "admin"], "principal": "user:eve", "scope": "*"}]);
+    let manager = guarded.under("user:eve", rules);
+    let (plan, resource) = (&guarded.plan, &guarded.resource);
+    let write = |text: &str| manager.write(plan, resource, &at("a.txt"), &mut text.as_bytes());
+    write("two\n").expect("it is permitted");
+    manager
+        .rollback(plan, &Unobserved)
+        .expect("it is permitted");
+    write("three\n").expect("it is permitted");
+    guarded.commit(&manager).expect("it is permitted");
+    let committed = manager.resolve_committed(Some("try"), &guarded.app);
+    let committed = committed.expect("it is there");
+    manager
+        .undo(&committed, &Unobserved)
+        .expect("it is permitted");
+    let undone = manager.resolve_plan(Some("try"), &guarded.app);
+    let undone = undone.expect("it is there");
+    manager.cleanup(&undone, false).expect("it is permitted");
+    manager.recover().expect("it is permitted");
+    let log = manager.log(None).expect("it can be read");
+    assert!(log.iter().all(|one| one.outcome == "done"), "{log:?}");
+    assert_eq!(manager.check_log().expect("it can be read").fault, None);
 }
