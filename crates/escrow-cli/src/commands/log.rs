@@ -110,7 +110,8 @@ fn tell(one: &Logged, ui: &Ui) {
 /// How long it took, for people.
 fn duration(took: std::time::Duration) -> String {
     match took.as_secs() {
-        0..60 => format!("{:.1} s", took.as_secs_f64()),
+        0 => format!("{} ms", took.as_millis()),
+        1..60 => format!("{:.1} s", took.as_secs_f64()),
         secs => format!("{} min {} s", secs / 60, secs % 60),
     }
 }

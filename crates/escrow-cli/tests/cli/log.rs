@@ -95,7 +95,7 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
     let told = cli.ok(words("log"));
     let line = told.lines().find(|line| line.contains("commit try"));
     let line = line.expect("it is told");
-    assert!(line.contains("on app") && line.ends_with(" s"), "{line}");
+    assert!(line.contains("on app") && line.ends_with("s"), "{line}");
 }
 
 // rule S7

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, chain};
 use crate::fs::private;
 use crate::fs::process::Owner;
 use crate::model::{Decision, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
-use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource};
+use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource, Sandbox};
 
 /// How many paths an entry names; of the others it has the number.
 const PATHS: usize = 100;
@@ -34,6 +34,17 @@ impl<'a> About<'a> {
             plan: Some(plan.id),
             target,
             resources: vec![resource.name.clone()],
+            message: None,
+        }
+    }
+
+    /// An operation on a resource itself.
+    pub(super) fn resource(action: &'a str, name: &'a str) -> Self {
+        Self {
+            action,
+            plan: None,
+            target: name,
+            resources: vec![name.to_owned()],
             message: None,
         }
     }
@@ -99,14 +110,21 @@ impl Manager {
         plan: Option<PlanId>,
         target: &'a str,
     ) -> Result<About<'a>> {
-        let mut resources = Vec::new();
-        if let Some(plan) = plan {
-            for sandbox in self.store.sandboxes(Some(plan))? {
-                let resource = self.store.resource(sandbox.reference.resource_id)?;
-                let live = sandbox.state != SandboxState::CleanedUp;
-                resources.extend(resource.filter(|_| live).map(|one| one.name));
-            }
+        let mut sandboxes = match plan {
+            Some(plan) => self.store.sandboxes(Some(plan))?,
+            None => Vec::new(),
+        };
+        // A plan that was committed has only those that are gone.
+        let live = |one: &Sandbox| one.state != SandboxState::CleanedUp;
+        if sandboxes.iter().any(live) {
+            sandboxes.retain(live);
         }
+        let mut resources = Vec::new();
+        for sandbox in sandboxes {
+            let resource = self.store.resource(sandbox.reference.resource_id)?;
+            resources.extend(resource.map(|one| one.name));
+        }
+        resources.dedup();
         Ok(About {
             action,
             plan,

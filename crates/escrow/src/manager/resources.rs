@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use super::Manager;
+use super::records::About;
 use crate::error::{Error, Result};
 use crate::fs::private;
 use crate::model::text::{Location, escape};
@@ -96,7 +97,7 @@ impl Manager {
             named,
         };
         self.check_place(&resource)?;
-        self.record("resource add", None, new.name, || {
+        self.record_about(About::resource("resource add", new.name), |_| {
             match self.store.add_resource(&resource) {
                 Err(StoreError::Exists) => Err(self.taken(&resource)?),
                 answer => Ok(answer?),
@@ -199,7 +200,7 @@ impl Manager {
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Admin, None, scope)?;
         self.recover_dead()?;
-        self.record("resource remove", None, name, || {
+        self.record_about(About::resource("resource remove", name), |_| {
             if self.store.forget_resource(resource.id, false)? {
                 return Ok(());
             }

@@ -541,5 +541,8 @@ fn who_is_permitted_everything_can_do_everything() {
     manager.recover().expect("it is permitted");
     let log = manager.log(None).expect("it can be read");
     assert!(log.iter().all(|one| one.outcome == "done"), "{log:?}");
+    let about = |one: &Logged| one.operation.resources == ["app"];
+    let begin = |one: &Logged| one.operation.action == "plan create";
+    assert!(log.iter().all(|one| about(one) || begin(one)), "{log:?}");
     assert_eq!(manager.check_log().expect("it can be read").fault, None);
 }
