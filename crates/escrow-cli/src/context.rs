@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use escrow::config::Settings;
 use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
+use escrow::policy::Policy;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
 use escrow::strategy::registry::{AUTO, RegistryError};
@@ -85,6 +87,7 @@ impl Context {
             origin: Arc::new(SystemOrigin),
             registry,
             principal: principal.unwrap_or_else(user),
+            policy: policy(&settings),
             strategy,
             user_home,
             patience: PATIENCE,
@@ -312,6 +315,14 @@ impl Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         PASSED_ON.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What is permitted to whom: the `policy` of the configuration.
+fn policy(settings: &Settings) -> Policy {
+    match settings.policy.clone() {
+        Some(written) => Policy::from_value(written).unwrap_or_else(Policy::unreadable),
+        None => Policy::default(),
     }
 }
 

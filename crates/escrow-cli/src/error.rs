@@ -76,6 +76,14 @@ impl Failure {
         }
     }
 
+    /// The same for what was asked about and is denied.
+    pub(crate) fn told_denied() -> Self {
+        Self {
+            kind: Kind::Denied,
+            ..Self::told()
+        }
+    }
+
     /// The same for commits that could not be recovered.
     pub(crate) fn told_recovery() -> Self {
         Self {
@@ -192,6 +200,7 @@ fn details(error: &Error) -> serde_json::Value {
         ) => {
             json!({"path": path})
         }
+        Error::Denied { decision, .. } => json!(decision),
         Error::UnknownPlan { name } | Error::PlanExists { name } => json!({"plan": name}),
         Error::UnknownResource { name, .. } => json!({"resource": name}),
         Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {

@@ -15,6 +15,7 @@ pub mod event;
 pub mod fs;
 pub mod manager;
 pub mod model;
+pub mod policy;
 pub mod resource;
 pub mod run;
 pub mod seeded;

@@ -11,9 +11,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::context;
+use super::Global;
+use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::Ui;
+
+/// Who asks from inside.
+const AGENT: &str = "agent";
 
 /// The longest question.
 const QUESTION: u64 = 64 * 1024;
@@ -104,11 +108,16 @@ fn ask_outside(
     plan: &str,
 ) -> (i32, Vec<u8>, Vec<u8>) {
     let Some(line) = translate(words, plan) else {
-        let said = "error: inside a run only `escrow status` and `escrow diff` of its own plan are answered\n";
-        return (3, Vec::new(), said.as_bytes().to_vec());
+        let reason =
+            "inside a run only `escrow status` and `escrow diff` of its own plan are answered";
+        let mut said = format!("error: {reason}\n");
+        if note_refusal(words, home, plan, reason).is_err() {
+            said.push_str("warning: the log could not be told of it\n");
+        }
+        return (3, Vec::new(), said.into_bytes());
     };
     let ran = Command::new("/proc/self/exe")
-        .args(["--principal", "agent", "--home"])
+        .args(["--principal", AGENT, "--home"])
         .arg(home)
         .args(config.map(|_| "--config"))
         .args(config)
@@ -123,6 +132,19 @@ fn ask_outside(
         ),
         Err(error) => (125, Vec::new(), format!("error: {error}\n").into_bytes()),
     }
+}
+
+/// Puts into the log what the agent was refused.
+fn note_refusal(words: &[String], home: &Path, plan: &str, reason: &str) -> Result<(), Failure> {
+    let context = Context::open(&Global {
+        principal: Some(AGENT.to_owned()),
+        home: Some(home.to_owned()),
+        ..Global::default()
+    })?;
+    let plan = context.plan(Some(plan))?;
+    Ok(context
+        .manager
+        .note_refusal(&plan, &words.join(" "), reason)?)
 }
 
 /// Asks the supervisor, from inside.

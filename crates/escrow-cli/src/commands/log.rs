@@ -1,22 +1,29 @@
-//! `escrow log`: what was done.
+//! `escrow log`: what was done or denied, and whether that is what was written.
 
 use clap::Args;
+use escrow::error::Error;
+use escrow::model::text::harmless;
 use escrow::store::Logged;
 use serde_json::{Value, json};
 
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint};
+use crate::ui::{Tone, Ui, count, paint};
 
-/// Show what was done, by whom, and how it ended
+/// Show what was done or denied, by whom, on what, and how it ended
 ///
-/// Oldest first. What was said about a commit is shown with it.
+/// Oldest first. What was said about a commit is shown with it. Every operation that ended is
+/// sealed by a hash over it and the one before; `--verify` finds an entry that was changed, removed
+/// or put in afterwards.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  escrow log\n  escrow log try")]
+#[command(after_help = "Examples:\n  escrow log\n  escrow log try\n  escrow log --verify")]
 pub(crate) struct LogArgs {
     /// Name, id or prefix of a plan; everything if left out
     plan: Option<String>,
+    /// Check that the whole log is as it was written, instead of showing it
+    #[arg(long)]
+    verify: bool,
 }
 
 impl LogArgs {
@@ -25,40 +32,87 @@ impl LogArgs {
             Some(typed) => Some(context.plan(Some(typed))?),
             None => None,
         };
-        let entries = context.manager.log(plan.as_ref())?;
-        if ui.is_json() {
-            let entries: Vec<Value> = entries.iter().map(entry).collect();
-            ui.document(&json!({"operations": entries}));
-            return Ok(());
+        if self.verify {
+            return verify(context, ui);
         }
-        if entries.is_empty() {
+        if ui.is_json() {
+            return stream(context, plan.as_ref(), ui);
+        }
+        let mut none = true;
+        context.manager.each_logged(plan.as_ref(), |one| {
+            none = false;
+            tell(&one, ui);
+            Ok(())
+        })?;
+        if none {
             ui.say("nothing was done yet");
         }
-        for one in &entries {
-            let tone = match one.outcome.as_str() {
-                "done" => Tone::Good,
-                "failed" => Tone::Bad,
-                _ => Tone::Careful,
-            };
-            ui.line(&format!(
-                "{}  {}  {} {}  {}",
-                show::moment(one.operation.started_at),
-                paint(tone, &format!("{:<11}", one.outcome)),
-                one.operation.action,
-                one.operation.target,
-                paint(Tone::Faint, &one.operation.principal),
-            ));
-            if let Some(message) = &one.operation.message {
-                ui.line(&format!(
-                    "    {}",
-                    escrow::model::text::harmless(message.as_bytes())
-                ));
-            }
-            if let Some(error) = &one.error {
-                ui.line(&format!("    {}", paint(Tone::Bad, error)));
-            }
-        }
         Ok(())
+    }
+}
+
+/// One document, written as it is read.
+fn stream(context: &Context, plan: Option<&escrow::store::Plan>, ui: &Ui) -> Result<(), Failure> {
+    let mut out = ui.content();
+    let mut before = "{\n  \"operations\": [\n    ";
+    context.manager.each_logged(plan, |one| {
+        write!(out, "{before}{}", entry(&one)).map_err(Error::Output)?;
+        before = ",\n    ";
+        Ok(())
+    })?;
+    let end = match before.starts_with('{') {
+        true => "{\n  \"operations\": []\n}\n",
+        false => "\n  ]\n}\n",
+    };
+    write!(out, "{end}")
+        .and_then(|()| out.flush())
+        .map_err(Error::Output)?;
+    Ok(())
+}
+
+fn tell(one: &Logged, ui: &Ui) {
+    let operation = &one.operation;
+    let tone = match one.outcome.as_str() {
+        "done" => Tone::Good,
+        "failed" | "denied" => Tone::Bad,
+        _ => Tone::Careful,
+    };
+    let took = one.took().map(|took| format!("  {}", duration(took)));
+    let resources = match operation.resources.as_slice() {
+        [] => String::new(),
+        // It is named already.
+        [only] if operation.target.starts_with(only.as_str()) => String::new(),
+        several => format!("  on {}", several.join(", ")),
+    };
+    ui.line(&format!(
+        "{}  {}  {} {}{resources}  {}{}",
+        show::moment(operation.started_at),
+        paint(tone, &format!("{:<11}", one.outcome)),
+        operation.action,
+        harmless(operation.target.as_bytes()),
+        paint(Tone::Faint, &harmless(operation.principal.as_bytes())),
+        paint(Tone::Faint, &took.unwrap_or_default()),
+    ));
+    if let Some(message) = &operation.message {
+        ui.line(&format!("    {}", harmless(message.as_bytes())));
+    }
+    if one.path_count > 0 && operation.action != "write" {
+        ui.line(&format!("    {}", count(one.path_count, "path", "paths")));
+    }
+    for why in one.error.iter().chain(&one.reason) {
+        ui.line(&format!(
+            "    {}",
+            paint(Tone::Bad, &harmless(why.as_bytes()))
+        ));
+    }
+}
+
+/// How long it took, for people.
+fn duration(took: std::time::Duration) -> String {
+    match took.as_secs() {
+        0 => format!("{} ms", took.as_millis()),
+        1..60 => format!("{:.1} s", took.as_secs_f64()),
+        secs => format!("{} min {} s", secs / 60, secs % 60),
     }
 }
 
@@ -70,10 +124,50 @@ fn entry(one: &Logged) -> Value {
         "action": operation.action,
         "plan_id": operation.plan_id,
         "target": operation.target,
+        "resources": operation.resources,
+        "paths": one.paths,
+        "path_count": one.path_count,
         "message": operation.message,
         "outcome": one.outcome,
         "error": one.error,
+        "reason": one.reason,
         "started_at": operation.started_at.to_string(),
         "finished_at": one.finished_at.map(|at| at.to_string()),
+        "duration_ms": one.took().map(|took| took.as_millis() as u64),
     })
+}
+
+fn verify(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    let check = context.manager.check_log()?;
+    let entries = count(check.entries, "entry", "entries");
+    if ui.is_json() {
+        let fault = check.fault.as_ref().map(|fault| {
+            json!({"entry": fault.entry, "operation_id": fault.operation, "what": fault.what})
+        });
+        ui.document(&json!({
+            "valid": fault.is_none(),
+            "entries": check.entries,
+            "head": check.head,
+            "fault": fault,
+        }));
+        return match check.fault {
+            Some(_) => Err(Failure::told()),
+            None => Ok(()),
+        };
+    }
+    let Some(fault) = check.fault else {
+        ui.line(&format!(
+            "the log is as it was written: {entries}, the last hash is {}",
+            check.head
+        ));
+        return Ok(());
+    };
+    let operation = fault.operation.map(|id| format!(" ({id})"));
+    Err(Failure::failed(format!(
+        "the log is not as it was written: entry {}{}: {}",
+        fault.entry,
+        operation.unwrap_or_default(),
+        fault.what
+    ))
+    .hint(format!("before it, {entries} are right")))
 }

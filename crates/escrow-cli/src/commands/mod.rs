@@ -1,5 +1,6 @@
 //! What can be typed. One verb, one file; the doc comments are the help.
 
+mod access;
 mod ask;
 mod checkpoint;
 mod cleanup;
@@ -65,7 +66,7 @@ pub(crate) struct Cli {
 }
 
 /// What every command takes.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct Global {
     /// Give one JSON document on stdout, errors too
     #[arg(long, global = true, help_heading = "Global options")]
@@ -121,6 +122,7 @@ enum Command {
     Cleanup(cleanup::CleanupArgs),
     Status(status::StatusArgs),
     Log(log::LogArgs),
+    Access(access::AccessArgs),
     Doctor(doctor::DoctorArgs),
     Strategy(strategy::StrategyArgs),
     Resource(resource::ResourceArgs),
@@ -195,6 +197,7 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Cleanup(args) => args.run(context, ui),
         Command::Status(args) => args.run(context, ui),
         Command::Log(args) => args.run(context, ui),
+        Command::Access(args) => args.run(context, ui),
         Command::Doctor(args) => args.run(context, ui),
         Command::Strategy(args) => args.run(context, ui),
         Command::Resource(args) => args.run(context, ui),

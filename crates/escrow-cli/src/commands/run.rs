@@ -156,7 +156,7 @@ impl RunArgs {
         drop(found);
         match changed {
             true => next(ui, plan),
-            false if self.plan.is_none() => drop(context.manager.cleanup(plan, false)?),
+            false if self.plan.is_none() => drop(context.manager.take_away_unused(plan)?),
             false => {}
         }
         Ok(())
@@ -226,15 +226,16 @@ impl RunArgs {
         let Some(first) = view.sandboxes.first() else {
             return Err(Failure::failed("the plan has no sandbox to run in"));
         };
-        let access = context.manager.access(plan, &first.resource)?;
-        let escrow::strategy::Access::Directory(directory) = access;
-        let ran = std::process::Command::new(&self.command[0])
-            .args(&self.command[1..])
-            .env_clear()
-            .envs(environment)
-            .env("ESCROW_PLAN", &plan.name)
-            .current_dir(directory)
-            .status();
+        let (manager, resource) = (&context.manager, &first.resource);
+        let ran = manager.run_unconfined(plan, resource, &self.command, |directory| {
+            std::process::Command::new(&self.command[0])
+                .args(&self.command[1..])
+                .env_clear()
+                .envs(environment)
+                .env("ESCROW_PLAN", &plan.name)
+                .current_dir(directory)
+                .status()
+        })?;
         match ran {
             Ok(status) => Ok(context::shell_status(status)),
             Err(error) => {
@@ -252,6 +253,11 @@ impl RunArgs {
     /// What is done when the command has ended; gives the status to end with.
     fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<i32, Failure> {
         let found = match context.manager.diff(plan, None) {
+            // Who may run a command need not be permitted to see what it did.
+            Err(error @ escrow::error::Error::Denied { .. }) if !self.commit && !self.rollback => {
+                ui.say(&error.to_string());
+                return Ok(status);
+            }
             // Whoever waited for the command was quicker.
             Err(escrow::error::Error::PlanOver { state, .. }) if self.plan.is_some() => {
                 ui.say(&format!("the plan {} was {state} meanwhile", plan.name));
@@ -301,9 +307,7 @@ impl RunArgs {
             }
             Choice::Keep if changed => next(ui, plan),
             // Nothing was done in a plan that was made for this command alone.
-            Choice::Keep if self.plan.is_none() => {
-                context.manager.cleanup(plan, false)?;
-            }
+            Choice::Keep if self.plan.is_none() => drop(context.manager.take_away_unused(plan)?),
             Choice::Keep => {}
         }
         Ok(status)

@@ -78,13 +78,18 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
         keys(commit),
         [
             "action",
+            "duration_ms",
             "error",
             "finished_at",
             "id",
             "message",
             "outcome",
+            "path_count",
+            "paths",
             "plan_id",
             "principal",
+            "reason",
+            "resources",
             "started_at",
             "target"
         ]

@@ -5,6 +5,7 @@
     reason = "tests look at real files and their own environment"
 )]
 
+mod access;
 mod checkpoints;
 mod checkpoints_faults;
 mod commits;
@@ -15,6 +16,7 @@ mod cost;
 mod cost_commit;
 mod documents;
 mod full_disk;
+mod log;
 mod odd_places;
 mod regressions;
 mod regressions_commit;

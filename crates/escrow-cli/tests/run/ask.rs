@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::attacks::compile;
 use crate::running::{Running, WAIT, assert_quiet};
-use crate::{binary, inside, read, words, world};
+use crate::{binary, inside, json, read, words, world};
 
 /// A plan `try`, and the program where those inside can run it, as `$E`.
 fn set_up() -> (World, Cli) {
@@ -88,6 +88,11 @@ fn everything_else_is_refused() {
     for (line, status) in refused.iter().zip(said.lines()) {
         assert_eq!(status, "3", "{line}");
     }
+    let log = json(&cli, "log try");
+    let denied = log["operations"].as_array().expect("a list").iter();
+    let denied = denied.filter(|one| one["outcome"] == "denied" && one["principal"] == "agent");
+    let targets: Vec<&str> = denied.filter_map(|one| one["target"].as_str()).collect();
+    assert_eq!(targets, refused, "every denial is in the log");
     assert_eq!(said.lines().count(), refused.len());
     let words_of = "$E diff \"$(printf '\\377\\376')\" 2>&1; echo $?; $E commit 2>&1";
     let said = cli.run(inside("run --plan try", words_of));

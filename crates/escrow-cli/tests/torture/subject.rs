@@ -13,6 +13,7 @@ use escrow::config::Settings;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::SystemOrigin;
+use escrow::policy::Policy;
 use escrow::store::Plan;
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
@@ -81,6 +82,7 @@ pub(crate) fn options(home: &Path) -> Options {
         origin: Arc::new(SystemOrigin),
         registry: Registry::builtin(),
         principal: "torture".to_owned(),
+        policy: Policy::default(),
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(20),

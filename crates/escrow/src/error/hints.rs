@@ -22,6 +22,10 @@ impl Error {
                 .collect::<Vec<_>>()
         };
         match self {
+            Self::Denied { .. } => vec![
+                "nothing was changed; somebody who is permitted to can do it".into(),
+                "`escrow access check` says what is permitted, and why".into(),
+            ],
             Self::UnknownType { known, .. } => list("known types", known),
             Self::UnknownResource { known, .. } => {
                 let mut hints = list("known resources", known);

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::config::ConfigError;
 use crate::fs::FsError;
-use crate::model::text::Location;
+use crate::model::text::{Location, escape};
 use crate::model::{
-    Conflict, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
+    Conflict, Decision, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
 };
 use crate::run::RunError;
 use crate::store::StoreError;
@@ -53,6 +53,14 @@ pub enum Error {
     InvalidName {
         /// The text, escaped.
         name: String,
+    },
+    /// The policy does not permit it.
+    #[error("'{}' may not {} '{}'{}: {}", escape(.decision.principal.as_bytes()), .decision.action, .decision.scope, more(*.others), .decision.reason)]
+    Denied {
+        /// What the policy says.
+        decision: Box<Decision>,
+        /// How many other paths are denied as well.
+        others: usize,
     },
     /// A directory that must not be a resource.
     #[error("'{at}' cannot be a resource: {why}")]
@@ -447,6 +455,13 @@ fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
+fn more(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        others => format!(" and {} more", count(others, "path", "paths")),
+    }
+}
+
 /// What a failed commit says: why, what is as before, what is not, what was kept.
 fn begun(plan: &str, cause: &Error, undo: bool) -> String {
     match undo {
@@ -538,6 +553,7 @@ impl Error {
     /// What sort of failure it is.
     pub fn kind(&self) -> Kind {
         match self {
+            Self::Denied { .. } => Kind::Denied,
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
             Self::Unwritable { .. } => Kind::Usage,
             Self::UnsupportedType { .. }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::records::About;
 use super::{Manager, PlanView, ResourceDiff, SandboxView};
 use crate::checkpoint;
 use crate::commit::Member;
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::event::{Observer, Unobserved};
 use crate::fs::private;
 use crate::model::text::Location;
-use crate::model::{CheckpointId, SandboxId, SandboxState};
+use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan};
 use crate::strategy::{Checkpoints, Moment};
 
@@ -45,11 +46,11 @@ impl Manager {
         label: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<Checkpoint> {
+        self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
-        self.record_with("checkpoint", Some(plan.id), &plan.name, label, || {
-            self.keep(plan, label, None, observer)
-        })
+        let about = self.about_moment("checkpoint", plan, label)?;
+        self.record_about(about, |_| self.keep(plan, label, None, observer))
     }
 
     /// The same without being asked, for a plan that is locked, if that is wanted and there is anything
@@ -73,6 +74,18 @@ impl Manager {
         }
         self.keep(plan, None, Some(why.as_str()), observer)?;
         self.prune(plan)
+    }
+
+    fn about_moment<'a>(
+        &self,
+        action: &'a str,
+        plan: &'a Plan,
+        message: Option<&'a str>,
+    ) -> Result<About<'a>> {
+        Ok(About {
+            message,
+            ..self.about(action, Some(plan.id), &plan.name)?
+        })
     }
 
     fn keep(
@@ -155,11 +168,13 @@ impl Manager {
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
     ) -> Result<Restored> {
+        self.permit_plan(Action::Restore, plan)?;
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
-        self.record_with("restore", Some(plan.id), &plan.name, Some(&target), || {
+        let about = self.about_moment("restore", plan, Some(&target))?;
+        self.record_about(about, |_| {
             let mut moments = BTreeMap::new();
             for view in &views {
                 let missing = || Error::LaterThanCheckpoint {
@@ -195,19 +210,15 @@ impl Manager {
 
     /// Lets go of a checkpoint.
     pub fn delete_checkpoint(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
+        self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let target = checkpoint.id.to_string();
-        self.record_with(
-            "checkpoint delete",
-            Some(plan.id),
-            &plan.name,
-            Some(&target),
-            || {
-                self.store.forget_checkpoint(checkpoint.id)?;
-                self.let_go(plan)
-            },
-        )
+        let about = self.about_moment("checkpoint delete", plan, Some(&target))?;
+        self.record_about(about, |_| {
+            self.store.forget_checkpoint(checkpoint.id)?;
+            self.let_go(plan)
+        })
     }
 
     /// Lets go of automatic checkpoints but the newest; those that somebody asked for stay (rule R5).
@@ -247,6 +258,7 @@ impl Manager {
         checkpoint: &Checkpoint,
         until: Option<&Checkpoint>,
     ) -> Result<Vec<ResourceDiff>> {
+        self.permit_plan(Action::Diff, plan)?;
         let _lock = self.lock(plan, true)?;
         let mut found = Vec::new();
         for view in self.live_sandboxes(plan)? {
@@ -275,6 +287,7 @@ impl Manager {
         name: Option<&str>,
         directory: &Path,
     ) -> Result<PlanView> {
+        self.permit_plan(Action::Create, plan)?;
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         self.check_new_name(name)?;
@@ -295,7 +308,7 @@ impl Manager {
             let fork = self.add_plan(name, directory.clone())?;
             for (view, moment) in views.iter().zip(&moments) {
                 if let Err(error) = self.fork_sandbox(&fork, view, moment) {
-                    return Err(error.and_left(self.cleanup(&fork, false).map(drop)));
+                    return Err(error.and_left(self.clean_up(&fork, false).map(drop)));
                 }
             }
             self.view(fork)

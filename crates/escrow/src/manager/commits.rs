@@ -3,19 +3,21 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::records::About;
 use super::{Manager, SandboxView};
 use crate::checkpoint;
 use crate::commit::{
-    Batch, CommitPreview, Committed, Engine, Member, Recovered, Side, Terms, Undone, recover, undo,
+    Batch, CommitPreview, Committed, Engine, Member, MemberPreview, Recovered, Side, Terms, Undone,
+    recover, undo,
 };
 use crate::config::Automatic;
 use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
-use crate::model::{Phase, PlanState, SandboxState};
+use crate::model::{Action, Phase, PlanState, SandboxState, Scope};
 use crate::resource::Graph;
-use crate::store::{Journal, Logged, Plan, Resource};
+use crate::store::{Journal, Plan, Resource};
 
 /// How a plan is to be committed.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +116,7 @@ impl Manager {
 
     /// What a commit would do. Nothing is written.
     pub fn preview(&self, plan: &Plan, terms: Terms) -> Result<CommitPreview> {
+        self.permit_within(Action::Commit, plan)?;
         let _lock = self.lock(plan, true)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
@@ -121,7 +124,21 @@ impl Manager {
         let engine = self.engine(&Unobserved);
         let members = self.members(&engine, views.clone())?;
         let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
-        Ok(previewed.show())
+        let preview = previewed.show();
+        let judged = self.judge_release(&preview, &views);
+        self.denied(Action::Commit, Some(plan), judged)?;
+        Ok(preview)
+    }
+
+    /// Refuses to release what the policy protects, however it came into the sandbox.
+    fn judge_release(&self, preview: &CommitPreview, views: &[SandboxView]) -> Result<()> {
+        for view in views {
+            let ours = |member: &&MemberPreview| member.resource == view.resource.name;
+            if let Some(member) = preview.members.iter().find(ours) {
+                self.judge_changes(Action::Commit, &view.resource, &member.diff)?;
+            }
+        }
+        Ok(())
     }
 
     /// Commits every sandbox of a plan, or none.
@@ -131,27 +148,35 @@ impl Manager {
         request: &CommitRequest<'_>,
         observer: &dyn Observer,
     ) -> Result<Released> {
+        self.permit_within(Action::Commit, plan)?;
         let lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, false)?;
         self.check_neighbours(plan, &resources)?;
-        let released =
-            self.record_with("commit", Some(plan.id), &plan.name, request.message, || {
-                for view in &views {
-                    self.activate_for_commit(view)?;
-                }
-                let engine = self.engine(observer);
-                let members = self.members(&engine, views.clone())?;
-                let batch = Batch::new(engine, plan.clone(), members);
-                let previewed = batch.preview(request.terms)?;
-                let preview = previewed.show();
-                self.keep_by_itself(plan, Automatic::BeforeCommit, observer)?;
-                let prepared = previewed.prepare(request.message)?;
-                let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
-                Ok(Released { preview, left })
-            })?;
+        let about = About {
+            message: request.message,
+            ..self.about("commit", Some(plan.id), &plan.name)?
+        };
+        let released = self.record_about(about, |touched| {
+            for view in &views {
+                self.activate_for_commit(view)?;
+            }
+            let engine = self.engine(observer);
+            let members = self.members(&engine, views.clone())?;
+            let batch = Batch::new(engine, plan.clone(), members);
+            let previewed = batch.preview(request.terms)?;
+            let preview = previewed.show();
+            for member in &preview.members {
+                touched.all(&member.resource, &member.diff);
+            }
+            self.judge_release(&preview, &views)?;
+            self.keep_by_itself(plan, Automatic::BeforeCommit, observer)?;
+            let prepared = previewed.prepare(request.message)?;
+            let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
+            Ok(Released { preview, left })
+        })?;
         let mut released = released;
         if let Err(error) = self.store.forget_checkpoints(plan.id) {
             let what = "the list of checkpoints".to_owned();
@@ -183,6 +208,7 @@ impl Manager {
         if matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack) {
             return Err(nothing(plan));
         }
+        self.permit_plan(Action::Undo, plan)?;
         let lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         self.check_unfinished(&plan)?;
@@ -303,6 +329,11 @@ impl Manager {
     /// Brings every commit whose process died to one side. One that cannot be does not stop the
     /// others (rule C17).
     pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
+        self.permit(Action::Admin, None, Scope::All)?;
+        self.recover_all()
+    }
+
+    fn recover_all(&self) -> Result<Vec<(String, Result<Recovered>)>> {
         let mut answers = Vec::new();
         for journal in self.store.unfinished()? {
             let Some(plan) = self.store.plan(journal.plan_id)? else {
@@ -351,7 +382,7 @@ impl Manager {
     /// Recovers before anything is changed. What cannot be recovered is told, and refused where it
     /// matters.
     pub(super) fn recover_dead(&self) -> Result<()> {
-        for (plan, answer) in self.recover()? {
+        for (plan, answer) in self.recover_all()? {
             self.notice(told(&plan, answer.as_ref()));
         }
         Ok(())
@@ -418,11 +449,6 @@ impl Manager {
             }
         }
         Ok(())
-    }
-
-    /// Everything that was done, or to one plan, oldest first.
-    pub fn log(&self, plan: Option<&Plan>) -> Result<Vec<Logged>> {
-        Ok(self.store.log(plan.map(|plan| plan.id))?)
     }
 }
 

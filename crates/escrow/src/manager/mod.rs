@@ -15,13 +15,17 @@
 //! | `work` | read, write, diff, roll back |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
+//! | `access` | every way in is judged by the policy |
+//! | `records` | whatever is done or denied is in the log |
 //! | `survey` | what there is and what works here, without changing anything |
 
+mod access;
 mod checkpoints;
 mod commits;
 mod declared;
 mod live;
 mod plans;
+mod records;
 mod resources;
 mod runs;
 mod sandboxes;
@@ -42,12 +46,12 @@ pub use survey::{Doctor, Running, Status, Verdict};
 pub use work::{Discarded, PlanDiff, ResourceDiff};
 
 use crate::config::Settings;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
-use crate::fs::process::Owner;
-use crate::model::{OperationId, Origin, PlanId, PlanState, SandboxId};
-use crate::store::{Operation, Outcome, Plan, Store};
+use crate::model::{Origin, PlanId, PlanState, SandboxId};
+use crate::policy::Policy;
+use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
 
 /// What a manager is given; it asks the environment for nothing.
@@ -60,6 +64,8 @@ pub struct Options {
     pub registry: Registry,
     /// Who asks.
     pub principal: String,
+    /// What is permitted to whom.
+    pub policy: Policy,
     /// The strategy of resources that ask for none.
     pub strategy: String,
     /// The user's own home directory, which must not be a resource as a whole.
@@ -218,68 +224,10 @@ impl Manager {
             let ours = operation.plan_id.is_none_or(|id| id == plan);
             if ours && !operation.owner.is_alive()? {
                 let now = self.options.origin.now();
-                self.store
-                    .end(operation.id, Outcome::Interrupted, None, now)?;
+                let ended = Ended::plain(Outcome::Interrupted, now);
+                self.store.end(operation.id, &ended)?;
             }
         }
         Ok(())
-    }
-
-    /// Does `work` and records it: who, what, on what, how it ended.
-    fn record<T>(
-        &self,
-        action: &str,
-        plan: Option<PlanId>,
-        target: &str,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        self.record_with(action, plan, target, None, work)
-    }
-
-    /// The same, with what the user said about it (rule P9).
-    fn record_with<T>(
-        &self,
-        action: &str,
-        plan: Option<PlanId>,
-        target: &str,
-        message: Option<&str>,
-        work: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let id = OperationId::new(&*self.options.origin);
-        let operation = Operation {
-            id,
-            principal: self.options.principal.clone(),
-            action: action.to_owned(),
-            plan_id: plan,
-            target: target.to_owned(),
-            owner: Owner::me()?,
-            started_at: self.options.origin.now(),
-            message: message.map(str::to_owned),
-        };
-        match self.store.begin(&operation) {
-            Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
-                self.store.begin(&operation)?;
-            }
-            answer => answer?,
-        }
-        let answer = work();
-        let (outcome, error) = match &answer {
-            Ok(_) => (Outcome::Done, None),
-            Err(error) => (Outcome::Failed, Some(chain(error))),
-        };
-        let now = self.options.origin.now();
-        let ended = self.store.end(id, outcome, error.as_deref(), now);
-        // The work's own error is the one to tell.
-        match (answer, ended) {
-            (Ok(done), Ok(())) => Ok(done),
-            (Ok(done), Err(error)) => {
-                let why = chain(&error);
-                self.notice(format!(
-                    "{action} was done, but the log could not be told: {why}"
-                ));
-                Ok(done)
-            }
-            (Err(error), _) => Err(error),
-        }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{PlanId, PlanState};
+use crate::model::{Action, PlanId, PlanState, Scope};
 use crate::store::{Plan, StoreError};
 
 /// A plan with its sandboxes.
@@ -156,6 +156,7 @@ impl Manager {
         strategy: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<PlanView> {
+        self.permit(Action::Create, None, Scope::Within(None))?;
         let directory = Location::from(private::canonical(directory)?);
         self.check_new_name(name)?;
         if let Some(strategy) = strategy {
@@ -196,6 +197,8 @@ impl Manager {
             .map(|typed| self.take_resource(typed, directory.as_path()))
             .collect::<Result<Vec<_>>>()?;
         for resource in &resources {
+            let (boundary, _) = self.boundary(resource)?;
+            self.permit(Action::Create, None, Scope::Resource(boundary.name))?;
             self.check_strategy(resource, strategy)?;
         }
         let plan = self.add_plan(name, directory.clone())?;
@@ -251,7 +254,7 @@ impl Manager {
 
     /// Removes a plan that could not be begun, with everything made for it.
     fn abandon(&mut self, plan: &Plan) -> Result<()> {
-        self.cleanup(plan, true)?;
+        self.clean_up(plan, true)?;
         Ok(self.store.forget_plan(plan.id)?)
     }
 }

@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use super::Manager;
+use super::records::About;
 use crate::error::{Error, Result};
 use crate::fs::private;
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::{Location, escape};
-use crate::model::{ResourceId, ResourcePath, ResourceType, plan};
+use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, plan};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
@@ -75,6 +76,9 @@ impl Manager {
 
     /// Adds a resource.
     pub fn add_resource(&self, new: &NewResource<'_>) -> Result<Resource> {
+        check_name(new.name)?;
+        let scope = Scope::Resource(new.name.to_owned());
+        self.permit(Action::Admin, None, scope)?;
         self.recover_dead()?;
         self.add(new, true)
     }
@@ -101,7 +105,7 @@ impl Manager {
             named,
         };
         self.check_place(&resource)?;
-        self.record("resource add", None, new.name, || {
+        self.record_about(About::resource("resource add", new.name), |_| {
             match self.store.add_resource(&resource) {
                 Err(StoreError::Exists) => Err(self.taken(&resource)?),
                 answer => Ok(answer?),
@@ -200,9 +204,11 @@ impl Manager {
 
     /// Forgets a resource that no open plan uses. The real thing stays as it is.
     pub fn remove_resource(&self, name: &str) -> Result<Resource> {
-        self.recover_dead()?;
         let resource = self.resource(name)?;
-        self.record("resource remove", None, name, || {
+        let scope = Scope::Resource(resource.name.clone());
+        self.permit(Action::Admin, None, scope)?;
+        self.recover_dead()?;
+        self.record_about(About::resource("resource remove", name), |_| {
             if self.store.forget_resource(resource.id, false)? {
                 return Ok(());
             }
@@ -279,6 +285,8 @@ impl Manager {
                 strategy: None,
                 allow_root: false,
             };
+            let scope = Scope::Resource(name.clone());
+            self.permit(Action::Create, None, scope)?;
             let added = self.add(&new, false);
             match added {
                 Err(Error::ResourceExists { .. }) => {}

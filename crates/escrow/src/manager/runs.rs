@@ -16,11 +16,11 @@ use crate::fs::private;
 use crate::fs::{Cause, Dir, Handle, remove};
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::model::{DiffView, SandboxId};
+use crate::model::{Action, DiffView, SandboxId, Scope};
 use crate::run::spec::SOCKETS;
 use crate::run::{Ended, Look, Outside, RunError, Spec, supervise};
 use crate::store::{Plan, Resource};
-use crate::strategy::overlay;
+use crate::strategy::{Access, overlay};
 
 /// What is to be run, and how.
 pub struct RunRequest<'a> {
@@ -55,10 +55,16 @@ pub struct RunRequest<'a> {
 impl Manager {
     /// Runs a command inside the sandboxes of a plan, together with those that are there already.
     pub fn run(&self, plan: &Plan, request: RunRequest<'_>) -> Result<Ended> {
+        self.permit_plan(Action::Run, plan)?;
+        if !request.writable.is_empty() {
+            // No resource has it as its own: only who may do anything may do this.
+            self.permit(Action::Admin, Some(plan), Scope::All)?;
+        }
         let lock = self.lock(plan, false)?;
         let views = self.live_sandboxes(plan)?;
         for view in &views {
             super::work::check_readable(plan, view)?;
+            self.permit_release(plan, view, None)?;
         }
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.check_neighbours(plan, &resources)?;
@@ -70,12 +76,7 @@ impl Manager {
             self.activate(view)?;
         }
         let spec = self.spec(plan, &views, &request, &entry)?;
-        let words: Vec<String> = request
-            .command
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect();
-        self.record("run", Some(plan.id), &words.join(" "), || {
+        self.record("run", Some(plan.id), &line(&request.command), || {
             // While the command runs others may look, and write through its namespace.
             drop(lock);
             let mut noted = Ok(());
@@ -120,6 +121,23 @@ impl Manager {
                 "what the command left was not kept as a checkpoint: {why}"
             ));
         }
+    }
+
+    /// Runs a command by `work` in the directory of a sandbox, where nothing confines it. It may do
+    /// anything to the machine, so only who may do anything may begin it.
+    pub fn run_unconfined<T>(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        command: &[OsString],
+        work: impl FnOnce(&Path) -> T,
+    ) -> Result<T> {
+        self.permit_plan(Action::Run, plan)?;
+        self.permit(Action::Admin, Some(plan), Scope::All)?;
+        let Access::Directory(directory) = self.access(plan, resource)?;
+        self.record("run", Some(plan.id), &line(command), || {
+            Ok(work(&directory))
+        })
     }
 
     /// How the inside looks: as it was asked for, unless it is there already.
@@ -280,6 +298,7 @@ impl Manager {
 
     /// What commands wrote beside the sandboxes, into the home directory.
     pub fn scratch_diff(&self, plan: &Plan, home: &Path) -> Result<DiffView> {
+        self.permit_within(Action::Diff, plan)?;
         let upper = self
             .areas
             .path()
@@ -319,6 +338,12 @@ impl Manager {
             }),
         }
     }
+}
+
+/// A command as people read it.
+fn line(command: &[OsString]) -> String {
+    let words = command.iter().map(|word| word.to_string_lossy());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Answers questions from inside, one after the other, until this process ends.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Manager;
+use super::records::About;
 use super::work::check_readable;
 use crate::commit::lent;
 use crate::error::{Error, Result};
@@ -10,7 +11,7 @@ use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
-use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
+use crate::model::{Action, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
@@ -99,6 +100,8 @@ impl Manager {
         // Resources of one boundary share one sandbox.
         let (boundary, _) = self.boundary(resource)?;
         let resource = &boundary;
+        let scope = Scope::Resource(resource.name.clone());
+        self.permit(Action::Create, Some(plan), scope)?;
         self.check_strategy(resource, strategy)?;
         let _lock = self.lock(plan, false)?;
         // Nobody commits into the original while it is looked at.
@@ -124,7 +127,8 @@ impl Manager {
         // Begun anew, it is made as it was to be made.
         let requested = unfinished.as_ref().map(|old| old.requested.clone());
         let strategy = strategy.or(requested.as_deref());
-        self.record("create", Some(plan.id), &resource.name, || {
+        let about = About::one("create", plan, &resource.name, resource);
+        self.record_about(about, |_| {
             if let Some(old) = unfinished {
                 remove_area(&old)?;
                 self.store.forget_sandbox(old.id)?;
@@ -292,6 +296,12 @@ impl Manager {
     /// An area that cannot be found is an error where its file system may be away; `forget` counts
     /// it as removed.
     pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+        self.permit_plan(Action::Cleanup, plan)?;
+        self.clean_up(plan, forget)
+    }
+
+    /// The same for what the engine itself takes back.
+    pub(super) fn clean_up(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
         let lock = self.lock_unsettled(plan)?;
         self.check_quiet(plan)?;
         match self.settle(plan) {
@@ -327,6 +337,19 @@ impl Manager {
         self.forget_live(plan)?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
         Ok(cleaned)
+    }
+
+    /// Removes a plan in which nothing was changed; says whether it did.
+    pub fn take_away_unused(&self, plan: &Plan) -> Result<bool> {
+        for view in self.live_sandboxes(plan)? {
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy)?;
+            if !strategy.diff(reference)?.is_empty() {
+                return Ok(false);
+            }
+        }
+        self.clean_up(plan, false)?;
+        Ok(true)
     }
 
     /// Whether a sandbox beside its original is out of reach together with it: then their file

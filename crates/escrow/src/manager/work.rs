@@ -5,6 +5,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::records::About;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ use crate::event::Observer;
 use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
-use crate::model::{ChangeKind, DiffView, PlanState, ResourcePath, SandboxState};
+use crate::model::{Action, ChangeKind, DiffView, PlanState, ResourcePath, SandboxState, Scope};
 use crate::store::{Plan, Resource};
 use crate::strategy::{self, Access, StrategyError};
 
@@ -130,6 +131,8 @@ impl Manager {
         resource: &Resource,
         path: &ResourcePath,
     ) -> Result<Box<dyn Read + Send>> {
+        let scope = Scope::at(&resource.name, path.clone());
+        self.permit(Action::Read, Some(plan), scope)?;
         let _lock = self.lock(plan, true)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
@@ -147,6 +150,8 @@ impl Manager {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
+        let scope = Scope::at(&resource.name, path.clone());
+        self.permit(Action::Write, Some(plan), scope)?;
         let unreadable = |source| StrategyError::Input {
             path: path.clone(),
             source,
@@ -156,7 +161,10 @@ impl Manager {
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let path = &below(&prefix, path);
         let target = format!("{}:{path}", resource.name);
-        self.record("write", Some(plan.id), &target, || {
+        self.permit_release(plan, &view, Some(path))?;
+        let about = About::one("write", plan, &target, resource);
+        self.record_about(about, |touched| {
+            touched.path(&resource.name, path);
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             self.activate(&view)?;
             // While a command is inside, only its namespace may write into the layers.
@@ -169,19 +177,25 @@ impl Manager {
 
     /// How native tools reach a sandbox. They may write, so it becomes active.
     pub fn access(&self, plan: &Plan, resource: &Resource) -> Result<Access> {
+        let scope = Scope::Resource(resource.name.clone());
+        self.permit(Action::Write, Some(plan), scope)?;
         let _lock = self.lock(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let mut directory = match self.through(plan, &view)? {
-            Some(root) => root.path().to_owned(),
-            None => {
-                let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
-                path
-            }
-        };
-        self.activate(&view)?;
-        directory.extend(prefix.parts().map(OsStr::from_bytes));
-        Ok(Access::Directory(directory))
+        self.permit_release(plan, &view, None)?;
+        let about = About::one("path", plan, &resource.name, resource);
+        self.record_about(about, |_| {
+            let mut directory = match self.through(plan, &view)? {
+                Some(root) => root.path().to_owned(),
+                None => {
+                    let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
+                    path
+                }
+            };
+            self.activate(&view)?;
+            directory.extend(prefix.parts().map(OsStr::from_bytes));
+            Ok(Access::Directory(directory))
+        })
     }
 
     /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.
@@ -204,6 +218,13 @@ impl Manager {
 
     /// What every sandbox of the plan changed, or that of one resource.
     pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
+        match only {
+            Some(resource) => {
+                let within = Scope::Within(Some(resource.name.clone()));
+                self.permit(Action::Diff, Some(plan), within)?;
+            }
+            None => self.permit_within(Action::Diff, plan)?,
+        }
         let lock = self.lock(plan, true)?;
         let (views, prefix) = match only {
             Some(resource) => {
@@ -220,6 +241,8 @@ impl Manager {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let mut diff = strategy.diff(&view.sandbox.reference)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
+            let judged = self.judge_changes(Action::Diff, &view.resource, &diff);
+            self.denied(Action::Diff, Some(plan), judged)?;
             diffs.push(ResourceDiff { view, diff });
         }
         drop(originals);
@@ -241,6 +264,7 @@ impl Manager {
     /// Discards the changes of every sandbox of the plan. One that fails does not stop the
     /// others; the report says of each what was done, and never more.
     pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
+        self.permit_plan(Action::Rollback, plan)?;
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         self.drop_scratch(plan)?;
@@ -309,13 +333,22 @@ struct BothSides<'a> {
     original: Dir,
 }
 
+impl BothSides<'_> {
+    fn permit(&self, path: &ResourcePath) -> Result<()> {
+        let scope = Scope::at(&self.view.resource.name, path.clone());
+        self.manager.permit(Action::Diff, None, scope)
+    }
+}
+
 impl Contents for BothSides<'_> {
     fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.permit(path)?;
         let (file, _) = self.original.file_path(path)?;
         Ok(Box::new(file))
     }
 
     fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.permit(path)?;
         let reference = &self.view.sandbox.reference;
         let strategy = self.manager.registry().get(&reference.strategy)?;
         Ok(strategy.read(reference, path)?)

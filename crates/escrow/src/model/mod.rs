@@ -6,6 +6,7 @@ pub mod id;
 pub mod path;
 pub mod phase;
 pub mod plan;
+pub mod policy;
 pub mod resource;
 pub mod sandbox;
 pub mod text;
@@ -19,5 +20,6 @@ pub use id::{
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;
 pub use plan::PlanState;
+pub use policy::{Action, Decision, Scope};
 pub use resource::{ResourceType, Types};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};

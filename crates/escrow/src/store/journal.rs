@@ -15,6 +15,7 @@ use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::rows::JournalMember;
 
 impl Store {
+    /// Does `work` in one transaction that writes.
     pub(super) fn transact<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,

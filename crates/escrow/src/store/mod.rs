@@ -13,10 +13,12 @@
 
 mod checkpoints;
 mod journal;
+mod log;
 mod rows;
 mod sqlite;
 
 pub use rows::{
-    Checkpoint, Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox,
+    Checkpoint, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation, Outcome,
+    Plan, Resource, Sandbox,
 };
 pub use sqlite::{Store, StoreError};

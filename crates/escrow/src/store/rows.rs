@@ -1,5 +1,7 @@
 //! What the store holds, as values.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::fs::process::Owner;
@@ -77,6 +79,8 @@ pub enum Outcome {
     Done,
     /// It failed.
     Failed,
+    /// It was not permitted.
+    Denied,
     /// Its process died in the middle.
     Interrupted,
 }
@@ -88,6 +92,7 @@ impl Outcome {
             Self::Running => "running",
             Self::Done => "done",
             Self::Failed => "failed",
+            Self::Denied => "denied",
             Self::Interrupted => "interrupted",
         }
     }
@@ -112,6 +117,39 @@ pub struct Operation {
     pub started_at: Timestamp,
     /// What the user said about it.
     pub message: Option<String>,
+    /// The resources it is about.
+    pub resources: Vec<String>,
+}
+
+/// How an operation ended, and what it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// How.
+    pub outcome: Outcome,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// Why it was denied.
+    pub reason: Option<String>,
+    /// The paths it changed, each with its resource; of very many, the first.
+    pub paths: Vec<String>,
+    /// How many paths that are.
+    pub path_count: u64,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Ended {
+    /// An end of which nothing else is known.
+    pub fn plain(outcome: Outcome, at: Timestamp) -> Self {
+        Self {
+            outcome,
+            error: None,
+            reason: None,
+            paths: Vec::new(),
+            path_count: 0,
+            at,
+        }
+    }
 }
 
 /// One moment of every sandbox of a plan.
@@ -168,12 +206,50 @@ pub struct JournalMember {
 /// An operation and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged {
+    /// Its place in the log.
+    pub seq: i64,
     /// What was done.
     pub operation: Operation,
-    /// How it ended: `running`, `done`, `failed` or `interrupted`.
+    /// The paths it changed, each with its resource; of very many, the first.
+    pub paths: Vec<String>,
+    /// How many paths that are.
+    pub path_count: u64,
+    /// How it ended: `running`, `done`, `failed`, `denied` or `interrupted`.
     pub outcome: String,
     /// Why it failed.
     pub error: Option<String>,
+    /// Why it was denied.
+    pub reason: Option<String>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
+}
+
+impl Logged {
+    /// How long it took; a clock that was set back meanwhile counts as none.
+    pub fn took(&self) -> Option<Duration> {
+        let took = self.finished_at?.duration_since(self.operation.started_at);
+        Some(Duration::try_from(took).unwrap_or_default())
+    }
+}
+
+/// What became of the log since it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogCheck {
+    /// How many entries are as they were recorded.
+    pub entries: u64,
+    /// The last hash of these. Whoever keeps it elsewhere can tell a log that was made anew.
+    pub head: String,
+    /// The first entry that is not as it was recorded.
+    pub fault: Option<LogFault>,
+}
+
+/// An entry of the log that is not as it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFault {
+    /// Which one, counted from 1 in the order in which operations ended.
+    pub entry: u64,
+    /// The operation, where it is known.
+    pub operation: Option<String>,
+    /// What is wrong with it.
+    pub what: String,
 }

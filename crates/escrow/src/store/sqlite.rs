@@ -7,18 +7,17 @@ use jiff::Timestamp;
 use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::rows::{Logged, Operation, Outcome, Plan, Resource, Sandbox};
-use crate::fs::process::Owner;
+use super::log;
+use super::rows::{Plan, Resource, Sandbox};
 use crate::model::text::Location;
-use crate::model::{
-    OperationId, PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState,
-};
+use crate::model::{PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState};
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
 const MIGRATIONS: &[&str] = &[
     include_str!("schema/0001.sql"),
     include_str!("schema/0002.sql"),
     include_str!("schema/0003.sql"),
+    include_str!("schema/0004.sql"),
 ];
 
 /// The newest version.
@@ -202,6 +201,7 @@ impl Store {
         for step in missing.unwrap_or_default() {
             transaction.execute_batch(step).map_err(fail)?;
         }
+        log::begin_chain(&transaction).map_err(fail)?;
         transaction
             .pragma_update(None, "application_id", APPLICATION_ID)
             .and_then(|()| transaction.pragma_update(None, "user_version", KNOWN))
@@ -407,99 +407,6 @@ impl Store {
                 .collect()
         })
     }
-
-    /// Notes that an operation begins.
-    pub fn begin(&self, operation: &Operation) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "INSERT INTO operation (id, principal, action, plan_id, target, outcome, owner_pid,
-                                        owner_start, owner_boot, started_at, message)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-                params![
-                    operation.id.to_string(),
-                    operation.principal,
-                    operation.action,
-                    operation.plan_id.map(|id| id.to_string()),
-                    operation.target,
-                    Outcome::Running.as_str(),
-                    operation.owner.pid,
-                    operation.owner.start.cast_signed(),
-                    operation.owner.boot,
-                    operation.started_at.to_string(),
-                    operation.message,
-                ],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// Notes how an operation ended.
-    pub fn end(
-        &self,
-        id: OperationId,
-        outcome: Outcome,
-        error: Option<&str>,
-        at: Timestamp,
-    ) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE operation SET outcome = ?2, error = ?3, finished_at = ?4 WHERE id = ?1",
-                params![id.to_string(), outcome.as_str(), error, at.to_string()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// The operations that have not ended, oldest first. Their owners may be dead.
-    pub fn running(&self) -> Result<Vec<Operation>> {
-        let running = self.operations(None, true)?;
-        Ok(running.into_iter().map(|one| one.operation).collect())
-    }
-
-    /// Everything that was done, or of one plan, oldest first.
-    pub fn log(&self, plan: Option<PlanId>) -> Result<Vec<Logged>> {
-        self.operations(plan, false)
-    }
-
-    fn operations(&self, plan: Option<PlanId>, running: bool) -> Result<Vec<Logged>> {
-        self.run(|connection| {
-            let mut query = connection.prepare(
-                "SELECT id, principal, action, plan_id, target, owner_pid, owner_start, owner_boot,
-                        started_at, message, outcome, error, finished_at
-                 FROM operation
-                 WHERE (?1 IS NULL OR plan_id = ?1) AND (NOT ?2 OR outcome = 'running')
-                 ORDER BY seq",
-            )?;
-            let plan = plan.map(|id| id.to_string());
-            query
-                .query_map(params![plan, running], logged_row)?
-                .collect()
-        })
-    }
-}
-
-fn logged_row(row: &Row<'_>) -> rusqlite::Result<Logged> {
-    let plan: Option<String> = row.get(3)?;
-    let finished: Option<String> = row.get(12)?;
-    Ok(Logged {
-        operation: Operation {
-            id: parsed(row, 0)?,
-            principal: row.get(1)?,
-            action: row.get(2)?,
-            plan_id: plan.map(|_| parsed(row, 3)).transpose()?,
-            target: row.get(4)?,
-            owner: Owner {
-                pid: row.get(5)?,
-                start: row.get::<_, i64>(6)?.cast_unsigned(),
-                boot: row.get(7)?,
-            },
-            started_at: parsed::<Timestamp>(row, 8)?,
-            message: row.get(9)?,
-        },
-        outcome: row.get(10)?,
-        error: row.get(11)?,
-        finished_at: finished.map(|_| parsed::<Timestamp>(row, 12)).transpose()?,
-    })
 }
 
 fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
@@ -554,7 +461,10 @@ where
     text.parse().map_err(|error| conversion(column, error))
 }
 
-fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+pub(super) fn json<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    column: usize,
+) -> rusqlite::Result<T> {
     let text: String = row.get(column)?;
     serde_json::from_str(&text).map_err(|error| conversion(column, error))
 }

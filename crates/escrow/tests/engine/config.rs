@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use escrow::config::{Cleanup, ConfigError, Automatic, Settings, begin, schema, write_new};
+use escrow::config::{Automatic, Cleanup, ConfigError, Settings, begin, schema, write_new};
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};

@@ -13,6 +13,7 @@ use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath, SandboxState, SystemOrigin};
+use escrow::policy::Policy;
 use escrow::store::{Plan, Resource, Sandbox};
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::signature::{Ignore, differences, signature};
@@ -33,6 +34,7 @@ pub(crate) fn options(home: &Path) -> Options {
         origin: Arc::new(SystemOrigin),
         registry: Registry::builtin(),
         principal: "engine-tests".to_owned(),
+        policy: Policy::default(),
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(120),

@@ -12,6 +12,7 @@ const RANKS: &[(&str, u8)] = &[
     ("seeded", 0),
     ("model", 0),
     ("fs", 1),
+    ("policy", 1),
     ("strategy", 2),
     ("store", 2),
     ("resource", 2),

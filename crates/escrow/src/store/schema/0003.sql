@@ -1,20 +1,19 @@
--- Checkpoints: one moment of every sandbox of a plan.
-CREATE TABLE checkpoint (
-    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
-    id         TEXT NOT NULL UNIQUE,
-    plan_id    TEXT NOT NULL REFERENCES plan (id),
-    label      TEXT,
-    reason     TEXT,
-    created_at TEXT NOT NULL
-) STRICT;
-CREATE INDEX checkpoint_plan ON checkpoint (plan_id);
+-- The log: what an operation touched, why it was denied, and a chain over all that ended.
+ALTER TABLE operation ADD COLUMN resources TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE operation ADD COLUMN paths TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE operation ADD COLUMN path_count INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE operation ADD COLUMN reason TEXT;
 
-CREATE TABLE checkpoint_member (
-    checkpoint_id TEXT NOT NULL REFERENCES checkpoint (id) ON DELETE CASCADE,
-    sandbox_id    TEXT NOT NULL,
-    moment        TEXT NOT NULL,
-    PRIMARY KEY (checkpoint_id, sandbox_id)
+-- One seal for each operation that ended, in the order in which they did.
+CREATE TABLE seal (
+    position     INTEGER PRIMARY KEY,
+    operation_id TEXT NOT NULL UNIQUE,
+    hash         BLOB NOT NULL
 ) STRICT;
 
--- A return to a checkpoint is journaled as a commit is.
-ALTER TABLE journal ADD COLUMN checkpoint TEXT;
+-- How many seals there are and which is the last: kept apart, so that a missing end is seen.
+CREATE TABLE seal_head (
+    one   INTEGER PRIMARY KEY CHECK (one = 1),
+    count INTEGER NOT NULL,
+    hash  BLOB NOT NULL
+) STRICT;

@@ -1,0 +1,128 @@
+//! The log as users meet it: complete, one document, and such that meddling is seen.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use escrow_testkit::{Cli, World};
+use serde_json::{Value, json as value};
+
+use crate::{json, keys, words, world};
+
+/// Puts other bytes of the same length in the place of some in the state store, while nobody has it open.
+fn meddle(world: &World, from: &[u8], to: &[u8]) {
+    let file = world.home().join("state.db");
+    let mut bytes = fs::read(&file).expect("it is there");
+    let places: Vec<usize> = (0..bytes.len().saturating_sub(from.len()))
+        .filter(|at| bytes[*at..].starts_with(from))
+        .collect();
+    assert!(!places.is_empty(), "there is something to change");
+    for at in places {
+        bytes[at..at + to.len()].copy_from_slice(to);
+    }
+    fs::write(file, bytes).expect("it is ours");
+}
+
+fn write(cli: &Cli, file: &str) -> Child {
+    let mut child = cli
+        .command(words(&format!("write try app {file}")))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdin.take());
+    child
+}
+
+#[track_caller]
+fn valid(cli: &Cli) -> u64 {
+    let seen = json(cli, "log --verify");
+    assert_eq!(keys(&seen), ["entries", "fault", "head", "valid"]);
+    assert_eq!(
+        (&seen["valid"], &seen["fault"]),
+        (&value!(true), &Value::Null)
+    );
+    seen["entries"].as_u64().expect("a number")
+}
+
+// rule S7
+#[test]
+fn what_was_changed_afterwards_is_named() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let someone = cli.clone().env("ESCROW_PRINCIPAL", "user:mallory");
+    someone.clone().stdin("x\n").ok(words("write try app evil"));
+    cli.ok(words("rollback try --yes"));
+    assert_eq!(valid(&cli), 5);
+    let told = cli.ok(words("log --verify"));
+    assert!(
+        told.starts_with("the log is as it was written: 5 entries"),
+        "{told}"
+    );
+    meddle(&world, b"user:mallory", b"user:nothing");
+    let outcome = cli.run(words("log --verify"));
+    assert_eq!(outcome.status, 1);
+    let told = outcome.stderr_text();
+    assert!(told.contains("entry 4 (op_"), "{told}");
+    let outcome = cli.run(words("--json log --verify"));
+    let seen: Value = serde_json::from_str(&outcome.stdout_text()).expect("one document");
+    assert_eq!((outcome.status, outcome.stderr_text().as_str()), (1, ""));
+    assert_eq!(
+        (&seen["valid"], &seen["entries"]),
+        (&value!(false), &value!(3))
+    );
+    assert_eq!(keys(&seen["fault"]), ["entry", "operation_id", "what"]);
+    assert_eq!(seen["fault"]["entry"], 4);
+}
+
+// rule S7
+#[test]
+fn what_was_done_is_told_with_its_resources_and_paths() {
+    let (_world, cli) = world();
+    assert_eq!(json(&cli, "log"), value!({"operations": []}));
+    cli.ok(words("plan create try --resource ./app"));
+    cli.clone().stdin("x\n").ok(words("write try app new"));
+    cli.ok(words("commit try --yes"));
+    let log = json(&cli, "log try");
+    let operations = log["operations"].as_array().expect("a list");
+    let commit = operations.last().expect("something was done");
+    assert_eq!(commit["action"], "commit");
+    assert_eq!(commit["resources"], value!(["app"]));
+    assert_eq!(commit["paths"], value!(["app:new"]));
+    assert_eq!(commit["path_count"], 1);
+    assert!(commit["duration_ms"].is_u64() && commit["reason"].is_null());
+    let told = cli.ok(words("log"));
+    let line = told.lines().find(|line| line.contains("commit try"));
+    let line = line.expect("it is told");
+    assert!(line.contains("on app") && line.ends_with("s"), "{line}");
+}
+
+// rule S7
+#[test]
+fn processes_that_write_at_once_keep_one_chain() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let before = valid(&cli);
+    let writers: Vec<Child> = (0..8).map(|one| write(&cli, &format!("f{one}"))).collect();
+    for mut writer in writers {
+        assert!(writer.wait().is_ok_and(|status| status.success()));
+    }
+    assert_eq!(valid(&cli), before + 8);
+}
+
+// rule S7
+#[test]
+fn a_killed_process_leaves_a_chain_that_is_right() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    for wait in 0..24 {
+        let mut writer = write(&cli, "killed");
+        std::thread::sleep(Duration::from_millis(wait));
+        writer.kill().expect("it is ours");
+        writer.wait().expect("it ends");
+        valid(&cli);
+    }
+    cli.ok(words("rollback try --yes"));
+    valid(&cli);
+}

@@ -1,0 +1,263 @@
+//! Every way in is judged before anything is done, and every denial is in the log.
+
+use super::records::About;
+use super::{Manager, SandboxView};
+use crate::error::{Error, Result};
+use crate::model::{Action, ChangeKind, Decision, DiffView, EntryKind, ResourcePath, Scope};
+use crate::policy::Form;
+use crate::resource::Graph;
+use crate::store::{Plan, Resource};
+
+/// A resource and those that lie in it, or that it lies in: its files have names in all of them.
+struct Names {
+    own: String,
+    /// Resources it lies in, and where.
+    outer: Vec<(String, ResourcePath)>,
+    /// Resources that lie in it, and where.
+    inner: Vec<(String, ResourcePath)>,
+}
+
+impl Names {
+    /// Every name of a path.
+    fn of(&self, path: &ResourcePath) -> Vec<Scope> {
+        let mut names = vec![Scope::at(&self.own, path.clone())];
+        for (name, at) in &self.outer {
+            let whole = path
+                .parts()
+                .fold(at.clone(), |whole, part| whole.join(part));
+            names.push(Scope::at(name, whole));
+        }
+        for (name, at) in self.inner.iter().filter(|(_, at)| path.lies_in(at)) {
+            let rest = path.parts().skip(at.parts().count());
+            let rest = rest.fold(ResourcePath::root(), |whole, part| whole.join(part));
+            names.push(Scope::at(name, rest));
+        }
+        names
+    }
+}
+
+impl Manager {
+    /// Who asks.
+    pub fn principal(&self) -> &str {
+        &self.options.principal
+    }
+
+    /// What the policy says of words that somebody typed. Nothing is done, and nothing is logged.
+    pub fn check_access(&self, principal: &str, action: &str, scope: &str) -> Result<Decision> {
+        let policy = &self.options.policy;
+        policy.check(principal, action, scope, |scope| self.names_of(scope))
+    }
+
+    /// The actions that a principal may do on all of a resource.
+    pub fn project_access(&self, principal: &str, resource: &Resource) -> Result<Vec<Action>> {
+        let names = self.names(resource)?.of(&ResourcePath::root());
+        let may = |action: &Action| {
+            let policy = &self.options.policy;
+            policy
+                .judge(principal, *action, &names, Form::Entry)
+                .permitted
+        };
+        Ok(Action::ALL.into_iter().filter(may).collect())
+    }
+
+    /// Every name of what a scope means.
+    fn names_of(&self, scope: Scope) -> Result<Vec<Scope>> {
+        let (Scope::Resource(name) | Scope::Path(name, _) | Scope::Within(Some(name))) = &scope
+        else {
+            return Ok(vec![scope]);
+        };
+        // Without rules names do not matter.
+        if !self.options.policy.has_rules() {
+            return Ok(vec![scope]);
+        }
+        let resources = self.store.resources()?;
+        let Some(resource) = resources.iter().find(|one| one.name == *name) else {
+            return Ok(vec![scope]);
+        };
+        let names = self.names(resource)?;
+        Ok(match scope {
+            Scope::Path(_, path) => names.of(&path),
+            Scope::Within(_) => {
+                let outer = names.outer.into_iter().map(|(name, _)| name);
+                let all = [names.own].into_iter().chain(outer);
+                all.map(|name| Scope::Within(Some(name))).collect()
+            }
+            Scope::All | Scope::Resource(_) => names.of(&ResourcePath::root()),
+        })
+    }
+
+    fn names(&self, resource: &Resource) -> Result<Names> {
+        let mut names = Names {
+            own: resource.name.clone(),
+            outer: Vec::new(),
+            inner: Vec::new(),
+        };
+        // Without rules names do not matter.
+        if !self.options.policy.has_rules() {
+            return Ok(names);
+        }
+        let resources = self.store.resources()?;
+        let graph = Graph::new(&resources);
+        for other in resources.iter().filter(|one| one.id != resource.id) {
+            if let Some(at) = graph.path_in(resource, other)? {
+                names.outer.push((other.name.clone(), at));
+            } else if let Some(at) = graph.path_in(other, resource)? {
+                names.inner.push((other.name.clone(), at));
+            }
+        }
+        Ok(names)
+    }
+
+    fn judge(&self, action: Action, names: &[Scope], form: Form) -> Result<()> {
+        let policy = &self.options.policy;
+        let decision = policy.judge(&self.options.principal, action, names, form);
+        match decision.permitted {
+            true => Ok(()),
+            false => Err(Error::Denied {
+                decision: Box::new(decision),
+                others: 0,
+            }),
+        }
+    }
+
+    /// Refuses what the policy does not permit; the denial is logged.
+    pub(super) fn permit(&self, action: Action, plan: Option<&Plan>, scope: Scope) -> Result<()> {
+        self.permit_as(action, plan, scope, Form::Entry)
+    }
+
+    fn permit_as(
+        &self,
+        action: Action,
+        plan: Option<&Plan>,
+        scope: Scope,
+        form: Form,
+    ) -> Result<()> {
+        let judged = self
+            .names_of(scope)
+            .and_then(|names| self.judge(action, &names, form));
+        self.denied(action, plan, judged)
+    }
+
+    /// Where a sandbox does not isolate, to work in it is to release, and nobody looks at it later.
+    /// Whoever may change any path of it there must not be denied one.
+    pub(super) fn permit_release(
+        &self,
+        plan: &Plan,
+        view: &SandboxView,
+        path: Option<&ResourcePath>,
+    ) -> Result<()> {
+        let reference = &view.sandbox.reference;
+        if self
+            .registry()
+            .get(&reference.strategy)?
+            .capabilities()
+            .isolates
+        {
+            return Ok(());
+        }
+        let name = &view.resource.name;
+        if let Some(path) = path {
+            let scope = Scope::at(name, path.clone());
+            return self.permit(Action::Commit, Some(plan), scope);
+        }
+        let inner = self.names(&view.resource)?.inner;
+        let inner = inner.into_iter().map(|(name, _)| name);
+        for name in [name.clone()].into_iter().chain(inner) {
+            let scope = Scope::Resource(name);
+            self.permit_as(Action::Commit, Some(plan), scope, Form::Whole)?;
+        }
+        Ok(())
+    }
+
+    /// The same for every resource of a plan as a whole.
+    pub(super) fn permit_plan(&self, action: Action, plan: &Plan) -> Result<()> {
+        self.permit_each(action, plan, |view| {
+            Scope::Resource(view.resource.name.clone())
+        })
+    }
+
+    /// The same where it depends on the paths that are concerned, which nobody knows yet: refuses
+    /// who may not do it on any.
+    pub(super) fn permit_within(&self, action: Action, plan: &Plan) -> Result<()> {
+        self.permit_each(action, plan, |view| {
+            Scope::Within(Some(view.resource.name.clone()))
+        })
+    }
+
+    fn permit_each(
+        &self,
+        action: Action,
+        plan: &Plan,
+        scope: impl Fn(&SandboxView) -> Scope,
+    ) -> Result<()> {
+        let views = match self.options.policy.has_rules() {
+            true => self.view(plan.clone())?.sandboxes,
+            false => Vec::new(),
+        };
+        if views.is_empty() {
+            return self.permit(action, Some(plan), Scope::Within(None));
+        }
+        for view in &views {
+            self.permit(action, Some(plan), scope(view))?;
+        }
+        Ok(())
+    }
+
+    /// Refuses changes that the policy does not permit, path by path; one that changes nothing is
+    /// judged as a whole.
+    pub(super) fn judge_changes(
+        &self,
+        action: Action,
+        resource: &Resource,
+        diff: &DiffView,
+    ) -> Result<()> {
+        let names = self.names(resource)?;
+        if diff.is_empty() {
+            let within = Scope::Within(Some(resource.name.clone()));
+            return self.judge(action, &[within], Form::Entry);
+        }
+        let mut first = None;
+        for change in &diff.changes {
+            let kind = change.new.as_ref().map(|new| new.kind);
+            let form = match (kind, change.kind) {
+                (Some(EntryKind::Symlink), _) => Form::Link,
+                (Some(EntryKind::Directory), ChangeKind::Added) => Form::Directory,
+                _ => Form::Entry,
+            };
+            match (
+                self.judge(action, &names.of(&change.path), form),
+                &mut first,
+            ) {
+                (Ok(()), _) => {}
+                (Err(error), None) => first = Some(error),
+                (Err(_), Some(Error::Denied { others, .. })) => *others += 1,
+                (Err(error), Some(_)) => return Err(error),
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Logs a denial.
+    pub(super) fn denied<T>(
+        &self,
+        action: Action,
+        plan: Option<&Plan>,
+        judged: Result<T>,
+    ) -> Result<T> {
+        if let Err(Error::Denied { decision, .. }) = &judged {
+            let resource = decision.scope.split(':').next().unwrap_or_default();
+            let about = About {
+                action: action.as_str(),
+                plan: plan.map(|plan| plan.id),
+                target: &decision.scope,
+                resources: match resource {
+                    "*" => Vec::new(),
+                    name => vec![name.to_owned()],
+                },
+                message: None,
+            };
+            self.note_denial(about, decision);
+        }
+        judged
+    }
+}

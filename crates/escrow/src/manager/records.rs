@@ -1,0 +1,245 @@
+//! Whatever is done or denied is in the log: who, what, when, on what, and how it ended.
+
+use std::cell::RefCell;
+
+use super::Manager;
+use crate::error::{Error, Result, chain};
+use crate::fs::private;
+use crate::fs::process::Owner;
+use crate::model::{Decision, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
+use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource, Sandbox};
+
+/// How many paths an entry names; of the others it has the number.
+const PATHS: usize = 100;
+
+/// What an operation is about.
+pub(super) struct About<'a> {
+    /// What is done.
+    pub(super) action: &'a str,
+    /// On which plan.
+    pub(super) plan: Option<PlanId>,
+    /// On what in it, for people.
+    pub(super) target: &'a str,
+    /// On which resources.
+    pub(super) resources: Vec<String>,
+    /// What the user said about it (rule P9).
+    pub(super) message: Option<&'a str>,
+}
+
+impl<'a> About<'a> {
+    /// An operation on one resource of a plan.
+    pub(super) fn one(action: &'a str, plan: &Plan, target: &'a str, resource: &Resource) -> Self {
+        Self {
+            action,
+            plan: Some(plan.id),
+            target,
+            resources: vec![resource.name.clone()],
+            message: None,
+        }
+    }
+
+    /// An operation on a resource itself.
+    pub(super) fn resource(action: &'a str, name: &'a str) -> Self {
+        Self {
+            action,
+            plan: None,
+            target: name,
+            resources: vec![name.to_owned()],
+            message: None,
+        }
+    }
+}
+
+/// The paths that an operation changed, told by whoever changes them.
+#[derive(Default)]
+pub(super) struct Touched(RefCell<(Vec<String>, u64)>);
+
+impl Touched {
+    pub(super) fn path(&self, resource: &str, path: &ResourcePath) {
+        let (paths, count) = &mut *self.0.borrow_mut();
+        if paths.len() < PATHS {
+            paths.push(format!("{resource}:{path}"));
+        }
+        *count += 1;
+    }
+
+    pub(super) fn all(&self, resource: &str, diff: &DiffView) {
+        for change in &diff.changes {
+            self.path(resource, &change.path);
+        }
+    }
+}
+
+impl Manager {
+    /// Everything that was done or denied, or on one plan, oldest first.
+    pub fn log(&self, plan: Option<&Plan>) -> Result<Vec<Logged>> {
+        let mut all = Vec::new();
+        self.each_logged(plan, |one| {
+            all.push(one);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// The same, one after the other, however many there are.
+    pub fn each_logged(
+        &self,
+        plan: Option<&Plan>,
+        mut tell: impl FnMut(Logged) -> Result<()>,
+    ) -> Result<()> {
+        let mut after = 0;
+        loop {
+            let page = self.store.log_page(plan.map(|plan| plan.id), after)?;
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
+            after = last.seq;
+            page.into_iter().try_for_each(&mut tell)?;
+        }
+    }
+
+    /// Whether the log is as it was written (rule S7).
+    pub fn check_log(&self) -> Result<LogCheck> {
+        Ok(self.store.check_log()?)
+    }
+
+    /// What an operation on a plan as a whole is about.
+    pub(super) fn about<'a>(
+        &self,
+        action: &'a str,
+        plan: Option<PlanId>,
+        target: &'a str,
+    ) -> Result<About<'a>> {
+        let mut sandboxes = match plan {
+            Some(plan) => self.store.sandboxes(Some(plan))?,
+            None => Vec::new(),
+        };
+        // A plan that was committed has only those that are gone.
+        let live = |one: &Sandbox| one.state != SandboxState::CleanedUp;
+        if sandboxes.iter().any(live) {
+            sandboxes.retain(live);
+        }
+        let mut resources = Vec::new();
+        for sandbox in sandboxes {
+            let resource = self.store.resource(sandbox.reference.resource_id)?;
+            resources.extend(resource.map(|one| one.name));
+        }
+        resources.dedup();
+        Ok(About {
+            action,
+            plan,
+            target,
+            resources,
+            message: None,
+        })
+    }
+
+    /// Does `work` and records it.
+    pub(super) fn record<T>(
+        &self,
+        action: &str,
+        plan: Option<PlanId>,
+        target: &str,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.record_about(self.about(action, plan, target)?, |_| work())
+    }
+
+    /// The same, where more is known about it.
+    pub(super) fn record_about<T>(
+        &self,
+        about: About<'_>,
+        work: impl FnOnce(&Touched) -> Result<T>,
+    ) -> Result<T> {
+        let action = about.action;
+        let operation = self.operation(about)?;
+        match self.store.begin(&operation) {
+            Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
+                self.store.begin(&operation)?;
+            }
+            answer => answer?,
+        }
+        let touched = Touched::default();
+        let answer = work(&touched);
+        let (paths, path_count) = touched.0.into_inner();
+        let now = self.options.origin.now();
+        let mut ended = Ended {
+            paths,
+            path_count,
+            ..Ended::plain(Outcome::Done, now)
+        };
+        match &answer {
+            Ok(_) => {}
+            Err(Error::Denied { decision, .. }) => {
+                ended.outcome = Outcome::Denied;
+                ended.reason = Some(decision.reason.clone());
+            }
+            Err(error) => {
+                ended.outcome = Outcome::Failed;
+                ended.error = Some(chain(error));
+            }
+        }
+        let ended = self.store.end(operation.id, &ended);
+        // The work's own error is the one to tell.
+        match (answer, ended) {
+            (Ok(done), Ok(())) => Ok(done),
+            (Ok(done), Err(error)) => {
+                let why = chain(&error);
+                self.notice(format!(
+                    "{action} was done, but the log could not be told: {why}"
+                ));
+                Ok(done)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Notes that the supervisor of a run refused what was asked for inside.
+    pub fn note_refusal(&self, plan: &Plan, asked: &str, reason: &str) -> Result<()> {
+        let target: String = asked.chars().take(200).collect();
+        let about = self.about("ask", Some(plan.id), &target)?;
+        let ended = Ended {
+            reason: Some(reason.to_owned()),
+            ..Ended::plain(Outcome::Denied, self.options.origin.now())
+        };
+        Ok(self.store.note(&self.operation(about)?, &ended)?)
+    }
+
+    /// Notes what was denied before it began.
+    pub(super) fn note_denial(&self, about: About<'_>, decision: &Decision) {
+        let ended = Ended {
+            reason: Some(decision.reason.clone()),
+            ..Ended::plain(Outcome::Denied, self.options.origin.now())
+        };
+        let noted =
+            self.operation(about)
+                .and_then(|operation| match self.store.note(&operation, &ended) {
+                    Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
+                        Ok(self.store.note(&operation, &ended)?)
+                    }
+                    answer => Ok(answer?),
+                });
+        // It stays denied, whether the log knows or not.
+        if let Err(error) = noted {
+            let why = chain(&error);
+            self.notice(format!(
+                "{} was denied, but the log could not be told: {why}",
+                decision.action
+            ));
+        }
+    }
+
+    fn operation(&self, about: About<'_>) -> Result<Operation> {
+        Ok(Operation {
+            id: OperationId::new(&*self.options.origin),
+            principal: self.options.principal.clone(),
+            action: about.action.to_owned(),
+            plan_id: about.plan,
+            target: about.target.to_owned(),
+            owner: Owner::me()?,
+            started_at: self.options.origin.now(),
+            message: about.message.map(str::to_owned),
+            resources: about.resources,
+        })
+    }
+}

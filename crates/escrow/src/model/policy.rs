@@ -1,0 +1,181 @@
+//! Who may do what on what: the words of a policy and of what it decides.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::path::ResourcePath;
+use super::plan::is_name;
+use super::text::{escape, harmless};
+
+/// Something that a principal may be permitted to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Begin a plan, make a sandbox.
+    Create,
+    /// Read a file of a sandbox.
+    Read,
+    /// Write a file of a sandbox, or be given its path.
+    Write,
+    /// See what a sandbox changed.
+    Diff,
+    /// Run a command inside.
+    Run,
+    /// Take, or delete, a checkpoint.
+    Checkpoint,
+    /// Go back to a checkpoint.
+    Restore,
+    /// Release the changes.
+    Commit,
+    /// Discard the changes.
+    Rollback,
+    /// Take a commit back.
+    Undo,
+    /// Remove the sandboxes.
+    Cleanup,
+    /// Remove what nobody needs any more.
+    Gc,
+    /// Change resources and types; recover.
+    Admin,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Self; 13] = [
+        Self::Create,
+        Self::Read,
+        Self::Write,
+        Self::Diff,
+        Self::Run,
+        Self::Checkpoint,
+        Self::Restore,
+        Self::Commit,
+        Self::Rollback,
+        Self::Undo,
+        Self::Cleanup,
+        Self::Gc,
+        Self::Admin,
+    ];
+
+    /// The word in a policy, in JSON and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Diff => "diff",
+            Self::Run => "run",
+            Self::Checkpoint => "checkpoint",
+            Self::Restore => "restore",
+            Self::Commit => "commit",
+            Self::Rollback => "rollback",
+            Self::Undo => "undo",
+            Self::Cleanup => "cleanup",
+            Self::Gc => "gc",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Action {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|one| one.as_str() == word);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
+            format!(
+                "there is no action '{}'; there are {known}",
+                escape(word.as_bytes())
+            )
+        })
+    }
+}
+
+/// What an action is done on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything there is.
+    All,
+    /// Some part, not known yet, of a resource, or of anything.
+    Within(Option<String>),
+    /// A resource as a whole.
+    Resource(String),
+    /// A path of a resource.
+    Path(String, ResourcePath),
+}
+
+impl Scope {
+    /// A path of a resource, or the resource if it is its root.
+    pub fn at(resource: &str, path: ResourcePath) -> Self {
+        match path.is_root() {
+            true => Self::Resource(resource.to_owned()),
+            false => Self::Path(resource.to_owned(), path),
+        }
+    }
+
+    /// Reads what was typed: `*`, a resource, or `resource:path`.
+    pub fn parse(typed: &str) -> Result<Self, String> {
+        let refuse = |why: &str| format!("'{}' is no scope: {why}", escape(typed.as_bytes()));
+        let (name, path) = match typed.split_once(':') {
+            _ if typed == "*" => return Ok(Self::All),
+            Some((name, path)) => (name, Some(path)),
+            None => (typed, None),
+        };
+        if !is_name(name) {
+            return Err(refuse("it is `*`, a resource, or `resource:path`"));
+        }
+        match path.map(|path| ResourcePath::parse(path.as_bytes())) {
+            None => Ok(Self::Resource(name.to_owned())),
+            Some(Ok(path)) => Ok(Self::at(name, path)),
+            Some(Err(error)) => Err(refuse(error.why)),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All | Self::Within(None) => f.write_str("*"),
+            Self::Within(Some(name)) | Self::Resource(name) => f.write_str(name),
+            Self::Path(name, path) => write!(f, "{name}:{path}"),
+        }
+    }
+}
+
+/// What a policy says of one question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// Whether it may be done.
+    pub permitted: bool,
+    /// Who.
+    pub principal: String,
+    /// What; a word that is no action is denied.
+    pub action: String,
+    /// On what.
+    pub scope: String,
+    /// Why.
+    pub reason: String,
+    /// The number of the rule that decided, counted from 1.
+    pub rule: Option<usize>,
+}
+
+/// Why a text cannot name a principal; `None` where it can.
+pub fn principal_fault(text: &str) -> Option<&'static str> {
+    match text {
+        "" => Some("it is empty"),
+        _ if text.len() > 128 => Some("it is over 128 bytes long"),
+        _ if text.trim() != text => Some("it begins or ends with a space"),
+        _ if harmless(text.as_bytes()) != text || text.contains(['\n', '\t']) => {
+            Some("it has characters that cannot be seen")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,293 @@
+//! What a rule says, and what it covers.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobMatcher};
+use serde::Deserialize;
+
+use super::names::{fold, fold_case};
+use super::{Form, PolicyError};
+use crate::model::ResourcePath;
+use crate::model::plan::is_name;
+use crate::model::policy::{Action, Scope};
+use crate::model::text::escape;
+
+/// A policy as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Typed {
+    #[serde(default)]
+    mode: Mode,
+    #[serde(default)]
+    rules: Vec<TypedRule>,
+}
+
+#[derive(Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Mode {
+    #[default]
+    Local,
+    Enforce,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedRule {
+    allow: Option<Vec<String>>,
+    deny: Option<Vec<String>>,
+    principal: String,
+    scope: String,
+}
+
+impl Typed {
+    pub(super) fn is_enforced(&self) -> bool {
+        self.mode == Mode::Enforce
+    }
+
+    pub(super) fn rules(self) -> Result<Vec<Rule>, PolicyError> {
+        let rules = self.rules.into_iter().enumerate();
+        rules
+            .map(|(index, typed)| {
+                let number = index + 1;
+                let told = |why| PolicyError(format!("rule {number}: {why}"));
+                Rule::new(number, typed).map_err(told)
+            })
+            .collect()
+    }
+}
+
+/// One rule, ready to be asked.
+#[derive(Debug, Clone)]
+pub(super) struct Rule {
+    /// Its place in the policy, counted from 1.
+    pub(super) number: usize,
+    /// Whether it denies; otherwise it permits.
+    pub(super) denies: bool,
+    /// What it says, on one line.
+    pub(super) text: String,
+    actions: Vec<Action>,
+    principal: GlobMatcher,
+    covered: Covered,
+}
+
+/// What a rule covers.
+#[derive(Debug, Clone)]
+enum Covered {
+    All,
+    Resource(String),
+    /// Paths of one resource, or of any.
+    Paths(Option<String>, Box<Paths>),
+}
+
+/// A pattern of paths.
+#[derive(Debug, Clone)]
+struct Paths {
+    /// The paths themselves.
+    exact: Vec<GlobMatcher>,
+    /// The directories on the way to them.
+    above: Vec<GlobMatcher>,
+    /// The same among names that a careless file system takes for the same; of a denial only.
+    like: Vec<GlobMatcher>,
+    like_above: Vec<GlobMatcher>,
+}
+
+impl Rule {
+    fn new(number: usize, typed: TypedRule) -> Result<Self, String> {
+        let (denies, words) = match (typed.allow, typed.deny) {
+            (Some(words), None) => (false, words),
+            (None, Some(words)) => (true, words),
+            _ => return Err("it needs either `allow` or `deny`".to_owned()),
+        };
+        if words.is_empty() {
+            return Err("it names no action".to_owned());
+        }
+        let actions = words
+            .iter()
+            .map(|word| word.parse())
+            .collect::<Result<Vec<Action>, String>>()?;
+        if typed.principal.is_empty() {
+            return Err("its principal is empty".to_owned());
+        }
+        let text = format!(
+            "{} {} to '{}' on '{}'",
+            if denies { "deny" } else { "allow" },
+            words.join(", "),
+            escape(typed.principal.as_bytes()),
+            escape(typed.scope.as_bytes()),
+        );
+        Ok(Self {
+            number,
+            denies,
+            text,
+            actions,
+            principal: glob(&typed.principal, false)?,
+            covered: covered(&typed.scope, denies)?,
+        })
+    }
+
+    /// Whether it says anything of this principal and this action.
+    pub(super) fn is_about(&self, principal: &str, action: Action) -> bool {
+        // Who commits writes into the original: a path that must not be written is not released.
+        let protects = self.denies
+            && action == Action::Commit
+            && self.actions.contains(&Action::Write)
+            && matches!(self.covered, Covered::Paths(..));
+        (self.actions.contains(&action) || protects) && self.principal.is_match(principal)
+    }
+
+    /// Whether it decides about all of `scope`; a rule that permits, whether about the part that is
+    /// not known yet.
+    pub(super) fn covers(&self, scope: &Scope, form: Form) -> bool {
+        let named = |rule: &String, name: &String| rule == name;
+        match (&self.covered, scope) {
+            (Covered::All, _) => true,
+            (_, Scope::All) => false,
+            (_, Scope::Within(None)) => !self.denies,
+            (
+                Covered::Resource(rule),
+                Scope::Resource(name) | Scope::Path(name, _) | Scope::Within(Some(name)),
+            ) => named(rule, name),
+            (Covered::Paths(rule, _), Scope::Within(Some(name))) => {
+                !self.denies && rule.as_ref().is_none_or(|rule| named(rule, name))
+            }
+            // Every path of the resource is concerned.
+            (Covered::Paths(rule, _), Scope::Resource(name)) => {
+                let all = self.denies && matches!(form, Form::Link | Form::Whole);
+                all && rule.as_ref().is_none_or(|rule| named(rule, name))
+            }
+            (Covered::Paths(rule, paths), Scope::Path(name, path)) => {
+                let ours = rule.as_ref().is_none_or(|rule| named(rule, name));
+                // What lies below a path is not compared with a pattern: it may be anything.
+                let below = self.denies && form == Form::Whole;
+                ours && (below || paths.cover(path, form, self.denies))
+            }
+        }
+    }
+
+    /// Whether it decides about a part of `scope` only.
+    pub(super) fn covers_part(&self, scope: &Scope) -> bool {
+        match (&self.covered, scope) {
+            (Covered::Resource(_) | Covered::Paths(..), Scope::All | Scope::Within(None)) => true,
+            (Covered::Paths(rule, _), Scope::Resource(name) | Scope::Within(Some(name))) => {
+                rule.as_ref().is_none_or(|rule| rule == name)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Paths {
+    fn cover(&self, path: &ResourcePath, form: Form, denies: bool) -> bool {
+        let any = |globs: &[GlobMatcher], path: &[u8]| {
+            let path = Path::new(OsStr::from_bytes(path));
+            globs.iter().any(|glob| glob.is_match(path))
+        };
+        // To be permitted, the way must be a directory; to be denied, it must lead elsewhere.
+        let way = match denies {
+            true => form == Form::Link,
+            false => form == Form::Directory,
+        };
+        let bytes = path.as_bytes();
+        if any(&self.exact, bytes) || way && any(&self.above, bytes) {
+            return true;
+        }
+        let folded = fold(path);
+        denies && (any(&self.like, &folded) || way && any(&self.like_above, &folded))
+    }
+}
+
+fn covered(scope: &str, denies: bool) -> Result<Covered, String> {
+    let bad = || {
+        let scope = escape(scope.as_bytes());
+        format!("its scope '{scope}' is neither `*`, a resource nor `resource:path-glob`")
+    };
+    let resource = |name: &str| match name {
+        "*" => Ok(None),
+        name if is_name(name) => Ok(Some(name.to_owned())),
+        _ => Err(bad()),
+    };
+    match scope.split_once(':') {
+        Some((name, pattern)) => {
+            let paths = paths(pattern, denies)?;
+            Ok(Covered::Paths(resource(name)?, Box::new(paths)))
+        }
+        None => Ok(match resource(scope)? {
+            Some(name) => Covered::Resource(name),
+            None => Covered::All,
+        }),
+    }
+}
+
+fn paths(pattern: &str, denies: bool) -> Result<Paths, String> {
+    let parts = parts(pattern)?;
+    let plain = |part: &String| !matches!(part.as_str(), "" | "." | "..");
+    if !parts.iter().all(plain) {
+        let pattern = escape(pattern.as_bytes());
+        return Err(format!(
+            "no path is like '{pattern}': paths begin in the resource, without '.' and '..'"
+        ));
+    }
+    let mut exact = vec![pattern.to_owned()];
+    // What covers everything in a directory covers the directory.
+    if let [before @ .., last] = parts.as_slice()
+        && last == "**"
+        && !before.is_empty()
+    {
+        exact.push(before.join("/"));
+    }
+    let known = parts.iter().take_while(|part| *part != "**").count();
+    let above: Vec<String> = (1..=known.min(parts.len() - 1))
+        .map(|length| parts[..length].join("/"))
+        .collect();
+    let globs = |patterns: &[String]| -> Result<Vec<GlobMatcher>, String> {
+        patterns.iter().map(|one| glob(one, true)).collect()
+    };
+    let lower = |patterns: &[String]| -> Result<Vec<GlobMatcher>, String> {
+        let lower = patterns.iter().map(|one| fold_case(one));
+        globs(&lower.collect::<Vec<_>>())
+    };
+    Ok(Paths {
+        like: if denies { lower(&exact)? } else { Vec::new() },
+        like_above: if denies { lower(&above)? } else { Vec::new() },
+        exact: globs(&exact)?,
+        above: globs(&above)?,
+    })
+}
+
+/// The parts of a pattern between its slashes.
+fn parts(pattern: &str) -> Result<Vec<String>, String> {
+    let (mut parts, mut depth, mut escaped) = (vec![String::new()], 0, false);
+    for c in pattern.chars() {
+        match c {
+            '/' if depth > 0 => {
+                return Err(
+                    "a slash cannot stand in braces or brackets; write two rules".to_owned(),
+                );
+            }
+            '/' => {
+                parts.push(String::new());
+                continue;
+            }
+            '{' | '[' if !escaped => depth += 1,
+            '}' | ']' if !escaped && depth > 0 => depth -= 1,
+            _ => {}
+        }
+        escaped = c == '\\' && !escaped;
+        if let Some(last) = parts.last_mut() {
+            last.push(c);
+        }
+    }
+    Ok(parts)
+}
+
+fn glob(pattern: &str, of_paths: bool) -> Result<GlobMatcher, String> {
+    let built = GlobBuilder::new(pattern)
+        .literal_separator(of_paths)
+        .build();
+    match built {
+        Ok(glob) => Ok(glob.compile_matcher()),
+        Err(error) => Err(format!("a pattern is wrong: {error}")),
+    }
+}
