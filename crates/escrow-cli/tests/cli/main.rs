@@ -17,6 +17,7 @@ mod regressions;
 mod regressions_commit;
 mod regressions_commit_more;
 mod regressions_user;
+mod review;
 mod verbs;
 
 use std::ffi::OsString;
