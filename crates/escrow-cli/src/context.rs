@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use escrow::manager::{Manager, Options};
-use escrow::model::SystemOrigin;
+use escrow::model::{Keep, SystemOrigin};
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
 use escrow::strategy::registry::AUTO;
@@ -83,6 +83,7 @@ impl Context {
             strategy,
             user_home,
             patience: PATIENCE,
+            keep: Keep::default(),
         })?;
         Ok(Self { manager, directory })
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
-use escrow::model::SystemOrigin;
+use escrow::model::{Keep, SystemOrigin};
 use escrow::store::Plan;
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
@@ -83,6 +83,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(20),
+        keep: Keep::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
-use crate::model::{Phase, PlanState, SandboxState};
+use crate::model::{Cleanup, Phase, PlanState, SandboxState};
 use crate::resource::Graph;
 use crate::store::{Journal, Logged, Plan, Resource};
 
@@ -40,6 +40,7 @@ impl Manager {
             registry: self.registry(),
             origin: &*self.options.origin,
             observer,
+            keeps: self.options.keep.cleanup == Cleanup::Manual,
         }
     }
 

@@ -41,7 +41,7 @@ use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
 use crate::fs::process::Owner;
-use crate::model::{OperationId, Origin, PlanId, PlanState, SandboxId};
+use crate::model::{Keep, OperationId, Origin, PlanId, PlanState, SandboxId};
 use crate::store::{Operation, Outcome, Plan, Store};
 use crate::strategy::Registry;
 
@@ -61,6 +61,8 @@ pub struct Options {
     pub user_home: Option<PathBuf>,
     /// How long to wait for another process that works on the same plan.
     pub patience: Duration,
+    /// How long what is finished stays.
+    pub keep: Keep,
 }
 
 /// The engine, opened on one home.

@@ -7,7 +7,7 @@ use super::resources::kind_named;
 use super::work::check_readable;
 use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::fs::private::{self, Place};
+use crate::fs::private::{self, Lock, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{PlanState, SandboxId, SandboxRef, SandboxState};
@@ -247,6 +247,16 @@ impl Manager {
             Err(Error::RecoveryNeeded { .. }) if forget => self.abandon_commit(plan)?,
             answer => answer?,
         }
+        self.remove_plan(plan, lock, forget)
+    }
+
+    /// The same for a plan whose lock is held and whose commit is at an end.
+    pub(super) fn remove_plan(
+        &self,
+        plan: &Plan,
+        lock: Lock,
+        forget: bool,
+    ) -> Result<Vec<Cleaned>> {
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());

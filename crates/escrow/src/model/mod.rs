@@ -3,6 +3,7 @@
 pub mod change;
 pub mod conflict;
 pub mod id;
+pub mod keep;
 pub mod later;
 pub mod path;
 pub mod phase;
@@ -15,6 +16,7 @@ pub mod view;
 pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field};
 pub use conflict::Conflict;
 pub use id::{CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin};
+pub use keep::{Cleanup, Keep};
 pub use later::RunsLater;
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;

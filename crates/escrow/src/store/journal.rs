@@ -121,6 +121,15 @@ impl Store {
     pub fn finish_undo(&self, journal: &Journal) -> Result<()> {
         let done = self.transact(|connection| {
             set_plan(connection, journal.plan_id, PlanState::RolledBack)?;
+            // Those that stayed when it was committed.
+            connection.execute(
+                "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1 AND state = ?3",
+                params![
+                    journal.plan_id.to_string(),
+                    SandboxState::RolledBack.as_str(),
+                    SandboxState::Committed.as_str(),
+                ],
+            )?;
             move_phase(connection, journal.id, Phase::Undoing, Phase::Undone)
         })?;
         match done {

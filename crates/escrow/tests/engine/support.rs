@@ -11,7 +11,7 @@ use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
-use escrow::model::{ChangeKind, ResourcePath, SandboxState, SystemOrigin};
+use escrow::model::{ChangeKind, Keep, ResourcePath, SandboxState, SystemOrigin};
 use escrow::store::{Plan, Resource, Sandbox};
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::signature::{Ignore, differences, signature};
@@ -35,6 +35,7 @@ pub(crate) fn options(home: &Path) -> Options {
         strategy: "auto".to_owned(),
         user_home: None,
         patience: Duration::from_secs(120),
+        keep: Keep::default(),
     }
 }
 
