@@ -6,6 +6,7 @@ mod commit;
 mod completions;
 mod diff;
 mod doctor;
+mod gc;
 mod inside;
 mod log;
 mod man;
@@ -103,6 +104,7 @@ enum Command {
     Undo(undo::UndoArgs),
     Recover(recover::RecoverArgs),
     Cleanup(cleanup::CleanupArgs),
+    Gc(gc::GcArgs),
     Status(status::StatusArgs),
     Log(log::LogArgs),
     Doctor(doctor::DoctorArgs),
@@ -160,6 +162,7 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Undo(args) => args.run(context, ui),
         Command::Recover(args) => args.run(context, ui),
         Command::Cleanup(args) => args.run(context, ui),
+        Command::Gc(args) => args.run(context, ui),
         Command::Status(args) => args.run(context, ui),
         Command::Log(args) => args.run(context, ui),
         Command::Doctor(args) => args.run(context, ui),

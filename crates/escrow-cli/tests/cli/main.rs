@@ -12,6 +12,7 @@ mod cost;
 mod cost_commit;
 mod documents;
 mod full_disk;
+mod gc;
 mod odd_places;
 mod regressions;
 mod regressions_commit;

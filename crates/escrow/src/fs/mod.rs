@@ -5,6 +5,7 @@
 //!
 //! | file | promise |
 //! |---|---|
+//! | `areas` | whose an entry among areas is, told by its name |
 //! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `meta` | what the kernel says of one entry |
 //! | `walk` | every directory of a tree once, in parallel, at any depth |
@@ -20,7 +21,9 @@
 //! | `private` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
+//! | `usage` | how much of a disk a tree takes, and how much of that others hold too |
 
+pub mod areas;
 pub mod beneath;
 pub mod content;
 pub mod copy;
@@ -35,6 +38,7 @@ pub mod private;
 pub mod process;
 pub mod remove;
 pub mod seen;
+pub mod usage;
 pub mod walk;
 pub mod xattr;
 

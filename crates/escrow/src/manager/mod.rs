@@ -14,9 +14,13 @@
 //! | `work` | read, write, diff, roll back |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
+//! | `garbage` | what finished work left goes, what is not finished never does |
+//! | `disk` | how much of the disk plans take |
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod commits;
+mod disk;
+mod garbage;
 mod live;
 mod plans;
 mod resources;
@@ -30,6 +34,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use commits::{CommitRequest, Released};
+pub use disk::Disk;
+pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Spared};
 pub use plans::PlanView;
 pub use resources::NewResource;
 pub use runs::RunRequest;

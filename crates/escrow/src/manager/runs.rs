@@ -240,6 +240,12 @@ impl Manager {
         }))
     }
 
+    /// Where it is.
+    pub(super) fn scratch_path(&self, plan: &Plan) -> PathBuf {
+        let name = Self::scratch_name(plan);
+        self.areas.path().join(OsStr::from_bytes(&name))
+    }
+
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
         Ok(remove::remove(&self.areas, &Self::scratch_name(plan))?)
@@ -247,11 +253,7 @@ impl Manager {
 
     /// What commands wrote beside the sandboxes, into the home directory.
     pub fn scratch_diff(&self, plan: &Plan, home: &Path) -> Result<DiffView> {
-        let upper = self
-            .areas
-            .path()
-            .join(OsStr::from_bytes(&Self::scratch_name(plan)));
-        let upper = upper.join("upper");
+        let upper = self.scratch_path(plan).join("upper");
         match Dir::open(&upper) {
             Err(error) if error.is_absent() => Ok(DiffView::default()),
             upper => Ok(overlay::compare(

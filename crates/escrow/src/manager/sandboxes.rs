@@ -288,10 +288,9 @@ impl Manager {
 
     /// Whether a sandbox beside its original is out of reach together with it: then their file
     /// system is not mounted, or the directory they lie in was moved.
-    fn is_away(&self, view: &SandboxView) -> bool {
-        let area = view.sandbox.area.as_path();
+    pub(super) fn is_out_of_reach(&self, area: &Path, original: &Path) -> bool {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
-        !area.starts_with(self.areas.path()) && absent(area) && absent(view.resource.at.as_path())
+        !area.starts_with(self.areas.path()) && absent(area) && absent(original)
     }
 
     /// Where the area of a sandbox of `original` goes: never into another resource.
@@ -305,9 +304,10 @@ impl Manager {
         Ok(private::place(&self.areas, original, &others)?)
     }
 
-    fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
+    pub(super) fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
         let sandbox = &view.sandbox;
-        if !forget && self.is_away(view) {
+        let (area, original) = (sandbox.area.as_path(), view.resource.at.as_path());
+        if !forget && self.is_out_of_reach(area, original) {
             return Err(Error::Away {
                 area: sandbox.area.clone(),
             });

@@ -1,5 +1,6 @@
 //! Pure words and rules: nothing here touches a file, a clock or a database.
 
+pub mod amount;
 pub mod change;
 pub mod conflict;
 pub mod id;

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::rows::Journal;
+use super::rows::{CommitArea, Journal};
 use super::sqlite::{Result, Store, StoreError, conversion, location, parsed};
 use crate::fs::{Moved, Moves, Stamp};
 use crate::model::text::Location;
@@ -187,6 +187,28 @@ impl Store {
             journal.damaged = damaged;
         }
         Ok(journals)
+    }
+
+    /// Where all commits keep what they staged or replaced, without what they need, which may be much.
+    pub fn commit_areas(&self) -> Result<Vec<CommitArea>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT plan_id, phase, created_at, area FROM journal
+                 LEFT JOIN journal_member ON journal_id = id AND length(area) > 0
+                 ORDER BY seq, position",
+            )?;
+            query
+                .query_map([], |row| {
+                    let area: Option<Vec<u8>> = row.get(3)?;
+                    Ok(CommitArea {
+                        plan_id: parsed(row, 0)?,
+                        phase: parsed::<Phase>(row, 1)?,
+                        created_at: parsed::<Timestamp>(row, 2)?,
+                        area: area.map(|bytes| Location::from_bytes(&bytes)),
+                    })
+                })?
+                .collect()
+        })
     }
 
     fn members(&self, id: CommitId) -> Result<(Vec<JournalMember>, Option<String>)> {

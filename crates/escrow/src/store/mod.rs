@@ -15,5 +15,7 @@ mod journal;
 mod rows;
 mod sqlite;
 
-pub use rows::{Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox};
+pub use rows::{
+    CommitArea, Journal, JournalMember, Logged, Operation, Outcome, Plan, Resource, Sandbox,
+};
 pub use sqlite::{Store, StoreError};

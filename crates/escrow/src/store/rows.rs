@@ -146,6 +146,20 @@ pub struct JournalMember {
     pub carried: bool,
 }
 
+/// Where a commit keeps what it staged or replaced; one for each member, or one without a place where
+/// there is nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitArea {
+    /// The plan.
+    pub plan_id: PlanId,
+    /// Where its commit stands.
+    pub phase: Phase,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// The place.
+    pub area: Option<Location>,
+}
+
 /// An operation and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged {

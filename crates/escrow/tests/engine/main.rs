@@ -20,6 +20,7 @@ mod commit_small;
 mod commit_support;
 mod commit_trees;
 mod commit_undo;
+mod garbage;
 mod keep;
 mod manager;
 mod marks;
