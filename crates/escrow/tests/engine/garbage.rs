@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use escrow::event::Unobserved;
+use escrow::fs::Dir;
+use escrow::fs::usage::{Usage, measure};
 use escrow::manager::{Collected, GarbageRequest, LeftoverKind, Manager, Options};
 use escrow::model::{Cleanup, Keep, Origin, PlanState, SystemOrigin};
 use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::{World, tree};
+use escrow_testkit::{Fs, LoopFs, World, tree};
 
-use crate::support::{ISOLATING, Sandboxed, options};
+use crate::support::{ISOLATING, Sandboxed, options, sh};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -206,5 +208,57 @@ fn many_collect_while_others_work() {
     for room in ["sandboxes", "locks"] {
         let left = std::fs::read_dir(home.join(room)).expect("it is there");
         assert_eq!(left.count(), 0, "{room}");
+    }
+}
+
+/// What a tree takes: private, shared, unread.
+fn usage(world: &World) -> (u64, u64, u64) {
+    let dir = Dir::open(world.path()).expect("it is there");
+    let usage = measure(&dir, b"tree").expect("it can be looked at");
+    (usage.private, usage.shared, usage.unread)
+}
+
+#[test]
+fn a_file_counts_once_and_as_shared_where_it_has_a_name_elsewhere() {
+    let world = World::new();
+    let dir = Dir::open(world.path()).expect("it is there");
+    assert_eq!(measure(&dir, b"tree").expect("nothing"), Usage::default());
+    sh(
+        world.path(),
+        "mkdir -p tree/sub out; head -c 65536 /dev/urandom > tree/a; sync tree/a",
+    );
+    let (alone, shared, _) = usage(&world);
+    assert!(alone >= 65536 && shared == 0, "{alone} {shared}");
+    // A second name in the tree adds nothing, a name outside makes it shared.
+    sh(world.path(), "ln tree/a tree/sub/b");
+    assert_eq!(usage(&world), (alone, 0, 0));
+    sh(world.path(), "ln tree/a out/c");
+    let (private, shared, _) = usage(&world);
+    assert!(shared >= 65536, "{shared}");
+    assert_eq!(private + shared, alone);
+    // Holes take nothing.
+    sh(world.path(), "truncate -s 1G tree/hole");
+    assert!(usage(&world).0 < alone);
+}
+
+#[test]
+fn blocks_of_a_reflink_are_shared_until_they_are_written() {
+    for kind in [Fs::Xfs, Fs::Btrfs] {
+        let Some(disk) = LoopFs::new(kind, 320) else {
+            return;
+        };
+        let world = World::under(disk.path());
+        sh(
+            world.path(),
+            "mkdir tree; head -c 1048576 /dev/urandom > a; cp --reflink=always a tree/a; sync",
+        );
+        let (private, shared, _) = usage(&world);
+        assert_eq!(shared, 1048576, "{kind:?}");
+        assert!(private < 65536, "{kind:?}: {private}");
+        sh(
+            world.path(),
+            "dd if=/dev/urandom of=tree/a bs=65536 count=8 conv=notrunc status=none; sync",
+        );
+        assert_eq!(usage(&world).1, 524288, "{kind:?}");
     }
 }
