@@ -63,7 +63,7 @@ impl Manager {
         }
         let mut undo = Usage::default();
         for commit in self.store.commit_areas()? {
-            if let Some(area) = commit.area.filter(|_| commit.plan_id == plan.id) {
+            if let Some((_, area)) = commit.area.filter(|_| commit.plan_id == plan.id) {
                 undo += measured(area.as_path());
             }
         }

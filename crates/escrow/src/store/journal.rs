@@ -193,18 +193,21 @@ impl Store {
     pub fn commit_areas(&self) -> Result<Vec<CommitArea>> {
         self.run(|connection| {
             let mut query = connection.prepare(
-                "SELECT plan_id, phase, created_at, area FROM journal
+                "SELECT plan_id, phase, created_at, sandbox_id, area FROM journal
                  LEFT JOIN journal_member ON journal_id = id AND length(area) > 0
                  ORDER BY seq, position",
             )?;
             query
                 .query_map([], |row| {
-                    let area: Option<Vec<u8>> = row.get(3)?;
+                    let area: Option<Vec<u8>> = row.get(4)?;
+                    let area = area.map(|bytes| {
+                        Ok::<_, rusqlite::Error>((parsed(row, 3)?, Location::from_bytes(&bytes)))
+                    });
                     Ok(CommitArea {
                         plan_id: parsed(row, 0)?,
                         phase: parsed::<Phase>(row, 1)?,
                         created_at: parsed::<Timestamp>(row, 2)?,
-                        area: area.map(|bytes| Location::from_bytes(&bytes)),
+                        area: area.transpose()?,
                     })
                 })?
                 .collect()

@@ -156,8 +156,8 @@ pub struct CommitArea {
     pub phase: Phase,
     /// When it began.
     pub created_at: Timestamp,
-    /// The place.
-    pub area: Option<Location>,
+    /// The sandbox whose commit it is, and the place.
+    pub area: Option<(SandboxId, Location)>,
 }
 
 /// An operation and how it ended.

@@ -55,7 +55,7 @@ struct Listed {
 }
 
 /// What the store says.
-struct Rows {
+pub(super) struct Rows {
     plans: Vec<Plan>,
     sandboxes: Vec<Sandbox>,
     commits: Vec<CommitArea>,
@@ -69,6 +69,23 @@ impl Rows {
 
     fn sandbox(&self, id: SandboxId) -> Option<&Sandbox> {
         self.sandboxes.iter().find(|sandbox| sandbox.id == id)
+    }
+
+    /// Where a record says that something is, by its id: wherever else it is seen, it is still the same,
+    /// through another mount or in a home that was moved.
+    pub(super) fn record(&self, area: Area) -> Option<&Location> {
+        match area {
+            Area::Sandbox(id) => {
+                let sandbox = self.sandbox(id)?;
+                (sandbox.state != SandboxState::CleanedUp).then_some(&sandbox.area)
+            }
+            Area::Commit(id) => {
+                let needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
+                let mut areas = needed.filter_map(|one| one.area.as_ref());
+                areas.find(|(of, _)| *of == id).map(|(_, area)| area)
+            }
+            Area::Aside(_) | Area::Scratch(_) | Area::Moment => None,
+        }
     }
 
     fn ended(&self, plan: &Plan) -> Timestamp {
@@ -93,9 +110,9 @@ impl Manager {
         for plan in rows.plans.iter().rev() {
             self.look_at_plan(plan, &rows, &mut found, &size);
         }
-        let covered: HashSet<&Path> = covered(&rows).collect();
         for one in &listed {
-            if !covered.contains(one.path.as_path()) {
+            let record = one.area.and_then(|area| rows.record(area));
+            if record.is_none_or(|at| at.as_path() != one.path) {
                 self.look_at_area(one, &rows, &mut found, &size)?;
             }
         }
@@ -163,7 +180,7 @@ impl Manager {
         let commits = rows.commits.iter().filter(|one| one.plan_id == plan.id);
         let (mut undo, mut parts) = (false, Vec::new());
         for commit in commits.filter(|one| one.phase != Phase::Undone) {
-            let area = commit.area.as_ref();
+            let area = commit.area.as_ref().map(|(_, area)| area);
             let away = area.filter(|area| {
                 !area.as_path().starts_with(self.home()) && is_absent(area.as_path())
             });
@@ -216,6 +233,13 @@ impl Manager {
             found.kept.push((kept, why.to_owned()));
         };
         let kind = match (one.area, plan) {
+            (Some(area), _) if rows.record(area).is_some() => {
+                keep(
+                    LeftoverKind::Unknown,
+                    "its record says that it lies elsewhere",
+                );
+                return Ok(());
+            }
             (Some(Area::Aside(_)), plan) => {
                 keep(LeftoverKind::Aside, ASIDE);
                 found.held.extend(plan.map(|plan| plan.id));
@@ -322,7 +346,7 @@ impl Manager {
         Ok(listed)
     }
 
-    fn rows(&self, with_times: bool) -> Result<Rows> {
+    pub(super) fn rows(&self, with_times: bool) -> Result<Rows> {
         let mut ended = HashMap::new();
         let log = match with_times {
             true => self.store.log(None)?,
@@ -349,16 +373,6 @@ impl Manager {
 const AWAY: &str = "it is out of reach; is its file system not mounted?";
 const ASIDE: &str = "somebody else's work, set aside when a commit was taken back; \
                      `escrow cleanup` of its plan removes it";
-
-/// The places that records account for: what is there belongs to a plan.
-fn covered(rows: &Rows) -> impl Iterator<Item = &Path> {
-    let live = |one: &&Sandbox| one.state != SandboxState::CleanedUp;
-    let areas = rows.sandboxes.iter().filter(live).map(|one| &one.area);
-    let kept = |one: &&CommitArea| one.phase != Phase::Undone;
-    let commits = rows.commits.iter().filter(kept);
-    let commits = commits.filter_map(|one| one.area.as_ref());
-    areas.chain(commits).map(Location::as_path)
-}
 
 fn is_absent(path: &Path) -> bool {
     Dir::open(path).is_err_and(|error| error.is_absent())

@@ -20,9 +20,10 @@ use self::find::{Candidate, Found};
 use super::{Manager, live};
 use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
+use crate::fs::areas::Area;
 use crate::fs::private::Lock;
 use crate::model::text::Location;
-use crate::model::{Phase, PlanId, PlanState, SandboxState};
+use crate::model::{Phase, PlanId, PlanState};
 use crate::store::{CommitArea, Plan};
 
 /// What is to go.
@@ -308,16 +309,12 @@ impl Manager {
 
     /// Removes what no record accounts for, unless one does by now.
     fn remove_orphan(&self, thing: &Candidate) -> Result<()> {
-        let sandboxes = self.store.sandboxes(None)?;
-        let commits = self.store.commit_areas()?;
+        let rows = self.rows(false)?;
         for (path, _) in &thing.parts {
-            let live = sandboxes
-                .iter()
-                .any(|one| one.area == *path && one.state != SandboxState::CleanedUp);
-            let needed = commits
-                .iter()
-                .any(|one| one.area.as_ref() == Some(path) && one.phase != Phase::Undone);
-            if !live && !needed {
+            let name = path.as_path().file_name().unwrap_or_default();
+            let name = name.as_encoded_bytes();
+            let area = Area::named(name, false).or_else(|| Area::named(name, true));
+            if area.is_some_and(|area| rows.record(area).is_none()) {
                 remove_area(path)?;
             }
         }
