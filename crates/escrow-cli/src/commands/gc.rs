@@ -1,5 +1,6 @@
 //! `escrow gc`: removes what finished work left.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -89,13 +90,27 @@ fn tell(collected: &Collected, dry_run: bool, ui: &Ui) {
         let word = if dry_run { "would remove" } else { "removed" };
         ui.news(&format!("{word} {}", line(one)));
     }
+    let mut open: BTreeMap<&str, u64> = BTreeMap::new();
     for (one, why) in &collected.kept {
         let text = format!("kept {}: {why}", line(one));
         match one.kind {
             // Its time comes by itself.
             LeftoverKind::Undo => ui.whisper(&text),
+            LeftoverKind::Open => match one.plan.as_deref() {
+                Some(plan) => *open.entry(plan).or_default() += one.bytes,
+                None => ui.say(&text),
+            },
             _ => ui.say(&text),
         }
+    }
+    for (plan, bytes) in &open {
+        ui.say(&format!(
+            "kept plan {plan}, which is open  {}",
+            size(*bytes)
+        ));
+    }
+    if !open.is_empty() {
+        ui.say("  `escrow cleanup PLAN` removes an open plan with what was done in it");
     }
     for (one, why) in &collected.failed {
         ui.warn(&format!("not removed: {}: {why}", line(one)));

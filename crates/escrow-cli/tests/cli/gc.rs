@@ -91,8 +91,8 @@ fn open_plans_are_named_and_left_alone() {
     }
     assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
     let said = cli.run(words("gc")).stderr_text();
-    assert!(said.contains("kept open of try"), "{said}");
-    assert!(said.contains("`escrow cleanup`"), "{said}");
+    assert!(said.contains("kept plan try, which is open  "), "{said}");
+    assert!(said.contains("`escrow cleanup PLAN`"), "{said}");
 }
 
 #[test]
