@@ -1,9 +1,13 @@
 //! Garbage: what is finished goes, what is open stays, whatever happens in between.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use escrow::model::{PlanId, SandboxId, SystemOrigin};
+use escrow::manager::{Manager, Options};
+use escrow::model::{Cleanup, Keep, PlanId, SandboxId, SystemOrigin};
+use escrow::strategy::Registry;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::is_root;
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -290,12 +294,61 @@ fn one_that_cannot_be_removed_does_not_stop_the_others() {
     assert_eq!(sandboxes(&world), [""; 0]);
 }
 
+// What the one who prepared a commit wanted is in its intent; what the one who finishes it wants is not.
+#[test]
+fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
+    if !require_stepper() {
+        return;
+    }
+    let line = words("commit try");
+    let mut seen = 0;
+    for n in 1.. {
+        let (world, cli) = furnish(World::under(&quick()));
+        open(&cli, "try");
+        let area = area(&world, &cli, "try");
+        if cli.stepper(&line).fault(n, Fault::Kill).hit.is_none() {
+            break;
+        }
+        let unfinished = json(&cli, "status")["unfinished"][0]["phase"].clone();
+        if unfinished != "decided" && unfinished != "applied" {
+            continue;
+        }
+        seen += 1;
+        let manual = Keep {
+            cleanup: Cleanup::Manual,
+            ..Keep::default()
+        };
+        let options = Options {
+            home: world.home(),
+            origin: Arc::new(SystemOrigin),
+            registry: Registry::builtin(),
+            principal: "tests".to_owned(),
+            strategy: "auto".to_owned(),
+            user_home: None,
+            patience: Duration::from_secs(20),
+            keep: manual,
+        };
+        let manager = Manager::open(options).expect("it opens on a used home");
+        let recovered = manager.recover().expect("it can look");
+        assert!(recovered.iter().all(|(_, answer)| answer.is_ok()), "{n}");
+        let file = world.path().join("app/a.txt");
+        let meta = std::fs::metadata(&file).expect("it is there");
+        assert_eq!((meta.len(), meta.nlink()), (4, 1), "{n}");
+        assert!(!area.exists(), "{n}");
+        cli.ok(words("undo try"));
+    }
+    assert!(seen > 2, "the commit was never found half way");
+}
+
+/// Where nobody waits for a disk.
+fn quick() -> PathBuf {
+    let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
+    if memory.is_dir() { memory } else { disk }
+}
+
 /// A world with an open plan, one that was committed, one that was undone, and orphans.
 fn garden() -> (World, Cli) {
-    // In memory, where nobody waits for a disk.
-    let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
-    let base = if memory.is_dir() { memory } else { disk };
-    let (world, cli) = furnish(World::under(&base));
+    let (world, cli) = furnish(World::under(&quick()));
     open(&cli, "try");
     committed(&cli, "done");
     committed(&cli, "undone");
