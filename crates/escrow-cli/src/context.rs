@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use escrow::config::Settings;
 use escrow::manager::{Manager, Options};
-use escrow::model::SystemOrigin;
+use escrow::model::{Keep, SystemOrigin};
 use escrow::policy::Policy;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
@@ -91,6 +91,10 @@ impl Context {
             strategy,
             user_home,
             patience: PATIENCE,
+            keep: Keep {
+                cleanup: settings.cleanup,
+                undo: settings.undo_keep,
+            },
             settings,
         })?;
         Ok(Self { manager, directory })

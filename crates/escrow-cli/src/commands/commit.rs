@@ -18,6 +18,9 @@ use crate::ui::{Tone, Ui, paint};
 /// every one of them wholly old or wholly new. Where somebody changed an original meanwhile, on a
 /// path that the sandbox changed too, nothing is committed, and both versions are named.
 ///
+/// What will run later outside of every sandbox is listed apart, with the reason: git hooks, CI files,
+/// settings of editors and shells, build scripts, files that can be started.
+///
 /// Afterwards the sandboxes are gone; `escrow undo` takes the commit back.
 #[derive(Args)]
 #[command(
@@ -157,11 +160,21 @@ fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
     });
     let conflicts: Vec<Value> = conflicts.collect();
     let resources: Vec<Value> = preview.members.iter().map(member).collect();
+    let later = preview.members.iter().flat_map(|member| {
+        member.runs_later.iter().map(|one| {
+            let mut entry = show::path_fields(&one.path);
+            entry["resource"] = json!(member.resource);
+            entry["why"] = json!(one.why);
+            entry
+        })
+    });
+    let later: Vec<Value> = later.collect();
     json!({
         "committed": committed,
         "plan": plan,
         "resources": resources,
         "conflicts": conflicts,
+        "runs_later": later,
     })
 }
 
@@ -206,6 +219,11 @@ fn tell(preview: &CommitPreview, terms: Terms, ui: &Ui, done: bool) {
                 OnConflict::Theirs => paint(Tone::Careful, "theirs"),
             };
             ui.line(&format!("  {word}  {}  {}", conflict.path, conflict.what));
+        }
+    }
+    for one in &preview.members {
+        for later in &one.runs_later {
+            ui.line(&show::later_line(&one.resource, later));
         }
     }
 }

@@ -8,6 +8,7 @@ mod commit;
 mod completions;
 mod diff;
 mod doctor;
+mod gc;
 mod init;
 mod inside;
 mod log;
@@ -120,6 +121,7 @@ enum Command {
     Undo(undo::UndoArgs),
     Recover(recover::RecoverArgs),
     Cleanup(cleanup::CleanupArgs),
+    Gc(gc::GcArgs),
     Status(status::StatusArgs),
     Log(log::LogArgs),
     Access(access::AccessArgs),
@@ -195,6 +197,7 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Undo(args) => args.run(context, ui),
         Command::Recover(args) => args.run(context, ui),
         Command::Cleanup(args) => args.run(context, ui),
+        Command::Gc(args) => args.run(context, ui),
         Command::Status(args) => args.run(context, ui),
         Command::Log(args) => args.run(context, ui),
         Command::Access(args) => args.run(context, ui),

@@ -4,7 +4,7 @@ use escrow::config::Declared;
 use escrow::diff::Summary;
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::text::Location;
-use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath};
+use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath, RunsLater};
 use escrow::store::Resource;
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
@@ -71,6 +71,12 @@ pub(crate) fn kept_lines(kept: &[(String, ResourcePath, Location)], left: &[Stri
     for why in left {
         ui.warn(&format!("what is not needed any more is left: {why}"));
     }
+}
+
+/// A change that will run later, for people.
+pub(crate) fn later_line(resource: &str, later: &RunsLater) -> String {
+    let word = paint(Tone::Careful, "runs later");
+    format!("{word}  {resource}:{}  {}", later.path, later.why)
 }
 
 fn facts(facts: &Facts) -> Value {

@@ -1,27 +1,58 @@
 //! `escrow status`: open plans and what is being done.
 
 use clap::Args;
+use escrow::manager::{Disk, LeftoverKind, Status};
+use escrow::model::PlanId;
+use escrow::store::Plan;
 use serde_json::{Value, json};
 
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
-use crate::ui::{Tone, Ui, paint};
+use crate::ui::{Tone, Ui, count, paint, size};
 
-/// Show the open plans and what is being done
+/// Show the open plans, what is being done, and what belongs to nothing
 #[derive(Args)]
-pub(crate) struct StatusArgs {}
+#[command(after_help = "Example:\n  escrow status --disk")]
+pub(crate) struct StatusArgs {
+    /// Measure what plans take on disk; this looks at every file of theirs
+    #[arg(long)]
+    disk: bool,
+}
 
 impl StatusArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let status = context.manager.status()?;
+        let disks = match self.disk {
+            true => Some(Disks::measure(context, &status)?),
+            false => None,
+        };
         let home = escrow::model::text::Location::from(context.manager.home());
         if ui.is_json() {
             let plans: Result<Vec<Value>, Failure> = status
                 .plans
                 .iter()
-                .map(|view| show::plan(context, view))
+                .map(|view| {
+                    let mut plan = show::plan(context, view)?;
+                    plan["disk"] = disk_fields(disks.as_ref().map(|disks| disks.of(&view.plan)));
+                    Ok(plan)
+                })
                 .collect();
+            let finished = status.over.iter().map(|plan| {
+                let disk = disks.as_ref().map(|disks| disks.of(plan));
+                json!({
+                    "id": plan.id,
+                    "name": plan.name,
+                    "state": plan.state.as_str(),
+                    "disk": disk_fields(disk),
+                })
+            });
+            let finished: Vec<Value> = finished.collect();
+            let orphans = status.orphans.iter().map(|one| {
+                let path = show::location(&one.path);
+                json!({"kind": one.kind.as_str(), "plan": one.plan, "path": path})
+            });
+            let orphans: Vec<Value> = orphans.collect();
             let running: Vec<Value> = status
                 .running
                 .iter()
@@ -47,6 +78,9 @@ impl StatusArgs {
                 "plans": plans?,
                 "operations": running,
                 "unfinished": unfinished,
+                "finished": finished,
+                "orphans": orphans,
+                "disk": disk_fields(disks.as_ref().map(|disks| disks.total)),
             }));
             return Ok(());
         }
@@ -62,6 +96,9 @@ impl StatusArgs {
                 view.plan.directory,
             ));
             show::sandbox_lines(context, view, ui)?;
+            if let Some(disks) = &disks {
+                ui.line(&format!("  on disk: {}", disk_words(disks.of(&view.plan))));
+            }
         }
         for one in &status.running {
             let operation = &one.operation;
@@ -84,6 +121,91 @@ impl StatusArgs {
             ui.line(&format!("{word} a commit of plan {plan} is {phase}"));
             ui.say("  if its process is dead, `escrow recover` brings it to one side");
         }
+        tell_rest(&status, disks.as_ref(), ui);
         Ok(())
     }
+}
+
+/// What is left of plans that are over, and what belongs to nothing.
+fn tell_rest(status: &Status, disks: Option<&Disks>, ui: &Ui) {
+    for plan in &status.over {
+        let (name, state) = (paint(Tone::Strong, &plan.name), plan.state);
+        match disks {
+            Some(disks) => ui.line(&format!(
+                "plan {name}  {state}, on disk: {}",
+                disk_words(disks.of(plan))
+            )),
+            None => ui.whisper(&format!("plan {name}  {state}")),
+        }
+    }
+    if let Some(disks) = disks {
+        ui.line(&format!("on disk in all: {}", disk_words(disks.total)));
+    } else if !status.over.is_empty() {
+        let plans = count(status.over.len() as u64, "plan that is", "plans that are");
+        ui.say(&format!(
+            "{plans} over may keep something on disk: `escrow status --disk`, `escrow gc`"
+        ));
+    }
+    for one in &status.orphans {
+        let word = match one.kind {
+            LeftoverKind::Aside => "set aside:",
+            LeftoverKind::Unknown => "unknown:",
+            _ => "orphan:",
+        };
+        ui.line(&format!("{} {}", paint(Tone::Careful, word), one.path));
+    }
+    if !status.orphans.is_empty() {
+        ui.say("  `escrow gc --dry-run` says what of this would go");
+    }
+}
+
+/// What each plan takes on disk.
+struct Disks {
+    plans: Vec<(PlanId, Disk)>,
+    total: Disk,
+}
+
+impl Disks {
+    fn measure(context: &Context, status: &Status) -> Result<Self, Failure> {
+        let (mut plans, mut total) = (Vec::new(), Disk::default());
+        let open = status.plans.iter().map(|view| &view.plan);
+        for plan in open.chain(&status.over) {
+            let disk = context.manager.disk(plan)?;
+            total += disk;
+            plans.push((plan.id, disk));
+        }
+        Ok(Self { plans, total })
+    }
+
+    fn of(&self, plan: &Plan) -> Disk {
+        let found = self.plans.iter().find(|(id, _)| *id == plan.id);
+        found.map_or_else(Disk::default, |(_, disk)| *disk)
+    }
+}
+
+fn disk_fields(disk: Option<Disk>) -> Value {
+    let fields = |disk: Disk| {
+        json!({
+            "private": disk.private,
+            "shared": disk.shared,
+            "undo": disk.undo,
+            "total": disk.total(),
+            "unread": disk.unread,
+        })
+    };
+    disk.map_or(Value::Null, fields)
+}
+
+fn disk_words(disk: Disk) -> String {
+    let mut words = format!(
+        "{} of its own, {} shared, {} for undo",
+        size(disk.private),
+        size(disk.shared),
+        size(disk.undo)
+    );
+    if disk.unread > 0 {
+        let unread = count(disk.unread, "directory", "directories");
+        words.push_str(&format!("; {unread} could not be looked into"));
+    }
+    words
 }

@@ -55,7 +55,8 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
             "left",
             "message",
             "plan",
-            "resources"
+            "resources",
+            "runs_later"
         ]
     );
     assert_eq!(done["committed"], true);
@@ -116,7 +117,14 @@ fn a_dry_run_writes_nothing_at_all() {
     let shown = json(&cli, "commit try --dry-run");
     assert_eq!(
         keys(&shown),
-        ["committed", "conflicts", "dry_run", "plan", "resources"]
+        [
+            "committed",
+            "conflicts",
+            "dry_run",
+            "plan",
+            "resources",
+            "runs_later"
+        ]
     );
     assert_eq!(shown["committed"], false);
     assert_eq!(shown["resources"][1]["changes"][0]["kind"], "modified");

@@ -59,7 +59,23 @@ fn documents_have_these_fields() {
     );
 
     let status = json(&cli, "status");
-    assert_eq!(keys(&status), ["home", "operations", "plans", "unfinished"]);
+    assert_eq!(
+        keys(&status),
+        [
+            "disk",
+            "finished",
+            "home",
+            "operations",
+            "orphans",
+            "plans",
+            "unfinished"
+        ]
+    );
+    assert_eq!(status["disk"], serde_json::Value::Null);
+    let fields = ["private", "shared", "total", "undo", "unread"];
+    let status = json(&cli, "status --disk");
+    assert_eq!(keys(&status["disk"]), fields);
+    assert_eq!(keys(&status["plans"][0]["disk"]), fields);
     let doctor = json(&cli, "doctor app");
     assert_eq!(
         keys(&doctor),

@@ -1,5 +1,6 @@
 //! What things cost, counted and never timed: system calls, files opened, memory at its peak.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -75,6 +76,23 @@ fn overlay_creation(files: usize) -> (usize, usize) {
     ];
     let counts = escrow.trace(args);
     (working(&counts), counts.touching(&original))
+}
+
+// Whoever asks what is open does not wait for every file to be looked at.
+#[test]
+fn status_costs_the_same_for_any_size_of_sandbox_unless_it_measures() {
+    let cost = |files: usize, line: &[&str]| {
+        let world = World::new();
+        let root = original(&world, "app", files);
+        let escrow = cli(&world);
+        let made = ["plan", "create", "p", "--strategy", "filesystem_copy"];
+        let typed = made.map(OsString::from).into_iter();
+        escrow.ok(typed.chain(["--resource".into(), root.into_os_string()]));
+        working(&escrow.trace(line))
+    };
+    let (small, large) = (cost(100, &["status"]), cost(1000, &["status"]));
+    assert_same_cost("status", small, large);
+    assert!(cost(1000, &["status", "--disk"]) > large + 1000);
 }
 
 #[test]

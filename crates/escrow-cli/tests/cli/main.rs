@@ -16,12 +16,14 @@ mod cost;
 mod cost_commit;
 mod documents;
 mod full_disk;
+mod gc;
 mod log;
 mod odd_places;
 mod regressions;
 mod regressions_commit;
 mod regressions_commit_more;
 mod regressions_user;
+mod review;
 mod verbs;
 
 use std::ffi::OsString;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use escrow::config::Settings;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
-use escrow::model::SystemOrigin;
+use escrow::model::{Keep, SystemOrigin};
 use escrow::policy::Policy;
 use escrow::store::Plan;
 use escrow::strategy::{Access, Registry};
@@ -87,6 +87,7 @@ pub(crate) fn options(home: &Path) -> Options {
         user_home: None,
         patience: Duration::from_secs(20),
         settings: Settings::default(),
+        keep: Keep::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::fs::remove;
 use crate::model::{DiffView, Phase, SandboxState};
 use crate::seeded;
 use crate::store::{Journal, Plan};
-use crate::strategy::Note;
+use crate::strategy::{Intent, Note};
 
 /// A commit that happens, whoever carries it out.
 pub struct Decided<'a> {
@@ -120,7 +120,7 @@ fn apply_one(
 }
 
 impl Applied<'_> {
-    /// Removes the sandboxes, notes what is left for undo, and ends the commit. From here on there
+    /// Removes the sandboxes, unless they stay, notes what is left for undo, and ends the commit. From here on there
     /// is no way back but undo; a sandbox that cannot be removed is reported, and stops nothing
     /// (rule C7).
     pub fn finish(self) -> Result<Committed> {
@@ -135,13 +135,16 @@ impl Applied<'_> {
             cause: Box::new(error),
         };
         let (mut left, mut states) = (Vec::new(), Vec::new());
-        for member in &members {
-            let state = match release(&engine, member) {
-                Ok(()) => SandboxState::CleanedUp,
-                Err(error) => {
-                    left.push((member.name(), chain(&error)));
-                    SandboxState::Committed
-                }
+        for (position, member) in members.iter().enumerate() {
+            let state = match stays(&engine, &journal, position, member) {
+                true => SandboxState::Committed,
+                false => match release(&engine, member) {
+                    Ok(()) => SandboxState::CleanedUp,
+                    Err(error) => {
+                        left.push((member.name(), chain(&error)));
+                        SandboxState::Committed
+                    }
+                },
             };
             states.push((member.sandbox.id, state));
         }
@@ -194,6 +197,18 @@ fn last_intent(
     Ok(Some(
         serde_json::to_string(&intent).expect("an intent is JSON"),
     ))
+}
+
+/// Whether a sandbox stays: it is wanted, and nothing of it became the original's. Whoever prepared the
+/// commit may have wanted otherwise.
+fn stays(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Member) -> bool {
+    let shares = |intent: Intent| {
+        let reference = &member.sandbox.reference;
+        member.call(|strategy| strategy.shares(reference, &intent))
+    };
+    let intent = intent_of(journal, position).map(|found| found.filter(|one| !one.0.is_null()));
+    let shared = intent.and_then(|found| found.map_or(Ok(false), shares));
+    engine.keeps && matches!(shared, Ok(false))
 }
 
 /// Removes a sandbox: after this no inode is shared with the original.

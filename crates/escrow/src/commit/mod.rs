@@ -10,7 +10,7 @@
 //!    never removed before the store has durably forgotten the need for it.
 //! 4. Carrying out and taking back can both be repeated from wherever they stopped (rule C3).
 //! 5. A sandbox is removed only when every original holds the new state, durably: until then the
-//!    whole commit can be tried again (rule C6).
+//!    whole commit can be tried again (rule C6). One that stays shares nothing with its original.
 //! 6. What takes back, recovers or removes many never stops at the first failure (rules C4, C17).
 //! 7. One process at a time works on a commit. It holds the lock of the plan and those of all
 //!    originals, taken in one order, and both end with it (rule C14).
@@ -88,6 +88,8 @@ pub struct Engine<'a> {
     pub origin: &'a dyn Origin,
     /// Who watches.
     pub observer: &'a dyn Observer,
+    /// Whether sandboxes stay when their commit is over.
+    pub keeps: bool,
 }
 
 /// One sandbox on its way.

@@ -128,6 +128,7 @@ fn prepare_one(
             preview,
             on_conflict: terms.on_conflict,
             area: area.as_path(),
+            keeps: prepared.engine.keeps,
             observer,
         };
         let reference = &member.sandbox.reference;

@@ -4,7 +4,7 @@ use super::{Batch, Engine, Member};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Conflict, DiffView};
+use crate::model::{Conflict, DiffView, RunsLater, later};
 use crate::store::Plan;
 use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
 
@@ -32,6 +32,8 @@ pub struct MemberPreview {
     pub conflicts: Vec<Conflict>,
     /// What will not come across as it is.
     pub notes: Vec<Note>,
+    /// What will run later, outside of every sandbox.
+    pub runs_later: Vec<RunsLater>,
     /// Whether the commit of it can be taken back.
     pub undoable: bool,
 }
@@ -98,13 +100,17 @@ impl<'a> Batch<'a> {
 impl Previewed<'_> {
     /// What was found, to be shown.
     pub fn show(&self) -> CommitPreview {
-        let one = |(member, preview): &(Member, Preview)| MemberPreview {
-            resource: member.name(),
-            at: member.resource.at.clone(),
-            diff: preview.released(self.terms.on_conflict),
-            conflicts: preview.conflicts.clone(),
-            notes: preview.notes.clone(),
-            undoable: member.capabilities().undoes,
+        let one = |(member, preview): &(Member, Preview)| {
+            let diff = preview.released(self.terms.on_conflict);
+            MemberPreview {
+                resource: member.name(),
+                at: member.resource.at.clone(),
+                runs_later: later::runs_later(&diff),
+                diff,
+                conflicts: preview.conflicts.clone(),
+                notes: preview.notes.clone(),
+                undoable: member.capabilities().undoes,
+            }
         };
         CommitPreview {
             members: self.members.iter().map(one).collect(),

@@ -31,6 +31,7 @@ pub use error::ConfigError;
 pub use schema::schema;
 pub use settings::{Declared, RunDefaults, Settings};
 
+use crate::model::Cleanup;
 use crate::model::resource::FS_DIRECTORY;
 
 /// What `escrow.yaml` says. Every key may be left out.
@@ -66,19 +67,6 @@ pub struct Sandbox {
     pub checkpoint: Checkpoint,
     /// Strategies that are programs of your own, by name.
     pub custom_strategies: BTreeMap<String, Custom>,
-}
-
-/// When sandboxes go.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Cleanup {
-    /// When they were committed.
-    #[default]
-    OnCommit,
-    /// When they were committed or rolled back.
-    OnTerminal,
-    /// When `escrow cleanup` says so.
-    Manual,
 }
 
 /// What `escrow undo` needs.

@@ -5,12 +5,14 @@
 //!
 //! | file | promise |
 //! |---|---|
+//! | `areas` | whose an entry among areas is, told by its name |
 //! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `meta` | what the kernel says of one entry |
 //! | `walk` | every directory of a tree once, in parallel, at any depth |
 //! | `manifest` | what a tree was, compact enough for a million files |
 //! | `copy` | a parallel copy that keeps everything, in one pass with its manifest |
 //! | `content` | bytes of one file: copied with their holes, compared |
+//! | `extents` | how much of a file lies in blocks that other files hold too |
 //! | `handle` | owner, mode, attributes and times of one entry, by its handle |
 //! | `xattr` | extended attributes of one entry: read, set, digested |
 //! | `seen` | one entry as it was seen once, recognised later |
@@ -20,12 +22,15 @@
 //! | `private` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
+//! | `usage` | how much of a disk a tree takes, and how much of that others hold too |
 
+pub mod areas;
 pub mod beneath;
 pub mod content;
 pub mod copy;
 pub mod durable;
 mod error;
+pub mod extents;
 pub mod handle;
 pub mod lease;
 pub mod manifest;
@@ -35,6 +40,7 @@ pub mod private;
 pub mod process;
 pub mod remove;
 pub mod seen;
+pub mod usage;
 pub mod walk;
 pub mod xattr;
 

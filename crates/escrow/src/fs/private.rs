@@ -224,10 +224,10 @@ pub fn release_ballast(home: &Dir) -> Result<bool> {
 }
 
 /// What the name of an area beside its original begins with.
-const BESIDE: &str = ".escrow-";
+pub(super) const BESIDE: &str = ".escrow-";
 
 /// What the name of the area of a commit ends with.
-const UNDO: &str = ".undo";
+pub(super) const UNDO: &str = ".undo";
 
 /// Whether a directory is, by its name, the area of a sandbox, or of its commit, beside or in its
 /// original.

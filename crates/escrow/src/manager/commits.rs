@@ -15,7 +15,7 @@ use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
-use crate::model::{Action, Phase, PlanState, SandboxState, Scope};
+use crate::model::{Action, Cleanup, Phase, PlanState, SandboxState, Scope};
 use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
 
@@ -44,6 +44,7 @@ impl Manager {
             registry: self.registry(),
             origin: &*self.options.origin,
             observer,
+            keeps: self.options.keep.cleanup == Cleanup::Manual,
         }
     }
 

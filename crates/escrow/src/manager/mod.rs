@@ -17,12 +17,16 @@
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `access` | every way in is judged by the policy |
 //! | `records` | whatever is done or denied is in the log |
+//! | `garbage` | what finished work left goes, what is not finished never does |
+//! | `disk` | how much of the disk plans take |
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod access;
 mod checkpoints;
 mod commits;
 mod declared;
+mod disk;
+mod garbage;
 mod live;
 mod plans;
 mod records;
@@ -38,6 +42,8 @@ use std::time::Duration;
 
 pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
+pub use disk::Disk;
+pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Spared};
 pub use plans::PlanView;
 pub use resources::NewResource;
 pub use runs::RunRequest;
@@ -49,7 +55,7 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
-use crate::model::{Origin, PlanId, PlanState, SandboxId};
+use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
 use crate::policy::Policy;
 use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
@@ -74,6 +80,8 @@ pub struct Options {
     pub patience: Duration,
     /// What the configuration says.
     pub settings: Settings,
+    /// How long what is finished stays.
+    pub keep: Keep,
 }
 
 /// The engine, opened on one home.

@@ -291,6 +291,12 @@ impl Manager {
         Ok(Some((home, layers)))
     }
 
+    /// Where it is.
+    pub(super) fn scratch_path(&self, plan: &Plan) -> PathBuf {
+        let name = Self::scratch_name(plan);
+        self.areas.path().join(OsStr::from_bytes(&name))
+    }
+
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
         Ok(remove::remove(&self.areas, &Self::scratch_name(plan))?)
@@ -299,11 +305,7 @@ impl Manager {
     /// What commands wrote beside the sandboxes, into the home directory.
     pub fn scratch_diff(&self, plan: &Plan, home: &Path) -> Result<DiffView> {
         self.permit_within(Action::Diff, plan)?;
-        let upper = self
-            .areas
-            .path()
-            .join(OsStr::from_bytes(&Self::scratch_name(plan)));
-        let upper = upper.join("upper");
+        let upper = self.scratch_path(plan).join("upper");
         match Dir::open(&upper) {
             Err(error) if error.is_absent() => Ok(DiffView::default()),
             upper => Ok(overlay::compare(

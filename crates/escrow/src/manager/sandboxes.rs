@@ -8,7 +8,7 @@ use super::work::check_readable;
 use crate::commit::lent;
 use crate::error::{Error, Result};
 use crate::event::{Observer, Unobserved};
-use crate::fs::private::{self, Place};
+use crate::fs::private::{self, Lock, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{Action, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
@@ -309,6 +309,16 @@ impl Manager {
             Err(Error::RecoveryNeeded { .. }) if forget => self.abandon_commit(plan)?,
             answer => answer?,
         }
+        self.remove_plan(plan, lock, forget)
+    }
+
+    /// The same for a plan whose lock is held and whose commit is at an end.
+    pub(super) fn remove_plan(
+        &self,
+        plan: &Plan,
+        lock: Lock,
+        forget: bool,
+    ) -> Result<Vec<Cleaned>> {
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             let views = self.live_sandboxes(plan)?;
             let (mut cleaned, mut failed) = (Vec::new(), Vec::new());
@@ -354,10 +364,9 @@ impl Manager {
 
     /// Whether a sandbox beside its original is out of reach together with it: then their file
     /// system is not mounted, or the directory they lie in was moved.
-    fn is_away(&self, view: &SandboxView) -> bool {
-        let area = view.sandbox.area.as_path();
+    pub(super) fn is_out_of_reach(&self, area: &Path, original: &Path) -> bool {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
-        !area.starts_with(self.areas.path()) && absent(area) && absent(view.resource.at.as_path())
+        !area.starts_with(self.areas.path()) && absent(area) && absent(original)
     }
 
     /// Where the area of a sandbox of `original` goes: never into another resource.
@@ -371,9 +380,10 @@ impl Manager {
         Ok(private::place(&self.areas, original, &others)?)
     }
 
-    fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
+    pub(super) fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
         let sandbox = &view.sandbox;
-        if !forget && self.is_away(view) {
+        let (area, original) = (sandbox.area.as_path(), view.resource.at.as_path());
+        if !forget && self.is_out_of_reach(area, original) {
             return Err(Error::Away {
                 area: sandbox.area.clone(),
             });

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::{Manager, PlanView};
+use super::{Leftover, Manager, PlanView};
 use crate::error::Result;
 use crate::fs::private::{self, Place, Scratch};
 use crate::fs::{Dir, Resolver};
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::Location;
 use crate::model::{Phase, PlanState, SandboxId};
-use crate::store::Operation;
+use crate::store::{Operation, Plan};
 use crate::strategy::registry::AUTO;
 use crate::strategy::{Capabilities, Probe};
 
@@ -31,6 +31,10 @@ pub struct Status {
     pub running: Vec<Running>,
     /// Plans whose commit, or undo, has not ended, and where it stands.
     pub unfinished: Vec<(String, Phase)>,
+    /// Plans that are over and may still have something on disk, newest first.
+    pub over: Vec<Plan>,
+    /// What belongs to nothing.
+    pub orphans: Vec<Leftover>,
 }
 
 /// What is said of one strategy for one directory.
@@ -81,6 +85,8 @@ impl Manager {
             plans,
             running,
             unfinished,
+            over: self.over()?,
+            orphans: self.orphans()?,
         })
     }
 

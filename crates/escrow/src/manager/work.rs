@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use super::records::About;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
-use crate::model::{Action, ChangeKind, DiffView, PlanState, ResourcePath, SandboxState, Scope};
+use crate::model::{
+    Action, ChangeKind, Cleanup, DiffView, PlanState, ResourcePath, SandboxState, Scope,
+};
 use crate::store::{Plan, Resource};
 use crate::strategy::{self, Access, StrategyError};
 
@@ -201,8 +203,10 @@ impl Manager {
     /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.
     pub fn path_of(&self, view: &SandboxView) -> Result<Option<PathBuf>> {
         let reference = &view.sandbox.reference;
-        // One that was not finished may not even have a strategy.
-        if !view.sandbox.state.is_readable() {
+        // One that was not finished may not even have a strategy; one that stayed after its commit can
+        // be looked at.
+        let stayed = view.sandbox.state == SandboxState::Committed;
+        if !view.sandbox.state.is_readable() && !stayed {
             return Ok(None);
         }
         let strategy = self.registry().get(&reference.strategy)?;
@@ -265,10 +269,10 @@ impl Manager {
     /// others; the report says of each what was done, and never more.
     pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
         self.permit_plan(Action::Rollback, plan)?;
-        let _lock = self.lock(plan, false)?;
+        let lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         self.drop_scratch(plan)?;
-        self.record("rollback", Some(plan.id), &plan.name, || {
+        let mut done = self.record("rollback", Some(plan.id), &plan.name, || {
             let (mut done, mut failed) = (Vec::new(), Vec::new());
             let views = self.parents_first(self.live_sandboxes(plan)?)?;
             let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
@@ -285,7 +289,23 @@ impl Manager {
                 true => Ok(done),
                 false => Err(Error::partly(plan, "rolled back", named(done), failed)),
             }
-        })
+        })?;
+        if self.options.keep.cleanup == Cleanup::OnTerminal {
+            match self.remove_plan(plan, lock, false) {
+                Ok(_) => {
+                    for one in &mut done {
+                        one.message.push_str("; its sandbox was removed");
+                    }
+                }
+                // What was asked for is done; that the workspace is still there is no harm (rule C7).
+                Err(error) => self.notice(format!(
+                    "the plan '{}' is rolled back, but not removed: {}",
+                    plan.name,
+                    chain(&error)
+                )),
+            }
+        }
+        Ok(done)
     }
 
     fn discard(&self, plan: &Plan, view: &SandboxView, observer: &dyn Observer) -> Result<String> {

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// Where ids and the time come from. Handed in, so that tests can decide both.
 pub trait Origin: Send + Sync {
-    /// The time now. Shown to people and stored; no decision is taken from it.
+    /// The time now. Shown to people and stored; only how long finished things stay is decided by it.
     fn now(&self) -> Timestamp;
     /// A fresh time-ordered UUID.
     fn uuid(&self) -> Uuid;
@@ -74,6 +74,13 @@ macro_rules! id {
             pub fn new(origin: &dyn Origin) -> Self {
                 Self(origin.uuid())
             }
+
+            /// When it was made; `None` where it does not say.
+            pub fn made_at(self) -> Option<Timestamp> {
+                let (seconds, nanoseconds) = self.0.get_timestamp()?.to_unix();
+                let seconds = i64::try_from(seconds).ok()?;
+                Timestamp::new(seconds, i32::try_from(nanoseconds).ok()?).ok()
+            }
         }
 
         impl fmt::Display for $name {
@@ -126,6 +133,9 @@ mod tests {
         assert_eq!(first.to_string().parse::<PlanId>(), Ok(first));
         assert!(first.to_string() < second.to_string());
         assert_eq!(first.to_string().len(), "plan_".len() + 26);
+        let made = first.made_at().expect("it says so");
+        assert!(made <= second.made_at().expect("it says so"));
+        assert!(made.as_second() > 1_700_000_000);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Pure words and rules: nothing here touches a file, a clock or a database.
 
+pub mod amount;
 pub mod change;
 pub mod conflict;
 pub mod id;
+pub mod keep;
+pub mod later;
 pub mod path;
 pub mod phase;
 pub mod plan;
@@ -17,6 +20,8 @@ pub use conflict::Conflict;
 pub use id::{
     CheckpointId, CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin,
 };
+pub use keep::{Cleanup, Keep};
+pub use later::RunsLater;
 pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;
 pub use plan::PlanState;

@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
-use super::rows::Journal;
+use super::rows::{CommitArea, Journal};
 use super::sqlite::{Result, Store, StoreError, conversion, location, parsed};
 use crate::fs::{Moved, Moves, Stamp};
 use crate::model::text::Location;
@@ -126,6 +126,15 @@ impl Store {
     pub fn finish_undo(&self, journal: &Journal) -> Result<()> {
         let done = self.transact(|connection| {
             set_plan(connection, journal.plan_id, PlanState::RolledBack)?;
+            // Those that stayed when it was committed.
+            connection.execute(
+                "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1 AND state = ?3",
+                params![
+                    journal.plan_id.to_string(),
+                    SandboxState::RolledBack.as_str(),
+                    SandboxState::Committed.as_str(),
+                ],
+            )?;
             move_phase(connection, journal.id, Phase::Undoing, Phase::Undone)
         })?;
         match done {
@@ -183,6 +192,31 @@ impl Store {
             journal.damaged = damaged;
         }
         Ok(journals)
+    }
+
+    /// Where all commits keep what they staged or replaced, without what they need, which may be much.
+    pub fn commit_areas(&self) -> Result<Vec<CommitArea>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT plan_id, phase, created_at, sandbox_id, area FROM journal
+                 LEFT JOIN journal_member ON journal_id = id AND length(area) > 0
+                 ORDER BY seq, position",
+            )?;
+            query
+                .query_map([], |row| {
+                    let area: Option<Vec<u8>> = row.get(4)?;
+                    let area = area.map(|bytes| {
+                        Ok::<_, rusqlite::Error>((parsed(row, 3)?, Location::from_bytes(&bytes)))
+                    });
+                    Ok(CommitArea {
+                        plan_id: parsed(row, 0)?,
+                        phase: parsed::<Phase>(row, 1)?,
+                        created_at: parsed::<Timestamp>(row, 2)?,
+                        area: area.transpose()?,
+                    })
+                })?
+                .collect()
+        })
     }
 
     fn members(&self, id: CommitId) -> Result<(Vec<JournalMember>, Option<String>)> {

@@ -18,7 +18,7 @@ mod rows;
 mod sqlite;
 
 pub use rows::{
-    Checkpoint, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation, Outcome,
-    Plan, Resource, Sandbox,
+    Checkpoint, CommitArea, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation,
+    Outcome, Plan, Resource, Sandbox,
 };
 pub use sqlite::{Store, StoreError};

@@ -203,6 +203,20 @@ pub struct JournalMember {
     pub carried: bool,
 }
 
+/// Where a commit keeps what it staged or replaced; one for each member, or one without a place where
+/// there is nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitArea {
+    /// The plan.
+    pub plan_id: PlanId,
+    /// Where its commit stands.
+    pub phase: Phase,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// The sandbox whose commit it is, and the place.
+    pub area: Option<(SandboxId, Location)>,
+}
+
 /// An operation and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Logged {

@@ -160,6 +160,8 @@ pub struct PrepareRequest<'a> {
     /// An existing, private, empty directory for this commit alone, on the file system of the
     /// original. It lives for as long as the commit can be undone.
     pub area: &'a Path,
+    /// Whether the sandbox stays when the commit is over: then nothing of it may become the original's.
+    pub keeps: bool,
     /// Who watches.
     pub observer: &'a dyn Observer,
 }
@@ -295,7 +297,13 @@ pub trait Strategy: Send + Sync {
     /// back where [`Capabilities::undoes`] says so.
     fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()>;
 
-    /// Looks at the original once the commit is over and the sandbox gone, and returns the intent
+    /// Whether what is committed is the sandbox's own, so that the sandbox must go when the commit is over.
+    /// By default not.
+    fn shares(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Looks at the original once the commit is over and the sandbox gone, unless it stays, and returns the intent
     /// by which it can be undone later, and what is to be known. By default the same intent.
     fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         Ok(Finished {

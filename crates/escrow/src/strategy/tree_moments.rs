@@ -474,6 +474,7 @@ pub(super) fn prepare_restore(
     let request = PrepareRequest {
         preview: &preview,
         on_conflict: OnConflict::Ours,
+        keeps: true,
         area: to,
         observer,
     };

@@ -296,6 +296,10 @@ impl Strategy for Faulty {
         self.trip(sandbox, Verb::Commit, work, half)
     }
 
+    fn shares(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
+        self.inner.shares(sandbox, intent)
+    }
+
     fn finish(&self, sandbox: &SandboxRef, intent: Intent) -> Result<escrow::strategy::Finished> {
         let work = || self.inner.finish(sandbox, intent.clone());
         self.trip(sandbox, Verb::Finish, work, || {})

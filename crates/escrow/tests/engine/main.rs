@@ -21,6 +21,8 @@ mod commit_support;
 mod commit_trees;
 mod commit_undo;
 mod config;
+mod garbage;
+mod keep;
 mod log;
 mod manager;
 mod marks;

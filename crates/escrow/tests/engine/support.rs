@@ -12,7 +12,7 @@ use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
-use escrow::model::{ChangeKind, ResourcePath, SandboxState, SystemOrigin};
+use escrow::model::{ChangeKind, Keep, ResourcePath, SandboxState, SystemOrigin};
 use escrow::policy::Policy;
 use escrow::store::{Plan, Resource, Sandbox};
 use escrow::strategy::{Access, Registry};
@@ -39,6 +39,7 @@ pub(crate) fn options(home: &Path) -> Options {
         user_home: None,
         patience: Duration::from_secs(120),
         settings: Settings::default(),
+        keep: Keep::default(),
     }
 }
 

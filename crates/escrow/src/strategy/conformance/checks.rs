@@ -52,6 +52,10 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
         undone,
     ),
     (
+        "a sandbox that stays after its commit shares nothing with the original",
+        apart,
+    ),
+    (
         "what somebody changed meanwhile is a conflict, and nothing else is",
         conflicts,
     ),
@@ -398,12 +402,23 @@ fn staged(
     case: &dyn Case,
     sandbox: &SandboxRef,
 ) -> Result<Intent, String> {
+    staged_with(strategy, case, sandbox, false)
+}
+
+/// The same; `keeps` says whether the sandbox is to stay.
+fn staged_with(
+    strategy: &dyn Strategy,
+    case: &dyn Case,
+    sandbox: &SandboxRef,
+    keeps: bool,
+) -> Result<Intent, String> {
     let preview = must("preview", strategy.preview(sandbox, &looked()))?;
     equal("conflicts", &preview.conflicts, &Vec::new())?;
     let request = PrepareRequest {
         preview: &preview,
         on_conflict: OnConflict::Abort,
         area: case.commit_area(),
+        keeps,
         observer: &Unobserved,
     };
     must("prepare", strategy.prepare(sandbox, &request))
@@ -501,6 +516,24 @@ fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         }
     }
     Ok(())
+}
+
+fn apart(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+    let capabilities = strategy.capabilities();
+    if !capabilities.isolates || !capabilities.prepares {
+        return Ok(());
+    }
+    let sandbox = worked_in(strategy, case)?;
+    let intent = staged_with(strategy, case, &sandbox, true)?;
+    let shares = must("ask", strategy.shares(&sandbox, &intent))?;
+    equal("what is shared", &shares, &false)?;
+    must("commit", strategy.commit(&sandbox, &intent, &Unobserved))?;
+    must("finish", strategy.finish(&sandbox, intent))?;
+    let before = case.fingerprint()?;
+    if let Ok(Access::Directory(directory)) = strategy.access(&sandbox) {
+        case.work_in(&directory, &case.known().0, b"later")?;
+    }
+    unchanged(case, &before)
 }
 
 fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> Answer {

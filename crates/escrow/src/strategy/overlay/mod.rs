@@ -260,6 +260,10 @@ impl Strategy for Overlay {
         tree_commit::apply(intent, observer)
     }
 
+    fn shares(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
+        tree_commit::shares(intent)
+    }
+
     fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         tree_commit::finish(intent)
     }

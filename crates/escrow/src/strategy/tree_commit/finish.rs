@@ -14,6 +14,11 @@ use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::{Finished, Intent, Note, tree};
 
+/// Whether files of the sandbox became the original's, under another name.
+pub(in crate::strategy) fn shares(intent: &Intent) -> Result<bool> {
+    Ok(!TreeIntent::read(intent)?.linked.is_empty())
+}
+
 /// Takes marks and late privileges off, and remembers exactly what the commit left. Can be repeated.
 pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
     let mut tree = TreeIntent::read(&intent)?;

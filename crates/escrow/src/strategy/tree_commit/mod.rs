@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use apply::apply;
 pub(super) use conflicts::{Base, look};
-pub(super) use finish::finish;
+pub(super) use finish::{finish, shares};
 pub(super) use stage::{Source, prepare};
 pub(super) use undo::{check, undo};
 

@@ -2,7 +2,8 @@
 //!
 //! A version is staged as another name for the sandbox's own file, so that no content is copied
 //! and the sandbox stays whole. A file that somebody still has open for writing, or that is to
-//! lose something on the way, is copied instead: the original must not change with it later.
+//! lose something on the way, is copied instead, and so is everything where the sandbox stays: the
+//! original must not change with it later.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -51,6 +52,7 @@ pub(in crate::strategy) fn prepare(
         original: &root,
         source,
         observer: request.observer,
+        apart: request.keeps,
         stage,
         reflinks: Reflinks::wanted(),
         same: HashMap::new(),
@@ -94,6 +96,8 @@ struct Staging<'a> {
     original: &'a Dir,
     source: &'a Source<'a>,
     observer: &'a dyn Observer,
+    /// The sandbox stays: nothing of it is linked.
+    apart: bool,
     stage: Dir,
     reflinks: Reflinks,
     /// Sandbox files of several names, by inode, and where the first of them is staged.
@@ -292,7 +296,7 @@ impl Staging<'_> {
         // An attribute that is stored under another name must be written anew, and what is linked has
         // no privilege, so that one which appears later is known for what it is.
         let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY);
-        if privileged {
+        if self.apart || privileged {
             return Ok(false);
         }
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {

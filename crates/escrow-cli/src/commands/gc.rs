@@ -1,0 +1,124 @@
+//! `escrow gc`: removes what finished work left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use escrow::manager::{Collected, GarbageRequest, Leftover, LeftoverKind};
+use escrow::model::amount;
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Ui, count, size};
+
+/// Remove what finished work left, and what belongs to nothing
+///
+/// Workspaces of plans that were committed or rolled back go, and so does undo data older than
+/// `undo.keep` (7 days); then such a plan can no longer be undone. What belongs to nothing, as a crash may
+/// leave it, goes too. Open plans are named and left alone: `escrow cleanup PLAN` removes one with what
+/// was done in it.
+///
+/// One thing that cannot be removed does not stop the others. Can be run at any time, and again.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  escrow gc --dry-run\n  escrow gc --older-than 30d\n  escrow gc --max-size 10G"
+)]
+pub(crate) struct GcArgs {
+    /// Only what ended at least so long ago, such as 12h or 7d
+    #[arg(long, value_name = "D", value_parser = amount::duration)]
+    older_than: Option<Duration>,
+    /// Of what is finished, the oldest first, until the rest takes at most this, such as 10G; also what
+    /// could still be undone
+    #[arg(long, value_name = "SIZE", value_parser = amount::size)]
+    max_size: Option<u64>,
+    /// Show what would go; remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl GcArgs {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let request = GarbageRequest {
+            older_than: self.older_than,
+            max_size: self.max_size,
+            dry_run: self.dry_run,
+        };
+        let collected = context.manager.collect_garbage(&request)?;
+        match ui.is_json() {
+            true => ui.document(&document(&collected, self.dry_run)),
+            false => tell(&collected, self.dry_run, ui),
+        }
+        match collected.failed.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::told()),
+        }
+    }
+}
+
+fn document(collected: &Collected, dry_run: bool) -> Value {
+    let entry = |one: &Leftover| {
+        json!({
+            "kind": one.kind.as_str(),
+            "plan": one.plan,
+            "path": show::location(&one.path),
+            "bytes": one.bytes,
+        })
+    };
+    let with_why = |(one, why): &(Leftover, String)| {
+        let mut entry = entry(one);
+        entry["why"] = json!(why);
+        entry
+    };
+    json!({
+        "dry_run": dry_run,
+        "removed": collected.removed.iter().map(entry).collect::<Vec<_>>(),
+        "kept": collected.kept.iter().map(with_why).collect::<Vec<_>>(),
+        "failed": collected.failed.iter().map(with_why).collect::<Vec<_>>(),
+        "freed": collected.freed(),
+    })
+}
+
+fn tell(collected: &Collected, dry_run: bool, ui: &Ui) {
+    let line = |one: &Leftover| {
+        let of = one.plan.as_ref().map(|plan| format!(" of {plan}"));
+        let (kind, of) = (one.kind.as_str(), of.unwrap_or_default());
+        format!("{kind}{of}  {}  {}", size(one.bytes), one.path)
+    };
+    for one in &collected.removed {
+        let word = if dry_run { "would remove" } else { "removed" };
+        ui.news(&format!("{word} {}", line(one)));
+    }
+    let mut open: BTreeMap<&str, u64> = BTreeMap::new();
+    for (one, why) in &collected.kept {
+        let text = format!("kept {}: {why}", line(one));
+        match one.kind {
+            // Its time comes by itself.
+            LeftoverKind::Undo => ui.whisper(&text),
+            LeftoverKind::Open => match one.plan.as_deref() {
+                Some(plan) => *open.entry(plan).or_default() += one.bytes,
+                None => ui.say(&text),
+            },
+            _ => ui.say(&text),
+        }
+    }
+    for (plan, bytes) in &open {
+        ui.say(&format!(
+            "kept plan {plan}, which is open  {}",
+            size(*bytes)
+        ));
+    }
+    if !open.is_empty() {
+        ui.say("  `escrow cleanup PLAN` removes an open plan with what was done in it");
+    }
+    for (one, why) in &collected.failed {
+        ui.warn(&format!("not removed: {}: {why}", line(one)));
+    }
+    let number = count(collected.removed.len() as u64, "thing", "things");
+    let freed = size(collected.freed());
+    match dry_run {
+        true => ui.say(&format!("{number} would go, {freed}; nothing was removed")),
+        false => ui.news(&format!("{number} removed, {freed} freed")),
+    }
+}

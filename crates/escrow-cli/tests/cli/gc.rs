@@ -1,0 +1,433 @@
+//! Garbage: what is finished goes, what is open stays, whatever happens in between.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use escrow::manager::{Manager, Options};
+use escrow::model::{Cleanup, Keep, PlanId, SandboxId, SystemOrigin};
+use escrow::strategy::Registry;
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::skip::is_root;
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::{Value, json as value};
+
+use crate::{binary, furnish, json, keys, words, world};
+
+fn names(dir: impl AsRef<Path>) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("it can be listed");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.expect("it can be listed").file_name();
+        name.into_string().expect("names of ours are plain")
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+fn sandboxes(world: &World) -> Vec<String> {
+    names(world.home().join("sandboxes"))
+}
+
+fn write(cli: &Cli, plan: &str, text: &str) {
+    let line = format!("write {plan} app a.txt");
+    cli.clone().stdin(text).ok(words(&line));
+}
+
+/// A plan that is open, with a change in it.
+fn open(cli: &Cli, plan: &str) {
+    let line = format!("plan create {plan} --resource ./app");
+    cli.ok(words(&line));
+    write(cli, plan, &format!("{plan}\n"));
+}
+
+/// A plan that was committed.
+fn committed(cli: &Cli, plan: &str) {
+    open(cli, plan);
+    cli.ok(words(&format!("commit {plan} --on-conflict ours")));
+}
+
+/// The area of the only sandbox of a plan.
+fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
+    let show = json(cli, &format!("plan show {plan}"));
+    let id = show["sandboxes"][0]["sandbox_id"].as_str().expect("an id");
+    world.home().join("sandboxes").join(id)
+}
+
+fn make(dir: impl AsRef<Path>) -> PathBuf {
+    let dir = dir.as_ref().to_owned();
+    std::fs::create_dir(&dir).expect("nobody has the name");
+    std::fs::write(dir.join("x"), "lost\n").expect("it is ours");
+    dir
+}
+
+fn kinds(list: &Value) -> Vec<&str> {
+    let list = list.as_array().expect("a list");
+    list.iter()
+        .map(|one| one["kind"].as_str().expect("a word"))
+        .collect()
+}
+
+#[test]
+fn open_plans_are_named_and_left_alone() {
+    let (world, cli) = world();
+    open(&cli, "empty");
+    cli.ok(words("rollback empty"));
+    open(&cli, "try");
+    let before = signature(&world.home().join("sandboxes"));
+    for line in ["gc", "gc --max-size 0", "gc --older-than 0s"] {
+        let done = json(&cli, line);
+        assert_eq!(
+            keys(&done),
+            ["dry_run", "failed", "freed", "kept", "removed"]
+        );
+        assert_eq!(done["removed"], value!([]), "{line}");
+        assert_eq!(kinds(&done["kept"]), ["open", "open"], "{line}");
+        let kept = &done["kept"][1];
+        assert_eq!(keys(kept), ["bytes", "kind", "path", "plan", "why"]);
+        assert_eq!(kept["plan"], "try");
+        assert!(kept["bytes"].as_u64().expect("a number") > 0);
+        let now = signature(&world.home().join("sandboxes"));
+        assert_same(&before, &now, &Ignore::default());
+    }
+    assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
+    let said = cli.run(words("gc")).stderr_text();
+    assert!(said.contains("kept plan try, which is open  "), "{said}");
+    assert!(said.contains("`escrow cleanup PLAN`"), "{said}");
+}
+
+#[test]
+fn undo_data_stays_for_its_time_and_goes_when_there_is_no_room_for_it() {
+    let (world, cli) = world();
+    committed(&cli, "one");
+    committed(&cli, "two");
+    let done = json(&cli, "gc");
+    assert_eq!(done["removed"], value!([]));
+    assert_eq!(kinds(&done["kept"]), ["undo", "undo"]);
+    assert_eq!(sandboxes(&world).len(), 2);
+    // The oldest first, and no more than needed.
+    let all = done["kept"].as_array().expect("a list");
+    let bytes = all.iter().map(|one| one["bytes"].as_u64().expect("bytes"));
+    let most = bytes.sum::<u64>() - 1;
+    let done = json(&cli, &format!("gc --max-size {most}"));
+    assert_eq!(kinds(&done["removed"]), ["undo"]);
+    assert_eq!(done["removed"][0]["plan"], "one");
+    assert_eq!(done["freed"], done["removed"][0]["bytes"]);
+    let one = json(&cli, "plan show one");
+    assert_eq!(one["state"], "cleaned_up");
+    let refused = cli.fails(words("undo one"), 4);
+    assert!(refused.contains("no commit to undo"), "{refused}");
+    cli.ok(words("undo two"));
+    let app = world.path().join("app/a.txt");
+    assert_eq!(std::fs::read_to_string(app).expect("it is there"), "one\n");
+    json(&cli, "gc");
+    assert_eq!(sandboxes(&world), [""; 0]);
+    assert_eq!(names(world.home().join("locks")), [""; 0]);
+    assert_eq!(json(&cli, "status")["finished"], value!([]));
+}
+
+#[test]
+fn a_dry_run_says_what_would_go_and_removes_nothing() {
+    let (world, cli) = world();
+    committed(&cli, "done");
+    open(&cli, "try");
+    let id = SandboxId::new(&SystemOrigin);
+    make(world.home().join(format!("sandboxes/{id}")));
+    let before = signature(&world.home().join("sandboxes"));
+    let log = json(&cli, "log");
+    let told = json(&cli, "gc --dry-run --max-size 0");
+    assert_eq!(told["dry_run"], true);
+    assert_eq!(kinds(&told["removed"]), ["undo", "orphan"]);
+    let now = signature(&world.home().join("sandboxes"));
+    assert_same(&before, &now, &Ignore::default());
+    assert_eq!(json(&cli, "log"), log);
+    let text = cli.ok(words("gc --dry-run --max-size 0"));
+    assert!(text.starts_with("would remove undo of done  "), "{text}");
+    let done = json(&cli, "gc --max-size 0");
+    assert_eq!(done["removed"], told["removed"]);
+    assert_eq!(done["kept"], told["kept"]);
+    assert_eq!(json(&cli, "gc --max-size 0")["removed"], value!([]));
+}
+
+#[test]
+fn what_belongs_to_nothing_is_named_and_goes() {
+    let (world, cli) = world();
+    let home = world.home();
+    // Older than the state: nobody can say that it is nobody's.
+    let older = SandboxId::new(&SystemOrigin);
+    std::fs::create_dir(home.join("sandboxes")).expect("the home is empty");
+    let older = make(home.join(format!("sandboxes/{older}")));
+    std::thread::sleep(Duration::from_millis(20));
+    open(&cli, "try");
+    cli.ok(words("plan create old --resource ./app"));
+    let old = area(&world, &cli, "old");
+    cli.ok(words("cleanup old"));
+    let (sandbox, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
+    let hidden = old.file_name().expect("a name").to_string_lossy();
+    let orphans = [
+        // Of a plan that was cleaned up, as a power cut may bring them back.
+        make(&old),
+        make(home.join(format!("sandboxes/{hidden}.undo"))),
+        make(world.path().join(format!(".escrow-{hidden}.undo"))),
+        make(world.path().join(format!("app/.escrow-{hidden}.undo"))),
+        // Of nobody.
+        make(home.join(format!("sandboxes/{sandbox}"))),
+        make(home.join(format!("sandboxes/{sandbox}.undo"))),
+        make(home.join(format!("sandboxes/{plan}.scratch"))),
+        make(home.join("sandboxes/scratch-x-0")),
+    ];
+    let lock = home.join(format!("locks/{plan}"));
+    std::fs::write(&lock, "").expect("it is ours");
+    // What may be another home's, and what is no area at all.
+    let kept = [
+        older,
+        make(world.path().join(format!(".escrow-{sandbox}"))),
+        make(world.path().join(".escrow-notes")),
+        make(home.join("sandboxes/notes")),
+    ];
+    let status = json(&cli, "status");
+    assert_eq!(keys(&status["orphans"][0]), ["kind", "path", "plan"]);
+    let named = status["orphans"].to_string();
+    for path in &orphans {
+        let path = path.to_str().expect("a plain path");
+        assert!(named.contains(path), "{path}: {named}");
+    }
+    let text = cli.ok(words("status"));
+    assert!(text.contains("orphan: "), "{text}");
+    let done = json(&cli, "gc");
+    for path in orphans.iter().chain([&lock]) {
+        assert!(!path.exists(), "{}: {done:#}", path.display());
+    }
+    for path in &kept {
+        assert!(path.exists(), "{}: {done:#}", path.display());
+    }
+    assert_eq!(kinds(&done["failed"]), [""; 0]);
+    let stays: Vec<&str> = kinds(&done["kept"]);
+    assert_eq!(stays.iter().filter(|kind| **kind == "unknown").count(), 3);
+    assert_eq!(json(&cli, "gc")["removed"], value!([]));
+    assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
+}
+
+// A record is found by its id: the path under which it is seen says nothing.
+#[test]
+fn a_home_that_was_moved_loses_nothing() {
+    let (world, cli) = world();
+    open(&cli, "try");
+    committed(&cli, "done");
+    let (home, moved) = (world.home(), world.path().join("moved"));
+    std::fs::rename(&home, &moved).expect("it is ours");
+    let elsewhere = cli.clone().env("ESCROW_HOME", &moved);
+    for line in ["gc --max-size 0", "gc", "gc --max-size 0"] {
+        json(&elsewhere, line);
+    }
+    let told = json(&elsewhere, "gc")["kept"].to_string();
+    assert!(told.contains("lies elsewhere"), "{told}");
+    std::fs::remove_dir(&home).unwrap_or_default();
+    std::fs::rename(&moved, &home).expect("nobody made it again");
+    assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
+    cli.ok(words("undo done"));
+    cli.ok(words("commit try"));
+}
+
+#[test]
+fn what_an_undo_set_aside_stays_until_its_plan_is_named() {
+    let (world, cli) = world();
+    committed(&cli, "done");
+    let mut aside = area(&world, &cli, "done").into_os_string();
+    aside.push(".undo.kept-com_x");
+    let aside = make(aside);
+    cli.ok(words("undo done"));
+    let done = json(&cli, "gc --max-size 0");
+    assert_eq!(kinds(&done["kept"]), ["aside"]);
+    assert!(aside.exists());
+    assert_eq!(json(&cli, "plan show done")["state"], "rolled_back");
+    let id = json(&cli, "plan show done")["id"].clone();
+    let line = format!("cleanup {} --yes", id.as_str().expect("an id"));
+    cli.ok(words(&line));
+    assert!(!aside.exists());
+}
+
+#[test]
+fn amounts_that_make_no_sense_are_refused() {
+    let (_world, cli) = world();
+    for line in [
+        "gc --older-than 7",
+        "gc --older-than soon",
+        "gc --max-size 1X",
+    ] {
+        let said = cli.fails(words(line), 2);
+        assert!(said.contains("write "), "{line}: {said}");
+    }
+}
+
+// rule C17
+#[test]
+fn one_that_cannot_be_removed_does_not_stop_the_others() {
+    if !require_stepper() {
+        return;
+    }
+    let lay = || {
+        let (world, cli) = world();
+        committed(&cli, "one");
+        committed(&cli, "two");
+        (world, cli)
+    };
+    let line = words("--json gc --max-size 0");
+    let (template, cli) = lay();
+    let calls = cli.stepper(&line).record().run().steps;
+    drop(template);
+    let first = calls.iter().position(|step| step.name == "unlinkat");
+    let first = first.expect("something is removed") as u64 + 1;
+    let (world, cli) = lay();
+    let run = cli.stepper(&line).fault(first, Fault::Once(5));
+    assert_eq!(run.outcome.status, 1, "{}", run.outcome.stdout_text());
+    let told: Value = serde_json::from_str(&run.outcome.stdout_text()).expect("one document");
+    assert_eq!(kinds(&told["failed"]), ["undo"]);
+    assert_eq!(told["failed"][0]["plan"], "one");
+    assert_eq!(kinds(&told["removed"]), ["undo"]);
+    assert_eq!(told["removed"][0]["plan"], "two");
+    let done = json(&cli, "gc");
+    assert_eq!(kinds(&done["removed"]), ["orphan"]);
+    assert_eq!(sandboxes(&world), [""; 0]);
+}
+
+// What the one who prepared a commit wanted is in its intent; what the one who finishes it wants is not.
+#[test]
+fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
+    if !require_stepper() {
+        return;
+    }
+    let line = words("commit try");
+    let mut seen = 0;
+    for n in 1.. {
+        let (world, cli) = furnish(World::under(&quick()));
+        open(&cli, "try");
+        let area = area(&world, &cli, "try");
+        if cli.stepper(&line).fault(n, Fault::Kill).hit.is_none() {
+            break;
+        }
+        let unfinished = json(&cli, "status")["unfinished"][0]["phase"].clone();
+        if unfinished != "decided" && unfinished != "applied" {
+            continue;
+        }
+        seen += 1;
+        let manual = Keep {
+            cleanup: Cleanup::Manual,
+            ..Keep::default()
+        };
+        let options = Options {
+            home: world.home(),
+            origin: Arc::new(SystemOrigin),
+            registry: Registry::builtin(),
+            principal: "tests".to_owned(),
+            strategy: "auto".to_owned(),
+            user_home: None,
+            patience: Duration::from_secs(20),
+            keep: manual,
+        };
+        let manager = Manager::open(options).expect("it opens on a used home");
+        let recovered = manager.recover().expect("it can look");
+        assert!(recovered.iter().all(|(_, answer)| answer.is_ok()), "{n}");
+        let file = world.path().join("app/a.txt");
+        let meta = std::fs::metadata(&file).expect("it is there");
+        assert_eq!((meta.len(), meta.nlink()), (4, 1), "{n}");
+        assert!(!area.exists(), "{n}");
+        cli.ok(words("undo try"));
+    }
+    assert!(seen > 2, "the commit was never found half way");
+}
+
+/// Where nobody waits for a disk.
+fn quick() -> PathBuf {
+    let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
+    if memory.is_dir() { memory } else { disk }
+}
+
+/// A world with an open plan, one that was committed, one that was undone, and orphans.
+fn garden() -> (World, Cli) {
+    let (world, cli) = furnish(World::under(&quick()));
+    open(&cli, "try");
+    committed(&cli, "done");
+    committed(&cli, "undone");
+    cli.ok(words("undo undone"));
+    let (sandbox, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
+    make(world.home().join(format!("sandboxes/{sandbox}")));
+    std::fs::write(world.home().join(format!("locks/{plan}")), "").expect("it is ours");
+    (world, cli)
+}
+
+/// After a gc that went wrong: status tells the truth, the open plan is whole, and another gc finishes.
+#[track_caller]
+fn goes_on(world: &World, cli: &Cli, how: &str) {
+    let ok = |line: &str| {
+        let outcome = cli.run([words("--json"), words(line)].concat());
+        let said = [outcome.stdout_text(), outcome.stderr_text()];
+        assert_eq!(outcome.status, 0, "{how}: {line}: {said:?}");
+        serde_json::from_str::<Value>(&outcome.stdout_text()).expect("one document")
+    };
+    let app = world.path().join("app/a.txt");
+    let original = || std::fs::read_to_string(&app).expect("it is there");
+    assert_eq!(original(), "done\n", "{how}");
+    let status = ok("status");
+    assert_eq!(status["plans"][0]["name"], "try", "{how}");
+    assert_eq!(status["unfinished"], value!([]), "{how}");
+    // A plan that says that it is committed can be undone, or says that it cannot.
+    let state = ok("plan show done")["state"].clone();
+    if ok("gc --dry-run")["kept"].to_string().contains("\"undo\"") {
+        assert_eq!(state, "committed", "{how}");
+    }
+    assert_eq!(ok("gc --max-size 0")["failed"], value!([]), "{how}");
+    assert_eq!(ok("gc --max-size 0")["removed"], value!([]), "{how}");
+    assert_eq!(ok("status")["orphans"], value!([]), "{how}");
+    assert_eq!(ok("status")["finished"], value!([]), "{how}");
+    assert_eq!(sandboxes(world).len(), 1, "{how}: the open plan alone");
+    assert_eq!(names(world.home().join("locks")).len(), 1, "{how}");
+    assert_eq!(original(), "done\n", "{how}");
+    let read = cli.ok(words("read try app a.txt"));
+    assert_eq!(read, "try\n", "{how}: nothing unreleased is lost");
+    cli.ok(words("commit try --on-conflict ours"));
+    assert_eq!(original(), "try\n", "{how}");
+}
+
+fn sweep(fault: Fault, stride: usize) {
+    let (template, cli) = garden();
+    let line = words("gc --max-size 0");
+    let all = cli.stepper(&line).run();
+    assert_eq!(all.outcome.status, 0, "{}", all.outcome.stderr_text());
+    goes_on(&template, &cli, "undisturbed");
+    drop(template);
+    for n in (1..=all.calls).step_by(stride) {
+        let (world, cli) = garden();
+        let run = cli.stepper(&line).fault(n, fault);
+        let Some(hit) = run.hit else { break };
+        let how = format!("call {n}, {hit}, {fault:?}");
+        if run.outcome.status == 0 {
+            let left = &json(&cli, "gc --max-size 0 --dry-run")["removed"];
+            assert_eq!(left, &value!([]), "{how}: it said that all went well");
+        }
+        goes_on(&world, &cli, &how);
+    }
+}
+
+// rule P6, C17
+#[test]
+fn a_gc_is_killed_at_every_call_that_changes_something() {
+    let test = "gc::a_gc_is_killed_at_every_call_that_changes_something";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if require_stepper() {
+        // Every call as root, every third as an ordinary user.
+        sweep(Fault::Kill, if is_root() { 1 } else { 3 });
+    }
+}
+
+// rule C17
+#[test]
+fn a_gc_meets_an_error_here_and_there() {
+    if require_stepper() {
+        sweep(Fault::Once(5), 3);
+        sweep(Fault::Forever(28), 5);
+    }
+}

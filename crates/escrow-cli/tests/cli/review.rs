@@ -1,0 +1,45 @@
+//! Before a release: what will run later is shown apart.
+
+use serde_json::json as value;
+
+use crate::{json, words, world};
+
+#[test]
+fn what_will_run_later_is_listed_apart_with_its_reason() {
+    let (_world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    for path in [".git/hooks/pre-commit", ".github/workflows/ci.yml", "notes"] {
+        let line = format!("write try app {path}");
+        cli.clone().stdin("echo gotcha\n").ok(words(&line));
+    }
+    let copy = cli.ok(words("path try app"));
+    let copy = std::path::Path::new(copy.trim_end());
+    let script = copy.join("start");
+    std::fs::write(&script, "#!/bin/sh\n").expect("it can be written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("it is ours");
+    let expected = value!([
+        {"resource": "app", "path": ".git/hooks/pre-commit", "why": "a git hook"},
+        {"resource": "app", "path": ".github/workflows/ci.yml", "why": "a CI service runs it"},
+        {"resource": "app", "path": "start", "why": "a new executable file"},
+    ]);
+    assert_eq!(json(&cli, "commit try --dry-run")["runs_later"], expected);
+    let text = "runs later  app:.git/hooks/pre-commit  a git hook\n\
+                runs later  app:.github/workflows/ci.yml  a CI service runs it\n\
+                runs later  app:start  a new executable file\n";
+    let shown = cli.ok(words("commit try --dry-run"));
+    assert!(shown.ends_with(text), "{shown}");
+    assert_eq!(json(&cli, "commit try")["runs_later"], expected);
+}
+
+#[test]
+fn a_commit_of_plain_files_lists_nothing_that_runs() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    cli.clone().stdin("uno\n").ok(words("write try app a.txt"));
+    assert_eq!(json(&cli, "commit try --dry-run")["runs_later"], value!([]));
+    let done = cli.ok(words("commit try"));
+    assert!(!done.contains("runs later"), "{done}");
+}

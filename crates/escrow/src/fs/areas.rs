@@ -1,0 +1,117 @@
+//! Whose an entry among areas is, told by its name alone.
+
+use rustix::fs::{self, FlockOperation};
+
+use super::beneath::Dir;
+use super::private::{BESIDE, UNDO};
+use super::{Meta, Result};
+use crate::model::{PlanId, SandboxId};
+
+/// What the engine puts among areas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Area {
+    /// The area of a sandbox.
+    Sandbox(SandboxId),
+    /// What its commit stages, or keeps for undo.
+    Commit(SandboxId),
+    /// What others wrote into its original, set aside by an undo.
+    Aside(SandboxId),
+    /// The layer of a plan over the home directory.
+    Scratch(PlanId),
+    /// A directory for a moment, which its maker holds locked.
+    Moment,
+}
+
+impl Area {
+    /// What a name means; beside originals only a hidden one means anything.
+    pub fn named(name: &[u8], beside: bool) -> Option<Self> {
+        let text = std::str::from_utf8(name).ok()?;
+        let text = match beside {
+            true => text.strip_prefix(BESIDE)?,
+            false => text,
+        };
+        if text.starts_with("scratch-") || text.starts_with("probe-") {
+            return Some(Self::Moment);
+        }
+        let (id, end) = text.split_at(text.find('.').unwrap_or(text.len()));
+        if let Ok(plan) = id.parse() {
+            return (end == ".scratch").then_some(Self::Scratch(plan));
+        }
+        let id = id.parse().ok()?;
+        match end.strip_prefix(UNDO) {
+            None => end.is_empty().then_some(Self::Sandbox(id)),
+            Some("") => Some(Self::Commit(id)),
+            Some(more) => more.starts_with(".kept-").then_some(Self::Aside(id)),
+        }
+    }
+}
+
+/// An entry among areas.
+#[derive(Debug)]
+pub struct Found {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// What is known of it.
+    pub meta: Meta,
+    /// What it is; `None` where its name says nothing.
+    pub area: Option<Area>,
+}
+
+/// Everything in the engine's own directory; in any other, only what is ours by name and by owner.
+pub fn list(dir: &Dir, beside: bool) -> Result<Vec<Found>> {
+    let me = rustix::process::geteuid().as_raw();
+    let mut found = Vec::new();
+    for name in dir.names()? {
+        let area = Area::named(&name, beside);
+        if beside && area.is_none() {
+            continue;
+        }
+        let Some(meta) = dir.stat(&name)? else {
+            continue;
+        };
+        if !beside || (meta.is_dir() && meta.uid == me) {
+            found.push(Found { name, meta, area });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// Whether whoever made a directory for a moment still has it.
+pub fn is_held(parent: &Dir, name: &[u8]) -> Result<bool> {
+    let dir = match parent.subdir(name) {
+        Err(error) if error.is_absent() => return Ok(false),
+        dir => dir?,
+    };
+    Ok(fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SystemOrigin;
+
+    #[test]
+    fn names_say_whose_they_are() {
+        let (id, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
+        let rows = [
+            (format!("{id}"), Some(Area::Sandbox(id))),
+            (format!("{id}.undo"), Some(Area::Commit(id))),
+            (format!("{id}.undo.kept-com_1"), Some(Area::Aside(id))),
+            (format!("{plan}.scratch"), Some(Area::Scratch(plan))),
+            ("scratch-x-0".to_owned(), Some(Area::Moment)),
+            ("probe-x-0".to_owned(), Some(Area::Moment)),
+            (format!("{id}.new"), None),
+            (format!("{id}.undone"), None),
+            (format!("{plan}"), None),
+            ("sbx_1".to_owned(), None),
+            ("notes".to_owned(), None),
+        ];
+        for (name, expected) in rows {
+            assert_eq!(Area::named(name.as_bytes(), false), expected, "{name}");
+            assert_eq!(Area::named(name.as_bytes(), true), None, "{name}");
+            let hidden = format!(".escrow-{name}");
+            assert_eq!(Area::named(hidden.as_bytes(), true), expected, "{hidden}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What may go now: by age, by the time a commit can be undone, or by what all of it may take.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{GarbageRequest, LeftoverKind};
+
+/// What counts for the choice.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weighed {
+    pub(super) kind: LeftoverKind,
+    /// Since when it is of no use but for undo.
+    pub(super) ended: Timestamp,
+    pub(super) bytes: u64,
+}
+
+/// How long ago something ended. What seems to end in the future did so just now.
+pub(super) fn age(ended: Timestamp, now: Timestamp) -> Duration {
+    let seconds = now.as_second().saturating_sub(ended.as_second());
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// Says of each whether it goes. What belongs to nothing always does; all else only before its time
+/// where a size is to be kept to, and then the oldest first.
+pub(super) fn choose(
+    things: &[Weighed],
+    request: &GarbageRequest,
+    undo: Duration,
+    now: Timestamp,
+) -> Vec<bool> {
+    let old = |one: &Weighed| {
+        let limit = request.older_than.unwrap_or_default();
+        age(one.ended, now) >= limit
+    };
+    let loose = |one: &Weighed| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
+    let expired = |one: &Weighed| one.kind != LeftoverKind::Undo || age(one.ended, now) >= undo;
+    let Some(most) = request.max_size else {
+        let goes = |one: &Weighed| old(one) && (loose(one) || expired(one));
+        return things.iter().map(goes).collect();
+    };
+    let mut goes: Vec<bool> = things.iter().map(|one| loose(one) && old(one)).collect();
+    let mut order: Vec<usize> = (0..things.len()).filter(|n| !loose(&things[*n])).collect();
+    order.sort_by_key(|n| (things[*n].ended, things[*n].kind == LeftoverKind::Undo));
+    let mut total: u64 = order.iter().map(|n| things[*n].bytes).sum();
+    for n in order {
+        if total > most && old(&things[n]) {
+            goes[n] = true;
+            total -= things[n].bytes;
+        }
+    }
+    goes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: i64 = 3600;
+
+    fn thing(kind: LeftoverKind, hours_ago: i64, bytes: u64) -> Weighed {
+        let now = now().as_second();
+        let ended = Timestamp::from_second(now - hours_ago * HOUR).expect("a time");
+        Weighed { kind, ended, bytes }
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).expect("a time")
+    }
+
+    fn goes(things: &[Weighed], older_than: Option<u64>, max_size: Option<u64>) -> Vec<bool> {
+        let request = GarbageRequest {
+            older_than: older_than.map(|hours| Duration::from_secs(hours * 3600)),
+            max_size,
+            dry_run: true,
+        };
+        choose(things, &request, Duration::from_secs(48 * 3600), now())
+    }
+
+    #[test]
+    fn undo_data_goes_when_its_time_is_over_and_the_rest_at_once() {
+        use LeftoverKind::*;
+        let things = [
+            thing(Workspace, 1, 5),
+            thing(Undo, 47, 5),
+            thing(Undo, 48, 5),
+            thing(Scratch, 0, 5),
+            thing(Orphan, 0, 5),
+            thing(Lock, 0, 0),
+            thing(Undo, -5, 5),
+        ];
+        let all = [true, false, true, true, true, true, false];
+        assert_eq!(goes(&things, None, None), all);
+        let old = [false, false, true, false, false, false, false];
+        assert_eq!(goes(&things, Some(24), None), old);
+        let older = [false; 7];
+        assert_eq!(goes(&things, Some(49), None), older);
+    }
+
+    #[test]
+    fn a_size_is_kept_to_by_the_oldest_first() {
+        use LeftoverKind::*;
+        let things = [
+            thing(Undo, 3, 10),
+            thing(Workspace, 3, 20),
+            thing(Undo, 9, 40),
+            thing(Orphan, 1, 500),
+        ];
+        assert_eq!(goes(&things, None, Some(70)), [false, false, false, true]);
+        assert_eq!(goes(&things, None, Some(69)), [false, false, true, true]);
+        assert_eq!(goes(&things, None, Some(29)), [false, true, true, true]);
+        assert_eq!(goes(&things, None, Some(0)), [true, true, true, true]);
+        assert_eq!(goes(&things, Some(5), Some(0)), [false, false, true, false]);
+    }
+}

@@ -1,0 +1,406 @@
+//! Everything that is left on disk, and whose it is. Nothing is changed.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::{Leftover, LeftoverKind, Spared};
+use crate::commit::lent;
+use crate::error::{Result, chain};
+use crate::event::Unobserved;
+use crate::fs::areas::{self, Area};
+use crate::fs::{Dir, Meta, Stamp};
+use crate::manager::{Manager, disk};
+use crate::model::text::Location;
+use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
+use crate::store::{CommitArea, Outcome, Plan, Sandbox};
+
+/// Something that may go as a whole.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) kind: LeftoverKind,
+    pub(super) plan: Option<Plan>,
+    pub(super) ended: Timestamp,
+    /// Where it is, and the bytes that go with it.
+    pub(super) parts: Vec<(Location, u64)>,
+}
+
+impl Candidate {
+    pub(super) fn leftovers(&self) -> impl Iterator<Item = Leftover> + '_ {
+        self.parts.iter().map(|(path, bytes)| Leftover {
+            kind: self.kind,
+            plan: self.plan.as_ref().map(|plan| plan.name.clone()),
+            path: path.clone(),
+            bytes: *bytes,
+        })
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) kept: Vec<Spared>,
+    /// Plans that are over and still have a record of something, and since when.
+    pub(super) over: Vec<(Plan, Timestamp)>,
+    /// Plans of which something stays until they are named.
+    pub(super) held: HashSet<PlanId>,
+}
+
+/// An entry among areas.
+struct Listed {
+    path: PathBuf,
+    own: bool,
+    meta: Meta,
+    area: Option<Area>,
+}
+
+/// What the store says.
+pub(super) struct Rows {
+    plans: Vec<Plan>,
+    sandboxes: Vec<Sandbox>,
+    commits: Vec<CommitArea>,
+    ended: HashMap<PlanId, Timestamp>,
+    /// Areas that sandboxes live on which are not theirs.
+    lent: HashSet<Location>,
+}
+
+impl Rows {
+    fn plan(&self, id: PlanId) -> Option<&Plan> {
+        self.plans.iter().find(|plan| plan.id == id)
+    }
+
+    fn sandbox(&self, id: SandboxId) -> Option<&Sandbox> {
+        self.sandboxes.iter().find(|sandbox| sandbox.id == id)
+    }
+
+    /// Where a record says that something is, by its id: wherever else it is seen, it is still the same,
+    /// through another mount or in a home that was moved.
+    pub(super) fn record(&self, area: Area) -> Option<&Location> {
+        match area {
+            Area::Sandbox(id) => {
+                let sandbox = self.sandbox(id)?;
+                let is_lent = self.lent.contains(&sandbox.area);
+                (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
+            }
+            Area::Commit(id) => {
+                let needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
+                let mut areas = needed.filter_map(|one| one.area.as_ref());
+                areas.find(|(of, _)| *of == id).map(|(_, area)| area)
+            }
+            Area::Aside(_) | Area::Scratch(_) | Area::Moment => None,
+        }
+    }
+
+    fn ended(&self, plan: &Plan) -> Timestamp {
+        let commit = self.commits.iter().find(|one| one.plan_id == plan.id);
+        let began = commit.map_or(plan.created_at, |one| one.created_at);
+        self.ended.get(&plan.id).copied().unwrap_or(began)
+    }
+}
+
+impl Manager {
+    /// Looks at everything; measures it if that is wanted, which walks every tree.
+    pub(super) fn find_garbage(&self, measured: bool) -> Result<Found> {
+        let mut found = Found::default();
+        // Listed before the store is read: whatever is made meanwhile was recorded before.
+        let listed = self.list_areas(&mut found)?;
+        let locks = self.locks.entries()?;
+        let rows = self.rows(measured)?;
+        let size = |path: &Path| match measured {
+            true => disk::measured(path).private,
+            false => 0,
+        };
+        for plan in rows.plans.iter().rev() {
+            self.look_at_plan(plan, &rows, &mut found, &size);
+        }
+        for one in &listed {
+            let record = one.area.and_then(|area| rows.record(area));
+            if record.is_none_or(|at| at.as_path() != one.path) {
+                self.look_at_area(one, &rows, &mut found, &size)?;
+            }
+        }
+        for entry in locks {
+            let text = String::from_utf8_lossy(&entry.name).into_owned();
+            let id = text.split('.').next().unwrap_or_default();
+            let plan = id.parse().ok().map(|id| rows.plan(id));
+            let over = |plan: &Plan| plan.state == PlanState::CleanedUp;
+            if plan.is_some_and(|plan| plan.is_none_or(over)) {
+                found.candidates.push(Candidate {
+                    kind: LeftoverKind::Lock,
+                    plan: None,
+                    ended: time(entry.meta.ctime),
+                    parts: vec![(Location::from(self.locks.path().join(text)), 0)],
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// A plan by its records: they know of workspaces and undo data also when these are out of reach.
+    fn look_at_plan(
+        &self,
+        plan: &Plan,
+        rows: &Rows,
+        found: &mut Found,
+        size: &dyn Fn(&Path) -> u64,
+    ) {
+        let (ended, is_open) = (rows.ended(plan), plan.state == PlanState::Open);
+        let left = |kind, path: &Location| Leftover {
+            kind,
+            plan: Some(plan.name.clone()),
+            path: path.clone(),
+            bytes: size(path.as_path()),
+        };
+        let candidate = |kind, parts| Candidate {
+            kind,
+            plan: Some(plan.clone()),
+            ended,
+            parts,
+        };
+        for sandbox in &rows.sandboxes {
+            if sandbox.reference.plan_id != plan.id || sandbox.state == SandboxState::CleanedUp {
+                continue;
+            }
+            let original = self.store.resource(sandbox.reference.resource_id);
+            let at = original.ok().flatten().map(|resource| resource.at);
+            let kind = LeftoverKind::Workspace;
+            let area = &sandbox.area;
+            if is_open {
+                let why = "its plan is open; `escrow cleanup` removes it with what was done in it";
+                found
+                    .kept
+                    .push((left(LeftoverKind::Open, area), why.into()));
+            } else if at.is_some_and(|at| self.is_out_of_reach(area.as_path(), at.as_path())) {
+                found.kept.push((left(kind, area), AWAY.into()));
+            } else {
+                let part = (area.clone(), size(area.as_path()));
+                found.candidates.push(candidate(kind, vec![part]));
+            }
+        }
+        if is_open {
+            return;
+        }
+        let commits = rows.commits.iter().filter(|one| one.plan_id == plan.id);
+        let (mut undo, mut parts) = (false, Vec::new());
+        for commit in commits.filter(|one| one.phase != Phase::Undone) {
+            let area = commit.area.as_ref().map(|(_, area)| area);
+            let away = area.filter(|area| {
+                !area.as_path().starts_with(self.home()) && is_absent(area.as_path())
+            });
+            if commit.phase.is_unfinished() {
+                let why = "its commit is half way; `escrow recover` brings it to one side";
+                let kept = area.map(|area| (left(LeftoverKind::Undo, area), why.into()));
+                found.kept.extend(kept);
+            } else if let Some(area) = away {
+                found
+                    .kept
+                    .push((left(LeftoverKind::Undo, area), AWAY.into()));
+                (undo, parts) = (false, Vec::new());
+                break;
+            } else {
+                undo = true;
+                parts.extend(area.map(|area| (area.clone(), size(area.as_path()))));
+            }
+        }
+        if undo {
+            found.candidates.push(candidate(LeftoverKind::Undo, parts));
+        }
+        if plan.state != PlanState::CleanedUp {
+            found.over.push((plan.clone(), ended));
+        }
+    }
+
+    /// What no record of a plan accounts for.
+    fn look_at_area(
+        &self,
+        one: &Listed,
+        rows: &Rows,
+        found: &mut Found,
+        size: &dyn Fn(&Path) -> u64,
+    ) -> Result<()> {
+        let owner = |id| rows.sandbox(id).map(|one| one.reference.plan_id);
+        let plan = match one.area {
+            Some(Area::Sandbox(id) | Area::Commit(id) | Area::Aside(id)) => owner(id),
+            Some(Area::Scratch(id)) => Some(id),
+            Some(Area::Moment) | None => None,
+        };
+        let plan = plan.and_then(|id| rows.plan(id));
+        let path = Location::from(one.path.as_path());
+        let mut keep = |kind, why: &str| {
+            let kept = Leftover {
+                kind,
+                plan: plan.map(|plan| plan.name.clone()),
+                path: path.clone(),
+                bytes: size(&one.path),
+            };
+            found.kept.push((kept, why.to_owned()));
+        };
+        let kind = match (one.area, plan) {
+            (Some(area), _) if rows.record(area).is_some() => {
+                keep(
+                    LeftoverKind::Unknown,
+                    "its record says that it lies elsewhere",
+                );
+                return Ok(());
+            }
+            (Some(Area::Aside(_)), plan) => {
+                keep(LeftoverKind::Aside, ASIDE);
+                found.held.extend(plan.map(|plan| plan.id));
+                return Ok(());
+            }
+            (Some(Area::Scratch(_)), Some(plan)) if plan.state == PlanState::Open => {
+                keep(LeftoverKind::Open, "its plan is open");
+                return Ok(());
+            }
+            (Some(Area::Scratch(_)), Some(_)) => LeftoverKind::Scratch,
+            (Some(Area::Moment), _) => {
+                let (parent, name) = split(&one.path)?;
+                if areas::is_held(&parent, &name)? {
+                    return Ok(());
+                }
+                LeftoverKind::Orphan
+            }
+            (Some(Area::Sandbox(_) | Area::Commit(_)), Some(_)) => LeftoverKind::Orphan,
+            (Some(_), None) if !one.own => {
+                keep(LeftoverKind::Unknown, "another home may know it");
+                return Ok(());
+            }
+            (Some(area), None) if self.is_older_than_the_state(area)? => {
+                keep(
+                    LeftoverKind::Unknown,
+                    "it is older than the state, so that an earlier one may have known it",
+                );
+                return Ok(());
+            }
+            (Some(_), None) => LeftoverKind::Orphan,
+            (None, _) => {
+                keep(LeftoverKind::Unknown, "its name says nothing");
+                return Ok(());
+            }
+        };
+        let ended = plan.map_or_else(|| time(one.meta.ctime), |plan| rows.ended(plan));
+        found.candidates.push(Candidate {
+            kind,
+            plan: plan.cloned(),
+            ended,
+            parts: vec![(path.clone(), size(&one.path))],
+        });
+        Ok(())
+    }
+
+    /// Whether something was made before the state was: then the state cannot know that it is nobody's.
+    fn is_older_than_the_state(&self, area: Area) -> Result<bool> {
+        let made = match area {
+            Area::Sandbox(id) | Area::Commit(id) | Area::Aside(id) => id.made_at(),
+            Area::Scratch(id) => id.made_at(),
+            Area::Moment => None,
+        };
+        let state = self.home.stat(b"state.db")?.map(|meta| meta.born);
+        let state = state.filter(|born| *born != Stamp::default()).map(time);
+        Ok(match (made, state) {
+            (Some(made), Some(state)) => made < state,
+            _ => true,
+        })
+    }
+
+    /// Everything among the engine's own areas, and what is ours beside and in originals.
+    fn list_areas(&self, found: &mut Found) -> Result<Vec<Listed>> {
+        let (mut places, mut known) = (BTreeSet::new(), HashSet::new());
+        let mut originals = HashSet::new();
+        for sandbox in self.store.sandboxes(None)? {
+            known.extend(sandbox.area.as_path().parent().map(Path::to_owned));
+            originals.insert(sandbox.reference.resource_id);
+        }
+        let mut resources = self.store.resources()?;
+        for id in originals {
+            resources.extend(self.store.resource(id)?);
+        }
+        for resource in resources {
+            places.extend(resource.at.as_path().parent().map(Path::to_owned));
+            places.insert(resource.at.as_path().to_owned());
+        }
+        places.extend(known.iter().cloned());
+        places.insert(self.areas.path().to_owned());
+        let mut listed = Vec::new();
+        for place in places {
+            let own = place == self.areas.path();
+            let look = || areas::list(&Dir::open(&place)?, !own);
+            match look() {
+                Ok(entries) => listed.extend(entries.into_iter().map(|entry| Listed {
+                    path: place.join(name(&entry.name)),
+                    own,
+                    meta: entry.meta,
+                    area: entry.area,
+                })),
+                Err(error) if own => return Err(error.into()),
+                // Nothing of ours is known to be there.
+                Err(error) if error.is_absent() || !known.contains(&place) => {}
+                Err(error) => {
+                    let left = Leftover {
+                        kind: LeftoverKind::Unknown,
+                        plan: None,
+                        path: Location::from(place.as_path()),
+                        bytes: 0,
+                    };
+                    found.kept.push((left, chain(&error)));
+                }
+            }
+        }
+        Ok(listed)
+    }
+
+    pub(super) fn rows(&self, with_times: bool) -> Result<Rows> {
+        let mut ended = HashMap::new();
+        let log = match with_times {
+            true => self.log(None)?,
+            false => Vec::new(),
+        };
+        for one in log {
+            let ends = matches!(&*one.operation.action, "commit" | "undo" | "recover");
+            let plan = one.operation.plan_id.filter(|_| ends);
+            if let (Some(plan), Some(at)) = (plan, one.finished_at)
+                && one.outcome == Outcome::Done.as_str()
+            {
+                ended.insert(plan, at);
+            }
+        }
+        let sandboxes = self.store.sandboxes(None)?;
+        let engine = self.engine(&Unobserved);
+        let living = sandboxes.iter().filter(|one| {
+            one.state != SandboxState::CleanedUp && !one.reference.metadata.is_null()
+        });
+        let lent = living.flat_map(|one| lent::needs(&engine, one)).collect();
+        Ok(Rows {
+            plans: self.store.plans()?,
+            commits: self.store.commit_areas()?,
+            sandboxes,
+            ended,
+            lent,
+        })
+    }
+}
+
+const AWAY: &str = "it is out of reach; is its file system not mounted?";
+const ASIDE: &str = "somebody else's work, set aside when a commit was taken back; \
+                     `escrow cleanup` of its plan removes it";
+
+fn is_absent(path: &Path) -> bool {
+    Dir::open(path).is_err_and(|error| error.is_absent())
+}
+
+fn time(stamp: Stamp) -> Timestamp {
+    Timestamp::new(stamp.sec, stamp.nsec.cast_signed()).unwrap_or_default()
+}
+
+fn name(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
+
+/// The directory that something lies in, and its name there.
+fn split(path: &Path) -> Result<(Dir, Vec<u8>)> {
+    let parent = Dir::open(path.parent().unwrap_or(path))?;
+    let name = path.file_name().unwrap_or_default();
+    Ok((parent, name.as_encoded_bytes().to_vec()))
+}

@@ -1,0 +1,396 @@
+//! Garbage: what finished work left on disk goes, what is not finished never does.
+//!
+//! Everything of a plan goes under its lock, looked at again once it is held. One that cannot be
+//! removed does not stop the others (rule C17). Records change before what they tell of is removed, so
+//! that whoever is killed in between leaves something that the next one finds by its name.
+//!
+//! | file | promise |
+//! |---|---|
+//! | `find` | everything that is left, and whose it is |
+//! | `choose` | what of it may go now |
+
+mod choose;
+mod find;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use self::choose::{Weighed, age, choose};
+use self::find::{Candidate, Found};
+use super::{Manager, live};
+use crate::commit::remove_area;
+use crate::error::{Error, Result, chain};
+use crate::fs::areas::Area;
+use crate::fs::private::Lock;
+use crate::model::text::Location;
+use crate::model::{Action, Phase, PlanId, PlanState, Scope};
+use crate::store::{CommitArea, Plan};
+
+/// What is to go.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GarbageRequest {
+    /// Only what ended at least so long ago.
+    pub older_than: Option<Duration>,
+    /// Of what is finished, the oldest first, until the rest takes no more bytes than this; also what
+    /// could still be undone.
+    pub max_size: Option<u64>,
+    /// Only say what would go.
+    pub dry_run: bool,
+}
+
+/// What is left of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftoverKind {
+    /// A workspace of a plan that is over.
+    Workspace,
+    /// What is kept to undo a commit.
+    Undo,
+    /// What commands wrote into the home directory.
+    Scratch,
+    /// What belongs to nothing any more.
+    Orphan,
+    /// A lock of a plan that is no more.
+    Lock,
+    /// What belongs to an open plan.
+    Open,
+    /// Somebody else's work, set aside by an undo.
+    Aside,
+    /// What cannot be told to be ours.
+    Unknown,
+}
+
+impl LeftoverKind {
+    /// The word in JSON and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Workspace => "workspace",
+            Self::Undo => "undo",
+            Self::Scratch => "scratch",
+            Self::Orphan => "orphan",
+            Self::Lock => "lock",
+            Self::Open => "open",
+            Self::Aside => "aside",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Something that is left on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    /// Of what.
+    pub kind: LeftoverKind,
+    /// The plan it belongs to, by name.
+    pub plan: Option<String>,
+    /// Where it is.
+    pub path: Location,
+    /// The bytes on disk that go with it.
+    pub bytes: u64,
+}
+
+/// Something that stays, and why.
+pub type Spared = (Leftover, String);
+
+/// What became of everything that was found.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// What is gone, or would go.
+    pub removed: Vec<Leftover>,
+    /// What stays, and why.
+    pub kept: Vec<Spared>,
+    /// What could not be removed, and why.
+    pub failed: Vec<Spared>,
+}
+
+impl Collected {
+    /// The bytes that were given back.
+    pub fn freed(&self) -> u64 {
+        self.removed.iter().map(|one| one.bytes).sum()
+    }
+
+    fn keep(&mut self, candidates: &[Candidate], why: &str) {
+        let kept = candidates.iter().flat_map(Candidate::leftovers);
+        self.kept.extend(kept.map(|one| (one, why.to_owned())));
+    }
+
+    fn fail(&mut self, candidate: &Candidate, why: &str) {
+        let failed = candidate.leftovers();
+        self.failed.extend(failed.map(|one| (one, why.to_owned())));
+    }
+}
+
+impl Manager {
+    /// Removes what finished work left and what belongs to nothing. Open plans are named and left
+    /// alone, whatever they hold.
+    pub fn collect_garbage(&self, request: &GarbageRequest) -> Result<Collected> {
+        self.permit(Action::Gc, None, Scope::All)?;
+        if !request.dry_run {
+            self.recover_dead()?;
+        }
+        let Found {
+            candidates,
+            kept,
+            over,
+            held,
+        } = self.find_garbage(true)?;
+        let now = self.options.origin.now();
+        let weigh = |one: &Candidate| Weighed {
+            kind: one.kind,
+            ended: one.ended,
+            bytes: one.parts.iter().map(|(_, bytes)| bytes).sum(),
+        };
+        let weighed: Vec<Weighed> = candidates.iter().map(weigh).collect();
+        let goes = choose(&weighed, request, self.options.keep.undo, now);
+        let (mut chosen, mut spared) = (Vec::new(), Vec::new());
+        for (candidate, goes) in candidates.into_iter().zip(goes) {
+            match goes {
+                true => chosen.push(candidate),
+                false => spared.push(candidate),
+            }
+        }
+        let mut collected = Collected {
+            kept,
+            ..Collected::default()
+        };
+        collected.keep(&spared, "its time has not come");
+        if request.dry_run {
+            let all = chosen.iter().flat_map(Candidate::leftovers);
+            collected.removed.extend(all);
+            return Ok(collected);
+        }
+        // Plans whose last thing goes now are over for good, and so are those that have none.
+        let busy: HashSet<PlanId> = spared.iter().filter_map(plan_of).collect();
+        let old = |ended| age(ended, now) >= request.older_than.unwrap_or_default();
+        let over = over
+            .into_iter()
+            .filter(|(plan, ended)| old(*ended) && !busy.contains(&plan.id));
+        let mut plans: Vec<Plan> = over.map(|(plan, _)| plan).collect();
+        for plan in chosen.iter().filter_map(|one| one.plan.as_ref()) {
+            if !plans.iter().any(|known| known.id == plan.id) {
+                plans.push(plan.clone());
+            }
+        }
+        for plan in plans {
+            let own = |one: &Candidate| plan_of(one) == Some(plan.id);
+            let (theirs, rest) = chosen.into_iter().partition(own);
+            chosen = rest;
+            self.collect_of_plan(&plan, theirs, held.contains(&plan.id), &mut collected);
+        }
+        self.collect_loose(chosen, &mut collected);
+        Ok(collected)
+    }
+
+    /// What belongs to nothing, for those who only want to know.
+    pub(super) fn orphans(&self) -> Result<Vec<Leftover>> {
+        let found = self.find_garbage(false)?;
+        let loose = |one: &&Candidate| one.kind == LeftoverKind::Orphan;
+        let orphans = found.candidates.iter().filter(loose);
+        let mut orphans: Vec<Leftover> = orphans.flat_map(Candidate::leftovers).collect();
+        let own = |one: &Leftover| one.path.as_path().starts_with(self.home());
+        let told = |one: &Leftover| match one.kind {
+            LeftoverKind::Aside => true,
+            // What lies beside an original may be another home's, and is nobody's worry there.
+            LeftoverKind::Unknown => own(one),
+            _ => false,
+        };
+        let kept = found.kept.into_iter().map(|(one, _)| one);
+        orphans.extend(kept.filter(told));
+        Ok(orphans)
+    }
+
+    fn collect_of_plan(
+        &self,
+        plan: &Plan,
+        things: Vec<Candidate>,
+        held: bool,
+        collected: &mut Collected,
+    ) {
+        let name = plan.id.to_string();
+        let lock = match Lock::take(&self.locks, name.as_bytes(), false, Duration::ZERO) {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return collected.keep(&things, "another process works on its plan"),
+            Err(error) => {
+                let why = chain(&error);
+                return things.iter().for_each(|one| collected.fail(one, &why));
+            }
+        };
+        match self.check_still_over(plan) {
+            Ok(None) => {}
+            Ok(Some(why)) => return collected.keep(&things, why),
+            Err(error) => {
+                let why = chain(&error);
+                return things.iter().for_each(|one| collected.fail(one, &why));
+            }
+        }
+        let (before, mut failed) = (collected.failed.len(), Vec::new());
+        let done = match things.is_empty() {
+            true => Ok(()),
+            false => self.record("gc", Some(plan.id), &plan.name, || {
+                for one in &things {
+                    match self.remove_of_plan(plan, one) {
+                        Ok(()) => collected.removed.extend(one.leftovers()),
+                        Err(error) => {
+                            collected.fail(one, &chain(&error));
+                            failed.push((one.kind.as_str().to_owned(), error));
+                        }
+                    }
+                }
+                match failed.is_empty() {
+                    true => Ok(()),
+                    false => Err(Error::partly(plan, "removed", Vec::new(), failed)),
+                }
+            }),
+        };
+        // What failed was told one by one, but for what even the log could not be told of.
+        let told = collected.failed.len() > before;
+        let ended = match (done, held) {
+            (Err(error), _) if !told => Err(error),
+            (Err(_), _) | (_, true) => Ok(()),
+            (Ok(()), false) => self.end_plan(plan, lock),
+        };
+        if let Err(error) = ended {
+            let lock = Leftover {
+                kind: LeftoverKind::Lock,
+                plan: Some(plan.name.clone()),
+                path: Location::from(self.locks.path().join(name)),
+                bytes: 0,
+            };
+            collected.failed.push((lock, chain(&error)));
+        }
+    }
+
+    /// Why nothing of a plan may go, looked at under its lock.
+    fn check_still_over(&self, plan: &Plan) -> Result<Option<&'static str>> {
+        let now = self.store.plan(plan.id)?;
+        if now.is_none_or(|now| now.state != plan.state) {
+            return Ok(Some("its plan moved on meanwhile"));
+        }
+        if self.live(plan)? != live::Live::Nobody {
+            return Ok(Some("a command runs inside its plan"));
+        }
+        self.bury(plan.id)?;
+        let commits = self.store.commit_areas()?;
+        let half = |one: &CommitArea| one.plan_id == plan.id && one.phase.is_unfinished();
+        Ok(match commits.iter().any(half) {
+            true => Some("its commit is half way; `escrow recover` brings it to one side"),
+            false => None,
+        })
+    }
+
+    fn remove_of_plan(&self, plan: &Plan, thing: &Candidate) -> Result<()> {
+        match thing.kind {
+            LeftoverKind::Workspace => {
+                let views = self.live_sandboxes(plan)?;
+                let of = |path: &Location| views.iter().find(|view| view.sandbox.area == *path);
+                for (path, _) in &thing.parts {
+                    if let Some(view) = of(path) {
+                        self.clean_one(view, false)?;
+                    }
+                }
+                Ok(())
+            }
+            LeftoverKind::Undo => self.drop_undo(plan),
+            LeftoverKind::Scratch => self.drop_scratch(plan),
+            _ => self.remove_orphan(thing),
+        }
+    }
+
+    /// Gives up what a commit keeps for undo.
+    fn drop_undo(&self, plan: &Plan) -> Result<()> {
+        let Some(journal) = self.store.journal_of(plan.id)? else {
+            return Ok(());
+        };
+        // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
+        self.store.forget_commit(journal.id)?;
+        let removed = journal.members.iter().map(|one| remove_area(&one.area));
+        // All are tried; the first failure is told.
+        let removed: Vec<Result<()>> = removed.collect();
+        removed.into_iter().collect()
+    }
+
+    /// Removes what no record accounts for, unless one does by now.
+    fn remove_orphan(&self, thing: &Candidate) -> Result<()> {
+        let rows = self.rows(false)?;
+        for (path, _) in &thing.parts {
+            let name = path.as_path().file_name().unwrap_or_default();
+            let name = name.as_encoded_bytes();
+            let area = Area::named(name, false).or_else(|| Area::named(name, true));
+            if area.is_some_and(|area| rows.record(area).is_none()) {
+                remove_area(path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a plan of which nothing is left.
+    fn end_plan(&self, plan: &Plan, lock: Lock) -> Result<()> {
+        if plan.state != PlanState::CleanedUp {
+            let journal = self.store.journal_of(plan.id)?;
+            let undoable = journal
+                .as_ref()
+                .is_some_and(|one| one.phase != Phase::Undone);
+            let open = plan.state == PlanState::Open;
+            if open || undoable || !self.live_sandboxes(plan)?.is_empty() {
+                return Ok(());
+            }
+            for view in self.all_sandboxes(plan)? {
+                self.store.forget_resource(view.resource.id, true)?;
+            }
+            if let Some(journal) = journal {
+                self.store.forget_commit(journal.id)?;
+            }
+            self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
+            self.store.forget_moved()?;
+        }
+        self.forget_live(plan)?;
+        Ok(lock.remove(&self.locks, plan.id.to_string().as_bytes())?)
+    }
+
+    /// What belongs to no plan that is known.
+    fn collect_loose(&self, things: Vec<Candidate>, collected: &mut Collected) {
+        if things.is_empty() {
+            return;
+        }
+        let before = collected.failed.len();
+        let done = self.record("gc", None, "what belongs to nothing", || {
+            let mut first = Ok(());
+            for one in &things {
+                let removed = match one.kind {
+                    LeftoverKind::Lock => self.remove_lock(one),
+                    _ => self.remove_orphan(one),
+                };
+                match removed {
+                    Ok(()) => collected.removed.extend(one.leftovers()),
+                    Err(error) => {
+                        collected.fail(one, &chain(&error));
+                        first = first.and(Err(error));
+                    }
+                }
+            }
+            first
+        });
+        if let Err(error) = done
+            && collected.failed.len() == before
+        {
+            things
+                .iter()
+                .for_each(|one| collected.fail(one, &chain(&error)));
+        }
+    }
+
+    /// Removes a lock that nobody holds.
+    fn remove_lock(&self, thing: &Candidate) -> Result<()> {
+        for (path, _) in &thing.parts {
+            let name = path.as_path().file_name().unwrap_or_default();
+            let name = name.as_encoded_bytes();
+            if let Some(lock) = Lock::take(&self.locks, name, false, Duration::ZERO)? {
+                lock.remove(&self.locks, name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn plan_of(candidate: &Candidate) -> Option<PlanId> {
+    candidate.plan.as_ref().map(|plan| plan.id)
+}

@@ -1,0 +1,264 @@
+//! Garbage as a program sees it: ages, workspaces that stayed, others at work meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use escrow::event::Unobserved;
+use escrow::fs::Dir;
+use escrow::fs::usage::{Usage, measure};
+use escrow::manager::{Collected, GarbageRequest, LeftoverKind, Manager, Options};
+use escrow::model::{Cleanup, Keep, Origin, PlanState, SystemOrigin};
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::{Fs, LoopFs, World, tree};
+
+use crate::support::{ISOLATING, Sandboxed, options, sh};
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// A clock that goes ahead.
+struct Ahead(Duration);
+
+impl Origin for Ahead {
+    fn now(&self) -> jiff::Timestamp {
+        SystemOrigin.now() + self.0
+    }
+
+    fn uuid(&self) -> uuid::Uuid {
+        SystemOrigin.uuid()
+    }
+}
+
+fn manager(home: &Path, cleanup: Cleanup, ahead: Duration) -> Manager {
+    let keep = Keep {
+        cleanup,
+        undo: 48 * HOUR,
+    };
+    let options = Options {
+        keep,
+        origin: Arc::new(Ahead(ahead)),
+        ..options(home)
+    };
+    Manager::open(options).expect("it opens on a used home")
+}
+
+/// A plan over `app` that was committed.
+fn committed(world: &World, strategy: &str, cleanup: Cleanup) -> Sandboxed {
+    let app = world.dir("app");
+    tree::build(&app, "a \"old\\n\"\nb \"stays\\n\"\n");
+    let mut sandboxed = Sandboxed::new(&world.home(), &app, strategy);
+    sandboxed.manager = manager(&world.home(), cleanup, Duration::ZERO);
+    sandboxed.native("echo new > a; echo more > c");
+    sandboxed.committed();
+    sandboxed
+}
+
+#[track_caller]
+fn collect(manager: &Manager, older_than: Option<Duration>) -> Vec<LeftoverKind> {
+    let request = GarbageRequest {
+        older_than,
+        ..GarbageRequest::default()
+    };
+    let Collected {
+        removed, failed, ..
+    } = manager.collect_garbage(&request).expect("it can look");
+    assert_eq!(failed, []);
+    removed.into_iter().map(|one| one.kind).collect()
+}
+
+fn state(sandboxed: &Sandboxed) -> PlanState {
+    let name = sandboxed.plan.id.to_string();
+    let plan = sandboxed.manager.resolve_plan(Some(&name), Path::new("."));
+    plan.expect("it is known").state
+}
+
+#[test]
+fn undo_data_goes_when_its_time_is_over_and_not_before() {
+    let world = World::new();
+    let sandboxed = committed(&world, "overlay", Cleanup::OnCommit);
+    for (ahead, older_than) in [(47, None), (72, Some(96 * HOUR))] {
+        let later = manager(&world.home(), Cleanup::OnCommit, ahead * HOUR);
+        assert_eq!(collect(&later, older_than), []);
+        assert_eq!(state(&sandboxed), PlanState::Committed);
+    }
+    let later = manager(&world.home(), Cleanup::OnCommit, 49 * HOUR);
+    assert_eq!(collect(&later, Some(24 * HOUR)), [LeftoverKind::Undo]);
+    assert_eq!(state(&sandboxed), PlanState::CleanedUp);
+    sandboxed.undo().expect_err("there is nothing left for it");
+    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_workspace_that_stayed_goes_and_the_plan_can_still_be_undone() {
+    for strategy in ISOLATING {
+        let world = World::new();
+        let before = {
+            let app = world.dir("app");
+            tree::build(&app, "a \"old\\n\"\nb \"stays\\n\"\n");
+            signature(&app)
+        };
+        let app = world.dir("app");
+        let mut sandboxed = Sandboxed::new(&world.home(), &app, strategy);
+        sandboxed.manager = manager(&world.home(), Cleanup::Manual, Duration::ZERO);
+        sandboxed.native("echo new > a; echo more > c");
+        let area = sandboxed.area();
+        sandboxed.committed();
+        assert!(area.exists(), "{strategy}");
+        let disk = sandboxed
+            .manager
+            .disk(&sandboxed.plan)
+            .expect("it is there");
+        assert!(disk.private > 0 && disk.undo > 0, "{strategy}: {disk:?}");
+        let kinds = collect(&sandboxed.manager, None);
+        assert_eq!(kinds, [LeftoverKind::Workspace], "{strategy}");
+        assert!(!area.exists(), "{strategy}");
+        assert_eq!(state(&sandboxed), PlanState::Committed, "{strategy}");
+        sandboxed.undone();
+        assert_same(&before, &signature(&app), &Ignore::default());
+        assert_eq!(collect(&sandboxed.manager, None), [], "{strategy}");
+        assert_eq!(state(&sandboxed), PlanState::CleanedUp, "{strategy}");
+    }
+}
+
+#[test]
+fn a_commit_without_changes_ends_with_its_time_too() {
+    let world = World::new();
+    let app = world.dir("app");
+    let sandboxed = Sandboxed::new(&world.home(), &app, "overlay");
+    sandboxed.committed();
+    let later = manager(&world.home(), Cleanup::OnCommit, 47 * HOUR);
+    assert_eq!(collect(&later, None), []);
+    assert_eq!(state(&sandboxed), PlanState::Committed);
+    let later = manager(&world.home(), Cleanup::OnCommit, 49 * HOUR);
+    assert_eq!(collect(&later, None), []);
+    assert_eq!(state(&sandboxed), PlanState::CleanedUp);
+}
+
+// rule C14
+#[test]
+fn a_plan_that_somebody_works_on_is_left_alone() {
+    let world = World::new();
+    let sandboxed = committed(&world, "overlay", Cleanup::OnCommit);
+    let lock = world
+        .home()
+        .join("locks")
+        .join(sandboxed.plan.id.to_string());
+    let lock = std::fs::File::open(lock).expect("the plan has one");
+    lock.lock().expect("nobody has it");
+    let request = GarbageRequest {
+        max_size: Some(0),
+        ..GarbageRequest::default()
+    };
+    let done = sandboxed.manager.collect_garbage(&request);
+    let done = done.expect("it can look");
+    assert_eq!((done.removed, done.failed), (Vec::new(), Vec::new()));
+    assert_eq!(done.kept[0].1, "another process works on its plan");
+    drop(lock);
+    sandboxed.undone();
+}
+
+// rule C14
+#[test]
+fn many_collect_while_others_work() {
+    let world = World::new();
+    let app = world.dir("app");
+    tree::build(&app, "a \"old\\n\"\n");
+    let (home, stop) = (world.home(), AtomicBool::new(false));
+    let request = GarbageRequest {
+        max_size: Some(0),
+        ..GarbageRequest::default()
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    let manager = manager(&home, Cleanup::OnCommit, Duration::ZERO);
+                    let done = manager.collect_garbage(&request).expect("it can look");
+                    assert_eq!(done.failed, []);
+                }
+            });
+        }
+        let work = || {
+            for n in 0..12 {
+                let sandboxed = Sandboxed::new(&home, &app, "filesystem_copy");
+                let text = format!("{n}\n");
+                sandboxed.write("a", text.as_bytes()).expect("it is usable");
+                assert_eq!(sandboxed.read("a").expect("it is there"), text.as_bytes());
+                sandboxed.committed();
+                let now = std::fs::read_to_string(app.join("a")).expect("it is there");
+                assert_eq!(now, text);
+                // Whoever was quicker took what it needs.
+                match sandboxed.manager.undo(&sandboxed.plan, &Unobserved) {
+                    Ok(_) => {}
+                    Err(error) => assert!(
+                        matches!(error, escrow::error::Error::NothingToUndo { .. }),
+                        "{error}"
+                    ),
+                }
+            }
+        };
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        stop.store(true, Ordering::SeqCst);
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    let manager = manager(&home, Cleanup::OnCommit, Duration::ZERO);
+    manager.collect_garbage(&request).expect("it can look");
+    for room in ["sandboxes", "locks"] {
+        let left = std::fs::read_dir(home.join(room)).expect("it is there");
+        assert_eq!(left.count(), 0, "{room}");
+    }
+}
+
+/// What a tree takes: private, shared, unread.
+fn usage(world: &World) -> (u64, u64, u64) {
+    let dir = Dir::open(world.path()).expect("it is there");
+    let usage = measure(&dir, b"tree").expect("it can be looked at");
+    (usage.private, usage.shared, usage.unread)
+}
+
+#[test]
+fn a_file_counts_once_and_as_shared_where_it_has_a_name_elsewhere() {
+    let world = World::new();
+    let dir = Dir::open(world.path()).expect("it is there");
+    assert_eq!(measure(&dir, b"tree").expect("nothing"), Usage::default());
+    sh(
+        world.path(),
+        "mkdir -p tree/sub out; head -c 65536 /dev/urandom > tree/a; sync tree/a",
+    );
+    let (alone, shared, _) = usage(&world);
+    assert!(alone >= 65536 && shared == 0, "{alone} {shared}");
+    // A second name in the tree adds nothing, a name outside makes it shared.
+    sh(world.path(), "ln tree/a tree/sub/b");
+    assert_eq!(usage(&world), (alone, 0, 0));
+    sh(world.path(), "ln tree/a out/c");
+    let (private, shared, _) = usage(&world);
+    assert!(shared >= 65536, "{shared}");
+    assert_eq!(private + shared, alone);
+    // Holes take nothing.
+    sh(world.path(), "truncate -s 1G tree/hole");
+    assert!(usage(&world).0 < alone);
+}
+
+#[test]
+fn blocks_of_a_reflink_are_shared_until_they_are_written() {
+    for kind in [Fs::Xfs, Fs::Btrfs] {
+        let Some(disk) = LoopFs::new(kind, 320) else {
+            return;
+        };
+        let world = World::under(disk.path());
+        sh(
+            world.path(),
+            "mkdir tree; head -c 1048576 /dev/urandom > a; cp --reflink=always a tree/a; sync",
+        );
+        let (private, shared, _) = usage(&world);
+        assert_eq!(shared, 1048576, "{kind:?}");
+        assert!(private < 65536, "{kind:?}: {private}");
+        sh(
+            world.path(),
+            "dd if=/dev/urandom of=tree/a bs=65536 count=8 conv=notrunc status=none; sync",
+        );
+        assert_eq!(usage(&world).1, 524288, "{kind:?}");
+    }
+}
