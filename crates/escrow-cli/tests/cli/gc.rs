@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use escrow::config::Settings;
 use escrow::manager::{Manager, Options};
 use escrow::model::{Cleanup, Keep, PlanId, SandboxId, SystemOrigin};
+use escrow::policy::Policy;
 use escrow::strategy::Registry;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::is_root;
@@ -327,6 +329,8 @@ fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
             user_home: None,
             patience: Duration::from_secs(20),
             keep: manual,
+            policy: Policy::default(),
+            settings: Settings::default(),
         };
         let manager = Manager::open(options).expect("it opens on a used home");
         let recovered = manager.recover().expect("it can look");

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use escrow::config::{Automatic, Cleanup, ConfigError, Settings, begin, schema, write_new};
+use escrow::config::{Automatic, ConfigError, Settings, begin, schema, write_new};
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
+use escrow::model::Cleanup;
 use escrow::model::Types;
 use escrow::strategy::Registry;
 use escrow_testkit::World;

@@ -77,7 +77,7 @@ fn with_manual_the_workspace_stays_and_shares_nothing_with_the_original() {
         assert_eq!(names(&app.join("c")), 2, "{strategy}: c and d are one file");
         // Who still works in it reaches the original no more.
         let inside = match strategy {
-            "overlay" => area.join("upper"),
+            "overlay" => area.join("layers/0"),
             _ => area.join("copy/tree"),
         };
         std::fs::write(inside.join("a"), "late\n").expect("it is still there");

@@ -26,6 +26,10 @@ use crate::model::text::Location;
 use crate::model::{Action, Phase, PlanId, PlanState, Scope};
 use crate::store::{CommitArea, Plan};
 
+/// Who works on a plan for longer than this is at it; a process that is just being started may hold the
+/// locks of the one that starts it.
+const MOMENT: Duration = Duration::from_millis(100);
+
 /// What is to go.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GarbageRequest {
@@ -206,7 +210,7 @@ impl Manager {
         collected: &mut Collected,
     ) {
         let name = plan.id.to_string();
-        let lock = match Lock::take(&self.locks, name.as_bytes(), false, Duration::ZERO) {
+        let lock = match Lock::take(&self.locks, name.as_bytes(), false, MOMENT) {
             Ok(Some(lock)) => lock,
             Ok(None) => return collected.keep(&things, "another process works on its plan"),
             Err(error) => {
