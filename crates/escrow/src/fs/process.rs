@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::beneath::Dir;
-use super::{Cause, Result};
+use super::{Cause, FsError, Result};
 
 /// A process: its number, when it was started (in ticks since boot), and in which boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,13 +68,14 @@ fn start_of(pid: u32) -> Result<Option<u64>> {
 
 /// What the kernel says of a process, from its state on; `None` where there is none.
 fn fields_of(pid: u32) -> Result<Option<Vec<String>>> {
+    // A process that ends while we look is none.
+    let gone = |error: &FsError| error.is_absent() || error.is(rustix::io::Errno::SRCH);
     let dir = match Dir::open(Path::new(&format!("/proc/{pid}"))) {
-        Err(error) if error.is_absent() => return Ok(None),
+        Err(error) if gone(&error) => return Ok(None),
         answer => answer?,
     };
     let stat = match read(&dir, b"stat") {
-        // The process ended while we looked.
-        Err(error) if error.is_absent() || error.is(rustix::io::Errno::SRCH) => return Ok(None),
+        Err(error) if gone(&error) => return Ok(None),
         answer => answer?,
     };
     // The second field is the program's name in brackets and may hold anything, so count from
