@@ -260,6 +260,12 @@ pub(crate) fn shield_input(door: &mut std::process::Command) -> std::io::Result<
     Ok(())
 }
 
+/// Lets a program say on standard error what it would say on standard output.
+pub(crate) fn talk_only(door: &mut std::process::Command) -> std::io::Result<()> {
+    door.stdout(std::io::stderr().as_fd().try_clone_to_owned()?);
+    Ok(())
+}
+
 /// The status that a shell would show.
 pub(crate) fn shell_status(status: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;

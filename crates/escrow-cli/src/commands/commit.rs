@@ -8,6 +8,7 @@ use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
 
 use super::show;
+use super::validate::validate;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
@@ -100,6 +101,7 @@ impl CommitArgs {
                 return Err(Failure::failed("nothing was committed"));
             }
         }
+        validate(context, &plan, ui)?;
         let progress = ui.progress("committing");
         let request = CommitRequest {
             message: self.message.as_deref(),

@@ -28,6 +28,7 @@ mod status;
 mod strategy;
 mod types;
 mod undo;
+mod validate;
 mod write;
 
 use std::path::PathBuf;

@@ -11,6 +11,7 @@ use escrow::model::later;
 use escrow::store::Plan;
 use escrow::strategy::OnConflict;
 
+use super::validate::validate;
 use super::{ask, show};
 use crate::context::{self, Context};
 use crate::error::Failure;
@@ -87,7 +88,7 @@ impl RunArgs {
         };
         let ended = match self.unconfined {
             true => self.unconfined(context, &plan, environment),
-            false => self.confined(context, &plan, environment),
+            false => self.confined(context, &plan, environment, false),
         };
         let status = match ended {
             Ok(status) => self.end(context, ui, &plan, status)?,
@@ -102,18 +103,47 @@ impl RunArgs {
         }
     }
 
+    /// Runs a command inside that judges what is there: what it says is talk, not data.
+    pub(super) fn judge(
+        context: &Context,
+        plan: &Plan,
+        command: Vec<OsString>,
+    ) -> Result<i32, Failure> {
+        let args = Self {
+            plan: Some(plan.name.clone()),
+            resource: Vec::new(),
+            strategy: None,
+            commit: false,
+            rollback: false,
+            writable: Vec::new(),
+            network: None,
+            no_scratch: false,
+            scratch: false,
+            unconfined: false,
+            env: Vec::new(),
+            command,
+        };
+        let environment = args.environment(&context.manager.settings().run.env)?;
+        args.confined(context, plan, environment, true)
+    }
+
     /// Runs the command inside.
     fn confined(
         &self,
         context: &Context,
         plan: &Plan,
         environment: Vec<(OsString, OsString)>,
+        talks: bool,
     ) -> Result<i32, Failure> {
         let signals = context::Signals::watch()
             .map_err(|error| Failure::failed(format!("cannot watch for signals: {error}")))?;
         let mut door = context::door();
         context::shield_input(&mut door)
             .map_err(|error| Failure::failed(format!("cannot pass standard input on: {error}")))?;
+        if talks {
+            context::talk_only(&mut door)
+                .map_err(|error| Failure::failed(format!("cannot pass output on: {error}")))?;
+        }
         let (terminal, front) = context::terminal();
         let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
         let config = context.manager.settings().file.clone();
@@ -300,6 +330,7 @@ impl RunArgs {
                         allow_partial: false,
                     },
                 };
+                validate(context, plan, ui)?;
                 let progress = ui.progress("committing");
                 context.manager.commit(plan, &request, &progress)?;
                 let name = &plan.name;

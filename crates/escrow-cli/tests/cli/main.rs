@@ -17,6 +17,7 @@ mod cost_commit;
 mod documents;
 mod full_disk;
 mod gc;
+mod judged;
 mod log;
 mod odd_places;
 mod regressions;

@@ -1,0 +1,107 @@
+//! What stands between a plan and its release: the validation and the policy of the configuration.
+
+use std::fs;
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::{binary, json, words, world};
+
+fn configured(text: &str, strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    fs::write(world.path().join("escrow.yaml"), text).expect("there is room");
+    let cli = cli.cwd(&app);
+    let line = format!("plan create try --resource . --strategy {strategy}");
+    cli.ok(words(&line));
+    (world, cli)
+}
+
+#[test]
+fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
+    let test = "judged::a_validation_that_fails_stops_the_commit_and_leaves_nothing";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let text = "validate:\n  - 'echo looking; echo x > left-by-validation; rm -f a.txt'\n  - [test, '!', -e, bad]\n";
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = configured(text, strategy);
+        let app = world.path().join("app");
+        cli.clone().stdin("x\n").ok(words("write try app bad"));
+        let outcome = cli.run(words("--json commit try"));
+        assert_eq!(outcome.status, 1, "{strategy}: {}", outcome.stderr_text());
+        let said = outcome.stdout_text();
+        assert!(said.contains("the validation `test ! -e bad`"), "{said}");
+        assert!(!said.contains("looking"), "{said}");
+        assert!(outcome.stderr_text().contains("looking"));
+        assert_eq!(cli.ok(words("diff try --name-status")), "A\tbad\n");
+        assert!(!app.join("bad").exists() && app.join("a.txt").exists());
+        let kept = json(&cli, "checkpoint list try");
+        let named = kept.to_string().contains("before validation");
+        assert!(!named, "{kept}");
+        // What they do is not what is released.
+        cli.ok(words("rollback try"));
+        cli.clone().stdin("x\n").ok(words("write try app good"));
+        cli.ok(words("commit try"));
+        assert!(
+            app.join("good").exists() && app.join("a.txt").exists(),
+            "{strategy}"
+        );
+        assert!(!app.join("left-by-validation").exists(), "{strategy}");
+    }
+}
+
+const POLICY: &str = "policy:
+  mode: enforce
+  rules:
+    - { allow: [read, write, diff, run, checkpoint, restore, create], principal: 'agent*', scope: '*' }
+    - { allow: [create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin], principal: 'user:*', scope: '*' }
+    - { deny: [write, commit], principal: '*', scope: 'app:.github/**' }
+";
+
+// rule S6, S7
+#[test]
+fn the_policy_of_the_configuration_is_enforced() {
+    let (world, cli) = configured(POLICY, "overlay");
+    cli.clone()
+        .stdin("x\n")
+        .ok(words("--principal agent:one write try app f"));
+    let said = cli.fails(words("--principal agent:one commit try"), 3);
+    assert!(said.contains("commit"), "{said}");
+    // Whatever way it was written, it is not released.
+    let line = words("run --plan try -- mkdir -p .github/workflows");
+    cli.ok(line);
+    let said = cli.fails(words("commit try"), 3);
+    assert!(said.contains(".github"), "{said}");
+    assert!(!world.path().join("app/f").exists());
+    cli.ok(words("run --plan try -- rm -r .github"));
+    cli.ok(words("commit try"));
+    assert!(world.path().join("app/f").exists());
+    let log = json(&cli, "log try").to_string();
+    assert!(log.contains("denied"), "{log}");
+    cli.ok(words("log --verify"));
+    let said = cli.run(words(
+        "--json access check --principal agent:one --action commit --scope app",
+    ));
+    assert!(
+        said.stdout_text().contains("\"permitted\": false"),
+        "{}",
+        said.stdout_text()
+    );
+}
+
+/// One that cannot be read permits nothing.
+// rule S6
+#[test]
+fn a_policy_that_cannot_be_understood_denies() {
+    let (world, cli) = configured("", "overlay");
+    fs::write(
+        world.path().join("escrow.yaml"),
+        "policy: { mode: enforce, rules: [ { permit: [commit] } ] }\n",
+    )
+    .expect("there is room");
+    let outcome = cli.run(words("commit try"));
+    assert!(
+        [2, 3].contains(&outcome.status),
+        "{}",
+        outcome.stderr_text()
+    );
+}
