@@ -239,6 +239,19 @@ pub(crate) fn door() -> std::process::Command {
     door
 }
 
+/// Why `escrow run` does not work here; `None` if it does.
+pub(crate) fn why_no_run() -> Option<String> {
+    match door().stdin(std::process::Stdio::null()).output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let first = said.lines().next().unwrap_or("it ended without a word");
+            Some(first.trim_start_matches("error: ").to_owned())
+        }
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 /// Gives a program a file on standard input as a pipe: through a descriptor of the file itself it
 /// could be opened again, for writing.
 pub(crate) fn shield_input(door: &mut std::process::Command) -> std::io::Result<()> {

@@ -7,7 +7,7 @@ use escrow::fs::Resolver;
 use serde_json::{Value, json};
 
 use super::show;
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
@@ -30,6 +30,7 @@ impl DoctorArgs {
             Resolver::Kernel => "by the kernel (openat2)",
             Resolver::Checked => "name by name: this kernel has no openat2, or a filter forbids it",
         };
+        let no_run = context::why_no_run();
         if ui.is_json() {
             let strategies: Vec<Value> = doctor
                 .verdicts
@@ -50,6 +51,7 @@ impl DoctorArgs {
                 "paths_confined": confined,
                 "auto": doctor.auto,
                 "strategies": strategies,
+                "run": {"works": no_run.is_none(), "reason": no_run},
             }));
             return Ok(());
         }
@@ -71,6 +73,10 @@ impl DoctorArgs {
         ui.line(&format!("  sandboxes are made in {}", doctor.area));
         ui.line(&format!("    {}", doctor.area_reason));
         ui.line(&format!("  paths are confined {confined}"));
+        match no_run {
+            None => ui.line("  escrow run works: namespaces and mounts of its own, without root"),
+            Some(why) => ui.line(&format!("  escrow run does not work here: {why}")),
+        }
         Ok(())
     }
 }

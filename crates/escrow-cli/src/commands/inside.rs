@@ -3,21 +3,25 @@
 use clap::Args;
 
 use crate::context;
+use crate::error::Failure;
 
 /// Build the inside of `escrow run`; not for people
 #[derive(Args)]
 pub(crate) struct InsideArgs {
-    /// The descriptor of the description
-    spec: i32,
+    /// The descriptor of the description; without it, only tries what the kernel permits
+    #[arg(requires = "channel")]
+    spec: Option<i32>,
     /// The descriptor of the channel to the supervisor
-    channel: i32,
+    channel: Option<i32>,
 }
 
 impl InsideArgs {
-    pub(crate) fn run(self) -> ! {
-        escrow::run::enter(
-            context::inherited(self.spec),
-            context::inherited(self.channel),
-        )
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match (self.spec, self.channel) {
+            (Some(spec), Some(channel)) => {
+                escrow::run::enter(context::inherited(spec), context::inherited(channel))
+            }
+            _ => Ok(escrow::run::probe().map_err(escrow::error::Error::from)?),
+        }
     }
 }

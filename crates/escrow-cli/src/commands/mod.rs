@@ -146,7 +146,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Completions(args) => return args.run(ui),
         Command::Man(args) => return args.run(ui),
         Command::Reference(args) => return args.run(ui),
-        Command::Inside(args) => args.run(),
+        Command::Inside(args) => return args.run(),
         command => command,
     };
     if let Some(socket) = context::socket() {

@@ -85,6 +85,7 @@ fn documents_have_these_fields() {
             "at",
             "auto",
             "paths_confined",
+            "run",
             "strategies"
         ]
     );

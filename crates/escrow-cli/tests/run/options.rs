@@ -5,8 +5,10 @@ use std::net::TcpListener;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::skip::is_root;
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
@@ -587,4 +589,52 @@ fn a_run_that_is_refused_says_why_as_json_too() {
     fails_as(&cli, "run -- /no/such/program", 127);
     let kind = fails_as(&cli, "run --resource ./no-such-directory -- true", 125);
     assert_ne!(kind, "usage");
+}
+
+/// As on a machine that forbids user namespaces: they can be nested only so deep.
+#[test]
+fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
+    let test = "options::where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if is_root() {
+        // Root needs none.
+        return;
+    }
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource . --strategy filesystem_copy",
+    ));
+    let again = "unshare --map-current-user true 2>/dev/null && exec unshare --map-current-user sh -c \"$0\" \"$0\" \"$1\"; eval \"$1\"";
+    let script = |line: &str| {
+        let model = cli.command(inside(line, "echo x > f"));
+        let quote = |word: &std::ffi::OsStr| format!("'{}'", word.to_string_lossy());
+        let words = model.get_args().map(quote);
+        let words: Vec<String> = [quote(model.get_program())]
+            .into_iter()
+            .chain(words)
+            .collect();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", again, again, &words.join(" ")])
+            .env_clear();
+        let known = model.get_envs();
+        command.envs(known.filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(world.path().join("app"));
+        command.output().expect("there is a shell")
+    };
+    let refused = script("run --plan try");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(
+        said.contains("namespaces") && said.contains("--unconfined"),
+        "{said}"
+    );
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    let told = script("run --plan try --unconfined");
+    assert!(
+        told.status.success(),
+        "{}",
+        String::from_utf8_lossy(&told.stderr)
+    );
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
 }

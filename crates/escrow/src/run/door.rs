@@ -13,10 +13,11 @@ use rustix::mount::{self, MountPropagationFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::UnshareFlags;
 
-use super::spec::{Build, Spec};
-use super::supervise::Channel;
+use super::spec::{Build, Look, Spec};
+use super::supervise::{Channel, RunError};
 use super::{News, Wish, keeper, mounts, sys};
 use crate::fs::process::Owner;
+use crate::model::text::Location;
 
 /// A step that failed, in words, and why.
 pub(super) type Step<T> = Result<T, (String, Errno)>;
@@ -158,6 +159,47 @@ fn have_built(spec: &Spec, build: Build, channel: &Channel) -> Step<Owner> {
             // Here its number means what it means outside.
             return process_of(pid);
         }
+    }
+}
+
+/// Tries everything that an inside needs of the kernel, in this process, which is of no use afterwards.
+pub fn probe() -> Result<(), RunError> {
+    let empty = || Location::from_bytes(b"");
+    let spec = Spec {
+        views: Vec::new(),
+        scratch: None,
+        hidden: Vec::new(),
+        look: Look {
+            scratch: false,
+            writable: Vec::new(),
+            network: false,
+        },
+        directory: empty(),
+        command: Vec::new(),
+        environment: Vec::new(),
+        socket: empty(),
+        terminal: false,
+        front: false,
+        inside: None,
+        build: None,
+        share: -1,
+    };
+    let tried = || -> Step<i32> {
+        make_namespaces(&spec)?;
+        mounts::make(&spec)?;
+        let child = sys::fork().map_err(at("start process 1"))?;
+        if child == 0 {
+            sys::exit(i32::from(mounts::fresh_proc().is_err()));
+        }
+        wait_for(child)
+    };
+    match tried() {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(RunError::Step {
+            step: "show the processes of the inside".to_owned(),
+            errno: Errno::PERM,
+        }),
+        Err((step, errno)) => Err(RunError::Step { step, errno }),
     }
 }
 

@@ -35,7 +35,7 @@ pub mod spec;
 mod supervise;
 mod sys;
 
-pub use door::enter;
+pub use door::{enter, probe};
 pub use spec::{Build, Look, Spec};
 pub use supervise::{Ended, Outside, RunError, supervise};
 
