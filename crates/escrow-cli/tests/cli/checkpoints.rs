@@ -313,6 +313,12 @@ fn a_fork_goes_its_own_way() {
         cli.ok(words("diff second --name-status")),
         "A\td\nA\td/more\nA\tf\nD\tlink\n"
     );
+    // What they began on stays, whatever the other plan lets go of.
+    cli.ok(words("checkpoint delete try here"));
+    cli.ok(words("rollback try"));
+    cli.ok(words("checkpoint create try -m later"));
+    assert_eq!(cli.ok(words("read second app f")), "second\n");
+    assert_eq!(cli.ok(words("read third app d/d")), "d\n");
     // Forks of forks, and checkpoints in them.
     cli.ok(words("plan fork second fourth"));
     cli.ok(words("checkpoint create fourth -m in-fourth"));
@@ -331,6 +337,11 @@ fn a_fork_goes_its_own_way() {
     }
     cli.ok(words("commit second"));
     let app = world.path().join("app");
+    // Nothing of a layer that others live on became the original's.
+    let shared = std::fs::metadata(app.join("f")).expect("committed");
+    assert_eq!(std::os::unix::fs::MetadataExt::nlink(&shared), 1);
+    std::fs::write(app.join("f"), "by hand\n").expect("there is room");
+    assert_eq!(cli.ok(words("read fourth app f")), "second\n");
     assert_eq!(
         std::fs::read_to_string(app.join("d/more")).expect("committed"),
         "more\n"

@@ -218,6 +218,7 @@ fn release(engine: &Engine<'_>, member: &Member) -> Result<()> {
     if lent::is_needed(engine, &member.sandbox.area, member.sandbox.id)? {
         return Ok(());
     }
+    let needs = lent::needs(engine, &member.sandbox);
     let area = member.sandbox.area.as_path();
     if let (Some(parent), Some(name)) = (area.parent(), area.file_name()) {
         match crate::fs::Dir::open(parent) {
@@ -225,5 +226,5 @@ fn release(engine: &Engine<'_>, member: &Member) -> Result<()> {
             parent => remove::remove(&parent?, name.as_encoded_bytes())?,
         }
     }
-    Ok(())
+    lent::take_in(engine, &needs)
 }

@@ -4,7 +4,7 @@
 use super::abort;
 use super::decide::Prepared;
 use super::preview::Previewed;
-use super::{Member, make_area};
+use super::{Member, lent, make_area};
 use crate::error::{Error, Result};
 use crate::fs::{Dir, private};
 use crate::model::text::Location;
@@ -124,11 +124,16 @@ fn prepare_one(
         Intent(serde_json::Value::Null)
     } else {
         make_area(&area)?;
+        // Layers that others live on, and those of others, are not to become the original's.
+        let (engine, sandbox) = (&prepared.engine, &member.sandbox);
+        let keeps = engine.keeps
+            || !lent::needs(engine, sandbox).is_empty()
+            || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
         let request = PrepareRequest {
             preview,
             on_conflict: terms.on_conflict,
             area: area.as_path(),
-            keeps: prepared.engine.keeps,
+            keeps,
             observer,
         };
         let reference = &member.sandbox.reference;

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::live::Entry;
 use super::{Manager, SandboxView};
 use crate::config::Automatic;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Kind, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::private;
 use crate::fs::{Cause, Dir, Handle, remove};
@@ -70,7 +70,14 @@ impl Manager {
         self.check_neighbours(plan, &resources)?;
         let entry = self.go_in(plan)?;
         if entry.there.is_none() {
-            self.keep_by_itself(plan, Automatic::BeforeRun, &Unobserved)?;
+            match self.keep_by_itself(plan, Automatic::BeforeRun, &Unobserved) {
+                // What cannot be kept can still be worked in.
+                Err(error) if error.kind() == Kind::Unsupported => {
+                    let why = chain(&error);
+                    self.notice(format!("no checkpoint was taken before the command: {why}"));
+                }
+                kept => kept?,
+            }
         }
         for view in &views {
             self.activate(view)?;

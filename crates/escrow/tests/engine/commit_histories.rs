@@ -305,6 +305,19 @@ impl Judge<'_> {
         if self.stories.iter().filter(may).any(|story| by(&story)) {
             return;
         }
+        // It was replaced by right, and then another commit was undone: what that one had taken away is back.
+        let put_back = |story: &Story| {
+            let late = |undo: Span| undo.0 < looked.1 && since.is_none_or(|since| undo.1 > since.0);
+            story.touches(path) && story.undo.is_some_and(late)
+        };
+        let known = |token: &str| {
+            let mut earlier = before.iter().filter(|edit| edit.path == path);
+            token == base || earlier.any(|edit| edit.token == token)
+        };
+        let replaced = self.stories.iter().filter(may).count() > 0;
+        if replaced && self.stories.iter().any(put_back) && found.is_some_and(known) {
+            return;
+        }
         let met = |story: &Story| {
             let touched = story.touches(path) || matches!(story.end, End::TakenBack);
             let near = |span: &Span| {

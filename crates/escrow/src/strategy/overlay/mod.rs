@@ -141,6 +141,7 @@ impl Strategy for Overlay {
             layers: vec![Number::own(0)],
             next: 1,
             pinned: Vec::new(),
+            lent: Vec::new(),
         };
         now.write(&area, &area.subdir(STAGE)?)?;
         area.sync()?;
@@ -289,12 +290,13 @@ impl Strategy for Overlay {
         // The upper layer itself is not opened: its root may have been closed to us.
         let Metadata { original, area, .. } = tree::metadata(sandbox)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
-        let Now { next, pinned, .. } = Now::read(&area)?;
+        let before = Now::read(&area)?;
+        let next = before.next;
         new_layer(&area, &lower, next)?;
         let now = Now {
             layers: vec![Number::own(next)],
             next: next + 1,
-            pinned,
+            ..before
         };
         now.write(&area, &area.subdir(STAGE)?)?;
         now.sweep(&area)?;

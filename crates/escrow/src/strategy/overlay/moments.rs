@@ -42,6 +42,7 @@ fn stack_of(layers: &[Number], area: &Dir) -> Result<Stack> {
         layers: layers.to_vec(),
         next: 0,
         pinned: Vec::new(),
+        lent: Vec::new(),
     };
     now.open(area)
 }
@@ -80,6 +81,7 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
         layers,
         next,
         mut pinned,
+        lent,
     } = open.now;
     let moment = |layers: &[Number]| {
         Moment(tree::stored(&Layers {
@@ -94,7 +96,7 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
             strategy: NAME,
             what: "take another checkpoint",
             why: format!(
-                "its {MOST} layers are as many as a kernel mounts; commit, or fork the plan"
+                "its {MOST} layers are as many as a kernel mounts; commit, or go on without another one"
             ),
         });
     }
@@ -109,6 +111,7 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
         layers: [vec![Number::own(next)], layers].concat(),
         next: next + 1,
         pinned,
+        lent,
     };
     now.write(&open.area, &open.area.subdir(STAGE)?)?;
     // What the kernel left from an earlier mount belongs to the old layer.
@@ -136,7 +139,7 @@ pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<I
     let after = Now {
         layers: [vec![Number::own(next)], layers].concat(),
         next: next + 1,
-        pinned: open.now.pinned.clone(),
+        ..open.now.clone()
     };
     let before = Now {
         next: next + 1,
@@ -205,6 +208,14 @@ pub(super) fn fork(
 ) -> Result<Created> {
     let open = open(sandbox)?;
     let Layers { mut layers } = read(moment)?;
+    // Before anything begins on them.
+    let mut lender = open.now;
+    lender.lent.extend(
+        own(&layers)
+            .filter(|number| !lender.lent.contains(number))
+            .collect::<Vec<_>>(),
+    );
+    lender.write(&open.area, &open.area.subdir(STAGE)?)?;
     let area = Dir::open(request.area)?;
     for remains in [WORK, STAGE] {
         remove::remove(&area, remains)?;
@@ -221,6 +232,7 @@ pub(super) fn fork(
         layers: [vec![Number::own(0)], layers].concat(),
         next: 1,
         pinned: Vec::new(),
+        lent: Vec::new(),
     };
     now.write(&area, &area.subdir(STAGE)?)?;
     area.sync()?;

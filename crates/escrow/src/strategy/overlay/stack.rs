@@ -35,9 +35,13 @@ pub(super) struct Now {
     pub(super) layers: Vec<Number>,
     /// The number of the next one.
     pub(super) next: u32,
-    /// Those that checkpoints, or other sandboxes, need.
+    /// Those that checkpoints need.
     #[serde(default)]
     pub(super) pinned: Vec<u32>,
+    /// Those that other sandboxes began on. Nobody here knows when they no longer need them, so they
+    /// stay for as long as the area does.
+    #[serde(default)]
+    pub(super) lent: Vec<u32>,
 }
 
 /// One layer: its number, and whose it is if it is not this sandbox's own.
@@ -117,7 +121,7 @@ impl Now {
         let room = Self::room(area)?;
         let own = self.layers.iter().filter(|layer| layer.area.is_none());
         let mut needed: Vec<u32> = own.map(|layer| layer.number).collect();
-        needed.extend(&self.pinned);
+        needed.extend(self.pinned.iter().chain(&self.lent));
         for Entry { name, .. } in room.entries()? {
             let number = std::str::from_utf8(&name)
                 .ok()
