@@ -96,7 +96,8 @@ fn has_holes(file: &File, meta: &Meta) -> std::io::Result<bool> {
     }
     match sys::seek(file, sys::SeekFrom::Hole(0)) {
         Ok(hole) => Ok(hole < meta.size),
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+        // Somebody is just cutting it short; that is noticed by its times.
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -117,7 +118,12 @@ fn copy_extents(from: &File, to: &File, size: u64) -> std::io::Result<()> {
             Err(Errno::NXIO) => break,
             Err(errno) => return Err(errno.into()),
         };
-        let end = sys::seek(from, sys::SeekFrom::Hole(start))?;
+        let end = match sys::seek(from, sys::SeekFrom::Hole(start)) {
+            Ok(end) => end,
+            // It was cut short between the two.
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
         copy_range(from, to, start, end - start)?;
         at = end;
     }
@@ -196,10 +202,12 @@ fn extent(file: &File, at: u64, size: u64) -> std::io::Result<(u64, u64)> {
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((at, size)),
         Err(errno) => return Err(errno.into()),
     };
-    Ok((
-        start,
-        sys::seek(file, sys::SeekFrom::Hole(start))?.min(size),
-    ))
+    match sys::seek(file, sys::SeekFrom::Hole(start)) {
+        Ok(end) => Ok((start, end.min(size))),
+        // It was cut short between the two.
+        Err(Errno::NXIO) => Ok((size, size)),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn fill(from: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize> {

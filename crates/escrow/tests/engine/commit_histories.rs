@@ -198,7 +198,10 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
     let paths = |conflicts: &mut dyn Iterator<Item = String>| conflicts.collect::<BTreeSet<_>>();
     let end = match answer {
         Ok(released) => {
-            assert_eq!(released.left, [], "{name}");
+            // An editor may be in the middle of writing a file in place; then that is told.
+            let mut left = released.left;
+            left.retain(|(_, why)| !why.contains("still had it open for writing"));
+            assert_eq!(left, [], "{name}");
             let found = &released.preview.members[0].conflicts;
             End::Done(paths(&mut found.iter().map(|one| one.path.to_string())))
         }
@@ -358,7 +361,13 @@ impl Judge<'_> {
                 let back = other.undo.is_some_and(|undo| undo.0 < window.1);
                 inside(&other.commit) && !back
             };
-            let must = standing.iter().any(inside) || others.iter().any(|other| stays(&other));
+            // What both sides deleted is gone, whatever became of it in between.
+            let gone = story.writes[path].is_none()
+                && others
+                    .iter()
+                    .any(|other| other.writes[path].is_none() && other.commit.0 < wide.1);
+            let must =
+                !gone && (standing.iter().any(inside) || others.iter().any(|other| stays(&other)));
             let moved =
                 |other: &&Story| near(&other.commit) || other.undo.as_ref().is_some_and(near);
             let may = edits.iter().any(near) || others.iter().any(moved);
