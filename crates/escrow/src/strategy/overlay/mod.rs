@@ -378,6 +378,10 @@ impl Strategy for Overlay {
 
     fn view(&self, sandbox: &SandboxRef) -> Result<View> {
         let open = open(sandbox)?;
+        // Whoever was killed while it was cleared left none.
+        if open.area.stat(WORK)?.is_none() {
+            open.area.make_dir(WORK, 0o700)?;
+        }
         let mut paths = open.now.layers.iter().map(|layer| layer.path(&open.area));
         let upper = paths
             .next()
