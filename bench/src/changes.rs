@@ -48,7 +48,7 @@ pub(crate) fn apply(tree: &Tree, at: &Path) {
 pub(crate) fn apply_to_overlay(tree: &Tree, area: &Path) {
     let mount = OverlayMount {
         lower: &tree.path,
-        upper: &area.join("upper"),
+        upper: &area.join("layers/0"),
         work: &area.join("work"),
         xattr: XattrKind::User,
     };
