@@ -9,7 +9,7 @@
 //! | `check` | names lead somewhere: strategies, types, parents |
 //! | `settings` | what the manager needs of it, as plain values |
 //! | `schema` | the JSON Schema, from the same types and the same names (rule P8) |
-//! | `duration` | `7d`, `12h`, `30m` |
+//! | `duration` | how long something is kept |
 //! | `begin` | a first configuration for a directory |
 
 mod begin;
@@ -26,7 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use begin::{Begun, FILE_NAME, begin, write_new};
-pub use duration::{Keep, parse_duration};
+pub use duration::Keep;
 pub use error::ConfigError;
 pub use schema::schema;
 pub use settings::{Declared, RunDefaults, Settings};

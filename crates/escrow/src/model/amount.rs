@@ -4,6 +4,11 @@ use std::time::Duration;
 
 /// Reads a duration: a number and one of `s`, `m`, `h`, `d`, `w`.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || {
+        format!(
+            "'{text}' is no length of time: write a number and s, m, h, d or w, as in 7d or 12h"
+        )
+    };
     let (number, unit) = split(text);
     let seconds: u64 = match unit {
         "s" => 1,
@@ -11,13 +16,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "h" => 60 * 60,
         "d" => 24 * 60 * 60,
         "w" => 7 * 24 * 60 * 60,
-        _ => return Err(format!("'{text}' is no duration: write 30m, 12h, 7d or 2w")),
+        _ => return Err(bad()),
     };
     let number: Option<u64> = number.parse().ok();
     let seconds = number.and_then(|number| number.checked_mul(seconds));
-    seconds
-        .map(Duration::from_secs)
-        .ok_or_else(|| format!("'{text}' is no duration: write 30m, 12h, 7d or 2w"))
+    seconds.map(Duration::from_secs).ok_or_else(bad)
 }
 
 /// Reads a number of bytes: alone, or with one of `K`, `M`, `G`, `T`, which are powers of 1024.
