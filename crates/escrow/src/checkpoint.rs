@@ -5,20 +5,20 @@
 //! goes on. A member that cannot go takes the others back with it.
 
 use crate::commit::recover::{Recovered, Side};
-use crate::commit::{Engine, Member, intent_of, make_area, remove_area};
+use crate::commit::{Engine, Member, intent_of, make_area, remove_areas};
 use crate::error::{Error, Result, chain};
 use crate::model::text::Location;
 use crate::model::{CheckpointId, CommitId, Phase};
 use crate::store::{Journal, JournalMember, Plan};
 use crate::strategy::Moment;
 
-/// Returns every member to its moment.
+/// Returns every member to its moment. Says what was staged for it and could not be removed.
 pub fn restore(
     engine: &Engine<'_>,
     plan: &Plan,
     checkpoint: CheckpointId,
     members: &[(Member, Moment)],
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let id = CommitId::new(engine.origin);
     let area = |member: &Member| {
         let area = member.sandbox.area.as_path().join(format!("restore-{id}"));
@@ -42,15 +42,30 @@ pub fn restore(
     engine.store.begin_commit(&journal)?;
     for (position, (member, moment)) in members.iter().enumerate() {
         if let Err(cause) = prepare_one(engine, &mut journal, position, member, moment) {
-            let dropped = drop_all(engine, &journal);
-            return Err(failed(member, cause).and_left(dropped));
+            let cause = failed(member, cause);
+            return Err(match drop_all(engine, &journal) {
+                Ok(left) => with_remains(cause, &left),
+                Err(error) => cause.and_left(Err(error)),
+            });
         }
     }
-    let decide = || engine.store.set_phase(id, Phase::Preparing, Phase::Decided);
-    decide().map_err(Error::from)?;
+    engine
+        .store
+        .set_phase(id, Phase::Preparing, Phase::Decided)?;
     journal.phase = Phase::Decided;
     let members: Vec<&Member> = members.iter().map(|(member, _)| member).collect();
-    go(engine, &journal, &members)
+    go(engine, plan, &journal, &members)
+}
+
+/// A failure, and what it left.
+fn with_remains(cause: Error, left: &[String]) -> Error {
+    match left.is_empty() {
+        true => cause,
+        false => Error::LeftBehind {
+            first: Box::new(cause),
+            left: left.join("; "),
+        },
+    }
 }
 
 fn failed(member: &Member, cause: Error) -> Error {
@@ -84,37 +99,46 @@ fn prepare_one(
 }
 
 /// Forgets a return that was never decided.
-fn drop_all(engine: &Engine<'_>, journal: &Journal) -> Result<()> {
+fn drop_all(engine: &Engine<'_>, journal: &Journal) -> Result<Vec<String>> {
     if !engine.store.forget_undecided(journal.id)? {
         return Err(Error::Interrupted {
             why: "whether it was decided could not be told",
         });
     }
-    remove_areas(journal)
-}
-
-fn remove_areas(journal: &Journal) -> Result<()> {
-    let areas = journal.members.iter().map(|member| &member.area);
-    areas.map(remove_area).fold(Ok(()), Result::and)
+    Ok(remove_areas(journal))
 }
 
 /// Carries a return out that was decided; a failure takes back what was done, last first.
-fn go(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Result<()> {
+fn go(
+    engine: &Engine<'_>,
+    plan: &Plan,
+    journal: &Journal,
+    members: &[&Member],
+) -> Result<Vec<String>> {
     for (position, member) in members.iter().enumerate() {
-        if let Err(cause) = go_one(engine, journal, position, member) {
-            let id = journal.id;
-            engine
-                .store
-                .set_phase(id, Phase::Decided, Phase::Aborting)?;
-            let cause = failed(member, cause);
-            return Err(match take_back(engine, journal, members) {
-                Ok(()) => cause,
-                Err(error) => cause.and_left(Err(error)),
+        let Err(cause) = go_one(engine, journal, position, member) else {
+            continue;
+        };
+        let cause = failed(member, cause);
+        let (from, to) = (Phase::Decided, Phase::Aborting);
+        if let Err(error) = engine.store.set_phase(journal.id, from, to) {
+            return Err(Error::Undecided {
+                plan: plan.name.clone(),
+                cause: Box::new(cause),
+                why: chain(&error),
             });
         }
+        return Err(match take_back(engine, journal, members) {
+            Ok(left) => with_remains(cause, &left),
+            Err(error) => Error::Undecided {
+                plan: plan.name.clone(),
+                cause: Box::new(cause),
+                why: chain(&error),
+            },
+        });
     }
     engine.store.forget_commit(journal.id)?;
-    remove_areas(journal)
+    Ok(remove_areas(journal))
 }
 
 fn go_one(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Member) -> Result<()> {
@@ -126,7 +150,7 @@ fn go_one(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Memb
 }
 
 /// Takes every member back; one that fails does not stop the others. The journal stays until all are.
-fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Result<()> {
+fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Result<Vec<String>> {
     let mut first = Ok(());
     for (position, member) in members.iter().enumerate().rev() {
         let Some(intent) = intent_of(journal, position)? else {
@@ -138,7 +162,7 @@ fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Res
     }
     first?;
     engine.store.forget_commit(journal.id)?;
-    remove_areas(journal)
+    Ok(remove_areas(journal))
 }
 
 /// Goes on with a return whose owner is dead; the caller holds the locks.
@@ -149,28 +173,27 @@ pub fn recover(
     members: &[Member],
 ) -> Result<Recovered> {
     let members: Vec<&Member> = members.iter().collect();
-    let (side, because) = match journal.phase {
-        Phase::Preparing => (Side::Old, drop_all(engine, journal).map(|()| None)),
-        Phase::Decided => match go(engine, journal, &members) {
-            Ok(()) => (Side::New, Ok(None)),
+    let mut because = None;
+    let (side, left) = match journal.phase {
+        Phase::Preparing => (Side::Old, drop_all(engine, journal)?),
+        Phase::Decided => match go(engine, plan, journal, &members) {
+            Ok(left) => (Side::New, left),
             // Impossible, but taken back everywhere: that is one side too.
             Err(error) if engine.store.journal_of(plan.id)?.is_none() => {
-                (Side::Old, Ok(Some(chain(&error))))
+                because = Some(chain(&error));
+                (Side::Old, Vec::new())
             }
-            Err(error) => (Side::Old, Err(error)),
+            Err(error) => return Err(error),
         },
-        _ => (
-            Side::Old,
-            take_back(engine, journal, &members).map(|()| None),
-        ),
+        _ => (Side::Old, take_back(engine, journal, &members)?),
     };
     Ok(Recovered {
         plan: plan.name.clone(),
         found: journal.phase,
         side,
-        because: because?,
+        because,
         kept: Vec::new(),
-        left: Vec::new(),
+        left,
         restore: true,
     })
 }

@@ -360,3 +360,62 @@ fn a_fork_goes_its_own_way() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// A sandbox that was copied anew has another beginning: what was kept before it does not fit any more.
+// rule R1
+#[test]
+fn a_checkpoint_of_a_copy_that_was_made_anew_is_refused() {
+    let (world, cli) = planned("filesystem_copy");
+    cli.clone().stdin("one\n").ok(words("write try app f"));
+    create(&cli, "first");
+    // Where the original moved on, a rollback copies it as it is now.
+    cli.clone().stdin("x\n").ok(words("write try app a.txt"));
+    std::fs::write(world.path().join("app/a.txt"), "by somebody else\n").expect("there is room");
+    cli.ok(words("rollback try"));
+    let said = cli.fails(words("restore try first"), 4);
+    assert!(said.contains("copied anew"), "{said}");
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    create(&cli, "second");
+    cli.clone().stdin("two\n").ok(words("write try app f"));
+    cli.ok(words("restore try second"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+}
+
+/// However few are kept, both ends of a restore are.
+// rule R2, R5
+#[test]
+fn a_restore_keeps_where_it_came_from_and_where_it_went() {
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let config = "sandbox: { checkpoint: { auto: [before_run], keep: 1 } }\n";
+        std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+        run(&cli, "try", "echo 1 > f");
+        run(&cli, "try", "echo 2 > f");
+        let listed = json(&cli, "checkpoint list try");
+        let oldest = listed["checkpoints"][0]["checkpoint_id"].clone();
+        let oldest = oldest.as_str().expect("there is one");
+        let restored = json(&cli, &format!("restore try {oldest}"));
+        assert_eq!(cli.ok(words("read try app f")), "1\n", "{strategy}");
+        let before = restored["before"].as_str().expect("an id");
+        cli.ok(words(&format!("restore try {before}")));
+        assert_eq!(cli.ok(words("read try app f")), "2\n", "{strategy}");
+    }
+}
+
+/// Deleting one of two checkpoints of the same moment leaves the other one whole.
+// rule R5
+#[test]
+fn a_checkpoint_outlives_another_one_of_the_same_moment() {
+    for strategy in STRATEGIES {
+        let (_world, cli) = planned(strategy);
+        cli.clone().stdin("one\n").ok(words("write try app f"));
+        create(&cli, "first");
+        cli.clone().stdin("two\n").ok(words("write try app f"));
+        create(&cli, "second");
+        cli.ok(words("checkpoint delete try second"));
+        create(&cli, "third");
+        cli.ok(words("restore try first"));
+        cli.ok(words("restore try third"));
+        assert_eq!(cli.ok(words("read try app f")), "two\n", "{strategy}");
+    }
+}

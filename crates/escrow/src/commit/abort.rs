@@ -1,6 +1,6 @@
 //! Takes back whatever was done, last first, and says what could not be.
 
-use super::{Engine, Member, intent_of, remove_area};
+use super::{Engine, Member, intent_of, remove_areas};
 use crate::error::{Error, Result, chain};
 use crate::fs::{Dir, private};
 use crate::model::text::Location;
@@ -197,16 +197,4 @@ pub(super) fn set_aside(journal: &Journal, outcome: &mut Outcome) -> Result<()> 
         }
     }
     Ok(())
-}
-
-/// Removes what was staged, or kept for undo; says what could not be removed. `cleanup` of the plan
-/// removes it later.
-pub(super) fn remove_areas(journal: &Journal) -> Vec<String> {
-    let mut left = Vec::new();
-    for member in &journal.members {
-        if let Err(error) = remove_area(&member.area) {
-            left.push(chain(&error));
-        }
-    }
-    left
 }

@@ -161,6 +161,7 @@ impl Applied<'_> {
         let tidied = || -> Result<()> {
             for member in &members {
                 engine.store.forget_resource(member.resource.id, true)?;
+                lent::take_in(&engine, &lent::needs(&engine, &member.sandbox)?)?;
             }
             Ok(engine.store.forget_moved()?)
         };
@@ -215,16 +216,16 @@ fn stays(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Membe
 fn release(engine: &Engine<'_>, member: &Member) -> Result<()> {
     let reference = &member.sandbox.reference;
     member.call(|strategy| strategy.cleanup(reference))?;
-    if lent::is_needed(engine, &member.sandbox.area, member.sandbox.id)? {
+    let sandbox = &member.sandbox;
+    if lent::is_needed(engine, &sandbox.area, sandbox.id)? {
         return Ok(());
     }
-    let needs = lent::needs(engine, &member.sandbox);
-    let area = member.sandbox.area.as_path();
+    let area = sandbox.area.as_path();
     if let (Some(parent), Some(name)) = (area.parent(), area.file_name()) {
         match crate::fs::Dir::open(parent) {
             Err(error) if error.is_absent() => {}
             parent => remove::remove(&parent?, name.as_encoded_bytes())?,
         }
     }
-    lent::take_in(engine, &needs)
+    Ok(())
 }

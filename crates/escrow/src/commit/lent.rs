@@ -1,29 +1,46 @@
 //! Areas that other sandboxes live on: a fork shares the layers of the plan it came from, which stay for
 //! as long as it needs them, whatever becomes of that plan.
 
+use std::collections::HashSet;
+
 use super::{Engine, remove_area};
 use crate::error::Result;
 use crate::model::text::Location;
 use crate::model::{SandboxId, SandboxState};
 use crate::store::Sandbox;
 
-/// The areas of others that a sandbox cannot do without. One that cannot say needs none any more.
-pub fn needs(engine: &Engine<'_>, sandbox: &Sandbox) -> Vec<Location> {
-    let strategy = engine.registry.get(&sandbox.reference.strategy);
-    match strategy.map(|strategy| strategy.needs(&sandbox.reference)) {
-        Ok(Ok(needs)) => needs,
-        Ok(Err(_)) | Err(_) => Vec::new(),
+/// The areas of others that a sandbox cannot do without. One that was never made whole, or whose
+/// strategy is not known, needs none.
+pub fn needs(engine: &Engine<'_>, sandbox: &Sandbox) -> Result<Vec<Location>> {
+    if sandbox.reference.metadata.is_null() {
+        return Ok(Vec::new());
+    }
+    match engine.registry.get(&sandbox.reference.strategy) {
+        Ok(strategy) => Ok(strategy.needs(&sandbox.reference)?),
+        Err(_) => Ok(Vec::new()),
     }
 }
 
-/// Whether a sandbox other than `own` lives on an area.
+/// The areas that sandboxes live on which are not theirs; `None` where one of them cannot tell.
+pub fn all(
+    engine: &Engine<'_>,
+    sandboxes: &[Sandbox],
+    but: Option<SandboxId>,
+) -> Option<HashSet<Location>> {
+    let living = sandboxes
+        .iter()
+        .filter(|one| Some(one.id) != but && one.state != SandboxState::CleanedUp);
+    let mut lent = HashSet::new();
+    for one in living {
+        lent.extend(needs(engine, one).ok()?);
+    }
+    Some(lent)
+}
+
+/// Whether a sandbox other than `own` lives on an area. Where one of them cannot tell, it may.
 pub fn is_needed(engine: &Engine<'_>, area: &Location, own: SandboxId) -> Result<bool> {
-    let others = engine.store.sandboxes(None)?;
-    let mut living = others.iter().filter(|one| {
-        let made = !one.reference.metadata.is_null();
-        one.id != own && made && one.state != SandboxState::CleanedUp
-    });
-    Ok(living.any(|one| needs(engine, one).contains(area)))
+    let lent = all(engine, &engine.store.sandboxes(None)?, Some(own));
+    Ok(lent.is_none_or(|lent| lent.contains(area)))
 }
 
 /// Removes areas of sandboxes that are gone and that nobody lives on any more.

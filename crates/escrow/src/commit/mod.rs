@@ -69,7 +69,7 @@ pub use preview::{CommitPreview, MemberPreview, Previewed, Terms};
 pub use recover::{Recovered, Side};
 pub use undo::Undone;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::{Dir, private, remove};
 use crate::model::Origin;
@@ -224,6 +224,18 @@ pub fn remove_area(area: &Location) -> Result<()> {
     }
     private::traceless(&parent, || remove::remove(&parent, name))?;
     Ok(())
+}
+
+/// Removes what was staged, or kept for undo; says what could not be removed. `cleanup` of the plan
+/// removes it later.
+pub(crate) fn remove_areas(journal: &Journal) -> Vec<String> {
+    let mut left = Vec::new();
+    for member in &journal.members {
+        if let Err(error) = remove_area(&member.area) {
+            left.push(chain(&error));
+        }
+    }
+    left
 }
 
 /// Makes the area of a commit, empty and private.

@@ -127,7 +127,7 @@ fn prepare_one(
         // Layers that others live on, and those of others, are not to become the original's.
         let (engine, sandbox) = (&prepared.engine, &member.sandbox);
         let keeps = engine.keeps
-            || !lent::needs(engine, sandbox).is_empty()
+            || !lent::needs(engine, sandbox)?.is_empty()
             || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
         let request = PrepareRequest {
             preview,

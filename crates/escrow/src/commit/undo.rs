@@ -75,7 +75,7 @@ pub(super) fn go_on(
         .store
         .finish_undo(journal)
         .map_err(|error| unsettled(plan, error.into()))?;
-    outcome.left = abort::remove_areas(journal);
+    outcome.left = super::remove_areas(journal);
     if let Err(error) = engine.store.forget_moved() {
         outcome.left.push(crate::error::chain(&error));
     }

@@ -10,10 +10,10 @@ use crate::commit::Member;
 use crate::config::Automatic;
 use crate::error::{Error, Result};
 use crate::event::{Observer, Unobserved};
-use crate::fs::private;
+use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
-use crate::store::{Checkpoint, Plan};
+use crate::store::{Checkpoint, Plan, Resource};
 use crate::strategy::{Checkpoints, Moment};
 
 /// A return to a checkpoint.
@@ -50,10 +50,13 @@ impl Manager {
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let about = self.about_moment("checkpoint", plan, label)?;
-        self.record_about(about, |_| self.keep(plan, label, None, observer))
+        self.record_about(about, |_| {
+            let _originals = self.steady_originals(plan)?;
+            self.keep(plan, label, None, observer)
+        })
     }
 
-    /// The same without being asked, for a plan that is locked, if that is wanted and there is anything
+    /// The same without being asked, for a plan that is locked with its originals, if that is wanted and there is anything
     /// to keep. Old ones of this kind go.
     pub(super) fn keep_by_itself(
         &self,
@@ -72,8 +75,15 @@ impl Manager {
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
             return Ok(());
         }
-        self.keep(plan, None, Some(why.as_str()), observer)?;
-        self.prune(plan)
+        let taken = self.keep(plan, None, Some(why.as_str()), observer)?;
+        self.prune(plan, &[taken.id])
+    }
+
+    /// Nobody commits into the originals while they are looked at.
+    pub(super) fn steady_originals(&self, plan: &Plan) -> Result<Vec<DirLock>> {
+        let views = self.live_sandboxes(plan)?;
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        self.lock_originals(&resources, true)
     }
 
     fn about_moment<'a>(
@@ -100,21 +110,12 @@ impl Manager {
             super::work::check_readable(plan, view)?;
         }
         let last = self.store.checkpoints(plan.id)?.pop();
-        let mut moments = Vec::new();
-        for view in &views {
-            let reference = &view.sandbox.reference;
-            let strategy = self.registry().get(&reference.strategy)?;
-            let before = last.as_ref().map(|last| moment_of(last, view.sandbox.id));
-            let before = before.transpose()?.flatten();
-            let moment = strategy.checkpoint(reference, before.as_ref(), observer);
-            let moment = moment.map_err(|error| Error::Moment {
-                resource: view.resource.name.clone(),
-                what: "be kept",
-                cause: Box::new(error.into()),
-            })?;
-            let text = serde_json::to_string(&moment).expect("a moment is JSON");
-            moments.push((view.sandbox.id, text));
-        }
+        let kept = self.keep_each(&views, last.as_ref(), observer);
+        let moments = match kept {
+            Ok(moments) => moments,
+            // What some of them kept is nobody's.
+            Err(error) => return Err(error.and_left(self.let_go(plan))),
+        };
         // Nothing happened since the last one, which nobody asked for either.
         if let Some(last) = last.filter(|last| why.is_some() && last.moments == moments) {
             return Ok(last);
@@ -129,6 +130,31 @@ impl Manager {
         };
         self.store.add_checkpoint(&checkpoint)?;
         Ok(checkpoint)
+    }
+
+    /// The moment of each sandbox.
+    fn keep_each(
+        &self,
+        views: &[SandboxView],
+        last: Option<&Checkpoint>,
+        observer: &dyn Observer,
+    ) -> Result<Vec<(SandboxId, String)>> {
+        let mut moments = Vec::new();
+        for view in views {
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy)?;
+            let before = last.map(|last| moment_of(last, view.sandbox.id));
+            let before = before.transpose()?.flatten();
+            let moment = strategy.checkpoint(reference, before.as_ref(), observer);
+            let moment = moment.map_err(|error| Error::Moment {
+                resource: view.resource.name.clone(),
+                what: "be kept",
+                cause: Box::new(error.into()),
+            })?;
+            let text = serde_json::to_string(&moment).expect("a moment is JSON");
+            moments.push((view.sandbox.id, text));
+        }
+        Ok(moments)
     }
 
     /// The checkpoints of a plan, oldest first.
@@ -175,6 +201,7 @@ impl Manager {
         let target = checkpoint.id.to_string();
         let about = self.about_moment("restore", plan, Some(&target))?;
         self.record_about(about, |_| {
+            let _originals = self.steady_originals(plan)?;
             let mut moments = BTreeMap::new();
             for view in &views {
                 let missing = || Error::LaterThanCheckpoint {
@@ -196,11 +223,14 @@ impl Manager {
                 moment.map(|moment| (member, moment))
             };
             let members: Vec<(Member, Moment)> = members.into_iter().filter_map(pair).collect();
-            checkpoint::restore(&engine, plan, checkpoint.id, &members)?;
-            self.prune(plan)?;
+            for left in checkpoint::restore(&engine, plan, checkpoint.id, &members)? {
+                self.notice(format!("what was staged for the restore is left: {left}"));
+            }
             for view in &views {
                 self.activate(view)?;
             }
+            // Both ends of the way stay.
+            self.prune(plan, &[before.id, checkpoint.id])?;
             Ok(Restored {
                 checkpoint: checkpoint.clone(),
                 before,
@@ -221,19 +251,22 @@ impl Manager {
         })
     }
 
-    /// Lets go of automatic checkpoints but the newest; those that somebody asked for stay (rule R5).
-    fn prune(&self, plan: &Plan) -> Result<()> {
+    /// Lets go of automatic checkpoints but the newest, and `spared` ones; those that somebody asked
+    /// for stay (rule R5).
+    fn prune(&self, plan: &Plan, spared: &[CheckpointId]) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
         automatic.retain(|one| one.reason.is_some());
         let many = automatic
             .len()
             .saturating_sub(self.options.settings.checkpoint.keep as usize);
-        for old in &automatic[..many] {
-            self.store.forget_checkpoint(old.id)?;
+        let old: Vec<CheckpointId> = automatic[..many].iter().map(|one| one.id).collect();
+        let goes: Vec<&CheckpointId> = old.iter().filter(|id| !spared.contains(id)).collect();
+        for id in &goes {
+            self.store.forget_checkpoint(**id)?;
         }
-        match many {
-            0 => Ok(()),
-            _ => self.let_go(plan),
+        match goes.is_empty() {
+            true => Ok(()),
+            false => self.let_go(plan),
         }
     }
 
@@ -260,6 +293,7 @@ impl Manager {
     ) -> Result<Vec<ResourceDiff>> {
         self.permit_plan(Action::Diff, plan)?;
         let _lock = self.lock(plan, true)?;
+        let _originals = self.steady_originals(plan)?;
         let mut found = Vec::new();
         for view in self.live_sandboxes(plan)? {
             let missing = || Error::LaterThanCheckpoint {
@@ -296,7 +330,10 @@ impl Manager {
         self.record("fork", Some(plan.id), &plan.name, || {
             let at = match at {
                 Some(at) => at.clone(),
-                None => self.keep(plan, None, Some("fork"), &Unobserved)?,
+                None => {
+                    let _originals = self.steady_originals(plan)?;
+                    self.keep(plan, None, Some("fork"), &Unobserved)?
+                }
             };
             let mut moments = Vec::new();
             for view in &views {

@@ -70,6 +70,7 @@ impl Manager {
         self.check_neighbours(plan, &resources)?;
         let entry = self.go_in(plan)?;
         if entry.there.is_none() {
+            let _originals = self.lock_originals(&resources, true)?;
             match self.keep_by_itself(plan, Automatic::BeforeRun, &Unobserved) {
                 // What cannot be kept can still be worked in.
                 Err(error) if error.kind() == Kind::Unsupported => {
@@ -120,6 +121,7 @@ impl Manager {
     fn keep_failed(&self, plan: &Plan) {
         let kept = self.lock(plan, false).and_then(|_lock| {
             self.check_quiet(plan)?;
+            let _originals = self.steady_originals(plan)?;
             self.keep_by_itself(plan, Automatic::OnError, &Unobserved)
         });
         if let Err(error) = kept {

@@ -397,7 +397,7 @@ impl Manager {
         let state = sandbox.state.go(SandboxState::Errored)?;
         self.store.set_sandbox_state(sandbox.id, state)?;
         let engine = self.engine(&Unobserved);
-        let needs = lent::needs(&engine, sandbox);
+        let needs = lent::needs(&engine, sandbox)?;
         if !lent::is_needed(&engine, &sandbox.area, sandbox.id)? {
             remove_area(sandbox)?;
         }

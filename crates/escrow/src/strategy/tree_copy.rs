@@ -97,7 +97,7 @@ impl<K: CopyKind> TreeCopy<K> {
     fn with<T>(
         &self,
         sandbox: &SandboxRef,
-        work: impl FnOnce(&Copied<'_>, &Dir) -> Result<T>,
+        work: impl FnOnce(&Copied<'_>, &Sandbox) -> Result<T>,
     ) -> Result<T> {
         let open = self.open(sandbox)?;
         let manifest = read_manifest(&open.area)?;
@@ -106,7 +106,7 @@ impl<K: CopyKind> TreeCopy<K> {
             tree: &open.tree,
             manifest: &manifest,
         };
-        work(&copied, &open.area)
+        work(&copied, &open)
     }
 }
 
@@ -247,74 +247,56 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     }
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        let open = self.open(sandbox)?;
-        let manifest = read_manifest(&open.area)?;
-        let copied = Copied {
-            original: &open.original.open()?,
-            tree: &open.tree,
-            manifest: &manifest,
-        };
-        let mut found = tree::steady(|| copied.look())?.changes;
-        tree::only_own(&mut found, &open.carved);
-        Ok(DiffView::new(found))
+        self.with(sandbox, |copied, open| {
+            let mut found = tree::steady(|| copied.look())?.changes;
+            tree::only_own(&mut found, &open.carved);
+            Ok(DiffView::new(found))
+        })
     }
 
     fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
-        let open = self.open(sandbox)?;
-        let manifest = read_manifest(&open.area)?;
-        let original = open.original.open()?;
-        let copied = Copied {
-            original: &original,
-            tree: &open.tree,
-            manifest: &manifest,
-        };
-        let mut found = tree::steady(|| copied.look())?;
-        tree::check_stray(&found.changes, &open.carved)?;
-        tree::only_own(&mut found.changes, &open.carved);
-        let diff = DiffView::new(found.changes);
-        let changed = |path: &ResourcePath| {
-            let by_path = |change: &crate::model::Change| change.path.cmp(path);
-            diff.changes.binary_search_by(by_path).is_ok()
-        };
-        let file = |index| !manifest.record(index).is_dir();
-        let touched = found.touched.into_iter();
-        let kept = touched
-            .filter(|(path, index)| file(*index) && !changed(path))
-            .map(|(path, _)| path)
-            .collect();
-        let base = CopyBase {
-            copied: &copied,
-            moved: request.moved,
-        };
-        let mut preview =
-            tree_commit::look(&original, &open.tree, diff, kept, &base, &open.carved)?;
-        if request.strict {
-            preview
-                .conflicts
-                .extend(base.everything_moved(&open.carved)?);
-            tree_commit::sort(&mut preview.conflicts);
-        }
-        Ok(preview)
+        self.with(sandbox, |copied, open| {
+            let mut found = tree::steady(|| copied.look())?;
+            tree::check_stray(&found.changes, &open.carved)?;
+            tree::only_own(&mut found.changes, &open.carved);
+            let diff = DiffView::new(found.changes);
+            let changed = |path: &ResourcePath| {
+                let by_path = |change: &crate::model::Change| change.path.cmp(path);
+                diff.changes.binary_search_by(by_path).is_ok()
+            };
+            let file = |index| !copied.manifest.record(index).is_dir();
+            let touched = found.touched.into_iter();
+            let kept = touched
+                .filter(|(path, index)| file(*index) && !changed(path))
+                .map(|(path, _)| path)
+                .collect();
+            let base = CopyBase {
+                copied,
+                moved: request.moved,
+            };
+            let (original, carved) = (copied.original, &open.carved);
+            let mut preview = tree_commit::look(original, copied.tree, diff, kept, &base, carved)?;
+            if request.strict {
+                preview.conflicts.extend(base.everything_moved(carved)?);
+                tree_commit::sort(&mut preview.conflicts);
+            }
+            Ok(preview)
+        })
     }
 
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
-        let open = self.open(sandbox)?;
-        let manifest = read_manifest(&open.area)?;
-        let copied = Copied {
-            original: &open.original.open()?,
-            tree: &open.tree,
-            manifest: &manifest,
-        };
-        let source = tree_commit::Source {
-            root: &open.tree,
-            visible: |attributes| attributes,
-            whole: false,
-            base: &CopyBase {
-                copied: &copied,
-                moved: &Moves::default(),
-            },
-        };
-        tree_commit::prepare(&open.original, &source, request)
+        self.with(sandbox, |copied, open| {
+            let source = tree_commit::Source {
+                root: copied.tree,
+                visible: |attributes| attributes,
+                whole: false,
+                base: &CopyBase {
+                    copied,
+                    moved: &Moves::default(),
+                },
+            };
+            tree_commit::prepare(&open.original, &source, request)
+        })
     }
 
     fn commit(
@@ -389,8 +371,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         last: Option<&Moment>,
         observer: &dyn Observer,
     ) -> Result<Moment> {
-        self.with(sandbox, |copied, area| {
-            tree_moments::checkpoint(copied, area, last, observer)
+        self.with(sandbox, |copied, open| {
+            tree_moments::checkpoint(copied, &open.area, last, observer)
         })
     }
 
@@ -401,8 +383,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         area: &Path,
         observer: &dyn Observer,
     ) -> Result<Intent> {
-        self.with(sandbox, |copied, own| {
-            tree_moments::prepare_restore(copied, own, moment, area, observer)
+        self.with(sandbox, |copied, open| {
+            tree_moments::prepare_restore(copied, &open.area, moment, area, observer)
         })
     }
 
@@ -430,12 +412,11 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         moment: &Moment,
         until: Option<&Moment>,
     ) -> Result<DiffView> {
-        let metadata: Metadata = tree::metadata(sandbox)?;
-        let mut changes = self.with(sandbox, |copied, area| {
-            tree_moments::since(copied, area, moment, until)
-        })?;
-        tree::only_own(&mut changes, &metadata.carved);
-        Ok(DiffView::new(changes))
+        self.with(sandbox, |copied, open| {
+            let mut changes = tree_moments::since(copied, &open.area, moment, until)?;
+            tree::only_own(&mut changes, &open.carved);
+            Ok(DiffView::new(changes))
+        })
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

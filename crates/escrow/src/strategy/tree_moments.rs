@@ -28,7 +28,7 @@ use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, clock, copy_entry, settle};
 use crate::fs::durable::Draft;
-use crate::fs::{Cause, Dir, Handle, Meta, Stamp, remove, xattr};
+use crate::fs::{Cause, Dir, Handle, Meta, Seen, Stamp, remove, xattr};
 use crate::model::{Change, DiffView, EntryKind, Facts, Field, ResourcePath};
 
 const MOMENTS: &[u8] = b"moments";
@@ -49,6 +49,8 @@ struct Kept {
     entries: Vec<Entry>,
     /// Whether any later change shows in a ctime.
     ctime_decides: bool,
+    /// The copy that it is a moment of; one that was made anew since is another.
+    copy: Seen,
 }
 
 /// One entry that was not as it was copied.
@@ -95,7 +97,7 @@ fn number_of(moment: &Moment) -> Result<Vec<u8>> {
     Ok(number.number.to_string().into_bytes())
 }
 
-fn open(area: &Dir, moment: &Moment) -> Result<Open> {
+fn open(copied: &Copied<'_>, area: &Dir, moment: &Moment) -> Result<Open> {
     let dir = area.subdir(MOMENTS)?.subdir(&number_of(moment)?)?;
     let (file, _) = dir.file(MOMENT)?;
     let kept: Kept = serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
@@ -103,6 +105,12 @@ fn open(area: &Dir, moment: &Moment) -> Result<Open> {
             what: format!("what a checkpoint keeps cannot be read back ({error})"),
         }
     })?;
+    if !kept.copy.is(&copied.tree.meta()?) {
+        return Err(StrategyError::Moved {
+            path: ResourcePath::root(),
+            what: "the sandbox was copied anew since that checkpoint",
+        });
+    }
     let numbered = kept.entries.iter().enumerate();
     let numbers = numbered.map(|(number, entry)| (entry.path.clone(), number));
     Ok(Open {
@@ -133,7 +141,11 @@ pub(super) fn checkpoint(
     last: Option<&Moment>,
     observer: &dyn Observer,
 ) -> Result<Moment> {
-    let last = last.map(|moment| open(area, moment)).transpose()?;
+    let last = match last.map(|moment| open(copied, area, moment)).transpose() {
+        // Nothing of another copy can be used again.
+        Err(StrategyError::Moved { .. }) => None,
+        last => last?,
+    };
     let Found { changes, touched } = tree::steady(|| copied.look())?;
     if area.stat(MOMENTS)?.is_none() {
         area.make_dir(MOMENTS, 0o700)?;
@@ -169,6 +181,7 @@ pub(super) fn checkpoint(
         changes: DiffView::new(changes).changes,
         entries,
         ctime_decides: settle(clock()),
+        copy: Seen::from(&copied.tree.meta()?),
     };
     let text = serde_json::to_vec(&kept).expect("paths and numbers are JSON");
     let draft = Draft {
@@ -413,7 +426,7 @@ pub(super) fn prepare_restore(
     to: &Path,
     observer: &dyn Observer,
 ) -> Result<Intent> {
-    let moment = open(area, moment)?;
+    let moment = open(copied, area, moment)?;
     let target = Target {
         moment: &moment,
         copied,
@@ -504,7 +517,7 @@ pub(super) fn since(
     moment: &Moment,
     until: Option<&Moment>,
 ) -> Result<Vec<Change>> {
-    let then = open(area, moment)?;
+    let then = open(copied, area, moment)?;
     let old = Target {
         moment: &then,
         copied,
@@ -512,7 +525,7 @@ pub(super) fn since(
     let visible = |attributes| attributes;
     match until {
         Some(until) => {
-            let later = open(area, until)?;
+            let later = open(copied, area, until)?;
             let new = Target {
                 moment: &later,
                 copied,

@@ -62,8 +62,8 @@ pub(super) struct Rows {
     sandboxes: Vec<Sandbox>,
     commits: Vec<CommitArea>,
     ended: HashMap<PlanId, Timestamp>,
-    /// Areas that sandboxes live on which are not theirs.
-    lent: HashSet<Location>,
+    /// Areas that sandboxes live on which are not theirs; `None` where that cannot be told.
+    lent: Option<HashSet<Location>>,
 }
 
 impl Rows {
@@ -81,7 +81,8 @@ impl Rows {
         match area {
             Area::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
-                let is_lent = self.lent.contains(&sandbox.area);
+                let lent = self.lent.as_ref();
+                let is_lent = lent.is_none_or(|lent| lent.contains(&sandbox.area));
                 (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
             }
             Area::Commit(id) => {
@@ -368,10 +369,7 @@ impl Manager {
         }
         let sandboxes = self.store.sandboxes(None)?;
         let engine = self.engine(&Unobserved);
-        let living = sandboxes.iter().filter(|one| {
-            one.state != SandboxState::CleanedUp && !one.reference.metadata.is_null()
-        });
-        let lent = living.flat_map(|one| lent::needs(&engine, one)).collect();
+        let lent = lent::all(&engine, &sandboxes, None);
         Ok(Rows {
             plans: self.store.plans()?,
             commits: self.store.commit_areas()?,

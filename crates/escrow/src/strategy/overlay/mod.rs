@@ -53,6 +53,9 @@ struct Metadata {
     area: Location,
     #[serde(default)]
     carved: Vec<ResourcePath>,
+    /// The areas of the sandboxes whose layers it began on.
+    #[serde(default)]
+    lenders: Vec<Location>,
 }
 
 fn xattrs_of(dir: &Dir) -> Result<xattr::Xattrs> {
@@ -149,6 +152,7 @@ impl Strategy for Overlay {
             original,
             area: Location::from(request.area),
             carved: request.carved.to_vec(),
+            lenders: Vec::new(),
         };
         Ok(Created {
             sandbox: SandboxRef {
@@ -364,7 +368,7 @@ impl Strategy for Overlay {
     }
 
     fn needs(&self, sandbox: &SandboxRef) -> Result<Vec<Location>> {
-        moments::needs(sandbox)
+        Ok(tree::metadata::<Metadata>(sandbox)?.lenders)
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -77,18 +77,19 @@ fn is_unused(stack: &Stack, below: &Stack) -> Result<bool> {
 
 pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
     let open = open(sandbox)?;
-    let Now {
-        layers,
-        next,
-        mut pinned,
-        lent,
-    } = open.now;
+    let stage = open.area.subdir(STAGE)?;
+    let mut now = open.now;
     let moment = |layers: &[Number]| {
         Moment(tree::stored(&Layers {
             layers: layers.to_vec(),
         }))
     };
+    let layers = now.layers.clone();
     if layers.len() > 1 && is_unused(&open.upper, &stack_of(&layers[1..], &open.area)?)? {
+        // The checkpoint that laid the unused one there may be gone, and its pins with it.
+        if pin(&mut now, &layers[1..]) {
+            now.write(&open.area, &stage)?;
+        }
         return Ok(moment(&layers[1..]));
     }
     if layers.len() >= MOST {
@@ -100,24 +101,26 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
             ),
         });
     }
-    lay_over(&open.area, &open.upper, next)?;
-    pinned.extend(
-        own(&layers)
-            .filter(|number| !pinned.contains(number))
-            .collect::<Vec<_>>(),
-    );
-    let done = moment(&layers);
-    let now = Now {
-        layers: [vec![Number::own(next)], layers].concat(),
-        next: next + 1,
-        pinned,
-        lent,
-    };
-    now.write(&open.area, &open.area.subdir(STAGE)?)?;
+    lay_over(&open.area, &open.upper, now.next)?;
+    pin(&mut now, &layers);
+    now.layers.insert(0, Number::own(now.next));
+    now.next += 1;
+    now.write(&open.area, &stage)?;
     // What the kernel left from an earlier mount belongs to the old layer.
     clear_work(&open.area)?;
     now.sweep(&open.area)?;
-    Ok(done)
+    Ok(moment(&layers))
+}
+
+/// Notes that a checkpoint needs these; says whether that is new.
+fn pin(now: &mut Now, layers: &[Number]) -> bool {
+    let before = now.pinned.len();
+    for number in own(layers) {
+        if !now.pinned.contains(&number) {
+            now.pinned.push(number);
+        }
+    }
+    now.pinned.len() > before
 }
 
 fn own(layers: &[Number]) -> impl Iterator<Item = u32> {
@@ -228,6 +231,9 @@ pub(super) fn fork(
             .area
             .get_or_insert_with(|| Location::from(open.area.path()));
     }
+    let mut lenders: Vec<Location> = layers.iter().filter_map(|one| one.area.clone()).collect();
+    lenders.sort_unstable();
+    lenders.dedup();
     let now = Now {
         layers: [vec![Number::own(0)], layers].concat(),
         next: 1,
@@ -240,6 +246,7 @@ pub(super) fn fork(
         original: open.original,
         area: Location::from(request.area),
         carved: open.carved,
+        lenders,
     };
     Ok(Created {
         sandbox: SandboxRef {
@@ -251,18 +258,4 @@ pub(super) fn fork(
         message: "an empty layer over those of another plan; nothing was copied".to_owned(),
         warnings: Vec::new(),
     })
-}
-
-/// The areas of other sandboxes whose layers this one needs.
-pub(super) fn needs(sandbox: &SandboxRef) -> Result<Vec<Location>> {
-    let Metadata { area, .. } = tree::metadata(sandbox)?;
-    let now = Now::read(&Dir::open(area.as_path())?)?;
-    let mut areas: Vec<Location> = now
-        .layers
-        .into_iter()
-        .filter_map(|layer| layer.area)
-        .collect();
-    areas.sort_unstable();
-    areas.dedup();
-    Ok(areas)
 }
