@@ -166,7 +166,7 @@ fn fresh_fs(quick: bool) -> LoopFs {
     let (gib, inodes) = if quick {
         (6, "1000000")
     } else {
-        (24, "4500000")
+        (40, "9000000")
     };
     // Nothing is left for the kernel to initialise while times are taken.
     let args = ["-N", inodes, "-E", "nodiscard,lazy_itable_init=0"];
