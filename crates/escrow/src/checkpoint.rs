@@ -3,21 +3,40 @@
 //! The same journal as for commits. Each member stages its way back; then one transaction decides;
 //! then each goes. Killed before the decision, nothing happened; killed after it, whoever comes next
 //! goes on. A member that cannot go takes the others back with it.
+//!
+//! While a command is inside, which the caller lets stand still, a member goes through what the command
+//! sees. What was prepared serves all the same once the command is gone.
 
 use crate::commit::recover::{Recovered, Side};
 use crate::commit::{Engine, Member, intent_of, make_area, remove_areas};
 use crate::error::{Error, Result, chain};
+use crate::fs::Dir;
 use crate::model::text::Location;
 use crate::model::{CheckpointId, CommitId, Phase};
 use crate::store::{Journal, JournalMember, Plan};
 use crate::strategy::Moment;
+
+/// A member on its way to a moment.
+pub struct Way {
+    /// Who goes.
+    pub member: Member,
+    /// Where to.
+    pub moment: Moment,
+    /// Where it is.
+    pub before: Moment,
+    /// Where it is seen as a whole, while a command is inside.
+    pub through: Option<Dir>,
+}
+
+/// A member that goes, and where it is seen as a whole while a command is inside.
+type Going<'a> = (&'a Member, Option<&'a Dir>);
 
 /// Returns every member to its moment. Says what was staged for it and could not be removed.
 pub fn restore(
     engine: &Engine<'_>,
     plan: &Plan,
     checkpoint: CheckpointId,
-    members: &[(Member, Moment)],
+    ways: &[Way],
 ) -> Result<Vec<String>> {
     let id = CommitId::new(engine.origin);
     let area = |member: &Member| {
@@ -36,13 +55,13 @@ pub fn restore(
         message: None,
         checkpoint: Some(checkpoint),
         created_at: engine.origin.now(),
-        members: members.iter().map(|(member, _)| area(member)).collect(),
+        members: ways.iter().map(|way| area(&way.member)).collect(),
         damaged: None,
     };
     engine.store.begin_commit(&journal)?;
-    for (position, (member, moment)) in members.iter().enumerate() {
-        if let Err(cause) = prepare_one(engine, &mut journal, position, member, moment) {
-            let cause = failed(member, cause);
+    for (position, way) in ways.iter().enumerate() {
+        if let Err(cause) = prepare_one(engine, &mut journal, position, way) {
+            let cause = failed(&way.member, cause);
             return Err(match drop_all(engine, &journal) {
                 Ok(left) => with_remains(cause, &left),
                 Err(error) => cause.and_left(Err(error)),
@@ -53,8 +72,8 @@ pub fn restore(
         .store
         .set_phase(id, Phase::Preparing, Phase::Decided)?;
     journal.phase = Phase::Decided;
-    let members: Vec<&Member> = members.iter().map(|(member, _)| member).collect();
-    go(engine, plan, &journal, &members)
+    let going = ways.iter().map(|way| (&way.member, way.through.as_ref()));
+    go(engine, plan, &journal, &going.collect::<Vec<_>>())
 }
 
 /// A failure, and what it left.
@@ -83,14 +102,19 @@ fn prepare_one(
     engine: &Engine<'_>,
     journal: &mut Journal,
     position: usize,
-    member: &Member,
-    moment: &Moment,
+    way: &Way,
 ) -> Result<()> {
+    let (member, moment) = (&way.member, &way.moment);
     let area = journal.members[position].area.clone();
     make_area(&area)?;
     let reference = &member.sandbox.reference;
-    let intent = member.call(|strategy| {
-        strategy.prepare_restore(reference, moment, area.as_path(), engine.observer)
+    let observer = engine.observer;
+    let intent = member.call(|strategy| match way.through {
+        None => strategy.prepare_restore(reference, moment, area.as_path(), observer),
+        Some(_) => {
+            let moments = (moment, &way.before);
+            strategy.prepare_restore_in_use(reference, moments, area.as_path(), observer)
+        }
     })?;
     let text = serde_json::to_string(&intent).expect("an intent is JSON");
     engine.store.put_intent(journal.id, position, &text)?;
@@ -113,13 +137,13 @@ fn go(
     engine: &Engine<'_>,
     plan: &Plan,
     journal: &Journal,
-    members: &[&Member],
+    members: &[Going<'_>],
 ) -> Result<Vec<String>> {
-    for (position, member) in members.iter().enumerate() {
-        let Err(cause) = go_one(engine, journal, position, member) else {
+    for (position, going) in members.iter().enumerate() {
+        let Err(cause) = go_one(engine, journal, position, *going) else {
             continue;
         };
-        let cause = failed(member, cause);
+        let cause = failed(going.0, cause);
         let (from, to) = (Phase::Decided, Phase::Aborting);
         if let Err(error) = engine.store.set_phase(journal.id, from, to) {
             return Err(Error::Undecided {
@@ -141,23 +165,35 @@ fn go(
     Ok(remove_areas(journal))
 }
 
-fn go_one(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Member) -> Result<()> {
+fn go_one(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    position: usize,
+    (member, through): Going<'_>,
+) -> Result<()> {
     let Some(intent) = intent_of(journal, position)? else {
         return Ok(());
     };
     let reference = &member.sandbox.reference;
-    member.call(|strategy| strategy.restore_checkpoint(reference, &intent, engine.observer))
+    let observer = engine.observer;
+    member.call(|strategy| match through {
+        None => strategy.restore_checkpoint(reference, &intent, observer),
+        Some(root) => strategy.restore_in_use(reference, &intent, root, observer),
+    })
 }
 
 /// Takes every member back; one that fails does not stop the others. The journal stays until all are.
-fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Result<Vec<String>> {
+fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[Going<'_>]) -> Result<Vec<String>> {
     let mut first = Ok(());
-    for (position, member) in members.iter().enumerate().rev() {
+    for (position, (member, through)) in members.iter().enumerate().rev() {
         let Some(intent) = intent_of(journal, position)? else {
             continue;
         };
         let reference = &member.sandbox.reference;
-        let taken = member.call(|strategy| strategy.undo_restore(reference, &intent));
+        let taken = member.call(|strategy| match through {
+            None => strategy.undo_restore(reference, &intent),
+            Some(root) => strategy.undo_restore_in_use(reference, &intent, root),
+        });
         first = first.and(taken);
     }
     first?;
@@ -165,14 +201,17 @@ fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[&Member]) -> Res
     Ok(remove_areas(journal))
 }
 
-/// Goes on with a return whose owner is dead; the caller holds the locks.
+/// Goes on with a return whose owner is dead; the caller holds the locks. Where a command is inside,
+/// each member comes with where it is seen as a whole.
 pub fn recover(
     engine: &Engine<'_>,
     plan: &Plan,
     journal: &Journal,
-    members: &[Member],
+    members: &[(Member, Option<Dir>)],
 ) -> Result<Recovered> {
-    let members: Vec<&Member> = members.iter().collect();
+    let going = members.iter();
+    let going = going.map(|(member, through)| (member, through.as_ref()));
+    let members: Vec<Going<'_>> = going.collect();
     let mut because = None;
     let (side, left) = match journal.phase {
         Phase::Preparing => (Side::Old, drop_all(engine, journal)?),

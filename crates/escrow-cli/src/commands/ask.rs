@@ -73,32 +73,99 @@ fn question(stream: &UnixStream) -> Option<Vec<String>> {
     Some(serde_json::from_str::<Question>(&line).ok()?.words)
 }
 
-/// What may be asked, put into the words of a command about the own plan.
+/// What may be asked: the words, what they become, the options that stand alone and those that have a
+/// value, and how many words come beside the plan's name.
+struct Verb {
+    asked: &'static [&'static str],
+    becomes: &'static [&'static str],
+    options: &'static [&'static str],
+    valued: &'static [(&'static str, &'static str)],
+    operands: usize,
+}
+
+const VERBS: [Verb; 5] = [
+    Verb {
+        asked: &["status"],
+        becomes: &["plan", "show"],
+        options: &["--json"],
+        valued: &[],
+        operands: 0,
+    },
+    Verb {
+        asked: &["diff"],
+        becomes: &["diff"],
+        options: &[
+            "--json",
+            "--stat",
+            "--name-status",
+            "--patch",
+            "-p",
+            "--scratch",
+        ],
+        valued: &[("--since", "--since")],
+        operands: 0,
+    },
+    Verb {
+        asked: &["checkpoint", "create"],
+        becomes: &["checkpoint", "create"],
+        options: &["--json"],
+        valued: &[("-m", "--message"), ("--message", "--message")],
+        operands: 0,
+    },
+    Verb {
+        asked: &["checkpoint", "list"],
+        becomes: &["checkpoint", "list"],
+        options: &["--json"],
+        valued: &[],
+        operands: 0,
+    },
+    Verb {
+        asked: &["restore"],
+        becomes: &["restore"],
+        options: &["--json"],
+        valued: &[],
+        operands: 1,
+    },
+];
+
+/// What is asked, put into the words of a command about the own plan. Every word of the answer is ours,
+/// or stands where it can only be a value.
 fn translate(words: &[String], plan: &str) -> Option<Vec<String>> {
-    const ABOUT_DIFFS: [&str; 6] = [
-        "--json",
-        "--stat",
-        "--name-status",
-        "--patch",
-        "-p",
-        "--scratch",
-    ];
-    let (options, verbs): (Vec<&String>, Vec<&String>) =
-        words.iter().partition(|word| word.starts_with('-'));
-    let allowed = |known: &[&str]| options.iter().all(|word| known.contains(&word.as_str()));
-    let named = |verb: &str| match verbs.as_slice() {
-        [only] => *only == verb,
-        [first, name] => *first == verb && *name == plan,
-        _ => false,
-    };
-    let mut line: Vec<String> = match () {
-        () if named("diff") && allowed(&ABOUT_DIFFS) => vec!["diff".to_owned()],
-        () if named("status") && allowed(&["--json"]) => vec!["plan".to_owned(), "show".to_owned()],
-        () => return None,
-    };
-    line.push(plan.to_owned());
-    line.extend(options.into_iter().cloned());
-    Some(line)
+    VERBS.iter().find_map(|verb| verb.translate(words, plan))
+}
+
+impl Verb {
+    fn translate(&self, words: &[String], plan: &str) -> Option<Vec<String>> {
+        let (mut plain, mut options) = (Vec::new(), Vec::new());
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let (name, glued) = match word.split_once('=') {
+                Some((name, value)) if name.starts_with("--") => (name, Some(value)),
+                _ => (word.as_str(), None),
+            };
+            if !word.starts_with('-') {
+                plain.push(word.as_str());
+            } else if self.options.contains(&word.as_str()) {
+                options.push(word.clone());
+            } else {
+                let (_, long) = self.valued.iter().find(|(known, _)| *known == name)?;
+                let value = match glued {
+                    Some(value) => value,
+                    None => words.next()?,
+                };
+                options.push(format!("{long}={value}"));
+            }
+        }
+        let operands = plain.strip_prefix(self.asked)?;
+        let operands = match operands.len().checked_sub(self.operands)? {
+            0 => operands,
+            1 if operands[0] == plan => &operands[1..],
+            _ => return None,
+        };
+        let becomes = self.becomes.iter().copied().chain([plan]);
+        let line = becomes.chain(operands.iter().copied()).map(str::to_owned);
+        Some(line.chain(options).collect())
+    }
 }
 
 fn ask_outside(
@@ -108,8 +175,8 @@ fn ask_outside(
     plan: &str,
 ) -> (i32, Vec<u8>, Vec<u8>) {
     let Some(line) = translate(words, plan) else {
-        let reason =
-            "inside a run only `escrow status` and `escrow diff` of its own plan are answered";
+        let reason = "inside a run only `escrow status`, `diff`, `checkpoint create`, `checkpoint list` and `restore` \
+             of its own plan are answered";
         let mut said = format!("error: {reason}\n");
         if note_refusal(words, home, plan, reason).is_err() {
             said.push_str("warning: the log could not be told of it\n");
@@ -171,5 +238,48 @@ pub(crate) fn ask(socket: &PathBuf, words: Vec<String>, ui: &Ui) -> Result<(), F
     match head.status {
         0 => Ok(()),
         status => Err(Failure::ended(status)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::translate;
+
+    fn line(typed: &str) -> Option<String> {
+        let words: Vec<String> = typed.split(' ').map(str::to_owned).collect();
+        translate(&words, "try").map(|line| line.join(" "))
+    }
+
+    #[test]
+    fn only_what_is_on_the_list_is_passed_on_and_only_about_the_own_plan() {
+        let same = |typed: &str| assert_eq!(line(typed).as_deref(), Some(typed));
+        same("checkpoint create try --message=one");
+        same("restore try one");
+        same("diff try --since=one");
+        same("checkpoint list try --json");
+        assert_eq!(line("status").as_deref(), Some("plan show try"));
+        let created = "checkpoint create try --message=--home";
+        assert_eq!(
+            line("checkpoint create -m --home").as_deref(),
+            Some(created)
+        );
+        assert_eq!(line("restore one").as_deref(), Some("restore try one"));
+        for refused in [
+            "commit",
+            "commit try",
+            "restore other one",
+            "restore",
+            "restore try one two",
+            "restore --home=x one",
+            "checkpoint delete try one",
+            "checkpoint create other",
+            "checkpoint create -m",
+            "diff --config=x",
+            "diff --since",
+            "status --home x",
+            "-- restore one",
+        ] {
+            assert_eq!(line(refused), None, "{refused}");
+        }
     }
 }

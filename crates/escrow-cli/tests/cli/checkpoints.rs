@@ -265,33 +265,6 @@ fn all_sandboxes_return_together() {
 }
 
 #[test]
-fn while_a_command_is_inside_nothing_is_kept_or_restored() {
-    let (_world, cli) = planned("overlay");
-    run(&cli, "try", "echo x > f");
-    create(&cli, "first");
-    let mut line = words("run --plan try -- sh -c");
-    line.push(OsString::from("echo ready; sleep 1000"));
-    let mut command = cli.command(line);
-    command
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::null());
-    let mut child = command.spawn().expect("it starts");
-    let mut said = String::new();
-    let out = child.stdout.take().expect("it is piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).expect("it speaks");
-    for line in [
-        "checkpoint create try",
-        "restore try first",
-        "plan fork try",
-    ] {
-        let said = cli.fails(words(line), 1);
-        assert!(said.contains("a command runs inside"), "{line}: {said}");
-    }
-    child.kill().expect("it is there");
-    child.wait().expect("it ends");
-}
-
-#[test]
 fn a_fork_goes_its_own_way() {
     rerun_test_as_user_with("checkpoints::a_fork_goes_its_own_way", &[&binary()]);
     let (world, cli) = planned("overlay");

@@ -12,6 +12,7 @@
 //! | `life` | whoever dies takes the rest with it, at every stage |
 //! | `join` | one namespace for a plan, however many commands there are |
 //! | `ask` | what may be asked from inside, and what may not |
+//! | `moments` | checkpoints and restores while commands are inside |
 //! | `options` | each option does what it says, and the exit status is the right one |
 //! | `running` | a run that is under way; and proof that nothing is left of it |
 #![allow(
@@ -26,6 +27,7 @@ mod attacks_root;
 mod jobs;
 mod join;
 mod life;
+mod moments;
 mod options;
 mod running;
 mod terminal;

@@ -1,6 +1,6 @@
 //! A run that is under way, and proof that nothing is left of it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -90,6 +90,13 @@ impl Running {
         self.lines
             .recv_timeout(PATIENCE)
             .expect("it writes another line")
+    }
+
+    /// Types a line.
+    #[track_caller]
+    pub(crate) fn type_line(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("it still listens");
+        writeln!(input, "{line}").expect("it still listens");
     }
 
     /// The process that was started.

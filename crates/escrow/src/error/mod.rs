@@ -283,8 +283,8 @@ pub enum Error {
         /// Whether it was an undo that failed.
         undo: bool,
     },
-    /// A commit failed, and it could not be recorded that it is to be taken back.
-    #[error("the commit of the plan '{plan}' failed: {}; and what becomes of it could not be recorded: {why}", crate::error::chain(&**.cause))]
+    /// A commit or a restore failed, and it could not be taken back, or not be recorded that it is to be.
+    #[error("the plan '{plan}' is half way: {}; and it could not be taken back: {why}", crate::error::chain(&**.cause))]
     Undecided {
         /// The plan.
         plan: String,
@@ -597,6 +597,7 @@ impl Error {
             Self::Irreversible { .. } => Kind::Unsupported,
             Self::BadParent { .. } => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,
+            Self::Run(RunError::Restless { .. }) => Kind::Busy,
             Self::Run(_) => Kind::Failed,
             Self::NoSpace { .. }
             | Self::Interrupted { .. }

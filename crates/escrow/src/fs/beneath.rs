@@ -429,6 +429,12 @@ impl Dir {
             .map_err(self.fail("create the named pipe", name))
     }
 
+    /// What hides a name in a layer: a character device 0:0, which every user may make.
+    pub fn make_whiteout(&self, name: &[u8]) -> Result<()> {
+        fs::mknodat(&self.fd, name, FileType::CharacterDevice, raw_mode(0), 0)
+            .map_err(self.fail("hide", name))
+    }
+
     /// Another name for the entry at `path` beneath `root`.
     pub fn hard_link(&self, name: &[u8], root: &Self, path: &ResourcePath) -> Result<()> {
         let (dir, first) = root.parent(path)?;

@@ -84,18 +84,52 @@ fn fields_of(pid: u32) -> Result<Option<Vec<String>>> {
     Ok(Some(after.split_whitespace().map(str::to_owned).collect()))
 }
 
+/// Every process that can be seen, and its parent.
+pub fn parents() -> Result<BTreeMap<u32, u32>> {
+    let mut parents = BTreeMap::new();
+    for pid in numbers(Path::new("/proc"))? {
+        let fields = fields_of(pid)?.unwrap_or_default();
+        if let Some(parent) = fields.get(1).and_then(|field| field.parse().ok()) {
+            parents.insert(pid, parent);
+        }
+    }
+    Ok(parents)
+}
+
+/// The threads of a process; none where it is gone.
+pub fn threads(pid: u32) -> Vec<u32> {
+    numbers(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default()
+}
+
+/// Whether a thread does nothing any more. A process whose first thread has ended may have others.
+pub fn has_ended(thread: u32) -> bool {
+    let fields = fields_of(thread).ok().flatten();
+    fields.is_none_or(|fields| matches!(fields.first().map(String::as_str), Some("Z" | "X")))
+}
+
+/// The number of the call in which a thread waits in the kernel, if it does.
+pub fn call_of(thread: u32) -> Option<i64> {
+    let dir = Dir::open(Path::new(&format!("/proc/{thread}"))).ok()?;
+    read(&dir, b"syscall").ok()?.split(' ').next()?.parse().ok()
+}
+
+/// The namespace in which a process has its number; `None` where it is gone, or nobody may know.
+pub fn pid_namespace(pid: u32) -> Option<(u64, u64)> {
+    let namespace = rustix::fs::stat(format!("/proc/{pid}/ns/pid")).ok()?;
+    Some((namespace.st_dev, namespace.st_ino))
+}
+
+fn numbers(dir: &Path) -> Result<Vec<u32>> {
+    let names = Dir::open(dir)?.names()?;
+    let number = |name: Box<[u8]>| std::str::from_utf8(&name).ok()?.parse().ok();
+    Ok(names.into_iter().filter_map(number).collect())
+}
+
 /// Everybody who was started, directly or not, from this process and is still there.
 pub fn descendants() -> Result<Vec<u32>> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-    for name in Dir::open(Path::new("/proc"))?.names()? {
-        let number = std::str::from_utf8(&name).ok();
-        let Some(pid) = number.and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let fields = fields_of(pid)?.unwrap_or_default();
-        if let Some(parent) = fields.get(1).and_then(|field| field.parse().ok()) {
-            children.entry(parent).or_default().push(pid);
-        }
+    for (pid, parent) in parents()? {
+        children.entry(parent).or_default().push(pid);
     }
     let mut found = Vec::new();
     let mut next = vec![std::process::id()];

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use super::records::About;
 use super::{Manager, PlanView, ResourceDiff, SandboxView};
-use crate::checkpoint;
-use crate::commit::Member;
+use crate::checkpoint::{self, Way};
 use crate::config::Automatic;
 use crate::error::{Error, Result};
 use crate::event::{Observer, Unobserved};
@@ -48,16 +47,16 @@ impl Manager {
     ) -> Result<Checkpoint> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.lock(plan, false)?;
-        self.check_quiet(plan)?;
         let about = self.about_moment("checkpoint", plan, label)?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
-            self.keep(plan, label, None, observer)
+            let paused = self.pause(plan)?;
+            self.keep(plan, label, None, (paused.is_some(), observer))
         })
     }
 
-    /// The same without being asked, for a plan that is locked with its originals, if that is wanted and there is anything
-    /// to keep. Old ones of this kind go.
+    /// The same without being asked, for a plan that is locked with its originals and in which nobody is,
+    /// if that is wanted and there is anything to keep. Old ones of this kind go.
     pub(super) fn keep_by_itself(
         &self,
         plan: &Plan,
@@ -75,7 +74,7 @@ impl Manager {
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
             return Ok(());
         }
-        let taken = self.keep(plan, None, Some(why.as_str()), observer)?;
+        let taken = self.keep(plan, None, Some(why.as_str()), (false, observer))?;
         self.prune(plan, &[taken.id])
     }
 
@@ -98,19 +97,20 @@ impl Manager {
         })
     }
 
+    /// Keeps every sandbox; `in_use`: those who work in them stand still.
     fn keep(
         &self,
         plan: &Plan,
         label: Option<&str>,
         why: Option<&str>,
-        observer: &dyn Observer,
+        (in_use, observer): (bool, &dyn Observer),
     ) -> Result<Checkpoint> {
         let views = self.live_sandboxes(plan)?;
         for view in &views {
             super::work::check_readable(plan, view)?;
         }
         let last = self.store.checkpoints(plan.id)?.pop();
-        let kept = self.keep_each(&views, last.as_ref(), observer);
+        let kept = self.keep_each(&views, last.as_ref(), (in_use, observer));
         let moments = match kept {
             Ok(moments) => moments,
             // What some of them kept is nobody's.
@@ -137,7 +137,7 @@ impl Manager {
         &self,
         views: &[SandboxView],
         last: Option<&Checkpoint>,
-        observer: &dyn Observer,
+        (in_use, observer): (bool, &dyn Observer),
     ) -> Result<Vec<(SandboxId, String)>> {
         let mut moments = Vec::new();
         for view in views {
@@ -145,7 +145,10 @@ impl Manager {
             let strategy = self.registry().get(&reference.strategy)?;
             let before = last.map(|last| moment_of(last, view.sandbox.id));
             let before = before.transpose()?.flatten();
-            let moment = strategy.checkpoint(reference, before.as_ref(), observer);
+            let moment = match in_use {
+                true => strategy.checkpoint_in_use(reference, before.as_ref(), observer),
+                false => strategy.checkpoint(reference, before.as_ref(), observer),
+            };
             let moment = moment.map_err(|error| Error::Moment {
                 resource: view.resource.name.clone(),
                 what: "be kept",
@@ -196,7 +199,6 @@ impl Manager {
     ) -> Result<Restored> {
         self.permit_plan(Action::Restore, plan)?;
         let _lock = self.lock(plan, false)?;
-        self.check_quiet(plan)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
         let about = self.about_moment("restore", plan, Some(&target))?;
@@ -210,20 +212,33 @@ impl Manager {
                 let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
                 moments.insert(view.sandbox.id, moment);
             }
-            let before = self.keep(
-                plan,
-                None,
-                Some(Automatic::BeforeRestore.as_str()),
-                observer,
-            )?;
+            let paused = self.pause(plan)?;
+            let in_use = (paused.is_some(), observer);
+            let why = Automatic::BeforeRestore.as_str();
+            let before = self.keep(plan, None, Some(why), in_use)?;
             let engine = self.engine(observer);
-            let members = self.members(&engine, views.clone())?;
-            let pair = |member: Member| {
-                let moment = moments.remove(&member.sandbox.id);
-                moment.map(|moment| (member, moment))
-            };
-            let members: Vec<(Member, Moment)> = members.into_iter().filter_map(pair).collect();
-            for left in checkpoint::restore(&engine, plan, checkpoint.id, &members)? {
+            let mut ways = Vec::new();
+            for (member, view) in self
+                .members(&engine, views.clone())?
+                .into_iter()
+                .zip(&views)
+            {
+                let id = member.sandbox.id;
+                let (Some(moment), Some(before)) = (moments.remove(&id), moment_of(&before, id)?)
+                else {
+                    continue;
+                };
+                ways.push(Way {
+                    member,
+                    moment,
+                    before,
+                    through: match paused {
+                        Some(_) => self.through(plan, view)?,
+                        None => None,
+                    },
+                });
+            }
+            for left in checkpoint::restore(&engine, plan, checkpoint.id, &ways)? {
                 self.notice(format!("what was staged for the restore is left: {left}"));
             }
             for view in &views {
@@ -242,7 +257,6 @@ impl Manager {
     pub fn delete_checkpoint(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.lock(plan, false)?;
-        self.check_quiet(plan)?;
         let target = checkpoint.id.to_string();
         let about = self.about_moment("checkpoint delete", plan, Some(&target))?;
         self.record_about(about, |_| {
@@ -323,7 +337,6 @@ impl Manager {
     ) -> Result<PlanView> {
         self.permit_plan(Action::Create, plan)?;
         let _lock = self.lock(plan, false)?;
-        self.check_quiet(plan)?;
         self.check_new_name(name)?;
         let views = self.live_sandboxes(plan)?;
         let directory = Location::from(private::canonical(directory)?);
@@ -332,7 +345,9 @@ impl Manager {
                 Some(at) => at.clone(),
                 None => {
                     let _originals = self.steady_originals(plan)?;
-                    self.keep(plan, None, Some("fork"), &Unobserved)?
+                    let paused = self.pause(plan)?;
+                    let in_use = (paused.is_some(), &Unobserved as &dyn Observer);
+                    self.keep(plan, None, Some("fork"), in_use)?
                 }
             };
             let mut moments = Vec::new();

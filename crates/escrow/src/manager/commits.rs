@@ -373,10 +373,18 @@ impl Manager {
         self.record("recover", Some(plan.id), &name, || {
             let engine = self.engine(&Unobserved);
             let members = self.members(&engine, views.clone())?;
-            match journal.checkpoint {
-                Some(_) => checkpoint::recover(&engine, &plan, &journal, &members),
-                None => recover::recover(engine, plan, journal, members),
+            if journal.checkpoint.is_none() {
+                return recover::recover(engine, plan, journal, members);
             }
+            // A command may have outlived whoever restored under it.
+            let paused = self.pause(&plan)?;
+            let through = views.iter().map(|view| match paused {
+                Some(_) => self.through(&plan, view),
+                None => Ok(None),
+            });
+            let through = through.collect::<Result<Vec<_>>>()?;
+            let members: Vec<_> = members.into_iter().zip(through).collect();
+            checkpoint::recover(&engine, &plan, &journal, &members)
         })
     }
 

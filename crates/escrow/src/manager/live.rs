@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private::Lock;
 use crate::fs::process::Owner;
-use crate::run::{Build, Look};
+use crate::run::{Build, Look, Paused, pause};
 use crate::store::Plan;
 
 /// How long one waits before looking again.
@@ -141,6 +141,13 @@ impl Manager {
             Live::Nobody => Ok(()),
             Live::Passing | Live::Inside(_) => Err(self.live_error(plan)),
         }
+    }
+
+    /// Lets every command inside stand still for as long as what is returned lives; `None` where nobody
+    /// is inside. The caller holds the plan alone, so nobody can come in meanwhile.
+    pub(super) fn pause(&self, plan: &Plan) -> Result<Option<Paused>> {
+        let inside = self.inside(plan)?;
+        Ok(inside.map(|inside| pause(&inside)).transpose()?)
     }
 
     /// Waits until no command is inside any more.

@@ -60,7 +60,7 @@ impl Manager {
             // No resource has it as its own: only who may do anything may do this.
             self.permit(Action::Admin, Some(plan), Scope::All)?;
         }
-        let lock = self.lock(plan, false)?;
+        let mut lock = Some(self.lock(plan, false)?);
         let views = self.live_sandboxes(plan)?;
         for view in &views {
             super::work::check_readable(plan, view)?;
@@ -85,8 +85,6 @@ impl Manager {
         }
         let spec = self.spec(plan, &views, &request, &entry)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
-            // While the command runs others may look, and write through its namespace.
-            drop(lock);
             let mut noted = Ok(());
             let mut serve = Some(request.serve);
             let ended = supervise(
@@ -100,6 +98,9 @@ impl Manager {
                         noted = entry.note(inside, &spec.look);
                         noted.as_ref().map(drop).map_err(|_| RunError::Silent)
                     },
+                    // While the command runs others may look, and write through its namespace. Whoever
+                    // lets those inside stand still must not miss one that is about to begin.
+                    started: &mut || drop(lock.take()),
                     asked: &mut |socket| {
                         if let Some(serve) = serve.take() {
                             listen(UnixListener::from(socket), serve);
@@ -107,6 +108,7 @@ impl Manager {
                     },
                 },
             );
+            drop(lock.take());
             let last = self.come_out(plan, entry)?;
             noted?;
             let ended = ended?;

@@ -26,16 +26,19 @@
 //! | `mounts` | what is seen inside |
 //! | `keeper` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
+//! | `pause` | everybody inside stands still while a moment is kept or restored |
 //! | `sys` | the system calls that have no safe form |
 
 mod door;
 mod keeper;
 mod mounts;
+mod pause;
 pub mod spec;
 mod supervise;
 mod sys;
 
 pub use door::{enter, probe};
+pub use pause::{Paused, pause};
 pub use spec::{Build, Look, Spec};
 pub use supervise::{Ended, Outside, RunError, supervise};
 

@@ -48,6 +48,14 @@ pub enum RunError {
         /// Why it failed.
         errno: Errno,
     },
+    /// Somebody inside could not be brought to stand still.
+    #[error("{who} inside does not stand still: {}", std::io::Error::from(*.errno))]
+    Restless {
+        /// Who.
+        who: String,
+        /// Why.
+        errno: Errno,
+    },
     /// The inside ended before it said how.
     #[error("the command was ended together with its keeper: something inside killed both")]
     Silent,
@@ -174,6 +182,8 @@ pub struct Outside<'a> {
     pub held: Vec<BorrowedFd<'a>>,
     /// Is told where the inside is, before anything happens there.
     pub built: &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
+    /// Is told when the command has begun.
+    pub started: &'a mut dyn FnMut(),
     /// Is given the socket on which those inside ask.
     pub asked: &'a mut dyn FnMut(OwnedFd),
 }
@@ -195,6 +205,7 @@ pub fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
         terminal,
         held,
         built,
+        started,
         asked,
     } = outside;
     let child = {
@@ -212,7 +223,8 @@ pub fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
     drop((theirs, described));
     let mut job = Job::new(terminal, spec.front);
     let channel = Channel::new(ours);
-    let ended = listen(&channel, &mut job, signals, built, asked);
+    let told = (built, started, asked);
+    let ended = listen(&channel, &mut job, signals, told);
     job.take_back();
     // With the channel the inside ends, should it still be there.
     drop(channel);
@@ -242,12 +254,19 @@ fn describe(spec: &Spec) -> Result<OwnedFd, RunError> {
     Ok(fd)
 }
 
+/// Who is told of what happens: where the inside is, that the command has begun, and on which socket
+/// those inside ask.
+type Told<'a> = (
+    &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
+    &'a mut dyn FnMut(),
+    &'a mut dyn FnMut(OwnedFd),
+);
+
 fn listen(
     channel: &Channel,
     job: &mut Job,
     signals: &[(i32, OwnedFd)],
-    built: &mut dyn FnMut(Owner) -> Result<(), RunError>,
-    asked: &mut dyn FnMut(OwnedFd),
+    (built, started, asked): Told<'_>,
 ) -> Result<Ended, RunError> {
     let wish = |wish: Wish| match channel.tell(&wish) {
         // Whoever is gone says so by an end of the channel.
@@ -277,7 +296,8 @@ fn listen(
                 channel.tell(&Wish::Go).map_err(step("start the command"))?;
             }
             Ok(Some((News::Listening, Some(socket)))) => asked(socket),
-            Ok(Some((News::Listening | News::Started | News::Built(_), _))) => {}
+            Ok(Some((News::Started, _))) => started(),
+            Ok(Some((News::Listening | News::Built(_), _))) => {}
             Ok(Some((News::Stopped(signal), _))) => match job.stopped(signal) {
                 Some(answer) => wish(answer),
                 None => job.stop(),

@@ -360,3 +360,55 @@ pub(super) fn drain(fd: &impl std::os::fd::AsFd) {
     // Nothing is left, or nothing can be had: either way one waits again.
     while matches!(rustix::io::read(fd, &mut buffer), Ok(length) if length > 0) {}
 }
+
+/// What a thread that was seized does.
+pub(super) enum Traced {
+    /// It stands still; it was about to get this signal, if it is not 0.
+    Stopped(i32),
+    /// It runs, or waits in the kernel.
+    Runs,
+    /// It has ended.
+    Gone,
+}
+
+/// Holds a thread as a debugger does, and has it stand still as soon as it can.
+pub(super) fn seize(thread: u32) -> Result<(), Errno> {
+    let (none, thread) = (std::ptr::null_mut::<libc::c_void>(), thread as i32);
+    // SAFETY: neither call reads or writes memory of ours.
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, thread, none, none) })?;
+    // SAFETY: as above.
+    check(unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, thread, none, none) }).map(drop)
+}
+
+/// Whether it stands still by now.
+pub(super) fn look_at(thread: u32) -> Result<Traced, Errno> {
+    let mut status = 0;
+    // SAFETY: `status` is a number of ours.
+    let pid =
+        unsafe { libc::waitpid(thread as i32, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    match pid {
+        -1 => Err(last()),
+        0 => Ok(Traced::Runs),
+        // The number above the signal says that the kernel, and no signal, stopped it.
+        _ if libc::WIFSTOPPED(status) && status >> 16 != 0 => Ok(Traced::Stopped(0)),
+        _ if libc::WIFSTOPPED(status) => Ok(Traced::Stopped(libc::WSTOPSIG(status))),
+        _ => Ok(Traced::Gone),
+    }
+}
+
+/// Lets a thread go on, with the signal it was about to get.
+pub(super) fn let_go(thread: u32, signal: i32) {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    let signal = signal as usize as *mut libc::c_void;
+    // SAFETY: takes numbers only. One that is gone needs nothing.
+    unsafe { libc::ptrace(libc::PTRACE_DETACH, thread as i32, none, signal) };
+}
+
+/// Whether a call makes a process, and may wait for it.
+pub(super) fn makes_process(call: i64) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if call == libc::SYS_vfork {
+        return true;
+    }
+    call == libc::SYS_clone || call == libc::SYS_clone3
+}

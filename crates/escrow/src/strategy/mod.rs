@@ -384,6 +384,53 @@ pub trait Strategy: Send + Sync {
         Err(self.cannot("take a restore back"))
     }
 
+    /// [`checkpoint`](Self::checkpoint) while somebody works in the sandbox through what
+    /// [`view`](Self::view) gives, and stands still. By default the same.
+    fn checkpoint_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        last: Option<&Moment>,
+        observer: &dyn Observer,
+    ) -> Result<Moment> {
+        self.checkpoint(sandbox, last, observer)
+    }
+
+    /// [`prepare_restore`](Self::prepare_restore) while somebody works in the sandbox; beside the
+    /// moment comes the one in which it is. Should they be gone before it is over,
+    /// [`restore_checkpoint`](Self::restore_checkpoint) and [`undo_restore`](Self::undo_restore) must
+    /// do with what is prepared. By default the same.
+    fn prepare_restore_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        (moment, _before): (&Moment, &Moment),
+        area: &Path,
+        observer: &dyn Observer,
+    ) -> Result<Intent> {
+        self.prepare_restore(sandbox, moment, area, observer)
+    }
+
+    /// [`restore_checkpoint`](Self::restore_checkpoint) while somebody works in the sandbox, which is
+    /// seen as a whole in `through`. By default the same.
+    fn restore_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        _through: &Dir,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        self.restore_checkpoint(sandbox, intent, observer)
+    }
+
+    /// [`undo_restore`](Self::undo_restore) in the same way.
+    fn undo_restore_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        _through: &Dir,
+    ) -> Result<()> {
+        self.undo_restore(sandbox, intent)
+    }
+
     /// Lets go of every moment but those that are `kept`. *Idempotent:* yes. By default there is
     /// nothing to let go of.
     fn drop_checkpoint(&self, _sandbox: &SandboxRef, _kept: &[Moment]) -> Result<()> {

@@ -35,6 +35,8 @@ pub(super) struct Looked {
     pub(super) changes: Vec<Change>,
     /// What is in the upper layer, but is no change and no directory.
     pub(super) kept: Vec<ResourcePath>,
+    /// The directories of the upper layer.
+    pub(super) directories: Vec<ResourcePath>,
     /// Size and time of the files that are deleted.
     pub(super) gone: HashSet<(u64, Stamp)>,
 }
@@ -46,6 +48,7 @@ pub(super) fn look(upper: &Stack, lower: &Dir) -> Result<Looked> {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         all.changes.extend(found.changes);
         all.kept.extend(found.kept);
+        all.directories.extend(found.directories);
         all.gone.extend(found.gone);
     };
     let root = upper.root()?;
@@ -93,6 +96,7 @@ fn directory(
         return Ok(Vec::new());
     }
     let here = path;
+    looked.directories.push(here.clone());
     let entries = level.entries()?;
     let lower_dir = match beside.lower {
         true => Some(lower.dir(here)?),

@@ -434,6 +434,20 @@ pub(super) fn resemble(
     Ok(lost)
 }
 
+/// Makes a directory of one layer exactly like that of another, marks included; but one that is to merge
+/// with its like below hides nothing.
+pub(super) fn replicate(dir: &Dir, model: &Dir, merges: bool) -> Result<()> {
+    let attributes = xattr::read(&Handle::of(model))
+        .map_err(|errno| model.error("read the attributes of", b"", Cause::Os(errno)))?;
+    let wanted = |(name, _): &(Vec<u8>, Vec<u8>)| !merges || name != OPAQUE.as_bytes();
+    let attributes = attributes.into_iter().filter(wanted).collect();
+    if !dress(dir, model, attributes)?.is_empty() {
+        let cause = Cause::Os(Errno::PERM);
+        return Err(model.error("keep the attributes of", b"", cause).into());
+    }
+    set_mode(dir, model.meta()?.mode)
+}
+
 fn dress(dir: &Dir, model: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
     let looks = model.meta()?;
     let open = Meta {

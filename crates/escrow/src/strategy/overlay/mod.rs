@@ -8,16 +8,19 @@
 //! <area>/
 //!   layers/0, 1, …   what the sandbox changed: files, whiteouts, opaque directories
 //!   now              which of them are in use; the topmost takes the changes
+//!   seen             how the topmost was when it was last kept while somebody worked in it
 //!   work/            the kernel's own, for a mount
 //!   stage/           files being written
 //! ```
 
 mod base;
 mod diff;
+mod in_use;
 mod layers;
 mod moments;
 mod probe;
 mod stack;
+mod through;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -343,6 +346,44 @@ impl Strategy for Overlay {
 
     fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         moments::switch(sandbox, intent, true)
+    }
+
+    fn checkpoint_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        last: Option<&Moment>,
+        observer: &dyn Observer,
+    ) -> Result<Moment> {
+        moments::checkpoint_in_use(sandbox, last, observer)
+    }
+
+    fn prepare_restore_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        (moment, before): (&Moment, &Moment),
+        _area: &Path,
+        _observer: &dyn Observer,
+    ) -> Result<Intent> {
+        moments::prepare_restore_in_use(sandbox, moment, before)
+    }
+
+    fn restore_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        through: &Dir,
+        _observer: &dyn Observer,
+    ) -> Result<()> {
+        moments::switch_in_use(sandbox, intent, through, false)
+    }
+
+    fn undo_restore_in_use(
+        &self,
+        sandbox: &SandboxRef,
+        intent: &Intent,
+        through: &Dir,
+    ) -> Result<()> {
+        moments::switch_in_use(sandbox, intent, through, true)
     }
 
     fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {

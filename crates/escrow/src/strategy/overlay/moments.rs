@@ -10,13 +10,14 @@ use super::super::tree::{self, STAGE};
 use super::super::{CreateRequest, Created, Intent, Moment};
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
-use super::{Metadata, NAME, WORK, base, diff, open, xattrs_of};
+use super::{Metadata, NAME, WORK, base, diff, in_use, open, through, xattrs_of};
+use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, SandboxRef};
 
 /// More layers than this are not mounted by every kernel.
-const MOST: usize = 400;
+pub(super) const MOST: usize = 400;
 
 /// The layers of a moment, topmost first.
 #[derive(Serialize, Deserialize)]
@@ -48,7 +49,7 @@ fn stack_of(layers: &[Number], area: &Dir) -> Result<Stack> {
 }
 
 /// An empty layer over these, whose root looks like theirs.
-fn lay_over(area: &Dir, below: &Stack, number: u32) -> Result<()> {
+pub(super) fn lay_over(area: &Dir, below: &Stack, number: u32) -> Result<()> {
     let room = Now::room(area)?;
     let name = number.to_string().into_bytes();
     remove::remove(&room, &name)?;
@@ -112,6 +113,23 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
     Ok(moment(&layers))
 }
 
+/// The same while somebody works in it, and stands still.
+pub(super) fn checkpoint_in_use(
+    sandbox: &SandboxRef,
+    last: Option<&Moment>,
+    observer: &dyn Observer,
+) -> Result<Moment> {
+    let open = open(sandbox)?;
+    let last = last.map(read).transpose()?;
+    let layers = in_use::keep(&open, last.map(|last| last.layers), observer)?;
+    let mut now = open.now;
+    if pin(&mut now, &layers) {
+        now.next += 1;
+        now.write(&open.area, &open.area.subdir(STAGE)?)?;
+    }
+    Ok(Moment(tree::stored(&Layers { layers })))
+}
+
 /// Notes that a checkpoint needs these; says whether that is new.
 fn pin(now: &mut Now, layers: &[Number]) -> bool {
     let before = now.pinned.len();
@@ -151,13 +169,54 @@ pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<I
     Ok(Intent(tree::stored(&Switch { before, after })))
 }
 
+/// The same while somebody works in it: what is prepared serves when nobody does any more. `before` is
+/// where it is now.
+pub(super) fn prepare_restore_in_use(
+    sandbox: &SandboxRef,
+    moment: &Moment,
+    before: &Moment,
+) -> Result<Intent> {
+    let open = open(sandbox)?;
+    open.now.sweep(&open.area)?;
+    let next = open.now.next;
+    let beginning = |moment: &Moment, number: u32| -> Result<Now> {
+        let Layers { layers } = read(moment)?;
+        lay_over(&open.area, &stack_of(&layers, &open.area)?, number)?;
+        Ok(Now {
+            layers: [vec![Number::own(number)], layers].concat(),
+            next: next + 2,
+            ..open.now.clone()
+        })
+    };
+    let (before, after) = (beginning(before, next)?, beginning(moment, next + 1)?);
+    Ok(Intent(tree::stored(&Switch { before, after })))
+}
+
+/// Goes there, or back, through the mount that somebody uses.
+pub(super) fn switch_in_use(
+    sandbox: &SandboxRef,
+    intent: &Intent,
+    through: &Dir,
+    back: bool,
+) -> Result<()> {
+    let Switch { before, after } = way(intent)?;
+    let open = open(sandbox)?;
+    let to = if back { before } else { after };
+    // The topmost one is empty.
+    let target = stack_of(&to.layers[1..], &open.area)?;
+    through::go(&open, &target, through)
+}
+
+fn way(intent: &Intent) -> Result<Switch> {
+    serde_json::from_value(intent.0.clone()).map_err(|error| StrategyError::Damaged {
+        what: format!("what a restore needs cannot be read back ({error})"),
+    })
+}
+
 pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Result<()> {
     let Metadata { area, .. } = tree::metadata(sandbox)?;
     let area = Dir::open(area.as_path())?;
-    let damaged = |error: serde_json::Error| StrategyError::Damaged {
-        what: format!("what a restore needs cannot be read back ({error})"),
-    };
-    let Switch { before, after } = serde_json::from_value(intent.0.clone()).map_err(damaged)?;
+    let Switch { before, after } = way(intent)?;
     let now = if back { before } else { after };
     now.write(&area, &area.subdir(STAGE)?)?;
     // The layers of the other side stay: it may be taken back. They go with the next step.

@@ -1,0 +1,271 @@
+//! Checkpoints, restores and forks while commands are inside: they stand still meanwhile, find the files as
+//! they are to be, and go on.
+
+use std::collections::BTreeSet;
+
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::running::{Running, WAIT, assert_quiet};
+use crate::{STRATEGIES, binary, inside, json, words, world};
+
+/// Everything that can be seen of a tree, inside.
+const SIGNATURE: &str = r"
+    find . -type d -printf '%p d %m %U:%G %T@\n' -o -printf '%p %y %m %U:%G %T@ %l %n\n' | sort
+    find . -type f -print0 | sort -z | xargs -0 -r sha256sum
+    getfattr -R -h -d -m 'user\.' . 2>/dev/null | sort";
+
+/// One line for each kind of thing that can happen to a file.
+const BEFORE: &str = r"
+    echo added > added; mkdir -p dir/empty dir/deep/er; echo deep > dir/deep/er/file; ln -s a.txt to-a
+    ln dir/deep/er/file dir/second-name; mkfifo pipe; echo secret > closed; chmod 0400 closed
+    setfattr -n user.colour -v red added; echo changed >> a.txt; touch -d @1000000000 added
+    mkdir many; n=0; while [ $n -lt 100 ]; do echo $n > many/$n; n=$((n+1)); done; touch -d @77 many
+    mkdir locked; echo in > locked/in; chmod 0500 locked; setfattr -n user.dir -v 1 dir";
+
+const AFTER: &str = r"
+    echo later > later; rm added; mkdir added; mv dir moved; rm to-a; echo file > to-a; rm pipe
+    chmod 0700 src; rm -r src; ln -s nowhere src; chmod 0600 closed; echo more > closed
+    setfattr -n user.new -v 1 a.txt; : > a.txt; mkdir new-empty; ln a.txt another-name; rm -r many/1*
+    rmdir moved/empty; touch link many/20; chmod 0700 locked; echo more >> locked/in; rm link
+    setfattr -x user.dir moved; touch fleeting; rm fleeting; chmod 0711 .";
+
+/// And once more, over what was kept a first time: directories that became others among it.
+const LATER: &str = r"
+    rm -r added; echo added > added; rm -r moved/deep; mkdir -p moved/deep/er; echo new > moved/deep/er/new
+    rm src; mkdir src; echo mine > src/mine; rm later to-a; echo many > many/77; mkdir new-empty/inner
+    chmod 0755 .; rm -r locked; : > locked";
+
+fn run(cli: &Cli, script: &str) -> String {
+    cli.ok(inside("-q run --plan try", script))
+}
+
+fn look(cli: &Cli) -> String {
+    run(cli, SIGNATURE)
+}
+
+fn planned(strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    let line = format!("plan create try --resource . --strategy {strategy}");
+    cli.ok(words(&line));
+    (world, cli)
+}
+
+#[track_caller]
+fn same(expected: &str, found: &str, what: &str) {
+    let was: BTreeSet<&str> = expected.lines().collect();
+    let is: BTreeSet<&str> = found.lines().collect();
+    let missing: Vec<_> = was.difference(&is).collect();
+    let more: Vec<_> = is.difference(&was).collect();
+    assert!(
+        expected == found,
+        "{what}: missing {missing:#?}, instead {more:#?}"
+    );
+}
+
+// rule R1, R2, R3, R4
+#[test]
+fn a_plan_goes_back_and_forth_under_a_command() {
+    let test = "moments::a_plan_goes_back_and_forth_under_a_command";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        run(&cli, "echo first > first; echo early > a.txt; mkdir early");
+        let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        let mut moments = Vec::new();
+        for (label, script) in [("one", BEFORE), ("two", AFTER), ("three", LATER)] {
+            run(&cli, script);
+            let before = look(&cli);
+            cli.ok(words(&format!("checkpoint create try -m {label}")));
+            same(
+                &before,
+                &look(&cli),
+                &format!("{strategy}: keeping {label}"),
+            );
+            moments.push((label, before));
+        }
+        for to in [0, 2, 1, 1, 0, 1, 2, 0] {
+            let (label, wanted) = &moments[to];
+            cli.ok(words(&format!("restore try {label}")));
+            same(
+                wanted,
+                &look(&cli),
+                &format!("{strategy}: to {label}, inside"),
+            );
+        }
+        // What was kept meanwhile serves as well when nobody is inside any more.
+        command.finish();
+        assert_quiet(&world);
+        for to in [0, 2, 1] {
+            let (label, wanted) = &moments[to];
+            cli.ok(words(&format!("restore try {label}")));
+            same(wanted, &look(&cli), &format!("{strategy}: to {label}"));
+        }
+        // And what is seen is what is committed.
+        let wanted = look(&cli);
+        cli.ok(words("commit try"));
+        cli.ok(words("plan create try --resource . --strategy overlay"));
+        let times = |text: &str| -> Vec<String> {
+            // The root itself keeps its times apart.
+            let kept = text.lines().filter(|line| !line.starts_with(". d "));
+            kept.map(str::to_owned).collect()
+        };
+        assert_eq!(times(&wanted), times(&look(&cli)), "{strategy}");
+    }
+}
+
+/// A writer never sees the moment, and is never caught in the middle of a step.
+// rule R4
+#[test]
+fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
+    let test = "moments::who_works_meanwhile_is_kept_at_one_moment_and_goes_on";
+    rerun_test_as_user_with(test, &[&binary()]);
+    const WORK: &str = "echo ready; n=0; while [ ! -e stop ]; do n=$((n+1)); echo $n > new; mv new first; \
+        /bin/true; echo $n > new; mv new second; done; echo $n";
+    for strategy in STRATEGIES {
+        let (_world, cli) = planned(strategy);
+        let worker = Running::ready(cli.command(inside("run --plan try", WORK)));
+        while cli.run(words("read try app second")).status != 0 {}
+        let number = |name: &str| -> u64 {
+            let text = cli.ok(words(&format!("read other app {name}")));
+            text.trim().parse().unwrap_or_else(|_| panic!("{text:?}"))
+        };
+        let mut last = 0;
+        for round in 0..6 {
+            cli.ok(words(&format!("checkpoint create try -m {round}")));
+            if strategy == "overlay" {
+                // A fork shows what was kept without a restore.
+                cli.ok(words(&format!("plan fork try other --at {round}")));
+                let (first, second) = (number("first"), number("second"));
+                cli.ok(words("cleanup other"));
+                assert!(
+                    first == second || first == second + 1,
+                    "round {round}: {first} and {second}"
+                );
+                assert!(first >= last, "round {round}: {first} after {last}");
+                last = first;
+            }
+        }
+        run(&cli, "echo > stop");
+        let counted: u64 = worker.line().parse().expect("a number");
+        assert!(counted >= last, "{counted} after {last}");
+        assert_eq!(worker.finish().status, 0);
+    }
+}
+
+/// Those who were stopped stay so, those who wait for children go on, and no shell sees a job that stopped.
+#[test]
+fn nobody_inside_notices_that_he_stood_still() {
+    let test = "moments::nobody_inside_notices_that_he_stood_still";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli) = planned("overlay");
+    const WORK: &str = "set -m; sleep 1000 & sleep 1000 & kill -STOP %2; sleep 0.1; echo ready; \
+        read line; jobs; kill -KILL %1 %2; unshare -Ur true 2>/dev/null; echo over";
+    let mut line = words("run --plan try -- bash -c");
+    line.push(WORK.into());
+    let mut shell = Running::ready(cli.clone().env("LC_ALL", "C").command(line));
+    for _ in 0..5 {
+        cli.ok(words("checkpoint create try"));
+    }
+    shell.type_line("go");
+    let jobs = [shell.line(), shell.line()];
+    assert!(jobs[0].contains("Running"), "{jobs:?}");
+    assert!(jobs[1].contains("Stopped"), "{jobs:?}");
+    assert_eq!(shell.line(), "over");
+    assert_eq!(shell.finish().status, 0);
+}
+
+// rule R2
+#[test]
+fn those_inside_keep_and_return_by_themselves() {
+    let test = "moments::those_inside_keep_and_return_by_themselves";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let program = cli.command(words("status")).get_program().to_owned();
+        let copy = world.dir("bin").join("escrow");
+        std::fs::copy(program, &copy).expect("there is room");
+        let cli = cli.env("E", &copy);
+        let said = run(
+            &cli,
+            "echo 1 > f; $E checkpoint create -m 'first try' 2>&1 | grep -c kept; rm -r src; echo 2 > f; echo 3 > g
+             $E diff --since 'first try' --name-status; $E restore 'first try' >/dev/null 2>&1; cat f; ls
+             $E checkpoint list --json",
+        );
+        let (seen, listed) = said.split_once('{').expect("two parts");
+        let wanted = "1\nM\tf\nA\tg\nD\tsrc\nD\tsrc/main.rs\n1\na.txt\nf\nlink\nsrc\n";
+        assert_eq!(seen, wanted, "{strategy}");
+        let listed: serde_json::Value = serde_json::from_str(&format!("{{{listed}")).expect("JSON");
+        let all = listed["checkpoints"].as_array().expect("a list");
+        assert_eq!(all[0]["label"], "first try", "{strategy}: {all:?}");
+        assert_eq!(all[1]["reason"], "before_restore", "{strategy}: {all:?}");
+        let log = json(&cli, "log try");
+        let who = |action: &str| {
+            let all = log["operations"].as_array().expect("a list");
+            let found = all.iter().find(|one| one["action"] == action);
+            found.unwrap_or_else(|| panic!("{action}: {log}"))["principal"].clone()
+        };
+        assert_eq!(
+            (who("checkpoint"), who("restore")),
+            ("agent".into(), "agent".into())
+        );
+    }
+}
+
+/// Killed anywhere while a command is inside, a checkpoint or a restore comes out on one side, with the command
+/// and without.
+// rule R3
+#[test]
+fn whoever_keeps_or_restores_under_a_command_is_killed() {
+    let test = "moments::whoever_keeps_or_restores_under_a_command_is_killed";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if !require_stepper() {
+        return;
+    }
+    let scene = |strategy: &str| {
+        let (world, cli) = planned(strategy);
+        let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        run(&cli, BEFORE);
+        let old = look(&cli);
+        cli.ok(words("checkpoint create try -m old"));
+        run(&cli, AFTER);
+        (world, cli, command, old)
+    };
+    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
+    let lines = [("restore try old", 6), ("checkpoint create try", 3)];
+    for (strategy, (line, points)) in STRATEGIES
+        .iter()
+        .flat_map(|one| lines.map(|line| (one, line)))
+    {
+        let (_world, cli, _command, _) = scene(strategy);
+        let calls = cli.stepper(words(line)).run().calls;
+        let stride = if long { 1 } else { (calls / points).max(1) };
+        for n in (1..=calls).step_by(stride as usize) {
+            let (_world, cli, command, old) = scene(strategy);
+            let new = look(&cli);
+            let run = cli.stepper(words(line)).fault(n, Fault::Kill);
+            let Some(hit) = run.hit else { break };
+            let how = format!("{strategy}: {line}: killed at call {n}, {hit}");
+            // Every second time nobody is inside any more when it is found.
+            let _command = match (n / stride).is_multiple_of(2) {
+                true => Some(command),
+                false => {
+                    command.finish();
+                    None
+                }
+            };
+            let answer = json(&cli, "recover");
+            let found = look(&cli);
+            match found == old && line.starts_with("restore") {
+                true => {}
+                false => same(&new, &found, &format!("{how}: {answer}")),
+            }
+            cli.ok(words("checkpoint create try -m new"));
+            cli.ok(words("restore try old"));
+            same(&old, &look(&cli), &how);
+            cli.ok(words("restore try new"));
+            same(&found, &look(&cli), &how);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Checkpoints of an overlay that somebody works in: the layer that is mounted cannot be exchanged, so
+//! what is in it is copied, while those inside stand still.
+//!
+//! The first time, all of the layer; after that a further layer with what was touched since, by inode
+//! and ctime, laid over the one before. What was seen at the last time stands in the file `seen`.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, Write};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::super::error::Result;
+use super::super::tree::STAGE;
+use super::Sandbox;
+use super::layers;
+use super::moments::{MOST, lay_over};
+use super::stack::{Now, Number};
+use crate::event::Observer;
+use crate::fs::beneath::Entry;
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{Care, clock, copy_entry, settle};
+use crate::fs::durable::Draft;
+use crate::fs::{Cause, Dir, Handle, Meta, Stamp, remove};
+use crate::model::{EntryKind, ResourcePath};
+
+const SEEN: &[u8] = b"seen";
+
+/// How an entry of the layer was when it was last kept.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Trace {
+    ino: u64,
+    ctime: Stamp,
+    dir: bool,
+}
+
+impl Trace {
+    fn of(meta: &Meta) -> Self {
+        // A whiteout is one inode for many names, whose times move with each of them; one is as good as
+        // another. What has no content of its own is linked, which moves its ctime.
+        let bare = matches!(meta.kind, EntryKind::Device | EntryKind::Socket);
+        Self {
+            ino: if meta.is_whiteout() { 0 } else { meta.ino },
+            ctime: if bare { Stamp::default() } else { meta.ctime },
+            dir: meta.is_dir(),
+        }
+    }
+}
+
+/// What was seen of a layer, and the number under which it was kept.
+#[derive(Serialize, Deserialize)]
+struct Seen {
+    of: u32,
+    kept: u32,
+    entries: Vec<(ResourcePath, Trace)>,
+}
+
+/// What was kept last, to lay the next one over.
+struct Earlier {
+    layers: Vec<Number>,
+    seen: HashMap<ResourcePath, Trace>,
+}
+
+/// Keeps the layer in use as a layer of its own, number `next`; the layers of the moment, topmost
+/// first.
+pub(super) fn keep(
+    open: &Sandbox,
+    last: Option<Vec<Number>>,
+    observer: &dyn Observer,
+) -> Result<Vec<Number>> {
+    let next = open.now.next;
+    if let Some(earlier) = earlier(open, last)? {
+        let copied = copy(open, Some(&earlier.seen), observer)?;
+        match copied {
+            Some((_, false)) => {
+                remove::remove(&Now::room(&open.area)?, next.to_string().as_bytes())?;
+                return Ok(earlier.layers);
+            }
+            Some((seen, true)) => {
+                finish(open, seen)?;
+                return Ok([vec![Number::own(next)], earlier.layers].concat());
+            }
+            None => {}
+        }
+    }
+    let (seen, _) = copy(open, None, observer)?.unwrap_or_default();
+    finish(open, seen)?;
+    let below = &open.now.layers[1..];
+    Ok([&[Number::own(next)], below].concat())
+}
+
+/// What was kept last, if it was kept of the layer that is still in use.
+fn earlier(open: &Sandbox, last: Option<Vec<Number>>) -> Result<Option<Earlier>> {
+    let Some(layers) = last.filter(|layers| layers.len() < MOST) else {
+        return Ok(None);
+    };
+    let mut text = Vec::new();
+    let read = match open.area.file(SEEN) {
+        Err(error) if error.is_absent() => return Ok(None),
+        file => file?.0.read_to_end(&mut text),
+    };
+    read.map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        open.area.error("read", SEEN, Cause::Os(errno))
+    })?;
+    // One that cannot be understood only costs a whole copy.
+    let seen: Option<Seen> = serde_json::from_slice(&text).ok();
+    let top = open.now.layers.first();
+    Ok(seen
+        .filter(|seen| top == Some(&Number::own(seen.of)))
+        .filter(|seen| layers.first() == Some(&Number::own(seen.kept)))
+        .map(|seen| Earlier {
+            layers,
+            seen: seen.entries.into_iter().collect(),
+        }))
+}
+
+/// Makes what was copied durable, and notes what was seen.
+fn finish(open: &Sandbox, entries: Vec<(ResourcePath, Trace)>) -> Result<()> {
+    // This also has the kernel notice the next write to a page that somebody has mapped.
+    open.area.sync_file_system()?;
+    let Some(of) = open.now.layers.first().filter(|top| top.area.is_none()) else {
+        return Ok(());
+    };
+    if !settle(clock()) {
+        return Ok(remove::remove(&open.area, SEEN)?);
+    }
+    let seen = Seen {
+        of: of.number,
+        kept: open.now.next,
+        entries,
+    };
+    let text = serde_json::to_vec(&seen).expect("paths and numbers are JSON");
+    let draft = Draft {
+        stage: &open.area.subdir(STAGE)?,
+        to: &open.area,
+        name: SEEN,
+        fresh: false,
+    };
+    Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
+}
+
+/// What was seen, and whether anything was touched; `None` where a directory was exchanged for another,
+/// which a layer over the earlier one could not show.
+type Copied = Option<(Vec<(ResourcePath, Trace)>, bool)>;
+
+fn copy(
+    open: &Sandbox,
+    earlier: Option<&HashMap<ResourcePath, Trace>>,
+    observer: &dyn Observer,
+) -> Result<Copied> {
+    let from = open.upper.top();
+    lay_over(&open.area, &open.upper, open.now.next)?;
+    let to = Number::own(open.now.next).open(&open.area)?;
+    layers::set_mode(&to, to.meta()?.mode | 0o700)?;
+    let root = ResourcePath::root();
+    let trace = Trace::of(&from.meta()?);
+    let mut copying = Copying {
+        touched: earlier.and_then(|all| all.get(&root)) != Some(&trace),
+        earlier,
+        reflinks: Reflinks::wanted(),
+        same: HashMap::new(),
+        seen: vec![(root.clone(), trace)],
+        observer,
+    };
+    let mut directories = vec![root];
+    let mut next = 0;
+    while let Some(path) = directories.get(next).cloned() {
+        next += 1;
+        let (from, to) = (from.dir(&path)?, to.dir(&path)?);
+        for entry in from.entries()? {
+            let is_dir = entry.meta.is_dir();
+            let path = path.join(&entry.name);
+            if !copying.entry((&from, &to), &path, entry)? {
+                return Ok(None);
+            }
+            if is_dir {
+                directories.push(path);
+            }
+        }
+    }
+    copying.hide_gone(&to)?;
+    // Backwards every directory comes before the one it lies in.
+    for path in directories.iter().rev() {
+        let (model, dir) = (from.dir(path)?, to.dir(path)?);
+        if path.is_root() {
+            // It was dressed when it was made; what was put in it moved its times.
+            let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
+            Handle::of(&dir).redress(&model.meta()?).map_err(fail)?;
+            continue;
+        }
+        let laid_over = earlier.is_some_and(|all| all.contains_key(path));
+        layers::replicate(&dir, &model, laid_over)?;
+    }
+    Ok(Some((copying.seen, copying.touched)))
+}
+
+struct Copying<'a> {
+    earlier: Option<&'a HashMap<ResourcePath, Trace>>,
+    reflinks: Reflinks,
+    /// Files of several names, by inode, and where the first of them was put.
+    same: HashMap<u64, (Dir, Vec<u8>)>,
+    seen: Vec<(ResourcePath, Trace)>,
+    touched: bool,
+    observer: &'a dyn Observer,
+}
+
+impl Copying<'_> {
+    /// Copies one entry, of a directory the shell; `false` where it cannot be shown over the earlier
+    /// one.
+    fn entry(
+        &mut self,
+        (from, to): (&Dir, &Dir),
+        path: &ResourcePath,
+        Entry { name, meta }: Entry,
+    ) -> Result<bool> {
+        if self.observer.is_cancelled() {
+            return Err(from.error("keep", &name, Cause::Cancelled).into());
+        }
+        let trace = Trace::of(&meta);
+        let before = self.earlier.and_then(|all| all.get(path));
+        if before
+            .is_some_and(|before| before.dir != trace.dir || (trace.dir && before.ino != trace.ino))
+        {
+            return Ok(false);
+        }
+        self.seen.push((path.clone(), trace));
+        self.touched |= before != Some(&trace);
+        if trace.dir {
+            to.make_dir(&name, 0o700)?;
+            return Ok(true);
+        }
+        if before == Some(&trace) {
+            return Ok(true);
+        }
+        if let Some((dir, first)) = self.same.get(&meta.ino) {
+            to.link_to(&name, dir, first)?;
+            return Ok(true);
+        }
+        match meta.kind {
+            EntryKind::Device if meta.is_whiteout() => to.make_whiteout(&name)?,
+            EntryKind::Device | EntryKind::Socket => to.link_to(&name, from, &name)?,
+            kind => {
+                let (from, to) = ((from, &name[..]), (to, &name[..]));
+                let lost = copy_entry(from, to, kind, &self.reflinks, Care::Quiet)?;
+                if !lost.is_empty() {
+                    let cause = Cause::Os(Errno::PERM);
+                    return Err(from.0.error("keep the attributes of", &name, cause).into());
+                }
+                self.observer.copied(1, meta.size);
+            }
+        }
+        if meta.nlink > 1 {
+            self.same.insert(meta.ino, (to.again()?, name.to_vec()));
+        }
+        Ok(true)
+    }
+
+    /// Hides what the earlier layer has and this one no longer.
+    fn hide_gone(&mut self, to: &Dir) -> Result<()> {
+        let Some(earlier) = self.earlier else {
+            return Ok(());
+        };
+        let here: HashSet<&ResourcePath> = self.seen.iter().map(|(path, _)| path).collect();
+        for path in earlier.keys().filter(|path| !here.contains(path)) {
+            self.touched = true;
+            // With a directory goes everything in it.
+            if let Some((parent, name)) = path.split()
+                && here.contains(&parent)
+            {
+                to.dir(&parent)?.make_whiteout(name)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,311 @@
+//! From one state of an overlay to another, through the mount that somebody uses: the kernel does to its
+//! layers what the engine must not. Those inside stand still meanwhile.
+//!
+//! What differs is looked for anew each time, so whoever finds the work half done can simply do it again,
+//! or go back the same way.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rustix::io::Errno;
+
+use super::super::error::{Result, StrategyError};
+use super::super::tree;
+use super::layers::{self, Found};
+use super::stack::Stack;
+use super::{Sandbox, diff, xattrs_of};
+use crate::fs::content::{Reflinks, transfer};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Dir, Handle, Meta};
+use crate::model::{EntryKind, ResourcePath};
+
+/// A version of a path: where it is, and what the kernel says of it.
+type Version = Option<(Dir, Meta)>;
+
+/// Makes what is seen in `root` what `target` shows.
+pub(super) fn go(open: &Sandbox, target: &Stack, root: &Dir) -> Result<()> {
+    let differing = differing(open, target)?;
+    let mut going = Going {
+        root,
+        open: &open.lower,
+        target,
+        reflinks: Reflinks::wanted(),
+        same: HashMap::new(),
+        dirs: BTreeSet::new(),
+    };
+    for (path, (is, to)) in differing.iter().rev() {
+        going.take_away(path, is.as_ref(), to.as_ref())?;
+    }
+    for (path, (is, to)) in &differing {
+        if let Some(to) = to {
+            going.put(path, is.as_ref(), to)?;
+        }
+    }
+    let dirs = std::mem::take(&mut going.dirs);
+    for path in dirs.iter().rev() {
+        going.dress(path)?;
+    }
+    // Once, for everything.
+    Ok(root.sync_file_system()?)
+}
+
+/// Every path at which the two states differ, with both versions.
+fn differing(open: &Sandbox, target: &Stack) -> Result<BTreeMap<ResourcePath, (Version, Version)>> {
+    let mut paths = BTreeSet::new();
+    for stack in [&open.upper, target] {
+        let looked = tree::steady(|| diff::look(stack, &open.lower))?;
+        let mut changes = looked.changes;
+        tree::only_own(&mut changes, &open.carved);
+        paths.extend(changes.into_iter().map(|change| change.path));
+        paths.extend(looked.kept);
+        paths.extend(looked.directories);
+    }
+    let mut all = Vec::new();
+    // Files of several names that must be put anew: with one of their names all of them.
+    let mut linked = BTreeSet::new();
+    for path in paths {
+        if open.carved.iter().any(|carved| path.lies_in(carved)) {
+            continue;
+        }
+        let find = |stack: &Stack| -> Result<Version> {
+            match layers::find(stack, &open.lower, &path) {
+                // Below a link there is nothing.
+                Ok(Found::Nothing) | Err(StrategyError::Leaves { .. }) => Ok(None),
+                Ok(Found::Upper(dir, meta) | Found::Lower(dir, meta)) => Ok(Some((dir, meta))),
+                Err(error) => Err(error),
+            }
+        };
+        let (is, to) = (find(&open.upper)?, find(target)?);
+        let same = same(&path, is.as_ref(), to.as_ref())?;
+        let file = to.as_ref().filter(|(_, to)| !to.is_dir() && to.nlink > 1);
+        let file = file.map(|(_, to)| (to.dev, to.ino));
+        linked.extend(file.filter(|_| !same));
+        all.push((path, (is, to), same, file));
+    }
+    all.retain(|(_, _, same, file)| !same || file.is_some_and(|file| linked.contains(&file)));
+    let all = all.into_iter().map(|(path, versions, ..)| (path, versions));
+    Ok(all.collect())
+}
+
+/// Whether two versions are alike, times included.
+fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>) -> Result<bool> {
+    let ((a_dir, a), (b_dir, b)) = match (is, to) {
+        (None, None) => return Ok(true),
+        (Some(is), Some(to)) => (is, to),
+        _ => return Ok(false),
+    };
+    if (a.dev, a.ino) == (b.dev, b.ino) {
+        return Ok(true);
+    }
+    let mode = a.mode == b.mode || a.kind == EntryKind::Symlink;
+    let looks = (a.kind, a.uid, a.gid, a.mtime) == (b.kind, b.uid, b.gid, b.mtime);
+    if !mode || !looks {
+        return Ok(false);
+    }
+    let Some((_, name)) = path.split() else {
+        return Ok(layers::visible(xattrs_of(a_dir)?) == layers::visible(xattrs_of(b_dir)?));
+    };
+    let seen = |dir| -> Result<_> { Ok(tree::xattrs_if_open(dir, name)?.map(layers::visible)) };
+    if seen(a_dir)? != seen(b_dir)? {
+        return Ok(false);
+    }
+    Ok(match a.kind {
+        EntryKind::File => {
+            (a.size, a.nlink) == (b.size, b.nlink)
+                && tree::same_content((a_dir, name), (b_dir, name))?
+        }
+        EntryKind::Symlink => a_dir.read_link(name)? == b_dir.read_link(name)?,
+        _ => true,
+    })
+}
+
+struct Going<'a> {
+    root: &'a Dir,
+    open: &'a Dir,
+    target: &'a Stack,
+    reflinks: Reflinks,
+    /// Files of several names, by inode, and where the first of them was put.
+    same: HashMap<(u64, u64), ResourcePath>,
+    /// Directories that were made, or worked in, and get their looks last.
+    dirs: BTreeSet<ResourcePath>,
+}
+
+impl Going<'_> {
+    /// The directory at `path`, opened to us if it was closed, and to be dressed in the end.
+    fn dir(&mut self, path: &ResourcePath) -> Result<Dir> {
+        let mut at = self.root.again()?;
+        let mut walked = ResourcePath::root();
+        for part in path.parts() {
+            walked = walked.join(part);
+            at = match at.subdir(part) {
+                Err(error) if error.is(Errno::ACCESS) => {
+                    at.unlock(part)?;
+                    self.dirs.insert(walked.clone());
+                    at.subdir(part)?
+                }
+                dir => dir?,
+            };
+        }
+        self.dirs.insert(path.clone());
+        layers::set_mode(&at, at.meta()?.mode | 0o700)?;
+        Ok(at)
+    }
+
+    /// Removes what must be gone before something else can stand in its place.
+    fn take_away(
+        &mut self,
+        path: &ResourcePath,
+        is: Option<&(Dir, Meta)>,
+        to: Option<&(Dir, Meta)>,
+    ) -> Result<()> {
+        let Some((_, is)) = is else {
+            return Ok(());
+        };
+        // One file is replaced by another in one rename.
+        let stays = to.is_some_and(|(_, to)| to.is_dir() == is.is_dir());
+        let Some((parent, name)) = path.split().filter(|_| !stays) else {
+            return Ok(());
+        };
+        let dir = self.dir(&parent)?;
+        match is.is_dir() {
+            true => {
+                dir.remove_dir(name)?;
+                self.dirs.remove(path);
+            }
+            false => dir.unlink(name)?,
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        path: &ResourcePath,
+        is: Option<&(Dir, Meta)>,
+        (from, meta): &(Dir, Meta),
+    ) -> Result<()> {
+        let Some((parent, name)) = path.split() else {
+            self.dirs.insert(path.clone());
+            return Ok(());
+        };
+        if meta.is_dir() {
+            if is.is_none_or(|(_, is)| !is.is_dir()) {
+                self.dir(&parent)?.make_dir(name, 0o700)?;
+            }
+            self.dirs.insert(path.clone());
+            return Ok(());
+        }
+        // Nobody listens to a socket of another time, and devices mean nothing inside.
+        if matches!(meta.kind, EntryKind::Socket | EntryKind::Device) {
+            return Ok(());
+        }
+        let dir = self.dir(&parent)?;
+        let temporary = free_name(&dir)?;
+        let key = (meta.dev, meta.ino);
+        match self.same.get(&key) {
+            Some(first) => dir.hard_link(&temporary, self.root, first)?,
+            None => self.copy((from, name), (&dir, &temporary), meta)?,
+        }
+        if meta.nlink > 1 {
+            self.same.insert(key, path.clone());
+        }
+        if let Err(error) = dir.rename(&temporary, &dir, name) {
+            dir.unlink(&temporary)?;
+            return Err(error.into());
+        }
+        // Two names of one file: a rename of one onto the other does nothing.
+        match dir.stat(&temporary)? {
+            Some(_) => Ok(dir.unlink(&temporary)?),
+            None => Ok(()),
+        }
+    }
+
+    /// A version as it is to be seen, under another name.
+    fn copy(
+        &self,
+        (from, name): (&Dir, &[u8]),
+        (to, new): (&Dir, &[u8]),
+        meta: &Meta,
+    ) -> Result<()> {
+        let attributes = layers::visible(tree::xattrs_if_open(from, name)?.unwrap_or_default());
+        let fail = |errno| to.error("set the metadata of", new, Cause::Os(errno));
+        let lost = match meta.kind {
+            EntryKind::File => {
+                let (source, before) = open_file(from, name, meta)?;
+                let target = to.create(new, 0o600)?;
+                transfer(&source, &target, &before, &self.reflinks).map_err(|error| {
+                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                    from.error("copy", name, Cause::Os(errno))
+                })?;
+                Handle::of(&target).dress(meta, &attributes)
+            }
+            EntryKind::Symlink => {
+                to.make_link(new, &from.read_link(name)?)?;
+                to.handle(new)?.dress(meta, &attributes)
+            }
+            _ => {
+                to.make_fifo(new, 0o600)?;
+                to.handle(new)?.dress(meta, &attributes)
+            }
+        };
+        refuse_lost(from, name, &lost.map_err(fail)?)
+    }
+
+    /// Gives a directory the looks it is to have.
+    fn dress(&self, path: &ResourcePath) -> Result<()> {
+        let (from, meta) = match layers::find(self.target, self.open, path)? {
+            Found::Nothing => return Ok(()),
+            Found::Upper(dir, meta) | Found::Lower(dir, meta) => (dir, meta),
+        };
+        let model = match path.split() {
+            Some((_, name)) => from.subdir(name)?,
+            None => from,
+        };
+        let wanted = layers::visible(xattrs_of(&model)?);
+        let dir = self.root.dir(path)?;
+        let handle = Handle::of(&dir);
+        let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
+        let have: Xattrs = xattr::read(&handle).map_err(fail)?;
+        let gone = |one: &&(Vec<u8>, Vec<u8>)| !wanted.iter().any(|(name, _)| *name == one.0);
+        for (name, _) in have.iter().filter(gone) {
+            xattr::remove(&handle, name).map_err(fail)?;
+        }
+        let lost = handle.dress(&meta, &wanted).map_err(fail)?;
+        refuse_lost(&model, b"", &lost)
+    }
+}
+
+/// A file for reading, also one that is closed to its own user.
+fn open_file(dir: &Dir, name: &[u8], meta: &Meta) -> Result<(std::fs::File, Meta)> {
+    match dir.file(name) {
+        Err(error) if error.is(Errno::ACCESS) => {
+            let fail = |errno| dir.error("open for a moment", name, Cause::Os(errno));
+            let handle = dir.handle(name)?;
+            handle.set_mode(meta.mode | 0o400).map_err(fail)?;
+            let opened = dir.file(name);
+            handle.set_mode(meta.mode).map_err(fail)?;
+            Ok(opened?)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+fn refuse_lost(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()> {
+    match lost.is_empty() {
+        true => Ok(()),
+        false => {
+            let cause = Cause::Os(Errno::PERM);
+            Err(dir.error("keep the attributes of", name, cause).into())
+        }
+    }
+}
+
+/// A name that nobody has in a directory.
+fn free_name(dir: &Dir) -> Result<Vec<u8>> {
+    let mut number = 0;
+    loop {
+        let name = format!(".escrow-restore-{number}").into_bytes();
+        if dir.stat(&name)?.is_none() {
+            return Ok(name);
+        }
+        number += 1;
+    }
+}
