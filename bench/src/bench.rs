@@ -152,6 +152,11 @@ impl Escrow {
         }
     }
 
+    /// The state of this home.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.home.join("state.db")
+    }
+
     /// How many paths the plan's diff names.
     pub(crate) fn changes(&self, plan: &str) -> usize {
         self.cli.ok(["diff", "--name-status", plan]).lines().count()

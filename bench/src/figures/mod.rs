@@ -4,6 +4,7 @@ mod commit;
 mod copy;
 mod diff;
 mod end;
+mod many;
 mod memory;
 mod overlay;
 mod run;
@@ -14,16 +15,17 @@ use crate::report::Section;
 /// A kind of figures.
 pub(crate) type Figures = fn(&Bench) -> Section;
 
-/// All of them, in the order of the report.
-pub(crate) const ALL: [Figures; 8] = [
-    copy::figures,
-    overlay::figures,
-    diff::unchanged,
-    diff::changed,
-    commit::figures,
-    run::figures,
-    memory::figures,
-    end::figures,
+/// All of them with their names, in the order of the report.
+pub(crate) const ALL: [(&str, Figures); 9] = [
+    ("copy", copy::figures),
+    ("overlay", overlay::figures),
+    ("unchanged", diff::unchanged),
+    ("changed", diff::changed),
+    ("commit", commit::figures),
+    ("run", run::figures),
+    ("many", many::figures),
+    ("memory", memory::figures),
+    ("end", end::figures),
 ];
 
 /// The smaller tree.

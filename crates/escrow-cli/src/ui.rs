@@ -180,9 +180,14 @@ impl Ui {
         }
     }
 
+    /// Whether somebody asked for more.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose && !self.json
+    }
+
     /// Talk for those who asked for more.
     pub(crate) fn whisper(&self, text: &str) {
-        if self.verbose && !self.json {
+        if self.is_verbose() {
             talk(&paint(Tone::Faint, text));
         }
     }

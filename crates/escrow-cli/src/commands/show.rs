@@ -185,7 +185,9 @@ pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Resu
         }
         let sandbox = Location::from(one.sandbox.area.as_path());
         ui.whisper(&format!("    its area is {sandbox}"));
-        if let Some(path) = context.manager.path_of(one)? {
+        if ui.is_verbose()
+            && let Some(path) = context.manager.path_of(one)?
+        {
             ui.whisper(&format!(
                 "    native tools work in {}",
                 Location::from(path)

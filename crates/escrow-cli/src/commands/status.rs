@@ -167,12 +167,12 @@ struct Disks {
 
 impl Disks {
     fn measure(context: &Context, status: &Status) -> Result<Self, Failure> {
-        let (mut plans, mut total) = (Vec::new(), Disk::default());
         let open = status.plans.iter().map(|view| &view.plan);
-        for plan in open.chain(&status.over) {
-            let disk = context.manager.disk(plan)?;
-            total += disk;
-            plans.push((plan.id, disk));
+        let all = open.chain(&status.over).cloned().collect();
+        let plans = context.manager.disks(all)?;
+        let mut total = Disk::default();
+        for (_, disk) in &plans {
+            total += *disk;
         }
         Ok(Self { plans, total })
     }

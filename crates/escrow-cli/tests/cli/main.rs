@@ -19,6 +19,7 @@ mod full_disk;
 mod gc;
 mod judged;
 mod log;
+mod many;
 mod odd_places;
 mod regressions;
 mod regressions_commit;

@@ -335,6 +335,13 @@ impl Dir {
         meta.mount != self.mount
     }
 
+    /// Whether `path` lies on the mount on which `other` was seen. One that cannot be looked at does
+    /// not.
+    pub fn is_on_mount(path: &Path, other: &Meta) -> bool {
+        let found = stat_at(fs::CWD, path.as_os_str().as_encoded_bytes());
+        found.is_ok_and(|meta| (meta.mount, meta.dev) == (other.mount, other.dev))
+    }
+
     /// Everything in this directory, sorted by name. One listing at a time: the handle has one
     /// position.
     pub fn entries(&self) -> Result<Vec<Entry>> {

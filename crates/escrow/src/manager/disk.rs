@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use super::Manager;
+use super::{Manager, PlanView};
 use crate::error::Result;
 use crate::fs::Dir;
 use crate::fs::usage::{self, Usage};
-use crate::model::PlanState;
-use crate::store::Plan;
+use crate::model::{PlanId, PlanState, SandboxState};
+use crate::store::{CommitArea, Plan};
 
 /// Bytes on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -55,24 +55,32 @@ pub(super) fn measured(path: &Path) -> Usage {
 }
 
 impl Manager {
-    /// How much of the disk a plan takes: its workspaces, its scratch, what it keeps for undo.
-    pub fn disk(&self, plan: &Plan) -> Result<Disk> {
-        let mut work = measured(&self.scratch_path(plan));
-        for view in self.live_sandboxes(plan)? {
-            work += measured(view.sandbox.area.as_path());
+    /// How much of the disk each of these plans takes: its workspaces, its scratch, what it keeps for
+    /// undo.
+    pub fn disks(&self, plans: Vec<Plan>) -> Result<Vec<(PlanId, Disk)>> {
+        let commits = self.store.commit_areas()?;
+        let views = self.views(plans)?;
+        let of = |view: &PlanView| (view.plan.id, self.disk(view, &commits));
+        Ok(views.iter().map(of).collect())
+    }
+
+    fn disk(&self, view: &PlanView, commits: &[CommitArea]) -> Disk {
+        let mut work = measured(&self.scratch_path(&view.plan));
+        let sandboxes = view.sandboxes.iter().map(|one| &one.sandbox);
+        for sandbox in sandboxes.filter(|one| one.state != SandboxState::CleanedUp) {
+            work += measured(sandbox.area.as_path());
         }
         let mut undo = Usage::default();
-        for commit in self.store.commit_areas()? {
-            if let Some((_, area)) = commit.area.filter(|_| commit.plan_id == plan.id) {
-                undo += measured(area.as_path());
-            }
+        let commits = commits.iter().filter(|one| one.plan_id == view.plan.id);
+        for (_, area) in commits.filter_map(|one| one.area.as_ref()) {
+            undo += measured(area.as_path());
         }
-        Ok(Disk {
+        Disk {
             private: work.private,
             shared: work.shared + undo.shared,
             undo: undo.private,
             unread: work.unread + undo.unread,
-        })
+        }
     }
 
     /// The plans that are over and may still have something on disk, newest first.

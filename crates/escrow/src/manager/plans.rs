@@ -1,16 +1,18 @@
 //! Plans by name, id or prefix, or the newest one of a directory.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
 
 use super::resources::{check_name, free_name};
+use super::sandboxes::unknown;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{Action, PlanId, PlanState, Scope};
-use crate::store::{Plan, StoreError};
+use crate::model::{Action, PlanId, PlanState, ResourceId, SandboxState, Scope};
+use crate::store::{Plan, Resource, StoreError};
 
 /// A plan with its sandboxes.
 #[derive(Debug)]
@@ -24,11 +26,30 @@ pub struct PlanView {
 impl Manager {
     /// Every plan, newest first, each with its sandboxes.
     pub fn plans(&self) -> Result<Vec<PlanView>> {
-        self.store
-            .plans()?
-            .into_iter()
-            .map(|plan| self.view(plan))
-            .collect()
+        self.views(self.store.plans()?)
+    }
+
+    /// These plans with their sandboxes; the store is asked as often for a hundred as for one.
+    pub(super) fn views(&self, plans: Vec<Plan>) -> Result<Vec<PlanView>> {
+        let resources = self.store.resources_ever()?;
+        let resources: HashMap<ResourceId, Resource> =
+            resources.into_iter().map(|one| (one.id, one)).collect();
+        let mut sandboxes: HashMap<PlanId, Vec<SandboxView>> = HashMap::new();
+        for sandbox in self.store.sandboxes(None)? {
+            let id = sandbox.reference.resource_id;
+            let resource = resources.get(&id).cloned();
+            let resource = resource.ok_or_else(|| unknown(id))?;
+            let of = sandboxes.entry(sandbox.reference.plan_id).or_default();
+            of.push(SandboxView { sandbox, resource });
+        }
+        let view = |plan: Plan| {
+            let mut sandboxes = sandboxes.remove(&plan.id).unwrap_or_default();
+            if plan.state == PlanState::Open {
+                sandboxes.retain(|view| view.sandbox.state != SandboxState::CleanedUp);
+            }
+            PlanView { plan, sandboxes }
+        };
+        Ok(plans.into_iter().map(view).collect())
     }
 
     /// The plans that are not over, newest first.
@@ -122,10 +143,10 @@ impl Manager {
         let mut best: Option<(usize, Plan)> = None;
         let mut plans = self.store.plans()?;
         plans.retain(|plan| plan.state == state);
-        for plan in plans {
+        for view in self.views(plans)? {
+            let (plan, views) = (view.plan, view.sandboxes);
             let mut places = vec![plan.directory.clone()];
             places.retain(|place| place.as_path() == directory);
-            let views = self.view(plan.clone())?.sandboxes;
             // Who works in a sandbox stands in its area.
             let both = |view: SandboxView| [view.resource.at, view.sandbox.area];
             places.extend(views.into_iter().flat_map(both));

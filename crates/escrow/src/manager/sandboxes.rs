@@ -11,7 +11,7 @@ use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, Lock, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
-use crate::model::{Action, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
+use crate::model::{Action, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Scope};
 use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
@@ -50,13 +50,7 @@ impl Manager {
         let mut views = Vec::new();
         for sandbox in self.store.sandboxes(Some(plan.id))? {
             let id = sandbox.reference.resource_id;
-            let resource = self
-                .store
-                .resource(id)?
-                .ok_or_else(|| Error::UnknownResource {
-                    name: id.to_string(),
-                    known: Vec::new(),
-                })?;
+            let resource = self.store.resource(id)?.ok_or_else(|| unknown(id))?;
             views.push(SandboxView { sandbox, resource });
         }
         Ok(views)
@@ -404,6 +398,14 @@ impl Manager {
         let state = state.go(SandboxState::CleanedUp)?;
         self.store.set_sandbox_state(sandbox.id, state)?;
         lent::take_in(&engine, &needs)
+    }
+}
+
+/// A sandbox whose resource has no record.
+pub(super) fn unknown(id: ResourceId) -> Error {
+    Error::UnknownResource {
+        name: id.to_string(),
+        known: Vec::new(),
     }
 }
 

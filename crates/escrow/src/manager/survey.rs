@@ -8,7 +8,7 @@ use crate::fs::private::{self, Place, Scratch};
 use crate::fs::{Dir, Resolver};
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::Location;
-use crate::model::{Phase, PlanState, SandboxId};
+use crate::model::{Phase, SandboxId};
 use crate::store::{Operation, Plan};
 use crate::strategy::registry::AUTO;
 use crate::strategy::{Capabilities, Probe};
@@ -68,8 +68,7 @@ pub struct Doctor {
 impl Manager {
     /// What there is at this moment.
     pub fn status(&self) -> Result<Status> {
-        let mut plans = self.plans()?;
-        plans.retain(|view| view.plan.state == PlanState::Open);
+        let plans = self.views(self.open_plans()?)?;
         let mut running = Vec::new();
         for operation in self.store.running()? {
             let alive = operation.owner.is_alive()?;

@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0002.sql"),
     include_str!("schema/0003.sql"),
     include_str!("schema/0004.sql"),
+    include_str!("schema/0005.sql"),
 ];
 
 /// The newest version.
@@ -236,6 +237,17 @@ impl Store {
             let mut query = connection.prepare(
                 "SELECT id, name, type, location, parent, strategy, created_at, named
                  FROM resource WHERE removed = 0 ORDER BY seq",
+            )?;
+            query.query_map([], resource_row)?.collect()
+        })
+    }
+
+    /// Every resource, oldest first, also those that were removed since.
+    pub fn resources_ever(&self) -> Result<Vec<Resource>> {
+        self.run(|connection| {
+            let mut query = connection.prepare(
+                "SELECT id, name, type, location, parent, strategy, created_at, named
+                 FROM resource ORDER BY seq",
             )?;
             query.query_map([], resource_row)?.collect()
         })

@@ -102,11 +102,12 @@ impl Rows {
 }
 
 impl Manager {
-    /// Looks at everything; measures it if that is wanted, which walks every tree.
+    /// Looks at everything and measures it, which walks every tree; or only at where this home puts
+    /// things as it is now, which costs the same for many resources as for few.
     pub(super) fn find_garbage(&self, measured: bool) -> Result<Found> {
         let mut found = Found::default();
         // Listed before the store is read: whatever is made meanwhile was recorded before.
-        let listed = self.list_areas(&mut found)?;
+        let listed = self.list_areas(measured, &mut found)?;
         let locks = self.locks.entries()?;
         let rows = self.rows(measured)?;
         let size = |path: &Path| match measured {
@@ -164,8 +165,6 @@ impl Manager {
             if sandbox.reference.plan_id != plan.id || sandbox.state == SandboxState::CleanedUp {
                 continue;
             }
-            let original = self.store.resource(sandbox.reference.resource_id);
-            let at = original.ok().flatten().map(|resource| resource.at);
             let kind = LeftoverKind::Workspace;
             let area = &sandbox.area;
             if is_open {
@@ -173,7 +172,11 @@ impl Manager {
                 found
                     .kept
                     .push((left(LeftoverKind::Open, area), why.into()));
-            } else if at.is_some_and(|at| self.is_out_of_reach(area.as_path(), at.as_path())) {
+                continue;
+            }
+            let original = self.store.resource(sandbox.reference.resource_id);
+            let at = original.ok().flatten().map(|resource| resource.at);
+            if at.is_some_and(|at| self.is_out_of_reach(area.as_path(), at.as_path())) {
                 found.kept.push((left(kind, area), AWAY.into()));
             } else {
                 let part = (area.clone(), size(area.as_path()));
@@ -307,21 +310,19 @@ impl Manager {
     }
 
     /// Everything among the engine's own areas, and what is ours beside and in originals.
-    fn list_areas(&self, found: &mut Found) -> Result<Vec<Listed>> {
+    fn list_areas(&self, everywhere: bool, found: &mut Found) -> Result<Vec<Listed>> {
         let (mut places, mut known) = (BTreeSet::new(), HashSet::new());
-        let mut originals = HashSet::new();
         for sandbox in self.store.sandboxes(None)? {
             known.extend(sandbox.area.as_path().parent().map(Path::to_owned));
-            originals.insert(sandbox.reference.resource_id);
         }
-        let mut resources = self.store.resources()?;
-        for id in originals {
-            resources.extend(self.store.resource(id)?);
-        }
-        for resource in resources {
+        for resource in self.store.resources_ever()? {
             places.extend(resource.at.as_path().parent().map(Path::to_owned));
             places.insert(resource.at.as_path().to_owned());
         }
+        // On the mount of our own areas everything is put among them. What an earlier home put
+        // elsewhere is found by who looks everywhere.
+        let own = self.areas.meta()?;
+        places.retain(|place| everywhere || !Dir::is_on_mount(place, &own));
         places.extend(known.iter().cloned());
         places.insert(self.areas.path().to_owned());
         let mut listed = Vec::new();
