@@ -54,6 +54,7 @@ pub fn restore(
         phase: Phase::Preparing,
         message: None,
         checkpoint: Some(checkpoint),
+        part: false,
         created_at: engine.origin.now(),
         members: ways.iter().map(|way| area(&way.member)).collect(),
         damaged: None,
@@ -218,7 +219,7 @@ pub fn recover(
         Phase::Decided => match go(engine, plan, journal, &members) {
             Ok(left) => (Side::New, left),
             // Impossible, but taken back everywhere: that is one side too.
-            Err(error) if engine.store.journal_of(plan.id)?.is_none() => {
+            Err(error) if !engine.store.is_journaled(journal.id)? => {
                 because = Some(chain(&error));
                 (Side::Old, Vec::new())
             }

@@ -1,9 +1,12 @@
-//! `escrow commit`: releases everything a plan changed, or nothing.
+//! `escrow commit`: releases everything a plan changed, or what was asked for of it, or nothing.
 
 use clap::{Args, ValueEnum};
 use escrow::commit::{CommitPreview, MemberPreview, Terms};
 use escrow::diff::Summary;
+use escrow::error::Error;
 use escrow::manager::CommitRequest;
+use escrow::model::text::escape;
+use escrow::policy::select::{Pattern, Selection};
 use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
 
@@ -23,10 +26,17 @@ use crate::ui::{Tone, Ui, paint};
 /// settings of editors and shells, build scripts, files that can be started.
 ///
 /// Afterwards the sandboxes are gone; `escrow undo` takes the commit back.
+///
+/// With `--only` and `--exclude` a part is released, with the same care. The rest stays in the sandboxes
+/// and the plan stays open; a later `escrow commit` releases it. A pattern is `PATH-GLOB` or
+/// `RESOURCE:PATH-GLOB`, as in a policy; what it names it takes with everything below. A new file brings the
+/// new directories it lies in, and a directory goes only together with everything in it. A pattern that covers
+/// no change is an error.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  escrow commit try -m 'new greeting'\n  escrow commit try --dry-run\n  \
-        escrow commit try --on-conflict theirs"
+        escrow commit try --on-conflict theirs\n  \
+        escrow commit try --only 'src/**' --only 'app:docs/*.md' --exclude '**/*.log'"
 )]
 pub(crate) struct CommitArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
@@ -34,6 +44,12 @@ pub(crate) struct CommitArgs {
     /// Why, in your words; kept in the log
     #[arg(long, short, value_name = "TEXT")]
     message: Option<String>,
+    /// Release only what this covers; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<String>,
+    /// Leave in the sandboxes what this covers; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
     /// Show what would happen, and what contradicts it; change nothing
     #[arg(long)]
     dry_run: bool,
@@ -84,22 +100,30 @@ impl CommitArgs {
             strict: matches!(self.base, Base::Strict),
             allow_partial: self.allow_partial,
         };
+        let selection = Selection {
+            only: patterns(&self.only)?,
+            exclude: patterns(&self.exclude)?,
+        };
         if self.wait {
             let progress = ui.progress("waiting for the command inside");
             context.manager.wait_quiet(&plan, &progress)?;
         }
         if self.dry_run {
-            let preview = context.manager.preview(&plan, terms);
+            let preview = context.manager.preview_part(&plan, terms, &selection);
             let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
             return tell_preview(&plan.name, &preview, terms, ui);
         }
         if ui.asks() && !self.yes {
-            let preview = context.manager.preview(&plan, terms)?;
+            let preview = context.manager.preview_part(&plan, terms, &selection)?;
             tell(&preview, terms, ui, false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
                 return Err(Failure::failed("nothing was committed"));
             }
+        }
+        if !selection.is_everything() {
+            // What is wrong with a pattern is said before anything is tried.
+            context.manager.preview_part(&plan, terms, &selection)?;
         }
         validate(context, &plan, ui)?;
         let progress = ui.progress("committing");
@@ -107,7 +131,8 @@ impl CommitArgs {
             message: self.message.as_deref(),
             terms,
         };
-        let released = context.manager.commit(&plan, &request, &progress);
+        let (manager, select) = (&context.manager, &selection);
+        let released = manager.commit_part(&plan, &request, select, &progress);
         let released = released.map_err(|error| Failure::from(error).about("committed"))?;
         drop(progress);
         for (resource, why) in &released.left {
@@ -133,11 +158,26 @@ impl CommitArgs {
             .iter()
             .map(|member| member.diff.changes.len())
             .sum();
+        if released.preview.left() > 0 {
+            ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
+        }
         if changes > 0 {
             ui.say(&format!("`escrow undo {}` takes it back", plan.name));
         }
         Ok(())
     }
+}
+
+fn patterns(typed: &[String]) -> Result<Vec<Pattern>, Failure> {
+    let parse = |typed: &String| {
+        Pattern::parse(typed).map_err(|why| {
+            Failure::from(Error::BadPattern {
+                pattern: escape(typed.as_bytes()),
+                why,
+            })
+        })
+    };
+    typed.iter().map(parse).collect()
 }
 
 fn tell_preview(plan: &str, preview: &CommitPreview, terms: Terms, ui: &Ui) -> Result<(), Failure> {
@@ -176,12 +216,14 @@ fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
         "plan": plan,
         "resources": resources,
         "conflicts": conflicts,
+        "left_changes": preview.left(),
         "runs_later": later,
     })
 }
 
 fn member(one: &MemberPreview) -> Value {
     let changes: Vec<Value> = one.diff.changes.iter().map(show::change).collect();
+    let left: Vec<Value> = one.left.changes.iter().map(show::change).collect();
     let notes: Vec<Value> = one
         .notes
         .iter()
@@ -196,6 +238,7 @@ fn member(one: &MemberPreview) -> Value {
         "at": show::location(&one.at),
         "summary": Summary::of(&one.diff),
         "changes": changes,
+        "left": left,
         "notes": notes,
         "undoable": one.undoable,
     })
@@ -211,6 +254,11 @@ fn tell(preview: &CommitPreview, terms: Terms, ui: &Ui, done: bool) {
             (false, false) => format!("would commit: {}", show::sum(&one.diff)),
         };
         ui.line(&format!("{name}: {what}"));
+        if !one.left.is_empty() {
+            let word = if done { "stays" } else { "would stay" };
+            let sum = show::sum(&one.left);
+            ui.line(&format!("{name}: {word} in the sandbox: {sum}"));
+        }
         for note in &one.notes {
             ui.warn(&format!("{}:{}: {}", one.resource, note.path, note.what));
         }

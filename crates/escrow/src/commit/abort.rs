@@ -137,7 +137,7 @@ fn take_one(
         return Ok(false);
     };
     let (capabilities, reference) = (member.capabilities(), &member.sandbox.reference);
-    if capabilities.prepares && intent.0.is_null() {
+    if (capabilities.prepares || journal.part) && intent.0.is_null() {
         return Ok(false);
     }
     if !capabilities.undoes && !journal.members[position].carried {

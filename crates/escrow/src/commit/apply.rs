@@ -105,7 +105,7 @@ fn apply_one(
     }
     let capabilities = member.capabilities();
     // Without changes there is nothing to do; what cannot be undone is not done twice.
-    let nothing = capabilities.prepares && intent.0.is_null();
+    let nothing = (capabilities.prepares || journal.part) && intent.0.is_null();
     if nothing || (!capabilities.undoes && journal.members[position].carried) {
         return Ok(());
     }
@@ -135,7 +135,9 @@ impl Applied<'_> {
             cause: Box::new(error),
         };
         let (mut left, mut states) = (Vec::new(), Vec::new());
-        for (position, member) in members.iter().enumerate() {
+        // Of a part nothing goes: the sandboxes are worked in further.
+        let gone = members.iter().enumerate().filter(|_| !journal.part);
+        for (position, member) in gone {
             let state = match stays(&engine, &journal, position, member) {
                 true => SandboxState::Committed,
                 false => match release(&engine, member) {
@@ -153,13 +155,19 @@ impl Applied<'_> {
             let last = last_intent(&engine, &journal, position, member, &mut left);
             intents.push(last.map_err(unrecorded)?);
         }
+        if journal.part {
+            for (member, intent) in members.iter().zip(&intents) {
+                let told = intent.as_deref().map(|text| advance(member, text));
+                told.unwrap_or(Ok(())).map_err(unrecorded)?;
+            }
+        }
         engine
             .store
             .finish_commit(&journal, &intents, &states)
             .map_err(|error| unrecorded(error.into()))?;
         // It is over; what can only be tidied up is no reason to say otherwise.
         let tidied = || -> Result<()> {
-            for member in &members {
+            for member in members.iter().filter(|_| !journal.part) {
                 engine.store.forget_resource(member.resource.id, true)?;
                 lent::take_in(&engine, &lent::needs(&engine, &member.sandbox)?)?;
             }
@@ -173,6 +181,13 @@ impl Applied<'_> {
             left,
         })
     }
+}
+
+/// Tells a sandbox that stays what of it is released. Repeated by whoever finds the commit not over yet.
+fn advance(member: &Member, intent: &str) -> Result<()> {
+    let intent = super::read_intent(intent)?;
+    let reference = &member.sandbox.reference;
+    member.call(|strategy| strategy.advance(reference, &intent))
 }
 
 /// The intent by which a member can be undone, if there is one.

@@ -50,6 +50,10 @@
 //! | `abort` | take back whatever was done, and say so |
 //! | `recover` | bring what a dead process left to one side |
 //! | `undo` | take a finished commit back |
+//! | `select` | which changes go together when only some were asked for |
+//!
+//! Of a plan of which only a part was asked for, nothing is removed: `finish` tells each sandbox what of
+//! it is released now, the plan stays open, and the commit can be undone for as long as it does.
 
 mod abort;
 mod apply;
@@ -58,6 +62,7 @@ pub mod lent;
 mod prepare;
 mod preview;
 pub mod recover;
+mod select;
 pub mod undo;
 
 use std::panic::AssertUnwindSafe;
@@ -197,15 +202,16 @@ impl<'a> Batch<'a> {
 
 /// What a journal says of one member, read back.
 pub(crate) fn intent_of(journal: &Journal, position: usize) -> Result<Option<Intent>> {
-    let Some(text) = &journal.members[position].intent else {
-        return Ok(None);
-    };
-    let intent = serde_json::from_str(text).map_err(|error| {
+    let text = journal.members[position].intent.as_deref();
+    text.map(read_intent).transpose()
+}
+
+fn read_intent(text: &str) -> Result<Intent> {
+    serde_json::from_str(text).map_err(|error| {
         Error::from(crate::strategy::StrategyError::Damaged {
             what: format!("what a commit needs cannot be read back ({error})"),
         })
-    })?;
-    Ok(Some(intent))
+    })
 }
 
 /// Removes the area of a commit; done already if it is not there, or if there never was one.

@@ -16,21 +16,26 @@ impl<'a> Previewed<'a> {
     /// Stages every member, children first, and stores what each needs.
     pub fn prepare(self, message: Option<&str>) -> Result<Prepared<'a>> {
         self.check()?;
+        let part = self.is_part();
         let Self {
             engine,
             plan,
             members,
             terms,
+            ..
         } = self;
+        let id = CommitId::new(engine.origin);
+        let own = part.then_some(id);
         let areas = members
             .iter()
-            .map(|(member, preview)| area_of(member, preview));
+            .map(|(member, preview)| area_of(member, preview, own));
         let journal = Journal {
-            id: CommitId::new(engine.origin),
+            id,
             plan_id: plan.id,
             phase: Phase::Preparing,
             message: message.map(str::to_owned),
             checkpoint: None,
+            part,
             created_at: engine.origin.now(),
             members: members
                 .iter()
@@ -101,13 +106,13 @@ impl Prepared<'_> {
 }
 
 /// Where a member is staged; nowhere if there is nothing to stage (rule C13).
-fn area_of(member: &Member, preview: &Preview) -> Result<Location> {
+fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result<Location> {
     if !member.capabilities().prepares || preview.diff.is_empty() {
         return Ok(Location::from_bytes(b""));
     }
     let original = Dir::open(member.resource.at.as_path())?;
     let sandbox = &member.sandbox;
-    let area = private::commit_area(sandbox.area.as_path(), &original, sandbox.id)?;
+    let area = private::commit_area(sandbox.area.as_path(), &original, sandbox.id, part)?;
     Ok(Location::from(area))
 }
 
@@ -127,6 +132,7 @@ fn prepare_one(
         // Layers that others live on, and those of others, are not to become the original's.
         let (engine, sandbox) = (&prepared.engine, &member.sandbox);
         let keeps = engine.keeps
+            || prepared.journal.part
             || !lent::needs(engine, sandbox)?.is_empty()
             || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
         let request = PrepareRequest {

@@ -1,10 +1,11 @@
 //! What a commit would do. Nothing is written; what was found is what will be prepared.
 
-use super::{Batch, Engine, Member};
+use super::{Batch, Engine, Member, select};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Conflict, DiffView, RunsLater, later};
+use crate::model::{Change, Conflict, DiffView, RunsLater, later};
+use crate::policy::select::Selection;
 use crate::store::Plan;
 use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
 
@@ -28,6 +29,8 @@ pub struct MemberPreview {
     pub at: Location,
     /// What would change, on the terms of the commit.
     pub diff: DiffView,
+    /// What would stay in the sandbox, because it was not asked for.
+    pub left: DiffView,
     /// What contradicts it.
     pub conflicts: Vec<Conflict>,
     /// What will not come across as it is.
@@ -52,6 +55,12 @@ impl CommitPreview {
             .iter()
             .any(|member| !member.conflicts.is_empty())
     }
+
+    /// How many changes stay in the sandboxes: with any, the plan stays open.
+    pub fn left(&self) -> usize {
+        let members = self.members.iter();
+        members.map(|member| member.left.changes.len()).sum()
+    }
 }
 
 /// A commit that was looked at.
@@ -59,6 +68,8 @@ pub struct Previewed<'a> {
     pub(super) engine: Engine<'a>,
     pub(super) plan: Plan,
     pub(super) members: Vec<(Member, Preview)>,
+    /// What stays in each sandbox.
+    pub(super) left: Vec<DiffView>,
     pub(super) terms: Terms,
 }
 
@@ -91,29 +102,88 @@ impl<'a> Batch<'a> {
         Ok(Previewed {
             engine: self.engine,
             plan: self.plan,
+            left: members.iter().map(|_| DiffView::default()).collect(),
             members,
             terms,
         })
     }
 }
 
+impl<'a> Previewed<'a> {
+    /// Takes of what was found only what was asked for, and leaves the rest in the sandboxes.
+    pub fn select(mut self, selection: &Selection) -> Result<Self> {
+        if selection.is_everything() {
+            return Ok(self);
+        }
+        let plan = || self.plan.name.clone();
+        let all: Vec<(String, Vec<Change>)> = self
+            .members
+            .iter()
+            .map(|(member, preview)| (member.name(), preview.diff.changes.clone()))
+            .collect();
+        let shown: Vec<(&str, &[Change])> = all
+            .iter()
+            .map(|(name, changes)| (name.as_str(), changes.as_slice()))
+            .collect();
+        if let Some(unmatched) = selection.unmatched(&shown) {
+            return Err(Error::Unmatched {
+                plan: plan(),
+                pattern: unmatched.pattern,
+                near: unmatched.near,
+            });
+        }
+        let chosen: Vec<Vec<bool>> = shown
+            .iter()
+            .map(|(name, changes)| select::choose(selection, name, changes))
+            .collect();
+        if !chosen.iter().flatten().any(|chosen| *chosen) {
+            return Err(Error::NothingSelected { plan: plan() });
+        }
+        let part = chosen.iter().flatten().any(|chosen| !chosen);
+        for ((member, preview), chosen) in self.members.iter().zip(&chosen) {
+            let some = chosen.iter().any(|chosen| *chosen);
+            if part && some && !member.strategy.parts() && !preview.diff.is_empty() {
+                return Err(Error::Member {
+                    resource: member.name(),
+                    cause: Box::new(member.strategy.cannot("release only a part").into()),
+                });
+            }
+        }
+        self.left.clear();
+        for ((member, preview), chosen) in self.members.iter_mut().zip(&chosen) {
+            if part {
+                preview.part = true;
+                preview.moved = self.engine.store.moved(member.device()?)?;
+            }
+            self.left.push(preview.choose(chosen, self.terms.strict));
+        }
+        Ok(self)
+    }
+
+    /// Whether something stays in the sandboxes.
+    pub(super) fn is_part(&self) -> bool {
+        self.left.iter().any(|left| !left.is_empty())
+    }
+}
+
 impl Previewed<'_> {
     /// What was found, to be shown.
     pub fn show(&self) -> CommitPreview {
-        let one = |(member, preview): &(Member, Preview)| {
+        let one = |((member, preview), left): (&(Member, Preview), &DiffView)| {
             let diff = preview.released(self.terms.on_conflict);
             MemberPreview {
                 resource: member.name(),
                 at: member.resource.at.clone(),
                 runs_later: later::runs_later(&diff),
                 diff,
+                left: left.clone(),
                 conflicts: preview.conflicts.clone(),
                 notes: preview.notes.clone(),
                 undoable: member.capabilities().undoes,
             }
         };
         CommitPreview {
-            members: self.members.iter().map(one).collect(),
+            members: self.members.iter().zip(&self.left).map(one).collect(),
         }
     }
 

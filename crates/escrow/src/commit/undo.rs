@@ -3,7 +3,7 @@
 use super::{Engine, Member, abort, intent_of};
 use crate::error::{Error, Result};
 use crate::model::text::Location;
-use crate::model::{Conflict, Phase, ResourcePath};
+use crate::model::{Conflict, Phase, ResourcePath, SandboxState};
 use crate::seeded;
 use crate::store::{Journal, Plan};
 
@@ -71,6 +71,9 @@ pub(super) fn go_on(
         return Err(outcome.into_error(plan, Error::Undoing));
     }
     abort::set_aside(journal, &mut outcome).map_err(|error| unsettled(plan, error))?;
+    if journal.part {
+        retreat(journal, members).map_err(|error| unsettled(plan, error))?;
+    }
     engine
         .store
         .finish_undo(journal)
@@ -89,6 +92,19 @@ pub(super) fn go_on(
         kept: outcome.kept,
         left: outcome.left,
     })
+}
+
+/// Tells the sandboxes that are still there that what was released is theirs again.
+fn retreat(journal: &Journal, members: &[Member]) -> Result<()> {
+    for (position, member) in members.iter().enumerate() {
+        let gone = member.sandbox.state == SandboxState::CleanedUp;
+        let intent = intent_of(journal, position)?.filter(|one| !one.0.is_null() && !gone);
+        if let Some(intent) = intent {
+            let reference = &member.sandbox.reference;
+            member.call(|strategy| strategy.retreat(reference, &intent))?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether it was undone cannot be told; recovery will.

@@ -136,6 +136,21 @@ impl Error {
                 one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
             }
             Self::UnknownCheckpoint { .. } => one("`escrow checkpoint list` shows them"),
+            Self::BadPattern { .. } => {
+                one("a pattern is `PATH-GLOB` or `RESOURCE:PATH-GLOB`, from the top of the resource")
+            }
+            Self::Unmatched { near, .. } => {
+                let near = near.iter().map(|near| format!("did you mean '{near}'?"));
+                near.chain(["nothing was changed; `escrow diff --name-status` shows what there is".into()])
+                    .collect()
+            }
+            Self::NothingSelected { .. } => {
+                one("nothing was changed; a directory goes only together with everything in it")
+            }
+            Self::StaleCheckpoint { plan, .. } => vec![
+                format!("if a part was committed since, `escrow undo {plan}` takes that back, and the checkpoint is of use again"),
+                "`escrow checkpoint list` shows the others".into(),
+            ],
             Self::LaterThanCheckpoint { .. } => {
                 one("`escrow rollback` discards its changes; `escrow checkpoint create` keeps it from now on")
             }

@@ -374,6 +374,40 @@ pub enum Error {
         /// Why.
         cause: Box<Error>,
     },
+    /// A pattern that is none.
+    #[error("'{pattern}' is no pattern of paths: {why}")]
+    BadPattern {
+        /// What was typed.
+        pattern: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A pattern that covers no change.
+    #[error("the plan '{plan}' changes nothing that '{pattern}' covers")]
+    Unmatched {
+        /// The plan.
+        plan: String,
+        /// What was typed.
+        pattern: String,
+        /// What may have been meant.
+        near: Option<String>,
+    },
+    /// Patterns that together leave nothing to release.
+    #[error("of what the plan '{plan}' changes, the patterns leave nothing to release")]
+    NothingSelected {
+        /// The plan.
+        plan: String,
+    },
+    /// A checkpoint of another state of the originals than the one a part was committed into.
+    #[error(
+        "the checkpoint {checkpoint} is of a time with other commits of a part of the plan '{plan}'"
+    )]
+    StaleCheckpoint {
+        /// The plan.
+        plan: String,
+        /// The checkpoint.
+        checkpoint: String,
+    },
     /// A sandbox that the checkpoint does not know.
     #[error("the sandbox of '{resource}' was made after the checkpoint, which does not know it")]
     LaterThanCheckpoint {
@@ -561,7 +595,10 @@ impl Error {
                 Kind::Unsupported
             }
             Self::UnknownType { .. } | Self::Registry(_) | Self::Config(_) => Kind::Usage,
-            Self::AmbiguousPlan { .. } => Kind::Usage,
+            Self::AmbiguousPlan { .. }
+            | Self::BadPattern { .. }
+            | Self::Unmatched { .. }
+            | Self::NothingSelected { .. } => Kind::Usage,
             Self::UnknownResource { .. }
             | Self::UnknownPlan { .. }
             | Self::NoPlanHere { .. }
@@ -576,6 +613,7 @@ impl Error {
             | Self::NotUsable { .. }
             | Self::Conflicts { .. }
             | Self::NothingToUndo { .. }
+            | Self::StaleCheckpoint { .. }
             | Self::Overlap { .. }
             | Self::Contradicted { .. }
             | Self::Move(_) => Kind::Conflict,

@@ -5,7 +5,7 @@ use rustix::fs::{self, FlockOperation};
 use super::beneath::Dir;
 use super::private::{BESIDE, UNDO};
 use super::{Meta, Result};
-use crate::model::{PlanId, SandboxId};
+use crate::model::{CommitId, PlanId, SandboxId};
 
 /// What the engine puts among areas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Area {
     Sandbox(SandboxId),
     /// What its commit stages, or keeps for undo.
     Commit(SandboxId),
+    /// The same of a commit after which the sandbox stays, so that there may be several.
+    Part(SandboxId, CommitId),
     /// What others wrote into its original, set aside by an undo.
     Aside(SandboxId),
     /// The layer of a plan over the home directory.
@@ -41,7 +43,11 @@ impl Area {
         match end.strip_prefix(UNDO) {
             None => end.is_empty().then_some(Self::Sandbox(id)),
             Some("") => Some(Self::Commit(id)),
-            Some(more) => more.starts_with(".kept-").then_some(Self::Aside(id)),
+            Some(more) if more.contains(".kept-") => Some(Self::Aside(id)),
+            Some(more) => {
+                let commit = more.strip_prefix('-')?.parse().ok()?;
+                Some(Self::Part(id, commit))
+            }
         }
     }
 }
@@ -94,10 +100,17 @@ mod tests {
     #[test]
     fn names_say_whose_they_are() {
         let (id, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
+        let commit = CommitId::new(&SystemOrigin);
         let rows = [
             (format!("{id}"), Some(Area::Sandbox(id))),
             (format!("{id}.undo"), Some(Area::Commit(id))),
             (format!("{id}.undo.kept-com_1"), Some(Area::Aside(id))),
+            (format!("{id}.undo-{commit}"), Some(Area::Part(id, commit))),
+            (
+                format!("{id}.undo-{commit}.kept-{commit}"),
+                Some(Area::Aside(id)),
+            ),
+            (format!("{id}.undo-x"), None),
             (format!("{plan}.scratch"), Some(Area::Scratch(plan))),
             ("scratch-x-0".to_owned(), Some(Area::Moment)),
             ("probe-x-0".to_owned(), Some(Area::Moment)),

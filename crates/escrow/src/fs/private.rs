@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use super::beneath::Dir;
 use super::handle::Handle;
 use super::{Cause, FsError, Meta, Result, xattr};
-use crate::model::SandboxId;
 use crate::model::text::Location;
+use crate::model::{CommitId, SandboxId};
 
 fn failed(action: &'static str, path: &Path, errno: Errno) -> FsError {
     FsError {
@@ -241,17 +241,24 @@ pub fn is_area_beside(name: &[u8]) -> bool {
 
 /// Where the commit of a sandbox stages new versions and keeps old ones: beside the sandbox's area
 /// if that is on the original's mount, since only there a version can be put in place by renaming
-/// it; else, where nothing else is, in the original itself.
-pub fn commit_area(area: &Path, original: &Dir, id: SandboxId) -> Result<PathBuf> {
+/// it; else, where nothing else is, in the original itself. A commit of a `part` has one of its own.
+pub fn commit_area(
+    area: &Path,
+    original: &Dir,
+    id: SandboxId,
+    part: Option<CommitId>,
+) -> Result<PathBuf> {
+    let part = part.map(|commit| format!("-{commit}")).unwrap_or_default();
     let place = |dir: &Dir| dir.meta().map(|meta| (meta.mount, meta.dev));
     if let Some(parent) = area.parent()
         && place(&Dir::open(parent)?)? == place(original)?
     {
         let mut name = area.file_name().unwrap_or_default().to_owned();
         name.push(UNDO);
+        name.push(part);
         return Ok(parent.join(name));
     }
-    Ok(original.path().join(format!("{BESIDE}{id}{UNDO}")))
+    Ok(original.path().join(format!("{BESIDE}{id}{UNDO}{part}")))
 }
 
 /// Does something of ours in a directory that may be somebody's, and gives it its time back.

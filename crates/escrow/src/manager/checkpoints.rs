@@ -117,7 +117,9 @@ impl Manager {
             Err(error) => return Err(error.and_left(self.let_go(plan))),
         };
         // Nothing happened since the last one, which nobody asked for either.
-        if let Some(last) = last.filter(|last| why.is_some() && last.moments == moments) {
+        if let Some(last) = last.filter(|last| why.is_some() && last.moments == moments)
+            && !self.store.is_stale(last.id)?
+        {
             return Ok(last);
         }
         let checkpoint = Checkpoint {
@@ -199,6 +201,7 @@ impl Manager {
     ) -> Result<Restored> {
         self.permit_plan(Action::Restore, plan)?;
         let _lock = self.lock(plan, false)?;
+        self.check_fresh(plan, checkpoint)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
         let about = self.about_moment("restore", plan, Some(&target))?;
@@ -251,6 +254,18 @@ impl Manager {
                 before,
             })
         })
+    }
+
+    /// Refuses a checkpoint since which a part of the plan was committed, or such a commit was taken back:
+    /// what it did not keep, because it was as in the originals, is another thing there now.
+    fn check_fresh(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
+        match self.store.is_stale(checkpoint.id)? {
+            false => Ok(()),
+            true => Err(Error::StaleCheckpoint {
+                plan: plan.name.clone(),
+                checkpoint: checkpoint.id.to_string(),
+            }),
+        }
     }
 
     /// Lets go of a checkpoint.
@@ -307,6 +322,9 @@ impl Manager {
     ) -> Result<Vec<ResourceDiff>> {
         self.permit_plan(Action::Diff, plan)?;
         let _lock = self.lock(plan, true)?;
+        for one in [Some(checkpoint), until].into_iter().flatten() {
+            self.check_fresh(plan, one)?;
+        }
         let _originals = self.steady_originals(plan)?;
         let mut found = Vec::new();
         for view in self.live_sandboxes(plan)? {
@@ -342,7 +360,10 @@ impl Manager {
         let directory = Location::from(private::canonical(directory)?);
         self.record("fork", Some(plan.id), &plan.name, || {
             let at = match at {
-                Some(at) => at.clone(),
+                Some(at) => {
+                    self.check_fresh(plan, at)?;
+                    at.clone()
+                }
                 None => {
                     let _originals = self.steady_originals(plan)?;
                     let paused = self.pause(plan)?;

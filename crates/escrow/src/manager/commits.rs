@@ -16,6 +16,7 @@ use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
 use crate::model::{Action, Cleanup, Phase, PlanState, SandboxState, Scope};
+use crate::policy::select::Selection;
 use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
 
@@ -117,6 +118,16 @@ impl Manager {
 
     /// What a commit would do. Nothing is written.
     pub fn preview(&self, plan: &Plan, terms: Terms) -> Result<CommitPreview> {
+        self.preview_part(plan, terms, &Selection::default())
+    }
+
+    /// What a commit of what was selected would do, and what would stay.
+    pub fn preview_part(
+        &self,
+        plan: &Plan,
+        terms: Terms,
+        selection: &Selection,
+    ) -> Result<CommitPreview> {
         self.permit_within(Action::Commit, plan)?;
         let _lock = self.lock(plan, true)?;
         let views = self.committable(plan)?;
@@ -125,7 +136,7 @@ impl Manager {
         let engine = self.engine(&Unobserved);
         let members = self.members(&engine, views.clone())?;
         let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
-        let preview = previewed.show();
+        let preview = previewed.select(selection)?.show();
         let judged = self.judge_release(&preview, &views);
         self.denied(Action::Commit, Some(plan), judged)?;
         Ok(preview)
@@ -149,6 +160,18 @@ impl Manager {
         request: &CommitRequest<'_>,
         observer: &dyn Observer,
     ) -> Result<Released> {
+        self.commit_part(plan, request, &Selection::default(), observer)
+    }
+
+    /// Commits what was selected, in all sandboxes or in none. If anything is left, it stays in them and the
+    /// plan stays open.
+    pub fn commit_part(
+        &self,
+        plan: &Plan,
+        request: &CommitRequest<'_>,
+        selection: &Selection,
+        observer: &dyn Observer,
+    ) -> Result<Released> {
         self.permit_within(Action::Commit, plan)?;
         let lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
@@ -167,7 +190,7 @@ impl Manager {
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
             let batch = Batch::new(engine, plan.clone(), members);
-            let previewed = batch.preview(request.terms)?;
+            let previewed = batch.preview(request.terms)?.select(selection)?;
             let preview = previewed.show();
             for member in &preview.members {
                 touched.all(&member.resource, &member.diff);
@@ -179,6 +202,10 @@ impl Manager {
             Ok(Released { preview, left })
         })?;
         let mut released = released;
+        if released.preview.left() > 0 {
+            drop(lock);
+            return Ok(released);
+        }
         if let Err(error) = self.store.forget_checkpoints(plan.id) {
             let what = "the list of checkpoints".to_owned();
             released.left.push((what, chain(&error)));
@@ -200,13 +227,20 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes the commit of a plan back.
+    /// Takes the newest commit of a plan back that was not taken back yet.
     pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<Undone> {
         let nothing = |plan: &Plan| Error::NothingToUndo {
             plan: plan.name.clone(),
             state: plan.state,
         };
-        if matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack) {
+        let stands = |journal: &Journal| journal.phase != Phase::Undone;
+        let over = matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack);
+        if over
+            && !self
+                .store
+                .journal_of(plan.id)?
+                .is_some_and(|one| stands(&one))
+        {
             return Err(nothing(plan));
         }
         self.permit_plan(Action::Undo, plan)?;
@@ -215,7 +249,7 @@ impl Manager {
         self.check_unfinished(&plan)?;
         let journal = self.store.journal_of(plan.id)?;
         let journal = journal.filter(|journal| journal.phase == Phase::Committed);
-        let (Some(journal), PlanState::Committed) = (journal, plan.state) else {
+        let Some(journal) = journal.filter(|_| plan.state != PlanState::CleanedUp) else {
             if plan.state == PlanState::CleanedUp {
                 lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
             }
@@ -226,6 +260,9 @@ impl Manager {
                 plan: plan.name.clone(),
                 what: what.clone(),
             });
+        }
+        if journal.part {
+            self.check_quiet(&plan)?;
         }
         let views = self.journal_views(&plan, &journal)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
@@ -243,20 +280,19 @@ impl Manager {
     pub(super) fn forget_commits(&self, plan: &Plan, forget: bool) -> Result<()> {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
         let mut failed = Vec::new();
-        let journal = self.store.journal_of(plan.id)?;
-        for (position, member) in journal
-            .iter()
-            .flat_map(|one| one.members.iter().enumerate())
-        {
+        let journals = self.store.journals_of(plan.id)?;
+        let members = journals.iter().flat_map(|one| {
+            let members = one.members.iter().enumerate();
+            members.map(move |(position, member)| (one, position, member))
+        });
+        for (journal, position, member) in members {
             let views = self.all_sandboxes(plan)?;
             let view = views
                 .iter()
                 .find(|view| view.sandbox.id == member.sandbox_id);
             let name = view.map_or_else(|| position.to_string(), |view| view.resource.name.clone());
             // What a commit keeps is there, unless its file system is not.
-            let kept = journal
-                .as_ref()
-                .is_some_and(|one| one.phase == Phase::Committed);
+            let kept = journal.phase == Phase::Committed;
             let away = kept
                 && !member.area.as_path().starts_with(self.home())
                 && !member.area.as_bytes().is_empty()
@@ -270,7 +306,7 @@ impl Manager {
             return Err(Error::partly(plan, "removed", Vec::new(), failed));
         }
         // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
-        if let Some(journal) = journal {
+        for journal in journals {
             self.store.forget_commit(journal.id)?;
             for member in &journal.members {
                 if let Err(error) = crate::commit::remove_area(&member.area) {
@@ -297,19 +333,19 @@ impl Manager {
     /// Gives a commit up that cannot be brought to an end, because what it needs is gone for good.
     /// What is left of it stays where it is, and is named.
     pub(super) fn abandon_commit(&self, plan: &Plan) -> Result<()> {
-        let Some(journal) = self.store.journal_of(plan.id)? else {
-            return Ok(());
-        };
-        for member in &journal.members {
-            let there = Dir::open(member.area.as_path()).is_ok();
-            if !member.area.as_bytes().is_empty() && there {
-                let at = &member.area;
-                self.notice(format!(
-                    "what the commit had staged or kept stays in '{at}'"
-                ));
+        for journal in self.store.journals_of(plan.id)? {
+            for member in &journal.members {
+                let there = Dir::open(member.area.as_path()).is_ok();
+                if !member.area.as_bytes().is_empty() && there {
+                    let at = &member.area;
+                    self.notice(format!(
+                        "what the commit had staged or kept stays in '{at}'"
+                    ));
+                }
             }
+            self.store.forget_commit(journal.id)?;
         }
-        Ok(self.store.forget_commit(journal.id)?)
+        Ok(())
     }
 
     /// The sandboxes of a commit, in its order.

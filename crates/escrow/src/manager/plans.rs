@@ -83,13 +83,29 @@ impl Manager {
             Some(typed) => {
                 let plans = self.store.plans()?;
                 let exact = |plan: &&Plan| plan.name == typed || plan.id.to_string() == typed;
-                let committed = |plan: &&Plan| plan.state == PlanState::Committed;
+                let standing = self.store.standing()?;
+                let committed = |plan: &&Plan| {
+                    plan.state == PlanState::Committed || standing.contains(&plan.id)
+                };
                 match plans.iter().filter(exact).find(committed) {
                     Some(plan) => Ok(plan.clone()),
                     None => self.plan_named(typed),
                 }
             }
-            None => self.plan_of(directory, PlanState::Committed),
+            None => self.committed_of(directory),
+        }
+    }
+
+    /// The plan of `directory` that was committed last, in part or as a whole.
+    fn committed_of(&self, directory: &Path) -> Result<Plan> {
+        let committed = self.plan_of(directory, PlanState::Committed);
+        let open = self.plan_of(directory, PlanState::Open);
+        let standing = self.store.standing()?;
+        let age = |plan: &Plan| standing.iter().rposition(|id| *id == plan.id);
+        match (committed, open) {
+            (Ok(committed), Ok(open)) if age(&open) > age(&committed) => Ok(open),
+            (Err(_), Ok(open)) if age(&open).is_some() => Ok(open),
+            (committed, _) => committed,
         }
     }
 

@@ -7,9 +7,11 @@
 //! |---|---|
 //! | `rules` | what a rule says, and what it covers |
 //! | `names` | names that some file system takes for the same |
+//! | `select` | the same patterns, to choose what is released |
 
 mod names;
 mod rules;
+pub mod select;
 
 use serde::Deserialize;
 use serde_json::Value;

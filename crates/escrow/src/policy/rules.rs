@@ -83,7 +83,7 @@ enum Covered {
 
 /// A pattern of paths.
 #[derive(Debug, Clone)]
-struct Paths {
+pub(super) struct Paths {
     /// The paths themselves.
     exact: Vec<GlobMatcher>,
     /// The directories on the way to them.
@@ -179,6 +179,12 @@ impl Rule {
 }
 
 impl Paths {
+    /// Whether it is like this very path.
+    pub(super) fn names(&self, path: &ResourcePath) -> bool {
+        let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+        self.exact.iter().any(|glob| glob.is_match(path))
+    }
+
     fn cover(&self, path: &ResourcePath, form: Form, denies: bool) -> bool {
         let any = |globs: &[GlobMatcher], path: &[u8]| {
             let path = Path::new(OsStr::from_bytes(path));
@@ -220,7 +226,7 @@ fn covered(scope: &str, denies: bool) -> Result<Covered, String> {
     }
 }
 
-fn paths(pattern: &str, denies: bool) -> Result<Paths, String> {
+pub(super) fn paths(pattern: &str, denies: bool) -> Result<Paths, String> {
     let parts = parts(pattern)?;
     let plain = |part: &String| !matches!(part.as_str(), "" | "." | "..");
     if !parts.iter().all(plain) {

@@ -11,8 +11,11 @@ impl Store {
     pub fn add_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
         self.transact(|connection| {
             connection.execute(
-                "INSERT INTO checkpoint (id, plan_id, label, reason, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                "INSERT INTO checkpoint (id, plan_id, label, reason, created_at, base)
+                 VALUES (?1, ?2, ?3, ?4, ?5,
+                         (SELECT id FROM journal
+                          WHERE plan_id = ?2 AND phase = 'committed' AND part
+                          ORDER BY seq DESC LIMIT 1))",
                 params![
                     checkpoint.id.to_string(),
                     checkpoint.plan_id.to_string(),
@@ -61,6 +64,21 @@ impl Store {
                 checkpoint.moments = moments.collect::<rusqlite::Result<_>>()?;
             }
             Ok(found)
+        })
+    }
+
+    /// Whether a part of the plan was committed, or such a commit was taken back, since a checkpoint.
+    pub fn is_stale(&self, id: CheckpointId) -> Result<bool> {
+        self.run(|connection| {
+            connection.query_row(
+                "SELECT base IS NOT (SELECT id FROM journal
+                                     WHERE plan_id = checkpoint.plan_id
+                                       AND phase = 'committed' AND part
+                                     ORDER BY seq DESC LIMIT 1)
+                 FROM checkpoint WHERE id = ?1",
+                [id.to_string()],
+                |row| row.get(0),
+            )
         })
     }
 

@@ -33,8 +33,8 @@ impl Store {
     pub fn begin_commit(&self, journal: &Journal) -> Result<()> {
         self.transact(|connection| {
             connection.execute(
-                "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
                 params![
                     journal.id.to_string(),
                     journal.plan_id.to_string(),
@@ -42,6 +42,7 @@ impl Store {
                     journal.message,
                     journal.created_at.to_string(),
                     journal.checkpoint.map(|id| id.to_string()),
+                    journal.part,
                 ],
             )?;
             for (position, member) in journal.members.iter().enumerate() {
@@ -93,7 +94,8 @@ impl Store {
         }
     }
 
-    /// Ends a commit: what it leaves for undo, its plan and its sandboxes, in one transaction.
+    /// Ends a commit: what it leaves for undo, its plan and its sandboxes, in one transaction. The plan of
+    /// which only a part was committed stays open.
     pub fn finish_commit(
         &self,
         journal: &Journal,
@@ -113,7 +115,9 @@ impl Store {
                     params![sandbox.to_string(), state.as_str()],
                 )?;
             }
-            set_plan(connection, journal.plan_id, PlanState::Committed)?;
+            if !journal.part {
+                set_plan(connection, journal.plan_id, PlanState::Committed)?;
+            }
             move_phase(connection, journal.id, from, to)
         })?;
         match done {
@@ -122,9 +126,13 @@ impl Store {
         }
     }
 
-    /// Ends an undo: its plan is rolled back.
+    /// Ends an undo: its plan is rolled back. After that of a part, the plan is what it was.
     pub fn finish_undo(&self, journal: &Journal) -> Result<()> {
         let done = self.transact(|connection| {
+            let (from, to) = (Phase::Undoing, Phase::Undone);
+            if journal.part {
+                return move_phase(connection, journal.id, from, to);
+            }
             set_plan(connection, journal.plan_id, PlanState::RolledBack)?;
             // Those that stayed when it was committed.
             connection.execute(
@@ -135,7 +143,7 @@ impl Store {
                     SandboxState::Committed.as_str(),
                 ],
             )?;
-            move_phase(connection, journal.id, Phase::Undoing, Phase::Undone)
+            move_phase(connection, journal.id, from, to)
         })?;
         match done {
             true => Ok(()),
@@ -169,15 +177,40 @@ impl Store {
         Ok(found)
     }
 
-    /// The newest commit of a plan.
+    /// The newest commit of a plan that was not undone; if all were, the newest.
     pub fn journal_of(&self, plan: PlanId) -> Result<Option<Journal>> {
-        Ok(self.journals(Some(plan))?.pop())
+        let all = self.journals(Some(plan))?;
+        let stands = |journal: &&Journal| journal.phase != Phase::Undone;
+        let newest = all.iter().rev().find(stands).or(all.last());
+        Ok(newest.cloned())
+    }
+
+    /// All commits of a plan, oldest first.
+    pub fn journals_of(&self, plan: PlanId) -> Result<Vec<Journal>> {
+        self.journals(Some(plan))
+    }
+
+    /// Whether the journal still has this entry.
+    pub fn is_journaled(&self, id: CommitId) -> Result<bool> {
+        self.run(|connection| {
+            let query = "SELECT count(*) > 0 FROM journal WHERE id = ?1";
+            connection.query_row(query, [id.to_string()], |row| row.get(0))
+        })
+    }
+
+    /// The plans of the commits that can be undone, by the age of their commits.
+    pub fn standing(&self) -> Result<Vec<PlanId>> {
+        self.run(|connection| {
+            let query = "SELECT plan_id FROM journal WHERE phase = 'committed' ORDER BY seq";
+            let mut query = connection.prepare_cached(query)?;
+            query.query_map([], |row| parsed(row, 0))?.collect()
+        })
     }
 
     fn journals(&self, plan: Option<PlanId>) -> Result<Vec<Journal>> {
         let mut journals: Vec<Journal> = self.run(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT id, plan_id, phase, message, created_at, checkpoint FROM journal
+                "SELECT id, plan_id, phase, message, created_at, checkpoint, part FROM journal
                  WHERE CASE WHEN ?1 IS NULL THEN phase NOT IN ('committed', 'undone')
                             ELSE plan_id = ?1 END
                  ORDER BY seq",
@@ -302,7 +335,8 @@ impl Store {
             connection.execute(
                 "DELETE FROM moved WHERE NOT EXISTS (
                      SELECT 1 FROM sandbox JOIN plan ON plan.id = sandbox.plan_id
-                     WHERE sandbox.state <> 'cleaned_up' OR plan.state = 'committed')",
+                     WHERE sandbox.state <> 'cleaned_up' OR plan.state = 'committed')
+                   AND NOT EXISTS (SELECT 1 FROM journal WHERE phase = 'committed')",
                 [],
             )?;
             Ok(())
@@ -379,6 +413,7 @@ fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
             Some(_) => Some(parsed(row, 5)?),
             None => None,
         },
+        part: row.get(6)?,
         members: Vec::new(),
         damaged: None,
     })

@@ -182,6 +182,8 @@ pub struct Journal {
     pub message: Option<String>,
     /// The checkpoint that is returned to; `None` for a commit.
     pub checkpoint: Option<CheckpointId>,
+    /// Whether only a part of the plan is committed, and the rest stays in the sandboxes.
+    pub part: bool,
     /// When it began.
     pub created_at: Timestamp,
     /// Its members, in the order in which they are carried out.

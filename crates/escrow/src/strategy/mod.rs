@@ -27,6 +27,7 @@ mod none;
 pub mod overlay;
 mod preview;
 pub mod registry;
+mod released;
 mod tree;
 mod tree_commit;
 mod tree_copy;
@@ -311,6 +312,27 @@ pub trait Strategy: Send + Sync {
             moved: Vec::new(),
             notes: Vec::new(),
         })
+    }
+
+    /// Whether a part of what the sandbox changed can be released while the rest stays. By default not.
+    fn parts(&self) -> bool {
+        false
+    }
+
+    /// After a commit of a part, which is over but for this: from now on the sandbox is one of the original
+    /// as the commit left it, so that what was released is no change any more.
+    ///
+    /// *Guarantees:* what is seen in the sandbox is the same as before; durable when this returns.
+    /// *Idempotent:* yes. By default it cannot.
+    fn advance(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+        Err(self.cannot("release only a part"))
+    }
+
+    /// After such a commit was taken back: what it had released are changes of the sandbox again.
+    ///
+    /// *Guarantees:* as of [`advance`](Self::advance). *Idempotent:* yes. By default there is nothing to do.
+    fn retreat(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+        Ok(())
     }
 
     /// Where the original moved on since the commit, so that an undo would lose something. `moved` is

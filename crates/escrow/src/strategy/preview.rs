@@ -1,6 +1,6 @@
 //! What a commit of one sandbox would do: found once, shown, and then prepared as it was shown.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -41,6 +41,10 @@ pub struct Preview {
     pub kept: Vec<ResourcePath>,
     /// Bytes in the files that the sandbox adds or changes.
     pub bytes: u64,
+    /// Only a part of what the sandbox changed is in the diff; the rest stays there.
+    pub part: bool,
+    /// For a part: what we ourselves moved in the original and put back since the sandbox was made.
+    pub moved: Moves,
 }
 
 /// Which version counts where both sides changed a path.
@@ -101,6 +105,43 @@ impl Preview {
                 left.insert(number);
             }
         }
+        left
+    }
+
+    /// Keeps the changes that were chosen, with what belongs to them, and returns the others. What moved
+    /// elsewhere in the original concerns the whole of it, if that `strict`ly counts.
+    pub(crate) fn choose(&mut self, chosen: &[bool], strict: bool) -> DiffView {
+        let changes = std::mem::take(&mut self.diff.changes);
+        let seen = std::mem::take(&mut self.seen);
+        let numbers: HashMap<ResourcePath, bool> = changes
+            .iter()
+            .zip(chosen)
+            .map(|(change, chosen)| (change.path.clone(), *chosen))
+            .collect();
+        // What is no change itself, such as something new in a directory that goes, belongs to the
+        // nearest one.
+        let concerns = |path: &ResourcePath| {
+            let above = std::iter::once(path.clone()).chain(path.ancestors());
+            let nearest = above.filter_map(|path| numbers.get(&path).copied()).next();
+            strict || nearest.unwrap_or(false)
+        };
+        self.conflicts.retain(|one| concerns(&one.path));
+        self.notes.retain(|one| concerns(&one.path));
+        // Strategies that look at nothing there have seen nothing.
+        let mut seen = seen.into_iter();
+        let mut left = DiffView::default();
+        for (change, chosen) in changes.into_iter().zip(chosen) {
+            let seen = seen.next();
+            match chosen {
+                true => {
+                    self.diff.changes.push(change);
+                    self.seen.extend(seen);
+                }
+                false => left.changes.push(change),
+            }
+        }
+        let sizes = self.diff.changes.iter().filter_map(|one| one.new.as_ref());
+        self.bytes = self.bytes.min(sizes.map(|new| new.size).sum());
         left
     }
 

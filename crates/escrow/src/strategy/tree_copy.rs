@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
+use super::released::{self, Released};
 use super::tree::{self, Original, STAGE};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
@@ -100,7 +101,7 @@ impl<K: CopyKind> TreeCopy<K> {
         work: impl FnOnce(&Copied<'_>, &Sandbox) -> Result<T>,
     ) -> Result<T> {
         let open = self.open(sandbox)?;
-        let manifest = read_manifest(&open.area)?;
+        let manifest = present_manifest(&open.area, &open.tree)?;
         let copied = Copied {
             original: &open.original.open()?,
             tree: &open.tree,
@@ -147,10 +148,22 @@ fn read_manifest(area: &Dir) -> Result<Manifest> {
     })
 }
 
+/// What tells a copy from one that was made anew in its place.
+fn identity(tree: &Dir) -> Result<String> {
+    let meta = tree.meta()?;
+    let born = meta.born;
+    Ok(format!("{} {}.{}", meta.ino, born.sec, born.nsec))
+}
+
+/// The record of the copy, as if it had been made after what was released of it since.
+fn present_manifest(area: &Dir, tree: &Dir) -> Result<Manifest> {
+    Released::read(area, &identity(tree)?)?.apply(read_manifest(area)?)
+}
+
 /// Takes the changes back one by one; `false` where that is not possible.
 fn discard(original: &Dir, area: &Dir) -> Result<bool> {
     let tree = area.subdir(COPY)?.subdir(TREE)?;
-    let manifest = read_manifest(area)?;
+    let manifest = present_manifest(area, &tree)?;
     let copied = Copied {
         original,
         tree: &tree,
@@ -266,10 +279,13 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             };
             let file = |index| !copied.manifest.record(index).is_dir();
             let touched = found.touched.into_iter();
-            let kept = touched
+            let mut kept: Vec<ResourcePath> = touched
                 .filter(|(path, index)| file(*index) && !changed(path))
                 .map(|(path, _)| path)
                 .collect();
+            // Another name may have been left for later.
+            let released = Released::read(&open.area, &identity(&open.tree)?)?;
+            kept.extend(released.files().filter(|path| !changed(path)).cloned());
             let base = CopyBase {
                 copied,
                 moved: request.moved,
@@ -292,7 +308,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
                 whole: false,
                 base: &CopyBase {
                     copied,
-                    moved: &Moves::default(),
+                    moved: &request.preview.moved,
                 },
             };
             tree_commit::prepare(&open.original, &source, request)
@@ -314,6 +330,22 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
 
     fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         tree_commit::finish(intent)
+    }
+
+    fn parts(&self) -> bool {
+        true
+    }
+
+    fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        let open = self.open(sandbox)?;
+        let of = identity(&open.tree)?;
+        released::add(&open.area, &of, tree_commit::released(intent)?)
+    }
+
+    fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        let open = self.open(sandbox)?;
+        let of = identity(&open.tree)?;
+        released::forget(&open.area, &of, &tree_commit::area_of(intent)?)
     }
 
     fn check_undo(

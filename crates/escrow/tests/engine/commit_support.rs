@@ -129,7 +129,11 @@ pub(crate) fn promised(before: &Sig, mut sandbox: Sig, changed: &[Vec<u8>]) -> S
 
 /// An error with its causes and its hints.
 pub(crate) fn told(error: &Error) -> String {
-    format!("{} {:?}", chain(error), error.hints())
+    let conflicts = match error {
+        Error::Conflicts { conflicts, .. } => format!("{conflicts:?} "),
+        _ => String::new(),
+    };
+    format!("{} {conflicts}{:?}", chain(error), error.hints())
 }
 
 /// Where a refused commit, or undo, found conflicts.

@@ -15,6 +15,7 @@ mod commit_histories;
 mod commit_left;
 mod commit_locks;
 mod commit_meddle;
+mod commit_parts;
 mod commit_rows;
 mod commit_small;
 mod commit_support;

@@ -85,10 +85,17 @@ impl Rows {
                 let is_lent = lent.is_none_or(|lent| lent.contains(&sandbox.area));
                 (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
             }
-            Area::Commit(id) => {
+            Area::Commit(id) | Area::Part(id, _) => {
                 let needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
-                let mut areas = needed.filter_map(|one| one.area.as_ref());
-                areas.find(|(of, _)| *of == id).map(|(_, area)| area)
+                let areas = needed.filter_map(|one| one.area.as_ref());
+                let same = |at: &&Location| {
+                    let name = at.as_path().file_name().unwrap_or_default();
+                    let name = name.as_encoded_bytes();
+                    let named = Area::named(name, false).or_else(|| Area::named(name, true));
+                    named == Some(area)
+                };
+                let mut areas = areas.filter(|(of, _)| *of == id).map(|(_, at)| at);
+                areas.find(same)
             }
             Area::Aside(_) | Area::Scratch(_) | Area::Moment => None,
         }
@@ -226,7 +233,9 @@ impl Manager {
     ) -> Result<()> {
         let owner = |id| rows.sandbox(id).map(|one| one.reference.plan_id);
         let plan = match one.area {
-            Some(Area::Sandbox(id) | Area::Commit(id) | Area::Aside(id)) => owner(id),
+            Some(Area::Sandbox(id) | Area::Commit(id) | Area::Part(id, _) | Area::Aside(id)) => {
+                owner(id)
+            }
             Some(Area::Scratch(id)) => Some(id),
             Some(Area::Moment) | None => None,
         };
@@ -266,7 +275,9 @@ impl Manager {
                 }
                 LeftoverKind::Orphan
             }
-            (Some(Area::Sandbox(_) | Area::Commit(_)), Some(_)) => LeftoverKind::Orphan,
+            (Some(Area::Sandbox(_) | Area::Commit(_) | Area::Part(..)), Some(_)) => {
+                LeftoverKind::Orphan
+            }
             (Some(_), None) if !one.own => {
                 keep(LeftoverKind::Unknown, "another home may know it");
                 return Ok(());
@@ -297,7 +308,9 @@ impl Manager {
     /// Whether something was made before the state was: then the state cannot know that it is nobody's.
     fn is_older_than_the_state(&self, area: Area) -> Result<bool> {
         let made = match area {
-            Area::Sandbox(id) | Area::Commit(id) | Area::Aside(id) => id.made_at(),
+            Area::Sandbox(id) | Area::Commit(id) | Area::Part(id, _) | Area::Aside(id) => {
+                id.made_at()
+            }
             Area::Scratch(id) => id.made_at(),
             Area::Moment => None,
         };

@@ -299,17 +299,18 @@ impl Manager {
         }
     }
 
-    /// Gives up what a commit keeps for undo.
+    /// Gives up what the commits of a plan keep for undo.
     fn drop_undo(&self, plan: &Plan) -> Result<()> {
-        let Some(journal) = self.store.journal_of(plan.id)? else {
-            return Ok(());
-        };
-        // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
-        self.store.forget_commit(journal.id)?;
-        let removed = journal.members.iter().map(|one| remove_area(&one.area));
         // All are tried; the first failure is told.
-        let removed: Vec<Result<()>> = removed.collect();
-        removed.into_iter().collect()
+        let mut first = Ok(());
+        for journal in self.store.journals_of(plan.id)? {
+            // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
+            self.store.forget_commit(journal.id)?;
+            for member in &journal.members {
+                first = first.and(remove_area(&member.area));
+            }
+        }
+        first
     }
 
     /// Removes what no record accounts for, unless one does by now.
@@ -340,7 +341,7 @@ impl Manager {
             for view in self.all_sandboxes(plan)? {
                 self.store.forget_resource(view.resource.id, true)?;
             }
-            if let Some(journal) = journal {
+            for journal in self.store.journals_of(plan.id)? {
                 self.store.forget_commit(journal.id)?;
             }
             self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
+use super::super::released::Released;
 use super::super::tree;
 use super::super::tree_commit::Base;
 use super::layers::{self, Looks};
@@ -41,6 +42,13 @@ fn read_stamp(layer: &Dir) -> Result<Option<Vec<u8>>> {
     Ok(text)
 }
 
+/// What tells the layers of a sandbox from those that take their place when it is rolled back: when the
+/// first of them was made.
+pub(super) fn identity(layer: &Dir) -> Result<String> {
+    let text = read_stamp(layer)?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 /// Notes on a new layer when the first one below it was made.
 pub(super) fn hand_on_stamp(from: &Dir, to: &Dir) -> Result<()> {
     let text = read_stamp(from)?.unwrap_or_default();
@@ -66,6 +74,7 @@ pub(super) struct LayerBase<'a> {
     /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
     gone: &'a HashSet<(u64, Stamp)>,
     moved: &'a Moves,
+    released: &'a Released,
 }
 
 impl<'a> LayerBase<'a> {
@@ -74,6 +83,7 @@ impl<'a> LayerBase<'a> {
         lower: &'a Dir,
         gone: &'a HashSet<(u64, Stamp)>,
         moved: &'a Moves,
+        released: &'a Released,
     ) -> Result<Self> {
         let text = read_stamp(upper.top())?;
         let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -85,7 +95,13 @@ impl<'a> LayerBase<'a> {
             })?,
             gone,
             moved,
+            released,
         })
+    }
+
+    /// Whether an entry is as it was when the layer was made, or as we released it since.
+    fn is_ours(&self, now: &Meta) -> bool {
+        self.is_older(now) || self.released.knows(now, self.moved)
     }
 
     fn is_older(&self, now: &Meta) -> bool {
@@ -112,7 +128,7 @@ impl<'a> LayerBase<'a> {
         walk(self.lower, (), |visit| {
             let mut next = Vec::new();
             let own = visit.dir.meta()?;
-            if !self.is_older(&own) {
+            if !self.is_ours(&own) {
                 tell(visit.path.clone(), own.facts(), "changed there since");
             }
             for Entry { name, meta } in visit.entries {
@@ -120,7 +136,7 @@ impl<'a> LayerBase<'a> {
                 if carved.contains(&path) || crate::fs::private::is_area_beside(&name) {
                     continue;
                 }
-                if !meta.is_dir() && !self.is_older(&meta) {
+                if !meta.is_dir() && !self.is_ours(&meta) {
                     tell(path, meta.facts(), "changed there since");
                 } else if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
                     next.push((name, ()));
@@ -139,20 +155,25 @@ impl Base for LayerBase<'_> {
         at: Option<(&Dir, &[u8])>,
         now: &Meta,
     ) -> Result<bool> {
-        if self.is_older(now) {
+        if self.is_ours(now) {
             return Ok(true);
         }
         if !now.is_dir() {
             return Ok(false);
         }
-        // One that was made since was never seen.
-        if now.born > self.stamp {
+        // One that was made since was never seen, unless we made it.
+        let released = self.released.version(path);
+        if now.born > self.stamp && !self.released.put(path, now) {
             return Ok(false);
         }
         // The ctime of a directory moves with every name in it. Where we know how it looked, that
         // decides; else a ctime that came with a name tells nothing against it.
-        let Some(made) = stack::remembered(&self.upper.all(path)?)? else {
-            return Ok(now.ctime == now.mtime);
+        let made = match released {
+            Some(both) => Some(Looks::released(both)),
+            None => stack::remembered(&self.upper.all(path)?)?,
+        };
+        let Some(made) = made else {
+            return Ok(now.ctime == now.mtime && !self.released.is_foreign(now));
         };
         let theirs = match at {
             Some((dir, name)) => Looks::of(&dir.subdir(name)?)?,
@@ -164,13 +185,16 @@ impl Base for LayerBase<'_> {
     }
 
     fn is_still(&self, _path: &ResourcePath, now: &Meta) -> bool {
-        now.mtime <= self.stamp
+        now.mtime <= self.stamp || self.released.knows(now, self.moved)
     }
 
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {
         let Some((parent, name)) = path.split() else {
             return Ok(false);
         };
+        if let Some(was_there) = self.released.was_there(path) {
+            return Ok(was_there);
+        }
         // The lowest layer that has it knows whether it was made from one of the original.
         let mut dir = None;
         for at in self.upper.all(&parent)?.into_iter().rev() {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
+use super::super::released::{Both, Released};
 use super::super::tree;
 use super::layers::{self, Looks, Mark};
 use super::stack::{Level, Stack};
@@ -43,6 +44,11 @@ pub(super) struct Looked {
 
 /// One walk over the layers.
 pub(super) fn look(upper: &Stack, lower: &Dir) -> Result<Looked> {
+    look_beside(upper, lower, &Released::default())
+}
+
+/// The same, where some of it was released.
+pub(super) fn look_beside(upper: &Stack, lower: &Dir, released: &Released) -> Result<Looked> {
     let all = Mutex::new(Looked::default());
     let report = |found: Looked| {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +59,7 @@ pub(super) fn look(upper: &Stack, lower: &Dir) -> Result<Looked> {
     };
     let root = upper.root()?;
     report(Looked {
-        changes: root_change(&root, lower)?.into_iter().collect(),
+        changes: root_change(&root, lower, released)?.into_iter().collect(),
         ..Looked::default()
     });
     let start = Beside {
@@ -63,29 +69,33 @@ pub(super) fn look(upper: &Stack, lower: &Dir) -> Result<Looked> {
     };
     descend(start, |path, beside| {
         let mut found = Looked::default();
-        let next = directory(upper, lower, path, &beside, &mut found)?;
+        let next = directory((upper, lower, released), path, &beside, &mut found)?;
         report(found);
         Ok::<_, StrategyError>(next)
     })?;
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn root_change(upper: &Level, lower: &Dir) -> Result<Option<Change>> {
-    let fields = directory_fields(upper)?.unwrap_or_default();
+fn root_change(upper: &Level, lower: &Dir, released: &Released) -> Result<Option<Change>> {
+    let root = ResourcePath::root();
+    let fields = directory_fields(upper, released.version(&root))?.unwrap_or_default();
     let (old, new) = (lower.meta()?.facts(), upper.dirs[0].meta()?.facts());
-    Ok(Change::between(ResourcePath::root(), old, new, fields))
+    Ok(Change::between(root, old, new, fields))
 }
 
-/// In what a directory that we made differs from how we made it; `None` for one of the kernel's.
-fn directory_fields(level: &Level) -> Result<Option<Vec<Field>>> {
-    let made = level.remembered()?;
+/// In what a directory that we made differs from how we made it, or from how it was released; `None` for
+/// one of the kernel's.
+fn directory_fields(level: &Level, released: Option<&Both>) -> Result<Option<Vec<Field>>> {
+    let made = match released {
+        Some(both) => Some(Looks::released(both)),
+        None => level.remembered()?,
+    };
     made.map(|made| Ok(made.differences(&Looks::of(&level.dirs[0])?)))
         .transpose()
 }
 
 fn directory(
-    upper: &Stack,
-    lower: &Dir,
+    (upper, lower, released): (&Stack, &Dir, &Released),
     path: &ResourcePath,
     beside: &Beside,
     looked: &mut Looked,
@@ -116,7 +126,14 @@ fn directory(
                 .binary_search_by(|(_, upper)| upper.name.cmp(&entry.name))
                 .is_ok()
         };
-        for entry in dir.entries()?.into_iter().filter(|entry| !known(entry)) {
+        // What lies in a directory that we released, and was not released with it, was never hidden.
+        let put = released.version(here).is_some();
+        let theirs = |entry: &Entry| {
+            let path = here.join(&entry.name);
+            released.is_gone(&path) || (put && released.version(&path).is_none())
+        };
+        let entries = dir.entries()?.into_iter();
+        for entry in entries.filter(|entry| !known(entry) && !theirs(entry)) {
             if !layers::is_hidden(dir, &entry.name, &entry.meta)? {
                 deleted(dir, here, &entry.name, &entry.meta, found)?;
             }
@@ -131,9 +148,16 @@ fn directory(
         let lower_at = lower_dir.as_ref();
         if mark == Mark::Whiteout {
             looked.gone.extend(hidden.map(|old| (old.size, old.mtime)));
+            if released.is_gone(&path) {
+                continue;
+            }
             if let (Some(old), Some(dir)) = (hidden, lower_at) {
                 deleted(dir, here, &name, &old, found)?;
             }
+            continue;
+        }
+        if !meta.is_dir() && released.is_untouched(&path, &meta) {
+            looked.kept.extend(hidden.map(|_| path));
             continue;
         }
         let below = match meta.is_dir() {
@@ -145,10 +169,21 @@ fn directory(
             upper.level(&path, numbers)
         });
         let inside = inside.transpose()?;
+        let both = released.version(&path);
+        let same_looks = match (&inside, both) {
+            (Some(level), Some(both)) if !level.dirs.is_empty() => {
+                both.ours.kind == EntryKind::Directory
+                    && directory_fields(level, Some(both))?.is_some_and(|fields| fields.is_empty())
+            }
+            _ => false,
+        };
         match (hidden, lower_at) {
+            // Released as it is, whatever became of it there.
+            _ if same_looks => {}
             (Some(old), Some(dir)) => {
+                let at = ((dir_at, &meta), (dir, &old));
                 let fields = match old.kind == meta.kind {
-                    true => compare((dir_at, &meta), (dir, &old), &name, inside.as_ref())?,
+                    true => compare(at.0, at.1, &name, inside.as_ref(), both)?,
                     false => Vec::new(),
                 };
                 let facts = (dir.facts(&name, &old)?, dir_at.facts(&name, &meta)?);
@@ -181,9 +216,10 @@ fn compare(
     (lower, old): (&Dir, &Meta),
     name: &[u8],
     inside: Option<&Level>,
+    released: Option<&Both>,
 ) -> Result<Vec<Field>> {
     if let Some(level) = inside.filter(|level| !level.dirs.is_empty()) {
-        if let Some(fields) = directory_fields(level)? {
+        if let Some(fields) = directory_fields(level, released)? {
             return Ok(fields);
         }
         // One that the sandbox made by itself is not compared with one that came since. The lowest

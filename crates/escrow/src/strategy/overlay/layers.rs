@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
+use super::super::released::Both;
 use super::super::tree;
 use super::stack::{Level, Stack};
 use crate::fs::xattr::{self, Digest, Xattrs};
@@ -57,6 +58,15 @@ impl Looks {
             owner: (meta.uid, meta.gid),
             xattrs: xattr::digest(&visible(attributes)),
         })
+    }
+
+    /// How a directory looked when it was released.
+    pub(super) fn released(both: &Both) -> Self {
+        Self {
+            mode: both.ours.mode,
+            owner: both.ours.owner,
+            xattrs: both.xattrs,
+        }
     }
 
     /// Writes them down on the directory.

@@ -31,6 +31,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
+use super::released::{self, Released};
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
@@ -76,6 +77,13 @@ struct Sandbox {
     area: Dir,
     original: Original,
     carved: Vec<ResourcePath>,
+}
+
+impl Sandbox {
+    /// What of it was released while the rest stayed.
+    fn released(&self) -> Result<Released> {
+        Released::read(&self.area, &base::identity(self.upper.top())?)
+    }
 }
 
 fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
@@ -224,7 +232,9 @@ impl Strategy for Overlay {
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         let open = open(sandbox)?;
-        let mut found = tree::steady(|| diff::look(&open.upper, &open.lower))?.changes;
+        let released = open.released()?;
+        let look = || diff::look_beside(&open.upper, &open.lower, &released);
+        let mut found = tree::steady(look)?.changes;
         tree::only_own(&mut found, &open.carved);
         Ok(DiffView::new(found))
     }
@@ -232,10 +242,11 @@ impl Strategy for Overlay {
     fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
         let open = open(sandbox)?;
         let (upper, lower) = (&open.upper, &open.lower);
-        let mut found = tree::steady(|| diff::look(upper, lower))?;
+        let released = open.released()?;
+        let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
         tree::check_stray(&found.changes, &open.carved)?;
         tree::only_own(&mut found.changes, &open.carved);
-        let base = base::LayerBase::open(upper, lower, &found.gone, request.moved)?;
+        let base = base::LayerBase::open(upper, lower, &found.gone, request.moved, &released)?;
         let diff = DiffView::new(found.changes);
         let mut preview = tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
         if request.strict {
@@ -249,12 +260,13 @@ impl Strategy for Overlay {
 
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
         let open = open(sandbox)?;
-        let (gone, moves) = (HashSet::new(), Moves::default());
+        let (gone, moves) = (HashSet::new(), &request.preview.moved);
+        let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
         let source = tree_commit::Source {
-            root: &open.upper,
+            root: upper,
             visible: layers::visible,
             whole: false,
-            base: &base::LayerBase::open(&open.upper, &open.lower, &gone, &moves)?,
+            base: &base::LayerBase::open(upper, lower, &gone, moves, &released)?,
         };
         tree_commit::prepare(&open.original, &source, request)
     }
@@ -274,6 +286,22 @@ impl Strategy for Overlay {
 
     fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         tree_commit::finish(intent)
+    }
+
+    fn parts(&self) -> bool {
+        true
+    }
+
+    fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        let open = open(sandbox)?;
+        let of = base::identity(open.upper.top())?;
+        released::add(&open.area, &of, tree_commit::released(intent)?)
+    }
+
+    fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        let open = open(sandbox)?;
+        let of = base::identity(open.upper.top())?;
+        released::forget(&open.area, &of, &tree_commit::area_of(intent)?)
     }
 
     fn check_undo(

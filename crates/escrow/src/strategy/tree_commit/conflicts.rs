@@ -92,6 +92,7 @@ pub(in crate::strategy) fn look(
         seen,
         kept,
         bytes,
+        ..Preview::default()
     })
 }
 

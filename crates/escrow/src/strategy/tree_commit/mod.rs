@@ -13,6 +13,7 @@
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
+//! | `part` | what is to be known of a release after which the sandbox stays |
 //!
 //! ```text
 //! <commit area>/
@@ -26,6 +27,7 @@
 mod apply;
 mod conflicts;
 mod finish;
+mod part;
 mod stage;
 mod steps;
 mod undo;
@@ -35,13 +37,14 @@ use serde::{Deserialize, Serialize};
 pub(super) use apply::apply;
 pub(super) use conflicts::{Base, look};
 pub(super) use finish::{finish, shares};
+pub(super) use part::{area_of, released};
 pub(super) use stage::{Source, prepare};
 pub(super) use undo::{check, undo};
 
 use super::Intent;
 use super::error::{Result, StrategyError};
 use super::tree::{Original, STAGE};
-use crate::fs::xattr::Xattrs;
+use crate::fs::xattr::{Digest, Xattrs};
 use crate::fs::{Dir, Meta, Seen, Stamp};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
@@ -94,6 +97,21 @@ struct TreeIntent {
     marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
+    /// Where only a part is released: each path of it, as the sandbox had it when it was staged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    part: Vec<Ours>,
+}
+
+/// A path as the sandbox had it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Ours {
+    path: ResourcePath,
+    /// `None` where it has nothing there.
+    seen: Option<Seen>,
+    /// The original had nothing there.
+    added: bool,
+    xattrs: Digest,
+    target: Option<Location>,
 }
 
 /// One rename: something is put, swapped or taken away.
@@ -135,6 +153,9 @@ struct Dressing {
     seen: Option<Seen>,
     before: Looks,
     after: Looks,
+    /// Where only a part is released: nobody else had changed it.
+    #[serde(default)]
+    known: bool,
 }
 
 /// How a directory is to look.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::conflicts::{Base, introduced};
 use super::steps::{Plan, Planned, deepest_first, plan};
-use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, stat};
+use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, part, stat};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, copy_entry};
@@ -47,12 +47,18 @@ pub(in crate::strategy) fn prepare(
     let area = Dir::open(request.area)?;
     area.make_dir(STAGE, 0o700)?;
     let stage = area.subdir(STAGE)?;
+    // Looked at before anything is copied: what is written meanwhile is no part of it.
+    let part = match request.preview.part {
+        true => part::ours(source, request)?,
+        false => Vec::new(),
+    };
     let plan = plan(&root, request)?;
     let mut staging = Staging {
         original: &root,
         source,
         observer: request.observer,
         apart: request.keeps,
+        part: request.preview.part,
         stage,
         reflinks: Reflinks::wanted(),
         same: HashMap::new(),
@@ -84,6 +90,7 @@ pub(in crate::strategy) fn prepare(
         marked: staging.marked,
         directories,
         finished: false,
+        part,
     };
     // One sync for everything that was staged; called once, since a failed one is final.
     if !intent.steps.is_empty() && !seeded::bug("no-stage-sync") {
@@ -98,6 +105,8 @@ struct Staging<'a> {
     observer: &'a dyn Observer,
     /// The sandbox stays: nothing of it is linked.
     apart: bool,
+    /// Only a part is released.
+    part: bool,
     stage: Dir,
     reflinks: Reflinks,
     /// Sandbox files of several names, by inode, and where the first of them is staged.
@@ -428,6 +437,7 @@ impl Staging<'_> {
                         seen: None,
                         before: looks.clone(),
                         after: looks,
+                        known: false,
                     }
                 }
             };
@@ -466,6 +476,7 @@ impl Staging<'_> {
                 seen,
                 before,
                 after,
+                known: false,
             };
             all.insert(path, dressing);
         }
@@ -474,18 +485,28 @@ impl Staging<'_> {
     }
 
     /// A directory in which something is done: its times become the sandbox's, if nobody else
-    /// moved them.
+    /// moved them, and if everything in it is released.
     fn parent(&self, path: &ResourcePath, now: &Meta) -> Result<Dressing> {
         let mut after = Looks::of(now);
-        after.mtime = match self.source.base.is_still(path, now) {
+        after.mtime = match !self.part && self.source.base.is_still(path, now) {
             true => self.source.root.meta(path)?.map(|meta| meta.mtime),
             false => None,
+        };
+        let known = self.part && {
+            let parent = path.split().map(|(parent, name)| {
+                let dir = self.original.dir(&parent);
+                dir.map(|dir| (dir, name))
+            });
+            let parent = parent.transpose()?;
+            let at = parent.as_ref().map(|(dir, name)| (dir, *name));
+            self.source.base.is_current(path, at, now)?
         };
         Ok(Dressing {
             path: path.clone(),
             seen: Some(Seen::from(now)),
             before: Looks::of(now),
             after,
+            known,
         })
     }
 }

@@ -1,0 +1,126 @@
+//! Which changes go together when only some were asked for.
+//!
+//! What is chosen must be possible: a new file needs the new directories it lies in, and a directory
+//! can only go when everything in it goes.
+
+use std::collections::HashSet;
+
+use crate::model::{Change, ChangeKind, EntryKind, Facts, ResourcePath};
+use crate::policy::select::Selection;
+
+/// Says of each change whether it is released.
+pub(super) fn choose(selection: &Selection, resource: &str, changes: &[Change]) -> Vec<bool> {
+    let mut chosen: Vec<bool> = changes
+        .iter()
+        .map(|change| selection.takes(resource, &change.path))
+        .collect();
+    // A directory in which something stays, stays.
+    let mut standing: HashSet<ResourcePath> = HashSet::new();
+    // A directory in which something new is put comes along.
+    let mut needed: HashSet<ResourcePath> = HashSet::new();
+    for (change, chosen) in changes.iter().zip(&chosen) {
+        if !chosen && change.old.is_some() {
+            standing.extend(change.path.ancestors());
+        }
+        if *chosen && change.new.is_some() {
+            needed.extend(change.path.ancestors());
+        }
+    }
+    for (change, chosen) in changes.iter().zip(&mut chosen) {
+        let appears = matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged);
+        let goes = is_dir(&change.old) && !is_dir(&change.new);
+        if goes && standing.contains(&change.path) {
+            *chosen = false;
+        } else if appears && is_dir(&change.new) && needed.contains(&change.path) {
+            *chosen = true;
+        }
+    }
+    chosen
+}
+
+fn is_dir(facts: &Option<Facts>) -> bool {
+    facts
+        .as_ref()
+        .is_some_and(|facts| facts.kind == EntryKind::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::select::Pattern;
+
+    fn facts(kind: EntryKind) -> Facts {
+        Facts {
+            kind,
+            size: 0,
+            mode: 0o644,
+            target: None,
+        }
+    }
+
+    /// `+ - ~` a file, `+/ -/` a directory, `>` a file that became a directory, `<` the opposite.
+    fn changes(text: &str) -> Vec<Change> {
+        let (file, dir) = (facts(EntryKind::File), facts(EntryKind::Directory));
+        let one = |word: &str| {
+            let (mark, rest) = word.split_at(1);
+            let (is_dir, name) = match rest.strip_suffix('/') {
+                Some(name) => (true, name),
+                None => (false, rest),
+            };
+            let path = ResourcePath::parse(name.as_bytes()).expect("a path");
+            let what = if is_dir { dir.clone() } else { file.clone() };
+            let between = |old: &Facts, new: &Facts| {
+                let fields = vec![crate::model::Field::Content];
+                Change::between(path.clone(), old.clone(), new.clone(), fields)
+            };
+            match mark {
+                "+" => Change::added(path, what),
+                "-" => Change::deleted(path, what),
+                ">" => between(&file, &dir).expect("they differ"),
+                "<" => between(&dir, &file).expect("they differ"),
+                _ => between(&file, &file).expect("they differ"),
+            }
+        };
+        text.split_whitespace().map(one).collect()
+    }
+
+    #[test]
+    fn what_is_chosen_can_be_done() {
+        let rows = [
+            // A new file brings the new directories it lies in, and nothing beside it.
+            ("+n/ +n/m/ +n/m/f +n/g", "n/m/f", "", "n n/m n/m/f"),
+            // A directory goes only with everything that is in it.
+            ("-d/ -d/a -d/b", "d/a", "", "d/a"),
+            ("-d/ -d/a -d/b", "d", "", "d d/a d/b"),
+            ("-d/ -d/a -d/b", "d", "d/b", "d/a"),
+            ("-d/ -d/e/ -d/e/a -d/b", "d", "d/e/a", "d/b"),
+            // Nor does it become a file while something stays in it.
+            ("<d -d/a -d/b", "d", "d/b", "d/a"),
+            ("<d -d/a -d/b", "d", "", "d d/a d/b"),
+            // What lies in a file that became a directory needs that.
+            (">f +f/x +f/y", "f/x", "", "f f/x"),
+            // A directory that was moved is two things.
+            ("-old/ -old/a +new/ +new/a", "new", "", "new new/a"),
+            ("~a ~b ~c", "", "b", "a c"),
+        ];
+        for (text, only, exclude, expected) in rows {
+            let parse = |text: &str| match text {
+                "" => Vec::new(),
+                text => vec![Pattern::parse(text).expect("a pattern")],
+            };
+            let selection = Selection {
+                only: parse(only),
+                exclude: parse(exclude),
+            };
+            let changes = changes(text);
+            let chosen = choose(&selection, "app", &changes);
+            let paths = changes.iter().zip(chosen).filter(|(_, chosen)| *chosen);
+            let paths: Vec<String> = paths.map(|(one, _)| one.path.to_string()).collect();
+            assert_eq!(
+                paths.join(" "),
+                expected,
+                "{text} only {only} not {exclude}"
+            );
+        }
+    }
+}

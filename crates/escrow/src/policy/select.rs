@@ -1,0 +1,212 @@
+//! Which changes a release takes: patterns of paths, in the language of the scopes of a policy.
+
+use super::rules::{Paths, paths};
+use crate::model::plan::is_name;
+use crate::model::text::escape;
+use crate::model::{Change, ResourcePath};
+
+/// One pattern: `[resource:]path-glob`. What it names it takes with everything below.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    typed: String,
+    resource: Option<String>,
+    /// `None`: the whole resource.
+    paths: Option<Box<Paths>>,
+}
+
+impl Pattern {
+    /// Reads what was typed, or says what is wrong with it.
+    pub fn parse(typed: &str) -> Result<Self, String> {
+        let (resource, pattern) = match typed.split_once(':') {
+            Some(("*", pattern)) => (None, pattern),
+            Some((name, pattern)) if is_name(name) => (Some(name.to_owned()), pattern),
+            _ => (None, typed),
+        };
+        let trimmed = pattern.strip_suffix('/').unwrap_or(pattern);
+        let paths = match trimmed {
+            "" => return Err("it names no path".to_owned()),
+            "." | "**" => None,
+            trimmed => Some(Box::new(paths(trimmed, false)?)),
+        };
+        Ok(Self {
+            typed: typed.to_owned(),
+            resource,
+            paths,
+        })
+    }
+
+    /// What was typed.
+    pub fn text(&self) -> &str {
+        &self.typed
+    }
+
+    fn covers(&self, resource: &str, path: &ResourcePath) -> bool {
+        if self.resource.as_deref().is_some_and(|one| one != resource) {
+            return false;
+        }
+        let Some(paths) = &self.paths else {
+            return true;
+        };
+        paths.names(path) || path.ancestors().any(|above| paths.names(&above))
+    }
+
+    /// A pattern that is like this one and takes something of these, for whoever mistyped.
+    fn nearest(&self, members: &[(&str, &[Change])]) -> Option<String> {
+        let bare = self.typed.rsplit(':').next().unwrap_or_default();
+        let anywhere = Self::parse(&format!("**/{bare}")).ok()?;
+        let all = members.iter().flat_map(|(resource, changes)| {
+            let paths = changes.iter().map(|change| &change.path);
+            paths.map(|path| (*resource, path))
+        });
+        let mut nearest: Option<(usize, String)> = None;
+        for (resource, path) in all.take(MOST) {
+            if anywhere.covers(resource, path) {
+                return Some(anywhere.typed);
+            }
+            let above = path.ancestors().chain([path.clone()]);
+            for one in above.filter(|one| !one.is_root()) {
+                let text = one.to_string();
+                let apart = distance(bare.as_bytes(), text.as_bytes());
+                let near = apart <= text.len().max(bare.len()) / 3;
+                if near && nearest.as_ref().is_none_or(|(best, _)| apart < *best) {
+                    nearest = Some((apart, format!("{resource}:{text}")));
+                }
+            }
+        }
+        nearest.map(|(_, text)| text)
+    }
+}
+
+/// Among how many changes the one that was meant is looked for.
+const MOST: usize = 2000;
+
+/// How many letters must be put in, left out or exchanged to come from one text to another.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, left) in a.iter().enumerate() {
+        let mut before = row[0];
+        row[0] = i + 1;
+        for (j, right) in b.iter().enumerate() {
+            let exchanged = before + usize::from(left != right);
+            before = row[j + 1];
+            row[j + 1] = exchanged.min(row[j] + 1).min(before + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// What of a plan is released.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Only what one of these covers; everything if there is none.
+    pub only: Vec<Pattern>,
+    /// But nothing that one of these covers.
+    pub exclude: Vec<Pattern>,
+}
+
+/// A pattern that covers no change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmatched {
+    /// What was typed, fit to be shown.
+    pub pattern: String,
+    /// What may have been meant.
+    pub near: Option<String>,
+}
+
+impl Selection {
+    /// Whether everything is released.
+    pub fn is_everything(&self) -> bool {
+        self.only.is_empty() && self.exclude.is_empty()
+    }
+
+    /// Whether a path is wanted.
+    pub fn takes(&self, resource: &str, path: &ResourcePath) -> bool {
+        let any = |patterns: &[Pattern]| patterns.iter().any(|one| one.covers(resource, path));
+        (self.only.is_empty() || any(&self.only)) && !any(&self.exclude)
+    }
+
+    /// The first pattern that covers none of these changes.
+    pub fn unmatched(&self, members: &[(&str, &[Change])]) -> Option<Unmatched> {
+        let covered = |pattern: &&Pattern| {
+            let member = |(resource, changes): &(&str, &[Change])| {
+                let mut paths = changes.iter().map(|change| &change.path);
+                paths.any(|path| pattern.covers(resource, path))
+            };
+            !members.iter().any(member)
+        };
+        let found = self.only.iter().chain(&self.exclude).find(covered)?;
+        Some(Unmatched {
+            pattern: escape(found.typed.as_bytes()),
+            near: found.nearest(members),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{EntryKind, Facts};
+
+    fn path(text: &str) -> ResourcePath {
+        ResourcePath::parse(text.as_bytes()).expect("a plain path")
+    }
+
+    #[test]
+    fn a_pattern_takes_what_it_names_and_what_lies_below() {
+        let rows = [
+            ("src", "app", "src/a/b.rs", true),
+            ("src/", "app", "src", true),
+            ("src/**", "app", "src", true),
+            ("src/*.rs", "app", "src/a.rs", true),
+            ("src/*.rs", "app", "src/a/b.rs", false),
+            ("src/*", "app", "src/a/b.rs", true),
+            ("**/*.log", "app", "x.log", true),
+            ("**/*.log", "app", "a/b/x.log", true),
+            ("app:docs", "app", "docs/x", true),
+            ("app:docs", "lib", "docs/x", false),
+            ("*:docs", "lib", "docs/x", true),
+            ("*:a:b", "app", "a:b", true),
+            ("app:.", "app", "anything", true),
+            ("src", "app", "srcs", false),
+            ("-x", "app", "-x", true),
+        ];
+        for (typed, resource, at, expected) in rows {
+            let pattern = Pattern::parse(typed).expect("a pattern");
+            assert_eq!(
+                pattern.covers(resource, &path(at)),
+                expected,
+                "{typed} {at}"
+            );
+        }
+        for typed in ["", "app:", "a/../b", "/etc", "a//b", "a[", "app:/x"] {
+            assert!(Pattern::parse(typed).is_err(), "{typed}");
+        }
+    }
+
+    #[test]
+    fn who_mistypes_is_told_what_is_near() {
+        let facts = Facts {
+            kind: EntryKind::File,
+            size: 0,
+            mode: 0,
+            target: None,
+        };
+        let changes =
+            ["src/main.rs", "docs/guide.md"].map(|text| Change::added(path(text), facts.clone()));
+        let near = |typed: &str| {
+            let selection = Selection {
+                only: vec![Pattern::parse(typed).expect("a pattern")],
+                exclude: Vec::new(),
+            };
+            let found = selection.unmatched(&[("app", &changes)]);
+            found.map(|one| one.near)
+        };
+        assert_eq!(near("src"), None);
+        assert_eq!(near("main.rs"), Some(Some("**/main.rs".to_owned())));
+        assert_eq!(
+            near("scr/main.rs"),
+            Some(Some("app:src/main.rs".to_owned()))
+        );
+        assert_eq!(near("nothing-like-it"), Some(None));
+    }
+}

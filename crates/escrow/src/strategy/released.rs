@@ -1,0 +1,377 @@
+//! What of a sandbox was released while the rest stayed in it: one record beside the sandbox.
+//!
+//! What is seen in the sandbox does not change by that, nor when the release is taken back; only what
+//! counts as its change does. So the record is all there is: with it, a version that is still the one that
+//! was released is no change, whatever became of the original since, and the original as the release left
+//! it is known; without it, everything is as before.
+//!
+//! ```text
+//! <area>/
+//!   released         each release with its versions, oldest first; of one path the last counts
+//! ```
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{Read, Write};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Result, StrategyError};
+use super::tree::STAGE;
+use crate::fs::durable::Draft;
+use crate::fs::manifest::{Builder, Index, Manifest, NewEntry, Record};
+use crate::fs::xattr::Digest;
+use crate::fs::{Cause, Dir, Meta, Moves, Seen, Stamp};
+use crate::model::text::Location;
+use crate::model::{EntryKind, ResourcePath};
+
+const RELEASED: &[u8] = b"released";
+
+/// One path that was released.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Version {
+    pub(super) path: ResourcePath,
+    /// The versions in sandbox and original; `None` where it was released that there is none.
+    pub(super) both: Option<Both>,
+    /// The original had nothing there before.
+    #[serde(default)]
+    pub(super) added: bool,
+}
+
+/// A version that sandbox and original have.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Both {
+    pub(super) ours: Seen,
+    pub(super) theirs: Seen,
+    /// Of the attributes that a user of the sandbox sees.
+    pub(super) xattrs: Digest,
+    /// Where a link points.
+    pub(super) target: Option<Location>,
+}
+
+/// Everything that one commit released.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Release {
+    /// Where it keeps what it replaced: what tells it from other commits.
+    pub(super) area: Location,
+    pub(super) versions: Vec<Version>,
+    /// Directories in which something was done: inode, ctime, and whether they were known until then.
+    pub(super) directories: Vec<(u64, Stamp, bool)>,
+}
+
+/// What is on disk.
+#[derive(Default, Serialize, Deserialize)]
+struct Stored {
+    /// Of which sandbox it is; after a rollback there is another one in its place.
+    of: String,
+    releases: Vec<Release>,
+    /// Directories of releases that were taken back, which the original never had by itself: a kernel that
+    /// met both marked them as if they came from there.
+    #[serde(default)]
+    alone: HashSet<ResourcePath>,
+}
+
+impl Stored {
+    fn new(of: &str) -> Self {
+        Self {
+            of: of.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+fn read(area: &Dir, of: &str) -> Result<Stored> {
+    let mut file = match area.file(RELEASED) {
+        Err(error) if error.is_absent() => return Ok(Stored::new(of)),
+        file => file?.0,
+    };
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        area.error("read", RELEASED, Cause::Os(errno))
+    })?;
+    let stored: Stored = serde_json::from_slice(&text).map_err(|error| StrategyError::Damaged {
+        what: format!("what was released of it cannot be read back ({error})"),
+    })?;
+    Ok(match stored.of == of {
+        true => stored,
+        false => Stored::new(of),
+    })
+}
+
+fn write(area: &Dir, stored: &Stored) -> Result<()> {
+    let text = serde_json::to_vec(stored).expect("paths and numbers are JSON");
+    let draft = Draft {
+        stage: &area.subdir(STAGE)?,
+        to: area,
+        name: RELEASED,
+        fresh: false,
+    };
+    Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
+}
+
+/// Notes what a commit released. A commit that is noted already is noted anew.
+pub(super) fn add(area: &Dir, of: &str, release: Release) -> Result<()> {
+    let mut stored = read(area, of)?;
+    stored.releases.retain(|one| one.area != release.area);
+    stored.releases.push(release);
+    write(area, &stored)
+}
+
+/// Forgets what a commit released; done already if it is not noted.
+pub(super) fn forget(area: &Dir, of: &str, commit: &Location) -> Result<()> {
+    let mut stored = read(area, of)?;
+    let Some(at) = stored.releases.iter().position(|one| one.area == *commit) else {
+        return Ok(());
+    };
+    let is_dir = |both: &Both| both.ours.kind == EntryKind::Directory;
+    let versions = stored.releases.remove(at).versions.into_iter();
+    let made = versions.filter(|one| one.added && one.both.as_ref().is_some_and(is_dir));
+    stored.alone.extend(made.map(|one| one.path));
+    write(area, &stored)
+}
+
+/// What of a sandbox is released at present.
+#[derive(Debug, Default)]
+pub(super) struct Released {
+    versions: BTreeMap<ResourcePath, Option<Both>>,
+    /// The states of entries of the original that are the sandbox's own doing, by inode.
+    known: HashMap<u64, Vec<Stamp>>,
+    /// Directories that somebody else had changed before something was done in them, which moved their times.
+    foreign: HashSet<u64>,
+    alone: HashSet<ResourcePath>,
+}
+
+impl Released {
+    /// What was noted of this very sandbox.
+    pub(super) fn read(area: &Dir, of: &str) -> Result<Self> {
+        let stored = read(area, of)?;
+        let mut released = Self {
+            alone: stored.alone,
+            ..Self::default()
+        };
+        for release in stored.releases {
+            for (ino, ctime, known) in release.directories {
+                match known {
+                    true => released.known.entry(ino).or_default().push(ctime),
+                    false => drop(released.foreign.insert(ino)),
+                }
+            }
+            for Version { path, both, .. } in release.versions {
+                if let Some(Both { theirs, .. }) = &both {
+                    let known = released.known.entry(theirs.ino).or_default();
+                    known.push(theirs.ctime);
+                }
+                released.versions.insert(path, both);
+            }
+        }
+        Ok(released)
+    }
+
+    /// Whether nothing was released.
+    pub(super) fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+
+    /// Whether the original had something at a path when the sandbox was made, or has it by a release; `None`
+    /// where that must be told from the sandbox.
+    pub(super) fn was_there(&self, path: &ResourcePath) -> Option<bool> {
+        match self.versions.get(path) {
+            Some(both) => Some(both.is_some()),
+            None => self.alone.contains(path).then_some(false),
+        }
+    }
+
+    /// Whether it was released that nothing stands at a path.
+    pub(super) fn is_gone(&self, path: &ResourcePath) -> bool {
+        matches!(self.versions.get(path), Some(None))
+    }
+
+    /// What was released at a path, if it stands there.
+    pub(super) fn version(&self, path: &ResourcePath) -> Option<&Both> {
+        self.versions.get(path)?.as_ref()
+    }
+
+    /// Whether the version of the sandbox is still the one that was released.
+    pub(super) fn is_untouched(&self, path: &ResourcePath, ours: &Meta) -> bool {
+        let same = |both: &Both| (both.ours.ino, both.ours.ctime) == (ours.ino, ours.ctime);
+        self.version(path)
+            .is_some_and(|both| both.ours.kind == ours.kind && same(both))
+    }
+
+    /// Whether an entry of the original is as a release left it.
+    pub(super) fn knows(&self, now: &Meta, moved: &Moves) -> bool {
+        let known = self.known.get(&now.ino);
+        let leads = |then: &Stamp| moved.leads(now.ino, now.ctime, *then);
+        known.is_some_and(|known| known.iter().any(leads))
+    }
+
+    /// Whether somebody else had changed a directory of the original before a release moved its times.
+    pub(super) fn is_foreign(&self, now: &Meta) -> bool {
+        self.foreign.contains(&now.ino)
+    }
+
+    /// Whether an entry of the original was put there, whatever became of it.
+    pub(super) fn put(&self, path: &ResourcePath, now: &Meta) -> bool {
+        self.version(path).is_some_and(|both| both.theirs.is(now))
+    }
+
+    /// The files that were released.
+    pub(super) fn files(&self) -> impl Iterator<Item = &ResourcePath> {
+        let file = |both: &&Option<Both>| {
+            let both = both.as_ref();
+            both.is_some_and(|both| both.ours.kind == EntryKind::File)
+        };
+        let all = self.versions.iter();
+        all.filter(move |(_, both)| file(both))
+            .map(|(path, _)| path)
+    }
+
+    /// The record of a copy as if it had been made after the releases: every version that was released
+    /// is what was copied.
+    pub(super) fn apply(&self, manifest: Manifest) -> Result<Manifest> {
+        if self.is_empty() {
+            return Ok(manifest);
+        }
+        Rebuilding::new(self, &manifest)
+            .build()
+            .map_err(|error| StrategyError::Damaged {
+                what: format!("its record cannot take what was released ({error})"),
+            })
+    }
+}
+
+impl Both {
+    fn record(&self) -> Record {
+        let (ours, theirs) = (&self.ours, &self.theirs);
+        let mut record = Record::of(&Meta {
+            kind: ours.kind,
+            mode: ours.mode,
+            uid: theirs.owner.0,
+            gid: theirs.owner.1,
+            size: ours.size,
+            nlink: 1,
+            dev: 0,
+            ino: theirs.ino,
+            rdev: 0,
+            blocks: 0,
+            mtime: ours.mtime,
+            atime: ours.mtime,
+            ctime: theirs.ctime,
+            born: theirs.born,
+            mount: 0,
+        });
+        record.copy_ino = ours.ino;
+        record.copy_ctime = ours.ctime;
+        record.copy_owner = ours.owner;
+        record.xattrs = self.xattrs;
+        record
+    }
+}
+
+/// A manifest on its way into another one.
+struct Rebuilding<'a> {
+    old: &'a Manifest,
+    /// What was released in each directory, by name.
+    changed: HashMap<ResourcePath, BTreeMap<&'a [u8], &'a Option<Both>>>,
+    root: Option<&'a Both>,
+}
+
+/// A directory whose entries are to be added: its number there, its number before, and its path where
+/// something was released in it or below.
+type Open = (Index, Option<Index>, Option<ResourcePath>);
+
+impl<'a> Rebuilding<'a> {
+    fn new(released: &'a Released, old: &'a Manifest) -> Self {
+        let mut changed: HashMap<ResourcePath, BTreeMap<&[u8], &Option<Both>>> = HashMap::new();
+        for (path, both) in &released.versions {
+            let Some((parent, name)) = path.split() else {
+                continue;
+            };
+            for above in parent.ancestors() {
+                changed.entry(above).or_default();
+            }
+            changed.entry(parent).or_default().insert(name, both);
+        }
+        changed.entry(ResourcePath::root()).or_default();
+        Self {
+            old,
+            changed,
+            root: released.version(&ResourcePath::root()),
+        }
+    }
+
+    fn build(self) -> std::io::Result<Manifest> {
+        let root = match self.root {
+            Some(both) => both.record(),
+            None => *self.old.record(Manifest::ROOT),
+        };
+        let builder = Builder::new(root);
+        let top = Some(ResourcePath::root());
+        // A list instead of recursion: the tree may be deeper than the stack.
+        let mut open: Vec<Open> = vec![(Manifest::ROOT, Some(Manifest::ROOT), top)];
+        while let Some((number, before, path)) = open.pop() {
+            let entries = self.entries(before, path.as_ref());
+            let below: Vec<(bool, Option<Index>, Option<ResourcePath>)> = entries
+                .iter()
+                .map(|(entry, before)| {
+                    let path = path.as_ref().map(|path| path.join(&entry.name));
+                    let path = path.filter(|path| self.changed.contains_key(path));
+                    (entry.record.is_dir(), *before, path)
+                })
+                .collect();
+            let entries = entries.into_iter().map(|(entry, _)| entry).collect();
+            let first = builder.add(number, entries)?;
+            for (offset, (is_dir, before, path)) in (first..).zip(below) {
+                if is_dir {
+                    open.push((offset, before, path));
+                }
+            }
+        }
+        let mut manifest = builder.finish();
+        manifest.ctime_decides = self.old.ctime_decides;
+        Ok(manifest)
+    }
+
+    /// The entries of a directory, sorted, each with its number before if it was a directory then too.
+    fn entries(
+        &self,
+        before: Option<Index>,
+        path: Option<&ResourcePath>,
+    ) -> Vec<(NewEntry, Option<Index>)> {
+        let none = BTreeMap::new();
+        let changed = path
+            .and_then(|path| self.changed.get(path))
+            .unwrap_or(&none);
+        let children = before.map_or(0..0, |before| self.old.children(before));
+        let mut entries: BTreeMap<&[u8], (NewEntry, Option<Index>)> = BTreeMap::new();
+        for index in children {
+            let (name, record) = (self.old.name(index), *self.old.record(index));
+            if changed.get(name).is_some_and(|both| both.is_none()) {
+                continue;
+            }
+            let entry = NewEntry {
+                name: name.into(),
+                target: self.old.target(index).to_vec(),
+                record,
+            };
+            entries.insert(name, (entry, Some(index)));
+        }
+        for (name, both) in changed {
+            let Some(both) = both else { continue };
+            let old = entries.get(name).and_then(|(_, index)| *index);
+            let was_dir = |index: &Index| self.old.record(*index).is_dir();
+            let entry = NewEntry {
+                name: (*name).into(),
+                target: both
+                    .target
+                    .iter()
+                    .flat_map(|at| at.as_bytes().to_vec())
+                    .collect(),
+                record: both.record(),
+            };
+            entries.insert(name, (entry, old.filter(was_dir)));
+        }
+        entries.into_values().collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! What is to be known of a release after which the sandbox stays: each released path as the sandbox had
+//! it and as the original has it now.
+
+use std::collections::HashMap;
+
+use super::stage::Source;
+use super::{Ours, TreeIntent, stat};
+use crate::fs::copy::{clock, settle};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Handle, Seen, Stamp};
+use crate::model::text::Location;
+use crate::model::{Change, ChangeKind, ResourcePath};
+use crate::strategy::error::Result;
+use crate::strategy::released::{Both, Release, Version};
+use crate::strategy::{Intent, PrepareRequest, tree};
+
+/// Every path that is released, as the sandbox has it.
+pub(super) fn ours(source: &Source<'_>, request: &PrepareRequest<'_>) -> Result<Vec<Ours>> {
+    // Whatever is written from here on gets a later ctime; where it might not, none is believed.
+    let settled = settle(clock());
+    let skipped = request.preview.left_out(request.on_conflict);
+    let changes = request.preview.diff.changes.iter().enumerate();
+    let mut all = Vec::new();
+    for (_, change) in changes.filter(|(number, _)| !skipped.contains(number)) {
+        let mut one = our(source, change)?;
+        if let Some(seen) = &mut one.seen
+            && (!settled || seen.ctime.nsec == 0)
+        {
+            seen.ctime = Stamp::default();
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
+    let path = &change.path;
+    let meta = match change.new {
+        Some(_) => source.root.meta(path)?,
+        None => None,
+    };
+    let attributes: Xattrs = match meta {
+        None => Vec::new(),
+        Some(meta) if meta.is_dir() => {
+            let dir = source.root.dir(path)?;
+            xattr::read(&Handle::of(&dir))
+                .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?
+        }
+        Some(_) => {
+            let (dir, name) = source.root.parent(path)?;
+            tree::xattrs_if_open(&dir, name)?.unwrap_or_default()
+        }
+    };
+    let target = change.new.as_ref().and_then(|new| new.target.clone());
+    Ok(Ours {
+        path: path.clone(),
+        added: change.kind == ChangeKind::Added,
+        seen: meta.as_ref().map(Seen::from),
+        xattrs: xattr::digest(&(source.visible)(attributes)),
+        target,
+    })
+}
+
+/// Where a commit keeps what it replaced.
+pub(in crate::strategy) fn area_of(intent: &Intent) -> Result<Location> {
+    Ok(TreeIntent::read(intent)?.area)
+}
+
+/// What a commit that is over released.
+pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
+    let tree = TreeIntent::read(intent)?;
+    let original = tree.original.open()?;
+    let mut left: HashMap<&ResourcePath, Seen> = HashMap::new();
+    for step in &tree.steps {
+        left.extend(step.new.map(|seen| (&step.path, seen)));
+        left.extend(step.below.iter().map(|(path, seen)| (path, *seen)));
+    }
+    let mut versions = Vec::new();
+    for one in &tree.part {
+        let both = match one.seen {
+            None => None,
+            Some(ours) => {
+                let theirs = match left.get(&one.path) {
+                    Some(seen) => Some(*seen),
+                    // A directory that was there, or another name for a file that was.
+                    None => stat(&original, &one.path)?.as_ref().map(Seen::from),
+                };
+                Some(Both {
+                    ours,
+                    theirs: theirs.unwrap_or(ours),
+                    xattrs: one.xattrs,
+                    target: one.target.clone(),
+                })
+            }
+        };
+        versions.push(Version {
+            path: one.path.clone(),
+            both,
+            added: one.added,
+        });
+    }
+    let mut directories = Vec::new();
+    for dressing in &tree.directories {
+        let now = stat(&original, &dressing.path)?;
+        let same = now.filter(|now| dressing.seen.is_some_and(|seen| seen.is(now)));
+        directories.extend(same.map(|now| (now.ino, now.ctime, dressing.known)));
+    }
+    Ok(Release {
+        area: tree.area,
+        versions,
+        directories,
+    })
+}
