@@ -1,6 +1,7 @@
 //! `escrow checkpoint`: moments of a plan are kept, listed, shown and let go of.
 
 use clap::{Args, Subcommand};
+use escrow::resource::CheckpointAnswer;
 use escrow::store::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
@@ -80,13 +81,9 @@ pub(super) fn name(checkpoint: &Checkpoint) -> String {
 }
 
 pub(super) fn document(checkpoint: &Checkpoint) -> Value {
-    json!({
-        "checkpoint_id": checkpoint.id,
-        "plan_id": checkpoint.plan_id,
-        "timestamp": checkpoint.created_at.to_string(),
-        "label": checkpoint.label,
-        "reason": checkpoint.reason,
-    })
+    let mut document = json!(CheckpointAnswer::from(checkpoint));
+    document["reason"] = json!(checkpoint.reason);
+    document
 }
 
 impl CheckpointArgs {

@@ -26,32 +26,14 @@ impl RestoreArgs {
         let progress = ui.progress("restoring");
         let restored = context.manager.restore(&plan, &target, &progress)?;
         drop(progress);
-        let message = format!(
-            "returned to {}; where it was is kept as {}",
-            restored.checkpoint.id, restored.before.id
-        );
         if ui.is_json() {
-            // Only who asks for the list pays for it.
-            let (before, after) = (&restored.before, &restored.checkpoint);
-            let changed = context.manager.since(&plan, before, Some(after))?;
-            let files: Vec<String> = changed
-                .iter()
-                .flat_map(|one| {
-                    let name = &one.view.resource.name;
-                    let paths = one.diff.changes.iter().map(|change| &change.path);
-                    paths.map(move |path| format!("{name}:{path}"))
-                })
-                .collect();
-            ui.document(&json!({
-                "success": true,
-                "checkpoint_id": restored.checkpoint.id,
-                "before": restored.before.id,
-                "restored_files": files,
-                "message": message,
-            }));
+            let answer = context.manager.restore_answer(&plan, &restored)?;
+            let mut document = json!(answer);
+            document["before"] = json!(restored.before.id);
+            ui.document(&document);
             return Ok(());
         }
-        ui.news(&message);
+        ui.news(&restored.message());
         ui.say(&format!(
             "next: `escrow diff {0}`, or `escrow restore {0} {1}` to take it back",
             plan.name, restored.before.id

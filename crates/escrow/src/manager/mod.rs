@@ -16,12 +16,14 @@
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `access` | every way in is judged by the policy |
+//! | `answers` | what a caller is told, in the fields that programs read |
 //! | `records` | whatever is done or denied is in the log |
 //! | `garbage` | what finished work left goes, what is not finished never does |
 //! | `disk` | how much of the disk plans take |
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod access;
+mod answers;
 mod checkpoints;
 mod commits;
 mod declared;
