@@ -13,13 +13,13 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Print the directory in which native tools work inside a sandbox
+/// Print where native tools work inside a sandbox: its directory, or its file
 ///
-/// Work done there is in the diff. Overlay sandboxes have no such directory.
+/// Work done there is in the diff. Overlay sandboxes have no such path.
 #[derive(Args)]
 #[command(
     override_usage = "escrow path [PLAN] <RESOURCE>",
-    after_help = "Example:\n  cd \"$(escrow path try app)\""
+    after_help = "Examples:\n  cd \"$(escrow path try app)\"\n  $EDITOR \"$(escrow path try notes.txt)\""
 )]
 pub(crate) struct PathArgs {
     /// Plan (the newest open one of this directory if left out) and resource

@@ -36,7 +36,7 @@ enum Verb {
 struct Create {
     /// A name; made from the current directory if left out
     name: Option<String>,
-    /// A resource by its name, or a directory by its path; may be given several times
+    /// A resource by its name, or a directory or file by its path; may be given several times
     #[arg(long, short, value_name = "RESOURCE")]
     resource: Vec<OsString>,
     /// How the sandboxes are made; see `escrow doctor`

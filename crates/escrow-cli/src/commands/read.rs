@@ -15,7 +15,7 @@ use crate::ui::Ui;
 
 /// Print a file of a sandbox, byte for byte
 ///
-/// Links are not followed. Reading changes nothing.
+/// Links are not followed. Reading changes nothing. Of a resource that is one file, PATH is its own name, or `.`.
 #[derive(Args)]
 #[command(
     override_usage = "escrow read [PLAN] <RESOURCE> <PATH>",
@@ -31,6 +31,7 @@ impl ReadArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let (plan, resource, rest) = context.target(&self.words, 1)?;
         let path = ResourcePath::parse(rest[0].as_bytes()).map_err(Error::from)?;
+        let path = resource.inner(&path);
         let mut file = context.manager.read(&plan, &resource, &path)?;
         let unreadable = |error| Failure::failed(format!("cannot read '{path}': {error}"));
         if !ui.is_json() {

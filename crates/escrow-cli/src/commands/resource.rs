@@ -36,13 +36,14 @@ enum Verb {
 
 /// Name a resource
 #[derive(Args)]
-#[command(after_help = "Example:\n  escrow resource add app --type fs-directory --at ./app")]
+#[command(after_help = "Examples:\n  escrow resource add app --at ./app\n  \
+        escrow resource add settings --type fs-file --at ./app/settings.toml")]
 struct Add {
     /// Its name
     name: String,
-    /// What it is
-    #[arg(long = "type", value_name = "TYPE", default_value = "fs-directory")]
-    kind: String,
+    /// What it is; if left out, what stands there decides
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
     /// Where it is
     #[arg(long, value_name = "LOCATION")]
     at: PathBuf,
@@ -94,9 +95,13 @@ impl Add {
             true => self.at,
             false => context.directory.join(self.at),
         };
+        let kind = match self.kind {
+            Some(kind) => kind,
+            None => context.manager.type_of(&at)?.to_owned(),
+        };
         let resource = context.manager.add_resource(&NewResource {
             name: &self.name,
-            kind: &self.kind,
+            kind: &kind,
             at: &at,
             parent: self.parent.as_deref(),
             strategy: self.strategy.as_deref(),
@@ -164,7 +169,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         return Ok(());
     }
     if entries.is_empty() {
-        ui.say("there are no resources; `escrow resource add NAME --at DIR` names one");
+        ui.say("there are no resources; `escrow resource add NAME --at PATH` names one");
         return Ok(());
     }
     let rows: Vec<Vec<String>> = entries

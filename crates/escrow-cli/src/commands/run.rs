@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use escrow::commit::Terms;
 use escrow::manager::{CommitRequest, RunRequest};
-use escrow::model::later;
 use escrow::store::Plan;
 use escrow::strategy::OnConflict;
 
@@ -303,7 +302,7 @@ impl RunArgs {
                 true => ui.say(&format!("{name}: no changes")),
                 false => ui.say(&format!("{name}: {}", show::sum(&one.diff))),
             }
-            for later in later::runs_later(&one.diff) {
+            for later in one.view.resource.runs_later(&one.diff) {
                 ui.say(&show::later_line(&one.view.resource.name, &later));
             }
         }

@@ -30,7 +30,7 @@ enum Verb {
 struct Create {
     /// Name, id or prefix of the plan
     plan: String,
-    /// A resource by its name, or a directory by its path
+    /// A resource by its name, or a directory or file by its path
     resource: OsString,
     /// How it is made; see `escrow doctor`
     #[arg(long, value_name = "STRATEGY")]
@@ -67,7 +67,12 @@ impl Create {
         drop(progress);
         if ui.is_json() {
             let mut document = show::sandbox(context, &made.view)?;
-            document["created"] = json!(made.created);
+            let answer = context.manager.sandbox_answer(&made)?;
+            let path = answer.sandbox_path.as_ref().map(show::location);
+            if let (Some(all), Value::Object(fields)) = (document.as_object_mut(), json!(answer)) {
+                all.extend(fields);
+            }
+            document["sandbox_path"] = json!(path);
             document["plan"] = json!(plan.name);
             ui.document(&document);
             return Ok(());

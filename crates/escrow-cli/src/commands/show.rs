@@ -3,6 +3,7 @@
 use escrow::config::Declared;
 use escrow::diff::Summary;
 use escrow::manager::{PlanView, SandboxView};
+use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
 use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath, RunsLater};
 use escrow::store::Resource;
@@ -112,6 +113,7 @@ pub(crate) fn sandbox(context: &Context, view: &SandboxView) -> Result<Value, Fa
     Ok(json!({
         "sandbox_id": sandbox.id,
         "resource": view.resource.name,
+        "type": view.resource.kind,
         "original": location(&view.resource.at),
         "sandbox_path": path.map(|path| location(&Location::from(path))),
         "strategy": sandbox.reference.strategy,
@@ -170,8 +172,13 @@ pub(crate) fn declared(resource: &Declared) -> Value {
 /// The sandboxes of a plan, a few lines each.
 pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Result<(), Failure> {
     for one in &view.sandboxes {
+        // What most are need not be said.
+        let kind = match one.resource.kind == FS_DIRECTORY {
+            true => String::new(),
+            false => format!("{}, ", one.resource.kind),
+        };
         ui.news(&format!(
-            "  {}  {}, {}  {}",
+            "  {}  {kind}{}, {}  {}",
             paint(Tone::Strong, &one.resource.name),
             one.sandbox.reference.strategy,
             one.sandbox.state,
@@ -189,7 +196,7 @@ pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Resu
             && let Some(path) = context.manager.path_of(one)?
         {
             ui.whisper(&format!(
-                "    native tools work in {}",
+                "    native tools work on {}",
                 Location::from(path)
             ));
         }

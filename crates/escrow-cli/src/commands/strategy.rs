@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use escrow::error::Error;
+use escrow::model::resource::FS_FILE;
 use escrow::strategy::conformance;
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
@@ -71,6 +72,20 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A promise, and how it was broken if it was.
+struct Promise {
+    name: String,
+    problem: Option<String>,
+}
+
+fn named(report: conformance::Report, of: &str) -> Vec<Promise> {
+    let promise = |check: conformance::Check| Promise {
+        name: format!("{of}{}", check.name),
+        problem: check.problem,
+    };
+    report.checks.into_iter().map(promise).collect()
+}
+
 impl Check {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         if self.name == AUTO {
@@ -85,22 +100,26 @@ impl Check {
             .get(&self.name)
             .map_err(Error::from)?;
         let scratch = context.manager.scratch()?;
-        let fixture = conformance::DirectoryFixture::new(scratch.path());
-        let report = conformance::run(&**strategy, &fixture);
-        let failed = report
-            .checks
+        let directories = conformance::DirectoryFixture::new(scratch.path());
+        let mut checks = named(conformance::run(&**strategy, &directories), "");
+        let types = &context.manager.settings().types;
+        let files = types.named(FS_FILE);
+        if files.is_some_and(|kind| kind.allowed.iter().any(|name| name == strategy.name())) {
+            let files = conformance::FileFixture::new(scratch.path());
+            checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
+        }
+        let failed = checks
             .iter()
             .filter(|check| check.problem.is_some())
             .count();
         if ui.is_json() {
-            let checks: Vec<Value> = report
-                .checks
+            let checks: Vec<Value> = checks
                 .iter()
                 .map(|check| json!({"name": check.name, "passed": check.problem.is_none(), "problem": check.problem}))
                 .collect();
             ui.document(&json!({"strategy": self.name, "conforms": failed == 0, "checks": checks}));
         } else {
-            for check in &report.checks {
+            for check in &checks {
                 match &check.problem {
                     None => ui.line(&format!("{}  {}", paint(Tone::Good, "ok    "), check.name)),
                     Some(problem) => {
@@ -118,7 +137,7 @@ impl Check {
                 ui.say(&format!(
                     "{} keeps the contract: {} checks",
                     self.name,
-                    report.checks.len()
+                    checks.len()
                 ));
                 Ok(())
             }
@@ -126,7 +145,7 @@ impl Check {
             _ => Err(Failure::failed(format!(
                 "{} breaks the contract in {failed} of {} checks",
                 self.name,
-                report.checks.len()
+                checks.len()
             ))),
         }
     }

@@ -20,7 +20,7 @@ use crate::ui::Ui;
 /// Put a file into a sandbox, from stdin or from another file
 ///
 /// Directories on the way are made. A file that is there keeps its mode, owner and attributes.
-/// The original is untouched.
+/// The original is untouched. Of a resource that is one file, PATH is its own name, or `.`.
 #[derive(Args)]
 #[command(
     override_usage = "escrow write [OPTIONS] [PLAN] <RESOURCE> <PATH>",
@@ -45,6 +45,7 @@ impl WriteArgs {
             ));
         }
         let path = ResourcePath::parse(rest[0].as_bytes()).map_err(Error::from)?;
+        let path = resource.inner(&path);
         let mut content: Box<dyn Read> = match self.from {
             Some(from) => Box::new(File::open(&from).map_err(|error| {
                 Failure::failed(format!("cannot open '{}': {error}", Location::from(from)))

@@ -388,7 +388,7 @@ fn types_are_listed_shown_and_checked() {
         .filter(|one| one["supported"] == true)
         .filter_map(|one| one["name"].as_str())
         .collect();
-    assert_eq!(usable, ["fs-directory", "tree"]);
+    assert_eq!(usable, ["fs-directory", "fs-mount", "fs-file", "tree"]);
     let tree = json(&cli, "type show tree");
     assert_eq!(
         tree,

@@ -18,6 +18,12 @@ fn keep_their_contract(base: &Path) {
             let report = json(&cli, &format!("strategy check {strategy}"));
             let checks = report["checks"].as_array().expect("a list");
             assert!(checks.len() >= 18, "{who}: {report}");
+            let files = |check: &serde_json::Value| {
+                let name = check["name"].as_str();
+                name.is_some_and(|name| name.starts_with("one file: "))
+            };
+            let files = checks.iter().filter(|check| files(check)).count();
+            assert_eq!(files > 0, strategy != "overlay", "{who}: {report}");
             assert_eq!(
                 report["conforms"],
                 true,

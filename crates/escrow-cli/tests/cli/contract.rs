@@ -5,7 +5,7 @@ use escrow_testkit::user::rerun_test_as_user_with;
 
 use crate::{binary, json, json_error, keys, words, world};
 
-const SANDBOX: [&str; 11] = [
+const SANDBOX: [&str; 12] = [
     "created_at",
     "message",
     "original",
@@ -16,6 +16,7 @@ const SANDBOX: [&str; 11] = [
     "sandbox_path",
     "state",
     "strategy",
+    "type",
     "warnings",
 ];
 

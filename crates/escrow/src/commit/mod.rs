@@ -149,7 +149,7 @@ impl Member {
 
     /// The file system of the original; nothing was moved on one that is not there.
     fn device(&self) -> Result<u64> {
-        match Dir::open(self.resource.at.as_path()) {
+        match Dir::open(self.resource.root()) {
             Err(error) if error.is_absent() => Ok(0),
             dir => Ok(dir?.meta()?.dev),
         }

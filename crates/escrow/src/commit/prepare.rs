@@ -110,7 +110,7 @@ fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result
     if !member.capabilities().prepares || preview.diff.is_empty() {
         return Ok(Location::from_bytes(b""));
     }
-    let original = Dir::open(member.resource.at.as_path())?;
+    let original = Dir::open(member.resource.root())?;
     let sandbox = &member.sandbox;
     let area = private::commit_area(sandbox.area.as_path(), &original, sandbox.id, part)?;
     Ok(Location::from(area))

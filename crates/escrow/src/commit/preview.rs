@@ -4,7 +4,7 @@ use super::{Batch, Engine, Member, select};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, RunsLater, later};
+use crate::model::{Change, Conflict, DiffView, RunsLater};
 use crate::policy::select::Selection;
 use crate::store::Plan;
 use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
@@ -174,7 +174,7 @@ impl Previewed<'_> {
             MemberPreview {
                 resource: member.name(),
                 at: member.resource.at.clone(),
-                runs_later: later::runs_later(&diff),
+                runs_later: member.resource.runs_later(&diff),
                 diff,
                 left: left.clone(),
                 conflicts: preview.conflicts.clone(),
@@ -216,7 +216,7 @@ impl Previewed<'_> {
 
 /// Staging copies nothing within one file system; into another it needs room for all of it.
 fn check_room(member: &Member, preview: &Preview) -> Result<()> {
-    let (area, at) = (member.sandbox.area.as_path(), member.resource.at.as_path());
+    let (area, at) = (member.sandbox.area.as_path(), member.resource.root());
     let (Ok(area), Ok(original)) = (Dir::open(area), Dir::open(at)) else {
         // The strategy will say what is missing.
         return Ok(());

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::fs::durable::Draft;
-use crate::fs::{Dir, Result, private};
+use crate::fs::{self, Dir, private};
 use crate::model::plan;
-use crate::model::resource::FS_DIRECTORY;
+use crate::resource::{HandlerError, detect};
 
 /// What a configuration is called.
 pub const FILE_NAME: &str = "escrow.yaml";
@@ -26,8 +26,9 @@ pub struct Begun {
 }
 
 /// A configuration for `directory`, with the directory itself as a resource.
-pub fn begin(directory: &Path) -> Result<Begun> {
+pub fn begin(directory: &Path) -> Result<Begun, HandlerError> {
     let directory = Dir::open(&private::canonical(directory)?)?;
+    let kind = detect(directory.path())?.kind();
     let git = directory.stat(b".git")?.is_some();
     let name = plan::name_from(directory.path().file_name().unwrap_or_default());
     let note = match git {
@@ -43,19 +44,19 @@ pub fn begin(directory: &Path) -> Result<Begun> {
     let text = format!(
         "# What Escrow may work on here, and how. `escrow type validate {FILE_NAME}` checks it.\n\
          sandbox:\n  strategy: auto  # how sandboxes are made; `escrow doctor` says what works here\n\
-         resources:\n  {key}:\n{note}    type: {FS_DIRECTORY}\n    at: .\n"
+         resources:\n  {key}:\n{note}    type: {kind}\n    at: .\n"
     );
     Ok(Begun {
         text,
         name,
-        kind: FS_DIRECTORY,
+        kind,
         at: ".",
         git,
     })
 }
 
 /// Writes the configuration of `directory`; whether it did, or something stands there already.
-pub fn write_new(directory: &Path, text: &str, force: bool) -> Result<bool> {
+pub fn write_new(directory: &Path, text: &str, force: bool) -> fs::Result<bool> {
     let directory = Dir::open(&private::canonical(directory)?)?;
     let name = FILE_NAME.as_bytes();
     let there = directory.stat(name)?.is_some();

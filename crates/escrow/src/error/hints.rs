@@ -29,7 +29,7 @@ impl Error {
             Self::UnknownType { known, .. } => list("known types", known),
             Self::UnknownResource { known, .. } => {
                 let mut hints = list("known resources", known);
-                hints.push("name a resource, or give the path of a directory".into());
+                hints.push("name a resource, or give the path of a directory or a file".into());
                 hints
             }
             Self::UnknownPlan { .. } => one("`escrow plan list` shows the plans"),

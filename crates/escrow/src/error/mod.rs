@@ -13,6 +13,7 @@ use crate::model::text::{Location, escape};
 use crate::model::{
     Conflict, Decision, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
 };
+use crate::resource::HandlerError;
 use crate::run::RunError;
 use crate::store::StoreError;
 use crate::strategy::StrategyError;
@@ -70,6 +71,9 @@ pub enum Error {
         /// Why not.
         why: &'static str,
     },
+    /// What stands at a location is not of the type, or of none.
+    #[error(transparent)]
+    Refused(HandlerError),
     /// No such type of resource.
     #[error("there is no resource type '{name}'")]
     UnknownType {
@@ -589,6 +593,7 @@ impl Error {
         match self {
             Self::Denied { .. } => Kind::Denied,
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
+            Self::Refused(_) => Kind::Usage,
             Self::Unwritable { .. } => Kind::Usage,
             Self::UnsupportedType { .. }
             | Self::Registry(RegistryError::Custom { .. } | RegistryError::NothingWorks { .. }) => {
@@ -652,11 +657,23 @@ impl Error {
     }
 }
 
+impl From<HandlerError> for Error {
+    fn from(error: HandlerError) -> Self {
+        match error {
+            HandlerError::Registry(error) => error.into(),
+            HandlerError::Strategy(error) => error.into(),
+            HandlerError::Fs(error) => error.into(),
+            refused @ HandlerError::Refused { .. } => Self::Refused(refused),
+        }
+    }
+}
+
 fn strategy_kind(error: &StrategyError) -> Kind {
     match error {
         StrategyError::NotThere { .. } => Kind::NotFound,
         StrategyError::NotAFile { .. }
         | StrategyError::InTheWay { .. }
+        | StrategyError::Outside { .. }
         | StrategyError::Carved { .. } => Kind::Usage,
         StrategyError::Leaves { .. }
         | StrategyError::ForgedMark { .. }

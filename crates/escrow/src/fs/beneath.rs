@@ -122,6 +122,14 @@ impl Dir {
         })
     }
 
+    /// What stands at a path of the machine, whatever it is; its last name is not followed.
+    pub fn look(path: &Path) -> Result<Meta> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        fs::statx(fs::CWD, path, flags, wanted())
+            .map(Meta::from)
+            .map_err(|errno| failed("look at", path.to_owned(), errno))
+    }
+
     /// Another handle to the same directory.
     pub fn again(&self) -> Result<Self> {
         self.child_dir(

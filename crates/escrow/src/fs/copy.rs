@@ -111,28 +111,68 @@ pub fn copy_tree(
     carved: &[ResourcePath],
     observer: &dyn Observer,
 ) -> Result<(Manifest, CopyReport)> {
-    let copy = Copy {
-        from,
-        to,
-        reflinks,
-        carved,
-        observer,
-        builder: Builder::new(Record::of(&from.meta()?)),
-        links: Mutex::default(),
-        linked: Mutex::default(),
-        expected: Mutex::default(),
-        directories: Mutex::default(),
-        losses: Mutex::default(),
-        shared: AtomicU64::new(0),
-        copied: AtomicU64::new(0),
-    };
+    let root = Record::of(&from.meta()?);
+    let copy = Copy::new(from, to, reflinks, carved, observer, root);
     walk(from, Manifest::ROOT, |visit| {
         copy.directory(visit.dir, visit.path, visit.entries, visit.state)
     })?;
     copy.finish()
 }
 
-impl Copy<'_> {
+/// Copies the one file `name` of `from` into the empty directory `to`, whose own looks stay.
+pub fn copy_one(
+    from: &Dir,
+    to: &Dir,
+    name: &[u8],
+    reflinks: Reflinks,
+    observer: &dyn Observer,
+) -> Result<(Manifest, CopyReport)> {
+    let copy = Copy::new(from, to, reflinks, &[], observer, Record::of(&to.meta()?));
+    let root = ResourcePath::root();
+    if let Some(meta) = from.stat(name)? {
+        if !meta.is_file() {
+            return Err(from.error("copy", name, Cause::Kind(meta.kind.word())));
+        }
+        let entry = Entry {
+            name: name.into(),
+            // Its other names are not in the copy.
+            meta: Meta { nlink: 1, ..meta },
+        };
+        let copied = copy.entry(from, to, &root, entry)?;
+        let copied: Vec<NewEntry> = copied.into_iter().collect();
+        copy.builder
+            .add(Manifest::ROOT, copied)
+            .map_err(|_| from.error("record", name, Cause::Damaged("its name is too long")))?;
+    }
+    copy.finish()
+}
+
+impl<'a> Copy<'a> {
+    fn new(
+        from: &'a Dir,
+        to: &'a Dir,
+        reflinks: Reflinks,
+        carved: &'a [ResourcePath],
+        observer: &'a dyn Observer,
+        root: Record,
+    ) -> Self {
+        Self {
+            from,
+            to,
+            reflinks,
+            carved,
+            observer,
+            builder: Builder::new(root),
+            links: Mutex::default(),
+            linked: Mutex::default(),
+            expected: Mutex::default(),
+            directories: Mutex::default(),
+            losses: Mutex::default(),
+            shared: AtomicU64::new(0),
+            copied: AtomicU64::new(0),
+        }
+    }
+
     fn directory(
         &self,
         from: &Dir,

@@ -4,7 +4,7 @@
 //! Two paths can lead to one directory, or into one another, through bind mounts; their places
 //! tell.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,12 @@ impl Place {
             Err(_) => at.to_owned(),
         };
         Ok(Self { device, path })
+    }
+
+    /// The place of an entry of this directory.
+    pub fn entry(mut self, name: &OsStr) -> Self {
+        self.path.push(name);
+        self
     }
 
     /// Whether one of the two is the other, or lies in it.

@@ -47,6 +47,24 @@ pub fn canonical_any(path: &Path) -> Result<PathBuf> {
     )))
 }
 
+/// The same for what may be a directory or anything else; errors speak of a directory, which is what
+/// most people mean.
+pub fn canonical_or_file(path: &Path) -> Result<PathBuf> {
+    match canonical(path) {
+        Err(error) if error.is(Errno::NOTDIR) => canonical_any(path),
+        answer => answer,
+    }
+}
+
+/// The path by which something is known that may be gone by now; `None` where even its directory is.
+pub fn known_as(path: &Path) -> Option<PathBuf> {
+    let gone = || {
+        let directory = canonical(path.parent()?).ok()?;
+        Some(directory.join(path.file_name()?))
+    };
+    canonical_or_file(path).ok().or_else(gone)
+}
+
 /// Makes a directory and all above it, open to this user only, and opens it. One that exists
 /// must belong to this user.
 pub fn make_all(path: &Path) -> Result<Dir> {
@@ -312,7 +330,7 @@ pub fn place(areas: &Dir, original: &Path, others: &[&Path]) -> Result<Place> {
         prefix: "",
         why,
     };
-    let device = Dir::open(original)?.meta()?.dev;
+    let device = Dir::look(original)?.dev;
     if areas.meta()?.dev == device {
         return Ok(own("on the original's file system"));
     }

@@ -11,26 +11,39 @@ use crate::store::{Plan, Resource};
 /// A resource and those that lie in it, or that it lies in: its files have names in all of them.
 struct Names {
     own: String,
-    /// Resources it lies in, and where.
+    /// The one path it has, if it is a file.
+    only: Option<ResourcePath>,
+    /// Resources it lies in, and where in them its paths begin.
     outer: Vec<(String, ResourcePath)>,
-    /// Resources that lie in it, and where.
-    inner: Vec<(String, ResourcePath)>,
+    /// Resources that lie in it.
+    inner: Vec<Inner>,
+}
+
+/// A resource that lies in another one.
+struct Inner {
+    name: String,
+    /// Where.
+    at: ResourcePath,
+    /// Where its paths begin: of a file, in the directory that holds it.
+    root: ResourcePath,
 }
 
 impl Names {
     /// Every name of a path.
     fn of(&self, path: &ResourcePath) -> Vec<Scope> {
         let mut names = vec![Scope::at(&self.own, path.clone())];
+        let all = self.only.as_ref().filter(|_| path.is_root());
         for (name, at) in &self.outer {
-            let whole = path
+            let whole = all
+                .unwrap_or(path)
                 .parts()
                 .fold(at.clone(), |whole, part| whole.join(part));
             names.push(Scope::at(name, whole));
         }
-        for (name, at) in self.inner.iter().filter(|(_, at)| path.lies_in(at)) {
-            let rest = path.parts().skip(at.parts().count());
+        for one in self.inner.iter().filter(|one| path.lies_in(&one.at)) {
+            let rest = path.parts().skip(one.root.parts().count());
             let rest = rest.fold(ResourcePath::root(), |whole, part| whole.join(part));
-            names.push(Scope::at(name, rest));
+            names.push(Scope::at(&one.name, rest));
         }
         names
     }
@@ -89,6 +102,7 @@ impl Manager {
     fn names(&self, resource: &Resource) -> Result<Names> {
         let mut names = Names {
             own: resource.name.clone(),
+            only: resource.only(),
             outer: Vec::new(),
             inner: Vec::new(),
         };
@@ -99,10 +113,12 @@ impl Manager {
         let resources = self.store.resources()?;
         let graph = Graph::new(&resources);
         for other in resources.iter().filter(|one| one.id != resource.id) {
-            if let Some(at) = graph.path_in(resource, other)? {
-                names.outer.push((other.name.clone(), at));
+            if let Some(root) = graph.root_in(resource, other)? {
+                names.outer.push((other.name.clone(), root));
             } else if let Some(at) = graph.path_in(other, resource)? {
-                names.inner.push((other.name.clone(), at));
+                let root = graph.root_in(other, resource)?.unwrap_or_default();
+                let name = other.name.clone();
+                names.inner.push(Inner { name, at, root });
             }
         }
         Ok(names)
@@ -161,7 +177,7 @@ impl Manager {
             return self.permit(Action::Commit, Some(plan), scope);
         }
         let inner = self.names(&view.resource)?.inner;
-        let inner = inner.into_iter().map(|(name, _)| name);
+        let inner = inner.into_iter().map(|one| one.name);
         for name in [name.clone()].into_iter().chain(inner) {
             let scope = Scope::Resource(name);
             self.permit_as(Action::Commit, Some(plan), scope, Form::Whole)?;

@@ -90,7 +90,7 @@ impl Manager {
         let mut open = Vec::new();
         for resource in resources {
             // One that is gone needs no lock; whoever needs it will say that it is gone.
-            if let Ok(dir) = Dir::open(resource.at.as_path()) {
+            if let Ok(dir) = Dir::open(resource.root()) {
                 let meta = dir.meta()?;
                 open.push(((meta.dev, meta.ino), dir, resource));
             }
@@ -319,7 +319,7 @@ impl Manager {
         }
         for view in self.all_sandboxes(plan)? {
             let area = view.sandbox.area.as_path();
-            for parent in [area.parent(), Some(view.resource.at.as_path())] {
+            for parent in [area.parent(), Some(view.resource.root())] {
                 match parent.map(Dir::open) {
                     Some(Ok(parent)) => private::sweep_commits(&parent, view.sandbox.id)?,
                     Some(Err(error)) if !error.is_absent() => return Err(error.into()),

@@ -32,9 +32,9 @@ impl Manager {
         if named.is_some() || all.is_empty() || typed.is_empty() {
             return named;
         }
-        let path = private::canonical(&directory.join(typed)).ok()?;
+        let path = private::known_as(&directory.join(typed))?;
         all.iter()
-            .find(|one| private::canonical(&one.at).is_ok_and(|at| at == path))
+            .find(|one| private::known_as(&one.at).is_some_and(|at| at == path))
     }
 
     /// Makes a resource of the configuration known, after those it lies in and with those that

@@ -7,10 +7,9 @@ use super::Manager;
 use super::records::About;
 use crate::error::{Error, Result};
 use crate::fs::private;
-use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::{Location, escape};
 use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, plan};
-use crate::resource::{Graph, INHERIT};
+use crate::resource::{Graph, Handler, INHERIT, detect, handler};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
 
@@ -55,6 +54,18 @@ impl Manager {
         }
     }
 
+    /// What deals with resources of a type.
+    pub(super) fn handler(&self, kind: &ResourceType) -> Result<&'static dyn Handler> {
+        handler(kind).ok_or_else(|| Error::UnsupportedType {
+            name: kind.name.clone(),
+        })
+    }
+
+    /// The type of what stands at a path, for those who do not name one.
+    pub fn type_of(&self, at: &Path) -> Result<&'static str> {
+        Ok(detect(self.take_location(at, true)?.as_path())?.kind())
+    }
+
     /// Every resource, oldest first.
     pub fn resources(&self) -> Result<Vec<Resource>> {
         Ok(self.store.resources()?)
@@ -94,6 +105,8 @@ impl Manager {
             self.resource(parent)?;
         }
         let at = self.take_location(new.at, new.allow_root)?;
+        let handler = self.handler(kind)?;
+        handler.accept(at.as_path())?;
         let resource = Resource {
             id: ResourceId::new(&*self.options.origin),
             name: new.name.to_owned(),
@@ -103,6 +116,7 @@ impl Manager {
             strategy: strategy.to_owned(),
             created_at: self.options.origin.now(),
             named,
+            shape: handler.shape(),
         };
         self.check_place(&resource)?;
         self.record_about(About::resource("resource add", new.name), |_| {
@@ -169,7 +183,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The resource in whose sandbox a resource lives, and where in it.
+    /// The resource in whose sandbox a resource lives, and where in it its paths begin.
     pub(super) fn boundary(&self, resource: &Resource) -> Result<(Resource, ResourcePath)> {
         if resource.strategy != INHERIT {
             return Ok((resource.clone(), ResourcePath::root()));
@@ -178,7 +192,7 @@ impl Manager {
         let graph = Graph::new(&resources);
         let boundary = graph.boundary(resource);
         let path = match &boundary {
-            Some(boundary) => graph.path_in(resource, boundary)?,
+            Some(boundary) => graph.root_in(resource, boundary)?,
             None => None,
         };
         boundary.zip(path).ok_or_else(|| Error::BadParent {
@@ -232,7 +246,7 @@ impl Manager {
     pub fn find_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
         let resources = self.store.resources()?;
         let named = |resource: &&Resource| typed == resource.name.as_str();
-        let path = private::canonical(&directory.join(typed)).ok();
+        let path = private::known_as(&directory.join(typed));
         let located = |resource: &&Resource| path.as_deref() == Some(resource.at.as_path());
         let found = resources
             .iter()
@@ -247,8 +261,8 @@ impl Manager {
         }
     }
 
-    /// The same; what the configuration names becomes a resource, and so does a directory that is
-    /// none yet, named after it.
+    /// The same; what the configuration names becomes a resource, and so does a directory or a file that
+    /// is none yet, named after it. Its type is that of what stands there.
     pub fn take_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
         if let Some(declared) = self.declared(typed, directory) {
             return self.declare_all(declared);
@@ -258,7 +272,7 @@ impl Manager {
             Err(error @ Error::UnknownResource { .. }) => {
                 // What has a slash can only be a path, so say what is wrong with the path.
                 let is_path = typed.is_empty() || typed.as_encoded_bytes().contains(&b'/');
-                if !is_path && private::canonical(&path).is_err() {
+                if !is_path && private::canonical_or_file(&path).is_err() {
                     return Err(error);
                 }
             }
@@ -277,9 +291,10 @@ impl Manager {
                 return Ok(known.clone());
             }
             let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
+            let kind = detect(at.as_path())?.kind();
             let new = NewResource {
                 name: &name,
-                kind: FS_DIRECTORY,
+                kind,
                 at: at.as_path(),
                 parent: None,
                 strategy: None,
@@ -287,15 +302,14 @@ impl Manager {
             };
             let scope = Scope::Resource(name.clone());
             self.permit(Action::Create, None, scope)?;
-            let added = self.add(&new, false);
-            match added {
+            match self.add(&new, false) {
                 Err(Error::ResourceExists { .. }) => {}
                 answer => return answer,
             }
         }
     }
 
-    /// The one path of a directory that may be a resource. Too large a target is refused: nobody
+    /// The one path of what may be a resource, all links resolved. Too large a target is refused: nobody
     /// means the whole machine or a whole home by it.
     pub(super) fn take_location(&self, typed: &Path, allow_root: bool) -> Result<Location> {
         let refuse = |why| {
@@ -312,7 +326,7 @@ impl Manager {
                 "a path that ends in '..' is too easily another one than meant; name the directory",
             );
         }
-        let at = private::canonical(typed)?;
+        let at = private::canonical_or_file(typed)?;
         if at == Path::new("/") && !allow_root {
             return refuse("it is the whole machine");
         }

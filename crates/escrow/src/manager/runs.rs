@@ -16,7 +16,7 @@ use crate::fs::private;
 use crate::fs::{Cause, Dir, Handle, remove};
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::model::{Action, DiffView, SandboxId, Scope};
+use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
 use crate::run::{Ended, Look, Outside, RunError, Spec, supervise};
 use crate::store::{Plan, Resource};
@@ -145,7 +145,10 @@ impl Manager {
     ) -> Result<T> {
         self.permit_plan(Action::Run, plan)?;
         self.permit(Action::Admin, Some(plan), Scope::All)?;
-        let Access::Directory(directory) = self.access(plan, resource)?;
+        let Access::Directory(mut directory) = self.access(plan, resource)?;
+        if resource.shape == Shape::File {
+            directory.pop();
+        }
         self.record("run", Some(plan.id), &line(command), || {
             Ok(work(&directory))
         })
@@ -332,6 +335,13 @@ impl Manager {
         let Some(inside) = self.inside(plan)? else {
             return Ok(None);
         };
+        // A file is shown as it is: another one in its place would not be seen, and what is written to
+        // the old one from then on would be lost.
+        if view.resource.shape == Shape::File {
+            return Err(Error::Live {
+                plan: plan.name.clone(),
+            });
+        }
         let root = PathBuf::from(format!("/proc/{}/root", inside.pid));
         let at = &view.resource.at;
         let seen = Dir::open_in(&root, at.as_path())?;

@@ -12,10 +12,10 @@ use crate::fs::private::{self, Lock, Place};
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{Action, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Scope};
-use crate::resource::{Graph, INHERIT};
+use crate::resource::{Graph, INHERIT, SandboxRequest};
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
-use crate::strategy::{CreateRequest, Moment, Probe};
+use crate::strategy::{CreateRequest, Moment};
 
 /// A sandbox and what it is a sandbox of.
 #[derive(Debug, Clone)]
@@ -255,32 +255,26 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<()> {
         self.make_room(sandbox)?;
-        let area = sandbox.area.as_path();
         let kind = self.kind(&resource.kind)?;
-        let original = resource.at.as_path();
         let resources = self.store.resources()?;
         let carved = Graph::new(&resources).carved(resource)?;
-        let choice = self.registry().choose(wanted, kind, original, area)?;
-        let created = choice.strategy.create(&CreateRequest {
+        let begun = self.handler(kind)?.create_sandbox(&SandboxRequest {
+            registry: self.registry(),
+            wanted,
+            kind,
             plan_id: sandbox.reference.plan_id,
             resource_id: sandbox.reference.resource_id,
-            original,
-            area,
+            original: resource.at.as_path(),
+            area: sandbox.area.as_path(),
             carved: &carved,
             observer,
         })?;
+        let created = begun.created;
         sandbox.state = sandbox.state.go(SandboxState::Created)?;
         sandbox.reference = created.sandbox;
-        sandbox.message = match choice.instead {
-            Some(instead) => format!("{instead}; instead: {}", created.message),
-            None => created.message,
-        };
+        sandbox.message = created.message;
         sandbox.warnings = created.warnings;
-        let reason = |(name, probe): &(&str, Probe)| match probe.works {
-            true => format!("{name} works: {}", probe.reason),
-            false => format!("{name} does not: {}", probe.reason),
-        };
-        sandbox.reasons = choice.probes.iter().map(reason).collect();
+        sandbox.reasons = begun.reasons;
         Ok(self.store.put_sandbox(sandbox)?)
     }
 
@@ -376,7 +370,7 @@ impl Manager {
 
     pub(super) fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
         let sandbox = &view.sandbox;
-        let (area, original) = (sandbox.area.as_path(), view.resource.at.as_path());
+        let (area, original) = (sandbox.area.as_path(), view.resource.root());
         if !forget && self.is_out_of_reach(area, original) {
             return Err(Error::Away {
                 area: sandbox.area.clone(),

@@ -82,7 +82,7 @@ impl Manager {
             .into_iter()
             .map(|view| view.resource)
             .collect();
-        let path = private::canonical(&directory.join(typed)).ok();
+        let path = private::known_as(&directory.join(typed));
         let named = |one: &&Resource| typed == one.name.as_str();
         let located = |one: &&Resource| path.as_deref() == Some(one.at.as_path());
         let mut called = resources
@@ -133,8 +133,10 @@ impl Manager {
         resource: &Resource,
         path: &ResourcePath,
     ) -> Result<Box<dyn Read + Send>> {
+        let path = &resource.inner(path);
         let scope = Scope::at(&resource.name, path.clone());
         self.permit(Action::Read, Some(plan), scope)?;
+        check_part(resource, path)?;
         let _lock = self.lock(plan, true)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
@@ -152,8 +154,10 @@ impl Manager {
         path: &ResourcePath,
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
+        let path = &resource.inner(path);
         let scope = Scope::at(&resource.name, path.clone());
         self.permit(Action::Write, Some(plan), scope)?;
+        check_part(resource, path)?;
         let unreadable = |source| StrategyError::Input {
             path: path.clone(),
             source,
@@ -177,7 +181,8 @@ impl Manager {
         })
     }
 
-    /// How native tools reach a sandbox. They may write, so it becomes active.
+    /// How native tools reach a sandbox: the path of its directory, or of its file. They may write, so it
+    /// becomes active.
     pub fn access(&self, plan: &Plan, resource: &Resource) -> Result<Access> {
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Write, Some(plan), scope)?;
@@ -195,7 +200,8 @@ impl Manager {
                 }
             };
             self.activate(&view)?;
-            directory.extend(prefix.parts().map(OsStr::from_bytes));
+            let within = whole(&prefix, resource);
+            directory.extend(within.parts().map(OsStr::from_bytes));
             Ok(Access::Directory(directory))
         })
     }
@@ -214,10 +220,12 @@ impl Manager {
             return Ok(None);
         }
         // One whose original or area is gone has no path either; using it will say why.
-        Ok(strategy
-            .access(reference)
-            .ok()
-            .map(|Access::Directory(path)| path))
+        let only = whole(&ResourcePath::root(), &view.resource);
+        let within = |Access::Directory(mut path)| {
+            path.extend(only.parts().map(OsStr::from_bytes));
+            path
+        };
+        Ok(strategy.access(reference).ok().map(within))
     }
 
     /// What every sandbox of the plan changed, or that of one resource.
@@ -233,7 +241,7 @@ impl Manager {
         let (views, prefix) = match only {
             Some(resource) => {
                 let (view, prefix) = self.sandbox_of(plan, resource)?;
-                (vec![view], prefix)
+                (vec![view], whole(&prefix, resource))
             }
             None => (self.live_sandboxes(plan)?, ResourcePath::root()),
         };
@@ -261,7 +269,7 @@ impl Manager {
         Ok(BothSides {
             manager: self,
             view,
-            original: Dir::open(view.resource.at.as_path())?,
+            original: Dir::open(view.resource.root())?,
         })
     }
 
@@ -321,6 +329,22 @@ impl Manager {
         }
         Ok(message)
     }
+}
+
+/// Refuses another path of a resource that is one file.
+fn check_part(resource: &Resource, path: &ResourcePath) -> Result<()> {
+    match resource.only() {
+        Some(only) if only != *path => Err(Error::from(StrategyError::Outside {
+            path: path.clone(),
+            only,
+        })),
+        _ => Ok(()),
+    }
+}
+
+/// All of a resource, in the sandbox where its paths begin at `prefix`.
+fn whole(prefix: &ResourcePath, resource: &Resource) -> ResourcePath {
+    below(prefix, &resource.inner(&ResourcePath::root()))
 }
 
 /// A path of a resource in the sandbox that it shares.

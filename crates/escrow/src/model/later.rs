@@ -6,6 +6,7 @@
 
 use super::change::{Change, ChangeKind, DiffView, EntryKind, Field};
 use super::path::ResourcePath;
+use super::text::Location;
 
 /// A change that will run later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,6 +247,17 @@ const TABLE: &[(&str, &[&str])] = &[
 
 /// The changes of a diff that will run later, in its order.
 pub fn runs_later(diff: &DiffView) -> Vec<RunsLater> {
+    named_so(diff, why)
+}
+
+/// The same for one file that lies at `at`: alone its name does not tell a hook from a text.
+pub fn runs_later_at(diff: &DiffView, at: &Location) -> Vec<RunsLater> {
+    let parts = at.as_bytes().split(|byte| *byte == b'/');
+    let names: Vec<String> = parts.filter(|part| !part.is_empty()).map(fold).collect();
+    named_so(diff, |change| why_of(change, &names))
+}
+
+fn named_so(diff: &DiffView, why: impl Fn(&Change) -> Option<&'static str>) -> Vec<RunsLater> {
     let one = |change: &Change| {
         why(change).map(|why| RunsLater {
             path: change.path.clone(),
@@ -257,16 +269,20 @@ pub fn runs_later(diff: &DiffView) -> Vec<RunsLater> {
 
 /// Why a change will run later; `None` where nothing says so. What is deleted runs no more.
 pub fn why(change: &Change) -> Option<&'static str> {
+    let names: Vec<String> = change.path.parts().map(fold).collect();
+    why_of(change, &names)
+}
+
+fn why_of(change: &Change, names: &[String]) -> Option<&'static str> {
     let new = change.new.as_ref()?;
     if new.kind == EntryKind::Directory {
         // What is in it is listed by itself.
         return None;
     }
-    let names: Vec<String> = change.path.parts().map(fold).collect();
     let link = new.kind == EntryKind::Symlink;
     let named = TABLE.iter().find(|(_, patterns)| {
         let mut patterns = patterns.iter();
-        patterns.any(|pattern| is_named(pattern, &names, link))
+        patterns.any(|pattern| is_named(pattern, names, link))
     });
     named.map(|(why, _)| *why).or_else(|| executable(change))
 }

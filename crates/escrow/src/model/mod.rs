@@ -26,5 +26,5 @@ pub use path::{InvalidPath, ResourcePath};
 pub use phase::Phase;
 pub use plan::PlanState;
 pub use policy::{Action, Decision, Scope};
-pub use resource::{ResourceType, Types};
+pub use resource::{ResourceType, Shape, Types};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};

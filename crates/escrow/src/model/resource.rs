@@ -8,6 +8,41 @@ pub const AUTO: &str = "auto";
 /// A directory and everything in it.
 pub const FS_DIRECTORY: &str = "fs-directory";
 
+/// A directory at which a file system, or a part of one, is mounted.
+pub const FS_MOUNT: &str = "fs-mount";
+
+/// One regular file.
+pub const FS_FILE: &str = "fs-file";
+
+/// What of the machine a resource is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// A directory with everything in it.
+    Tree,
+    /// One file: a tree of one entry, in the directory that holds it.
+    File,
+}
+
+impl Shape {
+    /// The word in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::File => "file",
+        }
+    }
+}
+
+impl std::str::FromStr for Shape {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = [Self::Tree, Self::File];
+        let found = known.into_iter().find(|shape| shape.as_str() == word);
+        found.ok_or_else(|| format!("no resource has the shape '{word}'"))
+    }
+}
+
 /// A kind of resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceType {
@@ -23,6 +58,8 @@ pub struct ResourceType {
     pub auto: Vec<String>,
     /// Every strategy that may be asked for by name.
     pub allowed: Vec<String>,
+    /// The kind that comes with the engine and is at the bottom of it: whose handler serves it.
+    pub base: &'static str,
     /// Whether this version can work with it.
     pub supported: bool,
 }
@@ -50,20 +87,20 @@ const BUILTIN: &[Builtin] = &[
         supported: true,
     },
     Builtin {
-        name: "fs-mount",
-        description: "a mounted file system",
+        name: FS_MOUNT,
+        description: "a directory where a file system is mounted",
         default: AUTO,
         auto: DIRECTORY,
         allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
-        supported: false,
+        supported: true,
     },
     Builtin {
-        name: "fs-file",
+        name: FS_FILE,
         description: "one file",
         default: "copy_on_write",
         auto: &["copy_on_write", "filesystem_copy"],
         allowed: &["copy_on_write", "filesystem_copy", "none"],
-        supported: false,
+        supported: true,
     },
     Builtin {
         name: "git-checkout",
@@ -112,6 +149,7 @@ impl Builtin {
             default: self.default.to_owned(),
             auto: owned(self.auto),
             allowed: owned(self.allowed),
+            base: self.name,
             supported: self.supported,
         }
     }

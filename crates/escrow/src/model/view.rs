@@ -1,4 +1,4 @@
-//! What a command sees at a path: a directory that is elsewhere, or layers as one.
+//! What a command sees at a path: a directory or a file that is elsewhere, or layers as one.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Layers {
 /// What appears at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum View {
-    /// A directory that is elsewhere.
+    /// A directory, or a file, that is elsewhere.
     Directory(Location),
     /// Layers as one.
     Layers(Layers),

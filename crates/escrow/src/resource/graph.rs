@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::fs::Result;
 use crate::fs::mounts::Place;
-use crate::model::ResourcePath;
+use crate::model::{ResourcePath, Shape};
 use crate::store::Resource;
 
 /// The strategy of a resource that lives in its parent's sandbox.
@@ -94,6 +94,15 @@ impl<'a> Graph<'a> {
             }))
     }
 
+    /// Where the paths of a resource begin in another: of a file, in the directory that holds it.
+    pub fn root_in(&self, resource: &Resource, outer: &Resource) -> Result<Option<ResourcePath>> {
+        let path = self.path_in(resource, outer)?;
+        Ok(match resource.shape {
+            Shape::Tree => path,
+            Shape::File => path.and_then(|path| path.split().map(|(parent, _)| parent)),
+        })
+    }
+
     /// The first of `others` that overlaps a resource without being related to it.
     pub fn overlap<'o>(
         &self,
@@ -115,10 +124,16 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Where a resource really lies; `None` where it is gone.
+/// Where a resource really lies; `None` where it is gone. A file has its place also while it is deleted:
+/// a commit may be about to put it there again.
 fn place(resource: &Resource) -> Result<Option<Place>> {
-    match Place::of(resource.at.as_path()) {
-        Err(error) if error.is_absent() => Ok(None),
-        answer => answer.map(Some),
-    }
+    let place = match Place::of(resource.root()) {
+        Err(error) if error.is_absent() => return Ok(None),
+        answer => answer?,
+    };
+    let name = resource.at.as_path().file_name();
+    Ok(Some(match (resource.shape, name) {
+        (Shape::File, Some(name)) => place.entry(name),
+        _ => place,
+    }))
 }

@@ -45,7 +45,7 @@ pub(super) fn make(spec: &Spec) -> Step<()> {
         let fd = match view {
             View::Layers(layers) => overlay(path, layers, false)?,
             View::Directory(from) => {
-                let fd = clone_tree(from.as_path(), false)?;
+                let fd = clone_itself(from.as_path())?;
                 sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
                 fd
             }
@@ -125,6 +125,14 @@ fn clone_tree(path: &Path, deep: bool) -> Step<OwnedFd> {
     if deep {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
+    mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
+}
+
+/// The same for what must not be a link by now.
+fn clone_itself(path: &Path) -> Step<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
 }
 

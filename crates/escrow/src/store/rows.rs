@@ -1,5 +1,7 @@
 //! What the store holds, as values.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -7,8 +9,8 @@ use jiff::Timestamp;
 use crate::fs::process::Owner;
 use crate::model::text::Location;
 use crate::model::{
-    CheckpointId, CommitId, OperationId, Phase, PlanId, PlanState, ResourceId, SandboxId,
-    SandboxRef, SandboxState,
+    CheckpointId, CommitId, DiffView, OperationId, Phase, PlanId, PlanState, ResourceId,
+    ResourcePath, RunsLater, SandboxId, SandboxRef, SandboxState, Shape, later,
 };
 
 /// A real thing that may be sandboxed.
@@ -30,6 +32,42 @@ pub struct Resource {
     pub created_at: Timestamp,
     /// Somebody gave it its name; otherwise it is forgotten with the last plan that uses it.
     pub named: bool,
+    /// A directory with everything in it, or one file.
+    pub shape: Shape,
+}
+
+impl Resource {
+    /// The directory from which its paths count: itself, or the one that holds the file.
+    pub fn root(&self) -> &Path {
+        let at = self.at.as_path();
+        match self.shape {
+            Shape::Tree => at,
+            Shape::File => at.parent().unwrap_or(at),
+        }
+    }
+
+    /// The one path it has, if it is a file: its own name.
+    pub fn only(&self) -> Option<ResourcePath> {
+        let name = self.at.as_path().file_name();
+        let name = name.filter(|_| self.shape == Shape::File)?;
+        Some(ResourcePath::root().join(name.as_bytes()))
+    }
+
+    /// The changes of it that will run later.
+    pub fn runs_later(&self, diff: &DiffView) -> Vec<RunsLater> {
+        match self.shape {
+            Shape::Tree => later::runs_later(diff),
+            Shape::File => later::runs_later_at(diff, &self.at),
+        }
+    }
+
+    /// A path as it counts from the root: of a file, `.` is its own name.
+    pub fn inner(&self, path: &ResourcePath) -> ResourcePath {
+        match self.only().filter(|_| path.is_root()) {
+            Some(only) => only,
+            None => path.clone(),
+        }
+    }
 }
 
 /// A named set of sandboxes.

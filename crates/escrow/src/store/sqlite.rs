@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavio
 use super::log;
 use super::rows::{Plan, Resource, Sandbox};
 use crate::model::text::Location;
-use crate::model::{PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState};
+use crate::model::{PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Shape};
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
 const MIGRATIONS: &[&str] = &[
@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0004.sql"),
     include_str!("schema/0005.sql"),
     include_str!("schema/0006.sql"),
+    include_str!("schema/0007.sql"),
 ];
 
 /// The newest version.
@@ -215,8 +216,8 @@ impl Store {
     pub fn add_resource(&self, resource: &Resource) -> Result<()> {
         self.run(|connection| {
             connection.execute(
-                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named, shape)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
                 params![
                     resource.id.to_string(),
                     resource.name,
@@ -226,6 +227,7 @@ impl Store {
                     resource.strategy,
                     resource.created_at.to_string(),
                     resource.named,
+                    resource.shape.as_str(),
                 ],
             )?;
             Ok(())
@@ -236,7 +238,7 @@ impl Store {
     pub fn resources(&self) -> Result<Vec<Resource>> {
         self.run(|connection| {
             let mut query = connection.prepare(
-                "SELECT id, name, type, location, parent, strategy, created_at, named
+                "SELECT id, name, type, location, parent, strategy, created_at, named, shape
                  FROM resource WHERE removed = 0 ORDER BY seq",
             )?;
             query.query_map([], resource_row)?.collect()
@@ -259,7 +261,7 @@ impl Store {
         self.run(|connection| {
             connection
                 .query_row(
-                    "SELECT id, name, type, location, parent, strategy, created_at, named
+                    "SELECT id, name, type, location, parent, strategy, created_at, named, shape
                      FROM resource WHERE id = ?1",
                     [id.to_string()],
                     resource_row,
@@ -432,6 +434,7 @@ fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
         strategy: row.get(5)?,
         created_at: parsed::<Timestamp>(row, 6)?,
         named: row.get(7)?,
+        shape: parsed::<Shape>(row, 8)?,
     })
 }
 

@@ -26,9 +26,9 @@ impl CopyKind for Shared {
     }
 
     fn probe(original: &Path, area: &Path) -> Probe {
-        let tried = Dir::open(original).and_then(|original| {
+        let tried = Dir::look(original).and_then(|original| {
             let area = Dir::open(area)?;
-            if original.meta()?.dev != area.meta()?.dev {
+            if original.dev != area.meta()?.dev {
                 return Ok(Probe::no(
                     "the sandbox's area is on another file system than the original, and contents are shared within one only",
                 ));

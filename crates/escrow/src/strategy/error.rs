@@ -46,6 +46,14 @@ pub enum StrategyError {
         /// Where.
         path: ResourcePath,
     },
+    /// The resource is one file, and the path is another one.
+    #[error("'{path}' is not part of the resource, which is the one file '{only}'")]
+    Outside {
+        /// Where.
+        path: ResourcePath,
+        /// The file.
+        only: ResourcePath,
+    },
     /// A change that is never committed.
     #[error("'{path}' cannot be committed: {why}")]
     Forbidden {

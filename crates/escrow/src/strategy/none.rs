@@ -14,6 +14,7 @@ use super::{
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
+use crate::model::view::View;
 use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
 
 const NAME: &str = "none";
@@ -62,7 +63,7 @@ impl Strategy for NoIsolation {
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
-        let (original, _) = Original::take(request.original)?;
+        let (original, _) = Original::take_any(request.original)?;
         let area = Dir::open(request.area)?;
         remove::remove(&area, STAGE)?;
         area.make_dir(STAGE, 0o700)?;
@@ -85,6 +86,7 @@ impl Strategy for NoIsolation {
 
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let metadata: Metadata = tree::metadata(sandbox)?;
+        metadata.original.check(path)?;
         tree::check_carved(path, &metadata.carved)?;
         tree::read(&metadata.original.open()?, path)
     }
@@ -96,6 +98,7 @@ impl Strategy for NoIsolation {
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
         let metadata: Metadata = tree::metadata(sandbox)?;
+        metadata.original.check(path)?;
         tree::check_carved(path, &metadata.carved)?;
         let root = metadata.original.open()?;
         let stage = Dir::open(metadata.area.as_path())?.subdir(STAGE)?;
@@ -155,6 +158,11 @@ impl Strategy for NoIsolation {
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
         Ok(Access::Directory(open(sandbox)?.path().to_owned()))
+    }
+
+    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
+        let original = tree::metadata::<Metadata>(sandbox)?.original;
+        tree::view_of(NAME, &original, &original.open()?)
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {

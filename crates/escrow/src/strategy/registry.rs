@@ -164,7 +164,7 @@ impl Registry {
 
     /// Whether a strategy works here. Each is asked once for one pair of file systems (rule S8).
     pub fn probe(&self, strategy: &Arc<dyn Strategy>, original: &Path, area: &Path) -> Probe {
-        let device = |path: &Path| crate::fs::Dir::open(path).and_then(|dir| dir.meta());
+        let device = crate::fs::Dir::look;
         let key = match (device(original), device(area)) {
             (Ok(original), Ok(area)) => (strategy.name(), original.dev, area.dev),
             (Err(error), _) | (_, Err(error)) => {

@@ -3,6 +3,8 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
@@ -13,7 +15,8 @@ use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, lease, private};
 use crate::model::text::Location;
-use crate::model::{Change, ChangeKind, ResourcePath, SandboxRef};
+use crate::model::view::View;
+use crate::model::{Change, ChangeKind, EntryKind, ResourcePath, SandboxRef};
 
 /// Where staged files wait inside an area.
 pub(super) const STAGE: &[u8] = b"stage";
@@ -22,11 +25,14 @@ pub(super) const STAGE: &[u8] = b"stage";
 const TRIES: usize = 8;
 
 /// The directory that was sandboxed: its path, and what tells it from another directory that was
-/// moved or mounted there since.
+/// moved or mounted there since. Of a file it is the directory that holds it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Original {
     at: Location,
     identity: Identity,
+    /// The file, if not everything in the directory is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    only: Option<ResourcePath>,
 }
 
 /// What makes a directory itself. Not its device: that number may be another after a reboot.
@@ -50,13 +56,77 @@ impl Identity {
 
 impl Original {
     /// Opens a directory for the first time.
-    pub(super) fn take(at: &std::path::Path) -> Result<(Self, Dir)> {
+    pub(super) fn take(at: &Path) -> Result<(Self, Dir)> {
         let dir = Dir::open(at)?;
         let original = Self {
             at: Location::from(at),
             identity: Identity::of(&dir)?,
+            only: None,
         };
         Ok((original, dir))
+    }
+
+    /// The same for a directory or one file, which is a tree of one entry.
+    pub(super) fn take_any(at: &Path) -> Result<(Self, Dir)> {
+        let holder = at.parent().zip(at.file_name());
+        match (Dir::look(at)?.is_dir(), holder) {
+            (false, Some((parent, name))) => {
+                let (mut original, dir) = Self::take(parent)?;
+                original.only = Some(ResourcePath::root().join(name.as_bytes()));
+                Ok((original, dir))
+            }
+            _ => Self::take(at),
+        }
+    }
+
+    /// The file, if not everything in the directory is meant.
+    pub(super) fn only(&self) -> Option<&ResourcePath> {
+        self.only.as_ref()
+    }
+
+    /// Refuses a path that is not part of it.
+    pub(super) fn check(&self, path: &ResourcePath) -> Result<()> {
+        match &self.only {
+            Some(only) if only != path => Err(StrategyError::Outside {
+                path: path.clone(),
+                only: only.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves out what is not part of it.
+    pub(super) fn retain(&self, changes: &mut Vec<Change>) {
+        if let Some(only) = &self.only {
+            changes.retain(|change| change.path == *only);
+        }
+    }
+
+    /// Refuses to commit what is beside the file, which nobody would ever see again, and anything but
+    /// a file in its place.
+    pub(super) fn check_changes(&self, changes: &[Change]) -> Result<()> {
+        let Some(only) = &self.only else {
+            return Ok(());
+        };
+        let forbidden = |path: &ResourcePath, why| {
+            Err(StrategyError::Forbidden {
+                path: path.clone(),
+                why,
+            })
+        };
+        for change in changes {
+            let new = change.new.as_ref().map(|new| new.kind);
+            if change.path == *only && new.is_some_and(|kind| kind != EntryKind::File) {
+                let why =
+                    "the resource is one file, and can only become another file, or be deleted";
+                return forbidden(only, why);
+            }
+            if !change.path.lies_in(only) {
+                let why = "the resource is one file, and this lies beside it; move it elsewhere, or remove it";
+                return forbidden(&change.path, why);
+            }
+        }
+        Ok(())
     }
 
     /// Opens it again, if it is still the same directory.
@@ -111,6 +181,25 @@ pub(super) fn check_carved(path: &ResourcePath, carved: &[ResourcePath]) -> Resu
     match carved.iter().any(|one| path.lies_in(one)) {
         true => Err(StrategyError::Carved { path: path.clone() }),
         false => Ok(()),
+    }
+}
+
+/// What appears at the path of an original: the tree, or the one file in it.
+pub(super) fn view_of(strategy: &'static str, original: &Original, tree: &Dir) -> Result<View> {
+    let Some(only) = original.only() else {
+        return Ok(View::Directory(Location::from(tree.path())));
+    };
+    match tree.stat_path(only)? {
+        Some(meta) if meta.is_file() => Ok(View::Directory(Location::from(tree.locate(only)))),
+        Some(meta) => Err(StrategyError::NotAFile {
+            path: only.clone(),
+            kind: meta.kind.word(),
+        }),
+        None => Err(StrategyError::Unsupported {
+            strategy,
+            what: "show a command a file that was deleted",
+            why: format!("`escrow write` '{only}' first, or roll the plan back"),
+        }),
     }
 }
 

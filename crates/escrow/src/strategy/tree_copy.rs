@@ -1,4 +1,4 @@
-//! A sandbox that is a copy of a directory, whichever way its bytes are copied.
+//! A sandbox that is a copy of a directory, or of one file, whichever way its bytes are copied.
 //!
 //! ```text
 //! <area>/
@@ -28,11 +28,12 @@ use super::{
 use super::{tree_commit, tree_moments, tree_restore};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{CopyReport, copy_tree};
+use crate::fs::copy::{CopyReport, copy_one, copy_tree};
 use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
 use crate::fs::{Cause, Dir, Moves, remove};
 use crate::model::text::Location;
+use crate::model::view::View;
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
 const COPY: &[u8] = b"copy";
@@ -106,6 +107,7 @@ impl<K: CopyKind> TreeCopy<K> {
             original: &open.original.open()?,
             tree: &open.tree,
             manifest: &manifest,
+            only: open.original.only(),
         };
         work(&copied, &open)
     }
@@ -113,7 +115,7 @@ impl<K: CopyKind> TreeCopy<K> {
 
 /// Makes a fresh copy in `copy.new`, wholly on disk.
 fn copy_anew(
-    original: &Dir,
+    (original, from): (&Original, &Dir),
     area: &Dir,
     reflinks: Reflinks,
     carved: &[ResourcePath],
@@ -124,7 +126,10 @@ fn copy_anew(
     let new = area.subdir(NEW)?;
     new.make_dir(TREE, 0o700)?;
     let tree = new.subdir(TREE)?;
-    let (manifest, report) = copy_tree(original, &tree, reflinks, carved, observer)?;
+    let (manifest, report) = match original.only() {
+        Some(only) => copy_one(from, &tree, only.as_bytes(), reflinks, observer)?,
+        None => copy_tree(from, &tree, reflinks, carved, observer)?,
+    };
     let draft = Draft {
         stage: &new,
         to: &new,
@@ -161,13 +166,14 @@ fn present_manifest(area: &Dir, tree: &Dir) -> Result<Manifest> {
 }
 
 /// Takes the changes back one by one; `false` where that is not possible.
-fn discard(original: &Dir, area: &Dir) -> Result<bool> {
+fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
     let tree = area.subdir(COPY)?.subdir(TREE)?;
     let manifest = present_manifest(area, &tree)?;
     let copied = Copied {
-        original,
+        original: from,
         tree: &tree,
         manifest: &manifest,
+        only: original.only(),
     };
     let found = copied.look()?;
     if found.changes.is_empty() && found.touched.is_empty() {
@@ -212,14 +218,15 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
                 why: "the sandbox's own area lies in it; keep the state elsewhere (`--home`), or use overlay".to_owned(),
             });
         }
-        let (original, original_dir) = Original::take(request.original)?;
+        let (original, from) = Original::take_any(request.original)?;
         let area = Dir::open(request.area)?;
         for remains in [COPY, STAGE] {
             remove::remove(&area, remains)?;
         }
         area.make_dir(STAGE, 0o700)?;
         let (reflinks, carved) = (K::reflinks(), request.carved);
-        let report = copy_anew(&original_dir, &area, reflinks, carved, request.observer)?;
+        let source = (&original, &from);
+        let report = copy_anew(source, &area, reflinks, carved, request.observer)?;
         area.rename(NEW, &area, COPY)?;
         area.sync()?;
         let metadata = Metadata {
@@ -243,6 +250,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
 
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = self.open(sandbox)?;
+        open.original.check(path)?;
         tree::check_carved(path, &open.carved)?;
         tree::read(&open.tree, path)
     }
@@ -254,6 +262,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         content: &mut dyn Read,
     ) -> Result<ChangeKind> {
         let open = self.open(sandbox)?;
+        open.original.check(path)?;
         tree::check_carved(path, &open.carved)?;
         let Sandbox { tree, area, .. } = open;
         tree::write(&tree, Some(&area.subdir(STAGE)?), path, content)
@@ -262,6 +271,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         self.with(sandbox, |copied, open| {
             let mut found = tree::steady(|| copied.look())?.changes;
+            open.original.retain(&mut found);
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
         })
@@ -270,6 +280,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
         self.with(sandbox, |copied, open| {
             let mut found = tree::steady(|| copied.look())?;
+            open.original.check_changes(&found.changes)?;
             tree::check_stray(&found.changes, &open.carved)?;
             tree::only_own(&mut found.changes, &open.carved);
             let diff = DiffView::new(found.changes);
@@ -372,8 +383,9 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         };
         let metadata: Metadata = tree::metadata(sandbox)?;
         let area = Dir::open(metadata.area.as_path())?;
-        let original = metadata.original.open()?;
-        match discard(&original, &area) {
+        let from = metadata.original.open()?;
+        let source = (&metadata.original, &from);
+        match discard(source, &area) {
             Ok(true) => return Ok(said("its changes were discarded")),
             Ok(false) => {}
             // What cannot even be looked at is replaced as a whole.
@@ -382,7 +394,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             Err(error) => return Err(error),
         }
         let carved = &metadata.carved;
-        let anew = copy_anew(&original, &area, K::reflinks(), carved, observer);
+        let anew = copy_anew(source, &area, K::reflinks(), carved, observer);
         if let Err(error) = anew {
             // Half a copy only takes room. Should it stay, the next attempt sweeps it.
             return match remove::remove(&area, NEW) {
@@ -446,6 +458,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     ) -> Result<DiffView> {
         self.with(sandbox, |copied, open| {
             let mut changes = tree_moments::since(copied, &open.area, moment, until)?;
+            open.original.retain(&mut changes);
             tree::only_own(&mut changes, &open.carved);
             Ok(DiffView::new(changes))
         })
@@ -454,6 +467,11 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
         let open = self.open(sandbox)?;
         Ok(Access::Directory(open.tree.path().to_owned()))
+    }
+
+    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
+        let open = self.open(sandbox)?;
+        tree::view_of(K::NAME, &open.original, &open.tree)
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {

@@ -21,6 +21,8 @@ pub(super) struct Copied<'a> {
     pub(super) original: &'a Dir,
     pub(super) tree: &'a Dir,
     pub(super) manifest: &'a Manifest,
+    /// The file, if not everything in the original is meant.
+    pub(super) only: Option<&'a ResourcePath>,
 }
 
 /// What a walk over a copy found.
@@ -41,16 +43,13 @@ impl Copied<'_> {
             all.changes.extend(found.changes);
             all.touched.extend(found.touched);
         };
-        let mut found = Found::default();
-        let root = self.tree.meta()?;
-        self.compare(
-            &ResourcePath::root(),
-            None,
-            &root,
-            Manifest::ROOT,
-            &mut found,
-        )?;
-        report(found);
+        // The directory that holds a file is not part of it.
+        if self.only.is_none() {
+            let mut found = Found::default();
+            let (root, meta) = (ResourcePath::root(), self.tree.meta()?);
+            self.compare(&root, None, &meta, Manifest::ROOT, &mut found)?;
+            report(found);
+        }
         walk(self.tree, Some(Manifest::ROOT), |visit| {
             let mut found = Found::default();
             let next = self.directory(visit, &mut found)?;
@@ -287,6 +286,23 @@ impl CopyBase<'_> {
             });
         };
         let manifest = self.copied.manifest;
+        if let Some(only) = self.copied.only {
+            let now = self.copied.original_of(only)?;
+            match (self.copied.find(only), now) {
+                (Some(_), None) => tell(only.clone(), None, "deleted there since"),
+                (None, Some((_, now))) => {
+                    tell(only.clone(), Some(now.facts()), "added there since");
+                }
+                (Some(index), Some((dir, now))) => {
+                    let at = only.split().map(|(_, name)| (&dir, name));
+                    if !self.is_same(index, at, &now)? {
+                        tell(only.clone(), Some(now.facts()), "changed there since");
+                    }
+                }
+                (None, None) => {}
+            }
+            return Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner));
+        }
         let root = self.copied.original.meta()?;
         if !self.is_same(Manifest::ROOT, None, &root)? {
             tell(

@@ -14,7 +14,7 @@ use crate::fs::{Dir, Meta, Stamp};
 use crate::manager::{Manager, disk};
 use crate::model::text::Location;
 use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
-use crate::store::{CommitArea, Outcome, Plan, Sandbox};
+use crate::store::{CommitArea, Outcome, Plan, Resource, Sandbox};
 
 /// Something that may go as a whole.
 #[derive(Debug)]
@@ -182,8 +182,9 @@ impl Manager {
                 continue;
             }
             let original = self.store.resource(sandbox.reference.resource_id);
-            let at = original.ok().flatten().map(|resource| resource.at);
-            if at.is_some_and(|at| self.is_out_of_reach(area.as_path(), at.as_path())) {
+            let original = original.ok().flatten();
+            let away = |one: Resource| self.is_out_of_reach(area.as_path(), one.root());
+            if original.is_some_and(away) {
                 found.kept.push((left(kind, area), AWAY.into()));
             } else {
                 let part = (area.clone(), size(area.as_path()));

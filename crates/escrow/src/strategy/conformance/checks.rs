@@ -125,6 +125,14 @@ fn put(
     )
 }
 
+/// Writes what is not there yet, where there can be such a thing.
+fn put_new(strategy: &dyn Strategy, case: &dyn Case, sandbox: &SandboxRef, bytes: &[u8]) -> Answer {
+    match case.absent() {
+        Some(path) => put(strategy, sandbox, &path, bytes).map(drop),
+        None => Ok(()),
+    }
+}
+
 fn changes(
     strategy: &dyn Strategy,
     sandbox: &SandboxRef,
@@ -191,7 +199,8 @@ fn create(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 fn create_again(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let first = made(strategy, case)?;
     if strategy.capabilities().isolates {
-        put(strategy, &first, &case.absent(), b"from the first")?;
+        put(strategy, &first, &case.known().0, b"from the first")?;
+        put_new(strategy, case, &first, b"from the first")?;
     }
     let second = made(strategy, case)?;
     equal("changes", &changes(strategy, &second)?, &Vec::new())
@@ -218,10 +227,12 @@ fn reading(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 
 fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
-    match strategy.read(&sandbox, &case.absent()) {
-        Err(StrategyError::NotThere { .. }) => {}
-        Err(other) => return Err(format!("what is not there is refused with: {other}")),
-        Ok(_) => return Err("what is not there can be read".to_owned()),
+    if let Some(absent) = case.absent() {
+        match strategy.read(&sandbox, &absent) {
+            Err(StrategyError::NotThere { .. }) => {}
+            Err(other) => return Err(format!("what is not there is refused with: {other}")),
+            Ok(_) => return Err("what is not there can be read".to_owned()),
+        }
     }
     for path in case.obstacles() {
         if strategy.read(&sandbox, &path).is_ok() {
@@ -257,7 +268,8 @@ fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 fn writing(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     let (known, absent) = (case.known().0, case.absent());
-    for (path, wanted) in [(&known, ChangeKind::Modified), (&absent, ChangeKind::Added)] {
+    let new = absent.iter().map(|path| (path, ChangeKind::Added));
+    for (path, wanted) in [(&known, ChangeKind::Modified)].into_iter().chain(new) {
         equal("kind", &put(strategy, &sandbox, path, b"first\n")?, &wanted)?;
         equal(
             "content",
@@ -281,7 +293,7 @@ fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     let before = case.fingerprint()?;
     put(strategy, &sandbox, &case.known().0, b"changed")?;
-    put(strategy, &sandbox, &case.absent(), b"new")?;
+    put_new(strategy, case, &sandbox, b"new")?;
     let touched = case.fingerprint()? != before;
     match (strategy.capabilities().isolates, touched) {
         (true, true) => Err("it says that it isolates, and the original changed".to_owned()),
@@ -306,10 +318,9 @@ fn diff(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         &case.known().0,
         b"changed, and of another length",
     )?;
-    put(strategy, &sandbox, &case.absent(), b"new")?;
+    put_new(strategy, case, &sandbox, b"new")?;
     let mut wanted = vec![(case.known().0.to_string(), ChangeKind::Modified)];
-    wanted.push((case.absent().to_string(), ChangeKind::Added));
-    for path in case.on_the_way() {
+    for path in case.on_the_way().into_iter().chain(case.absent()) {
         wanted.push((path.to_string(), ChangeKind::Added));
     }
     wanted.sort();
@@ -373,7 +384,7 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let before = case.fingerprint()?;
     for _ in 0..2 {
         put(strategy, &sandbox, &case.known().0, b"changed")?;
-        put(strategy, &sandbox, &case.absent(), b"new")?;
+        put_new(strategy, case, &sandbox, b"new")?;
         for _ in 0..2 {
             must("rollback", strategy.rollback(&sandbox, None, &Unobserved))?;
             equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
@@ -428,7 +439,7 @@ fn staged_with(
 fn worked_in(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
     let sandbox = made(strategy, case)?;
     put(strategy, &sandbox, &case.known().0, b"changed")?;
-    put(strategy, &sandbox, &case.absent(), b"new")?;
+    put_new(strategy, case, &sandbox, b"new")?;
     Ok(sandbox)
 }
 
@@ -462,9 +473,9 @@ fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 /// Everything readable in the original once the sandbox of [`worked_in`] is committed.
 fn expected(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
     let mut wanted = case.contents()?;
-    wanted.retain(|(path, _)| *path != case.known().0 && *path != case.absent());
+    wanted.retain(|(path, _)| *path != case.known().0 && Some(path) != case.absent().as_ref());
     wanted.push((case.known().0, b"changed".to_vec()));
-    wanted.push((case.absent(), b"new".to_vec()));
+    wanted.extend(case.absent().map(|path| (path, b"new".to_vec())));
     wanted.sort();
     Ok(wanted)
 }

@@ -32,11 +32,11 @@ struct DirectoryCase {
     commit_area: PathBuf,
 }
 
-fn text(error: FsError) -> String {
+pub(super) fn text(error: FsError) -> String {
     format!("{error}: {}", error.cause)
 }
 
-fn plain(path: &str) -> ResourcePath {
+pub(super) fn plain(path: &str) -> ResourcePath {
     ResourcePath::parse(path.as_bytes()).expect("a path of the fixture")
 }
 
@@ -89,7 +89,7 @@ impl DirectoryCase {
     }
 }
 
-fn fill(dir: &Dir, name: &[u8], content: &[u8]) -> Result<(), FsError> {
+pub(super) fn fill(dir: &Dir, name: &[u8], content: &[u8]) -> Result<(), FsError> {
     let mut file = dir.create(name, 0o644)?;
     file.write_all(content).map_err(|error| {
         let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
@@ -123,8 +123,8 @@ impl Case for DirectoryCase {
         (plain("known"), b"the original's own\n".to_vec())
     }
 
-    fn absent(&self) -> ResourcePath {
-        plain("deep/new/absent")
+    fn absent(&self) -> Option<ResourcePath> {
+        Some(plain("deep/new/absent"))
     }
 
     fn on_the_way(&self) -> Vec<ResourcePath> {
@@ -233,7 +233,7 @@ impl Case for DirectoryCase {
 
 /// Everything about an entry but when it was last read. Its ctime stands for the content too:
 /// nothing can be changed without moving it.
-fn looks(meta: &crate::fs::Meta) -> crate::fs::Meta {
+pub(super) fn looks(meta: &crate::fs::Meta) -> crate::fs::Meta {
     crate::fs::Meta {
         atime: crate::fs::Stamp::default(),
         blocks: 0,

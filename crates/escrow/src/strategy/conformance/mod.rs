@@ -8,11 +8,13 @@
 
 mod checks;
 mod directory;
+mod file;
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
 pub use directory::DirectoryFixture;
+pub use file::FileFixture;
 
 use super::Strategy;
 use crate::model::ResourcePath;
@@ -33,8 +35,8 @@ pub trait Case {
     fn commit_area(&self) -> &Path;
     /// Something that is in the original, and its content.
     fn known(&self) -> (ResourcePath, Vec<u8>);
-    /// Something that is not in it, and that could be written.
-    fn absent(&self) -> ResourcePath;
+    /// Something that is not in it, and that could be written; `None` where there is room for one thing only.
+    fn absent(&self) -> Option<ResourcePath>;
     /// The paths that writing `absent` creates on the way, outermost first.
     fn on_the_way(&self) -> Vec<ResourcePath>;
     /// Paths that exist but cannot be read or written as content.

@@ -82,7 +82,9 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
             tell(link.path.clone(), "replaced there since", theirs);
         }
     }
-    for dressing in &tree.directories {
+    // The directory that holds a file is not part of it.
+    let own = |_: &&Dressing| tree.original.only().is_none();
+    for dressing in tree.directories.iter().filter(own) {
         let Some(now) = stat(&original, &dressing.path)? else {
             continue;
         };
@@ -365,7 +367,8 @@ impl<'a> Undoing<'a> {
             || self.tree.links.iter().any(|link| in_it(&link.path))
             || dressing.after.mtime == Some(now.mtime);
         let mut looks = dressing.before.clone();
-        if !moved || self.theirs.contains(path) {
+        let holder = self.tree.original.only().is_some();
+        if !moved || holder || self.theirs.contains(path) {
             looks.mtime = None;
         }
         dress(&self.original, dressing, &looks)

@@ -1,0 +1,556 @@
+//! Resources that are one file: every verb works on it, and nothing of the directory that holds it is
+//! touched.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::json as value;
+
+use crate::{binary, json, json_error, words};
+
+/// A directory with a file in it that has everything a file can have, and with a neighbour.
+fn world() -> (World, Cli, PathBuf) {
+    let world = World::new();
+    let docs = world.dir("docs");
+    fs::write(docs.join("notes.txt"), "one\n").expect("written");
+    fs::set_permissions(docs.join("notes.txt"), Permissions::from_mode(0o640)).expect("set");
+    fs::write(docs.join("neighbour"), "not yours\n").expect("written");
+    tool(
+        "setfattr",
+        &["-n", "user.colour", "-v", "blue"],
+        &docs.join("notes.txt"),
+    );
+    tool(
+        "touch",
+        &["-d", "2001-02-03T04:05:06.789Z"],
+        &docs.join("notes.txt"),
+    );
+    let cli = Cli::new(&world, &binary());
+    (world, cli, docs)
+}
+
+fn tool(program: &str, arguments: &[&str], path: &Path) {
+    let status = Command::new(program).args(arguments).arg(path).status();
+    assert!(status.is_ok_and(|status| status.success()), "{program}");
+}
+
+fn attribute(path: &Path) -> Vec<u8> {
+    let read = Command::new("getfattr")
+        .args(["--only-values", "-n", "user.colour"])
+        .arg(path)
+        .output();
+    read.expect("getfattr starts").stdout
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("it can be listed");
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        let name = entry.expect("an entry").file_name();
+        name.to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).expect("it can be read")
+}
+
+fn put(cli: &Cli, resource: &str, content: &str) {
+    let line = format!("write try {resource} .");
+    cli.clone().stdin(content).ok(words(&line));
+}
+
+/// Where native tools find the file of the sandbox.
+fn sandboxed(cli: &Cli, resource: &str) -> PathBuf {
+    let path = cli.run(["path", "try", resource]).stdout;
+    PathBuf::from(std::ffi::OsStr::from_bytes(path.trim_ascii_end()))
+}
+
+// rule C1, C13, F1, F8, P4, P6, R1
+#[test]
+fn a_file_goes_through_every_verb() {
+    rerun_test_as_user_with("files::a_file_goes_through_every_verb", &[&binary()]);
+    for strategy in ["copy_on_write", "filesystem_copy"] {
+        let (_world, cli, docs) = world();
+        let notes = docs.join("notes.txt");
+        let line = format!("plan create try --resource docs/notes.txt --strategy {strategy}");
+        let plan = json(&cli, &line);
+        let sandbox = &plan["sandboxes"][0];
+        assert_eq!(sandbox["type"], "fs-file", "what stands there decides");
+        assert_eq!(sandbox["strategy"], strategy);
+        let again = json(&cli, "sandbox create try notes.txt");
+        assert_eq!(again["created"], false);
+        for field in ["sandbox_id", "sandbox_path", "strategy", "message"] {
+            assert_eq!(again[field], sandbox[field], "{field}");
+        }
+
+        assert_eq!(
+            json(&cli, "diff try")["resources"][0]["changes"],
+            value!([])
+        );
+        for path in ["notes.txt", "."] {
+            let line = format!("read try notes.txt {path}");
+            let read = json(&cli, &line);
+            assert_eq!(
+                read,
+                value!({"path": "notes.txt", "size": 4, "content": "one\n"})
+            );
+        }
+        put(&cli, "notes.txt", "two\n");
+        let kept = json(&cli, "checkpoint create try -m two");
+        let fields = ["checkpoint_id", "plan_id", "timestamp", "label"];
+        assert!(fields.iter().all(|field| !kept[field].is_null()), "{kept}");
+        fs::write(sandboxed(&cli, "docs/notes.txt"), "three\n").expect("a native tool writes");
+        assert_eq!(
+            cli.ok(words("diff try --since two --name-status")),
+            "M\tnotes.txt\n"
+        );
+        let back = json(&cli, "restore try two");
+        assert_eq!(back["success"], true);
+        assert_eq!(back["restored_files"], value!(["notes.txt:notes.txt"]));
+        assert_eq!(cli.ok(words("read try notes.txt .")), "two\n");
+        cli.ok(words("rollback try"));
+        assert_eq!(cli.ok(words("read try notes.txt .")), "one\n");
+        assert_eq!(cli.ok(words("diff try --name-status")), "");
+
+        put(&cli, "notes.txt", "new\n");
+        assert_eq!(text(&notes), "one\n", "the original is untouched");
+        let patch = cli.ok(words("diff try --patch"));
+        assert!(patch.contains("-one\n+new\n"), "{patch}");
+        cli.ok(words("commit try"));
+        let now = fs::metadata(&notes).expect("it is there");
+        assert_eq!(
+            (text(&notes).as_str(), now.mode() & 0o7777),
+            ("new\n", 0o640)
+        );
+        assert_eq!(attribute(&notes), b"blue");
+        assert_eq!(names(&docs), ["neighbour", "notes.txt"], "and nothing else");
+        cli.ok(words("undo try"));
+        let old = fs::metadata(&notes).expect("it is there");
+        assert_eq!(
+            (text(&notes).as_str(), old.mode() & 0o7777),
+            ("one\n", 0o640)
+        );
+        assert_eq!((old.mtime(), old.mtime_nsec()), (981_173_106, 789_000_000));
+        assert_eq!(attribute(&notes), b"blue");
+        cli.ok(words("cleanup try"));
+        assert_eq!(names(&docs), ["neighbour", "notes.txt"]);
+        assert_eq!(text(&docs.join("neighbour")), "not yours\n");
+    }
+}
+
+// rule C16, C10
+#[test]
+fn a_deletion_is_a_change_and_can_be_undone() {
+    rerun_test_as_user_with(
+        "files::a_deletion_is_a_change_and_can_be_undone",
+        &[&binary()],
+    );
+    let (_world, cli, docs) = world();
+    cli.ok(words("plan create try --resource docs/notes.txt"));
+    fs::remove_file(sandboxed(&cli, "notes.txt")).expect("removed");
+    assert_eq!(cli.ok(words("diff try --name-status")), "D\tnotes.txt\n");
+    let told = cli.fails(words("run --plan try -- true"), 125);
+    assert!(told.contains("a file that was deleted"), "{told}");
+    cli.ok(words("commit try"));
+    assert_eq!(names(&docs), ["neighbour"]);
+    // By its path it is known also now.
+    cli.ok(words("undo try"));
+    assert_eq!(text(&docs.join("notes.txt")), "one\n");
+}
+
+// rule C6, S1
+#[test]
+fn only_a_file_can_take_its_place_and_nothing_beside_it_is_committed() {
+    rerun_test_as_user_with(
+        "files::only_a_file_can_take_its_place_and_nothing_beside_it_is_committed",
+        &[&binary()],
+    );
+    let (_world, cli, docs) = world();
+    cli.ok(words("plan create try --resource docs/notes.txt"));
+    let file = sandboxed(&cli, "notes.txt");
+    for verb in ["read", "write"] {
+        for path in ["neighbour", "notes.txt/x", "new"] {
+            let error = json_error(&cli, &format!("{verb} try notes.txt {path}"), 2);
+            assert_eq!(error["kind"], "usage", "{verb} {path}");
+        }
+        json_error(&cli, &format!("{verb} try notes.txt ../neighbour"), 2);
+    }
+    fs::write(&file, "two\n").expect("written");
+    let swap = file.with_file_name(".notes.txt.swp");
+    fs::write(&swap, "a draft").expect("written");
+    assert_eq!(cli.ok(words("diff try --name-status")), "M\tnotes.txt\n");
+    let told = cli.fails(words("commit try"), 3);
+    assert!(
+        told.contains(".notes.txt.swp") && told.contains("beside it"),
+        "{told}"
+    );
+    assert_eq!(text(&docs.join("notes.txt")), "one\n");
+    assert_eq!(text(&swap), "a draft", "nothing is lost");
+    fs::remove_file(&swap).expect("removed");
+
+    fs::remove_file(&file).expect("removed");
+    fs::create_dir(&file).expect("made");
+    assert_eq!(cli.ok(words("diff try --name-status")), "T\tnotes.txt\n");
+    let told = cli.fails(words("commit try"), 3);
+    assert!(told.contains("the resource is one file"), "{told}");
+    fs::remove_dir(&file).expect("removed");
+    symlink("/etc/passwd", &file).expect("made");
+    cli.fails(words("commit try"), 3);
+    assert!(
+        cli.run(words("read try notes.txt .")).status != 0,
+        "links are not followed"
+    );
+    cli.ok(words("rollback try"));
+    assert_eq!(cli.ok(words("read try notes.txt .")), "one\n");
+    assert_eq!(text(&docs.join("notes.txt")), "one\n");
+}
+
+// rule C15
+#[test]
+fn somebody_elses_version_is_a_conflict() {
+    rerun_test_as_user_with("files::somebody_elses_version_is_a_conflict", &[&binary()]);
+    for (theirs, strict) in [(true, false), (false, false), (true, true)] {
+        let (_world, cli, docs) = world();
+        let notes = docs.join("notes.txt");
+        cli.ok(words("plan create try --resource docs/notes.txt"));
+        if !strict {
+            put(&cli, "notes.txt", "ours\n");
+        }
+        // What happens to its neighbours is nobody's conflict.
+        fs::write(docs.join("neighbour"), "changed\n").expect("written");
+        fs::write(docs.join("another"), "new\n").expect("written");
+        let base = if strict { " --base strict" } else { "" };
+        match theirs {
+            true => fs::write(&notes, "theirs\n").expect("written"),
+            false => fs::remove_file(&notes).expect("removed"),
+        }
+        let refused = cli.run(words(&format!("--json commit try{base}")));
+        assert_eq!(refused.status, 4);
+        let told: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+        let conflicts = told["conflicts"].as_array().expect("a list");
+        let paths: Vec<&serde_json::Value> = conflicts.iter().map(|one| &one["path"]).collect();
+        assert_eq!(paths, [&value!("notes.txt")], "{told}");
+        if !strict {
+            cli.ok(words("commit try --on-conflict ours"));
+            assert_eq!(text(&notes), "ours\n");
+        }
+    }
+}
+
+// rule C1, C8
+#[test]
+fn a_file_and_a_directory_are_committed_together_or_not_at_all() {
+    rerun_test_as_user_with(
+        "files::a_file_and_a_directory_are_committed_together_or_not_at_all",
+        &[&binary()],
+    );
+    let (world, cli, docs) = world();
+    let app = world.dir("app");
+    fs::write(app.join("a.txt"), "a\n").expect("written");
+    cli.ok(words(
+        "plan create try --resource docs/notes.txt --resource ./app",
+    ));
+    put(&cli, "notes.txt", "two\n");
+    cli.clone().stdin("b\n").ok(words("write try app a.txt"));
+    fs::write(docs.join("notes.txt"), "theirs\n").expect("written");
+    cli.fails(words("commit try"), 4);
+    assert_eq!(text(&app.join("a.txt")), "a\n");
+    cli.ok(words("commit try --on-conflict ours"));
+    let both = || (text(&app.join("a.txt")), text(&docs.join("notes.txt")));
+    assert_eq!(both(), ("b\n".to_owned(), "two\n".to_owned()));
+    cli.ok(words("undo try"));
+    assert_eq!(both(), ("a\n".to_owned(), "theirs\n".to_owned()));
+}
+
+/// Two files of one directory share its lock, and a directory that holds a file cannot be taken with it
+/// unless one is the other's parent.
+// rule C8, C14
+#[test]
+fn files_lie_in_directories_and_beside_each_other() {
+    let (_world, cli, docs) = world();
+    cli.ok(words(
+        "plan create both --resource docs/notes.txt --resource docs/neighbour",
+    ));
+    for name in ["notes.txt", "neighbour"] {
+        let line = format!("write both {name} {name}");
+        cli.clone().stdin("both\n").ok(words(&line));
+    }
+    cli.ok(words("commit both"));
+    assert_eq!(text(&docs.join("neighbour")), "both\n");
+    cli.ok(words("cleanup both"));
+
+    let error = json_error(
+        &cli,
+        "plan create try --resource ./docs --resource docs/notes.txt",
+        4,
+    );
+    assert_eq!(error["kind"], "conflict");
+    cli.ok(words("resource add docs --at ./docs"));
+    cli.ok(words(
+        "resource add notes --at docs/notes.txt --parent docs",
+    ));
+    for strategy in ["filesystem_copy", "overlay"] {
+        let line = format!("plan create try --resource docs --strategy {strategy}");
+        cli.ok(words(&line));
+        cli.ok(words("sandbox create try notes"));
+        let error = json_error(&cli, "read try docs notes.txt", 2);
+        assert_eq!(error["kind"], "usage", "it belongs to the other");
+        let script = "cat docs/notes.txt; echo inside > docs/notes.txt; echo more > docs/more";
+        let ran = cli.ok(["run", "--plan", "try", "--", "sh", "-c", script]);
+        assert_eq!(ran, "both\n", "{strategy}");
+        assert_eq!(text(&docs.join("notes.txt")), "both\n");
+        let diff = json(&cli, "diff try");
+        let paths = |at: usize| diff["resources"][at]["changes"][0]["path"].clone();
+        assert_eq!(
+            (paths(0), paths(1)),
+            (value!("more"), value!("notes.txt")),
+            "{diff}"
+        );
+        assert_eq!(
+            diff["resources"][0]["changes"].as_array().map(Vec::len),
+            Some(1)
+        );
+        cli.ok(words("commit try"));
+        assert_eq!(text(&docs.join("notes.txt")), "inside\n");
+        cli.ok(words("undo try"));
+        cli.ok(words("cleanup try"));
+        assert_eq!(names(&docs), ["neighbour", "notes.txt"], "{strategy}");
+    }
+}
+
+#[test]
+fn a_file_can_share_the_sandbox_of_its_directory() {
+    let (_world, cli, docs) = world();
+    cli.ok(words("resource add docs --at ./docs"));
+    cli.ok(words(
+        "resource add notes --at docs/notes.txt --parent docs --strategy inherit",
+    ));
+    cli.ok(words(
+        "plan create try --resource docs --strategy filesystem_copy",
+    ));
+    assert_eq!(cli.ok(words("read try notes .")), "one\n");
+    put(&cli, "notes", "two\n");
+    cli.clone().stdin("x").ok(words("write try docs other"));
+    assert_eq!(
+        cli.ok(words("diff try --resource notes --name-status")),
+        "M\tnotes.txt\n"
+    );
+    let error = json_error(&cli, "read try notes neighbour", 2);
+    assert_eq!(error["kind"], "usage", "its neighbours are not its own");
+    assert!(sandboxed(&cli, "notes").ends_with("notes.txt"));
+    cli.ok(words("commit try"));
+    assert_eq!(text(&docs.join("notes.txt")), "two\n");
+}
+
+/// A link that is given as location stands for what it leads to; a further name keeps the old content.
+// rule F2, F3
+#[test]
+fn links_to_a_file() {
+    rerun_test_as_user_with("files::links_to_a_file", &[&binary()]);
+    let (world, cli, docs) = world();
+    let (link, hard) = (world.path().join("link"), docs.join("hard"));
+    symlink("docs/notes.txt", &link).expect("made");
+    fs::hard_link(docs.join("notes.txt"), &hard).expect("made");
+    let plan = json(&cli, "plan create try --resource ./link");
+    let original = docs.join("notes.txt");
+    assert_eq!(plan["sandboxes"][0]["original"], value!(original));
+    put(&cli, "notes.txt", "two\n");
+    put(&cli, "./link", "three\n");
+    cli.ok(words("rollback try"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    put(&cli, "notes.txt", "three\n");
+    cli.ok(words("commit try"));
+    assert_eq!(
+        (text(&original), text(&hard)),
+        ("three\n".to_owned(), "one\n".to_owned())
+    );
+    assert!(link.is_symlink());
+    cli.ok(words("undo try"));
+    let inode = |path: &Path| fs::metadata(path).expect("it is there").ino();
+    assert_eq!(inode(&original), inode(&hard), "one file again");
+}
+
+// rule F7
+#[test]
+fn privileges_of_a_file_are_dropped() {
+    rerun_test_as_user_with("files::privileges_of_a_file_are_dropped", &[&binary()]);
+    let (_world, cli, docs) = world();
+    cli.ok(words("plan create try --resource docs/notes.txt"));
+    let file = sandboxed(&cli, "notes.txt");
+    fs::write(&file, "#!/bin/sh\n").expect("written");
+    fs::set_permissions(&file, Permissions::from_mode(0o6755)).expect("set");
+    let told = cli.run(words("commit try")).stderr_text();
+    assert!(told.contains("setuid and setgid dropped"), "{told}");
+    let mode = fs::metadata(docs.join("notes.txt")).expect("there").mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
+/// Its owner may replace a file in a directory that is closed to writing, as with any directory of a
+/// resource; what belongs to others is refused before anything happens.
+// rule C2
+#[test]
+fn a_directory_that_is_closed_to_writing() {
+    rerun_test_as_user_with("files::a_directory_that_is_closed_to_writing", &[&binary()]);
+    let (_world, cli, docs) = world();
+    fs::set_permissions(&docs, Permissions::from_mode(0o555)).expect("set");
+    cli.ok(words("plan create try --resource docs/notes.txt"));
+    put(&cli, "notes.txt", "two\n");
+    cli.ok(words("commit try"));
+    assert_eq!(text(&docs.join("notes.txt")), "two\n");
+    let mode = || fs::metadata(&docs).expect("it is there").mode() & 0o7777;
+    assert_eq!(mode(), 0o555, "closed again");
+    cli.ok(words("undo try"));
+    assert_eq!(
+        (text(&docs.join("notes.txt")).as_str(), mode()),
+        ("one\n", 0o555)
+    );
+    let hosts = json(&cli, "plan create hosts --resource /etc/passwd");
+    assert_eq!(hosts["sandboxes"][0]["type"], "fs-file");
+    if !escrow_testkit::skip::is_root() {
+        cli.clone().stdin("x").ok(words("write hosts passwd ."));
+        cli.fails(words("commit hosts"), 1);
+    }
+    cli.ok(words("cleanup hosts"));
+}
+
+/// Inside, the file lies at its own path and is written in place. It is a mount of its own, so nothing can
+/// be put in its place there, and from outside nobody replaces it meanwhile.
+#[test]
+fn a_command_sees_the_file_at_its_path() {
+    rerun_test_as_user_with("files::a_command_sees_the_file_at_its_path", &[&binary()]);
+    for (strategy, isolated) in [("copy_on_write", true), ("none", false)] {
+        let (_world, cli, docs) = world();
+        let line = format!("plan create try --resource docs/notes.txt --strategy {strategy}");
+        cli.ok(words(&line));
+        let script = "echo more >> docs/notes.txt; cat docs/notes.txt; \
+            echo x > docs/neighbour; echo x > docs/new; mv docs/new docs/notes.txt; \
+            rm docs/notes.txt; true";
+        let ran = cli.run(["run", "--plan", "try", "--", "sh", "-c", script]);
+        assert_eq!(ran.stdout_text(), "one\nmore\n", "{}", ran.stderr_text());
+        assert_eq!(names(&docs), ["neighbour", "notes.txt"]);
+        assert_eq!(text(&docs.join("neighbour")), "not yours\n");
+        assert_eq!(cli.ok(words("read try notes.txt .")), "one\nmore\n");
+        let expected = if isolated { "one\n" } else { "one\nmore\n" };
+        assert_eq!(text(&docs.join("notes.txt")), expected);
+    }
+    let (_world, cli, _docs) = world();
+    cli.ok(words("plan create try --resource docs/notes.txt"));
+    let script = "echo ready; read word; echo $word >> docs/notes.txt";
+    let mut inside = cli
+        .command(["run", "--plan", "try", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut said = String::new();
+    BufReader::new(inside.stdout.as_mut().expect("piped"))
+        .read_line(&mut said)
+        .expect("it says something");
+    assert_eq!(said, "ready\n");
+    for line in ["write try notes.txt .", "path try notes.txt"] {
+        assert_eq!(json_error(&cli, line, 1)["kind"], "busy", "{line}");
+    }
+    assert_eq!(cli.ok(words("read try notes.txt .")), "one\n");
+    let mut input = inside.stdin.take().expect("piped");
+    input.write_all(b"later\n").expect("it listens");
+    drop(input);
+    assert!(inside.wait().expect("it ends").success());
+    assert_eq!(cli.ok(words("read try notes.txt .")), "one\nlater\n");
+    put(&cli, "notes.txt", "now\n");
+}
+
+// rule F4
+#[test]
+fn what_is_neither_file_nor_directory_is_refused() {
+    let (world, cli, docs) = world();
+    tool("mkfifo", &[], &world.path().join("pipe"));
+    let _socket = std::os::unix::net::UnixListener::bind(world.path().join("sock")).expect("bound");
+    let database = [b"SQLite format 3\0".as_slice(), &[0; 84]].concat();
+    fs::write(world.path().join("app.db"), database).expect("written");
+    for (path, why) in [
+        ("./pipe", "named pipe"),
+        ("./sock", "socket"),
+        ("/dev/null", "device"),
+        ("./app.db", "SQLite database"),
+    ] {
+        for line in [
+            format!("plan create try --resource {path}"),
+            format!("resource add it --at {path}"),
+        ] {
+            let error = json_error(&cli, &line, 2);
+            let told = error["message"].as_str().expect("a text");
+            assert!(told.contains(why), "{line}: {told}");
+        }
+    }
+    for (kind, at, why) in [
+        ("fs-directory", "docs/notes.txt", "it is a file"),
+        ("fs-file", "./docs", "it is a directory"),
+        ("fs-mount", "./docs", "nothing is mounted there"),
+        ("fs-file", "./pipe", "named pipe"),
+    ] {
+        let error = json_error(&cli, &format!("resource add it --type {kind} --at {at}"), 2);
+        let told = error["message"].as_str().expect("a text");
+        assert!(told.contains(why), "{kind} {at}: {told}");
+    }
+    // Asked for by name a database is a file like any other.
+    cli.ok(words("resource add db --type fs-file --at ./app.db"));
+    // What became another thing since it was named is not taken for it.
+    cli.ok(words("resource add notes --at docs/notes.txt"));
+    fs::remove_file(docs.join("notes.txt")).expect("removed");
+    fs::create_dir(docs.join("notes.txt")).expect("made");
+    let error = json_error(&cli, "plan create try --resource notes", 2);
+    assert!(
+        error["message"]
+            .as_str()
+            .is_some_and(|told| told.contains("directory"))
+    );
+    assert!(
+        json(&cli, "plan list")["plans"] == value!([]),
+        "nothing is left"
+    );
+}
+
+/// A file has a name in every resource it lies in, and a denial of any of them counts.
+// rule S6
+#[test]
+fn a_denial_counts_under_every_name_of_a_file() {
+    let (world, cli, docs) = world();
+    let rules = |scope: &str| {
+        let text = format!(
+            "resources:\n  docs: {{at: docs}}\n  notes: {{type: fs-file, at: docs/notes.txt, parent: docs, strategy: inherit}}\n\
+             policy:\n  mode: enforce\n  rules:\n    - {{allow: [create, read, diff, write, cleanup, admin], principal: \"*\", scope: \"*\"}}\n    \
+             - {{deny: [write], principal: \"*\", scope: \"{scope}\"}}\n"
+        );
+        fs::write(world.path().join("escrow.yaml"), text).expect("written");
+    };
+    for scope in ["notes", "notes:notes.txt", "docs:notes.txt", "docs:*.txt"] {
+        rules(scope);
+        cli.ok(words(
+            "plan create try --resource docs --strategy filesystem_copy",
+        ));
+        for line in [
+            "write try notes .",
+            "write try notes notes.txt",
+            "write try docs notes.txt",
+        ] {
+            assert_eq!(
+                json_error(&cli, line, 3)["kind"],
+                "denied",
+                "{scope}: {line}"
+            );
+        }
+        cli.clone().stdin("x").ok(words("write try docs neighbour"));
+        cli.ok(words("cleanup try"));
+    }
+    assert_eq!(text(&docs.join("notes.txt")), "one\n");
+}
