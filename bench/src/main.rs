@@ -39,7 +39,9 @@ fn main() {
 fn run(quick: bool, names: &[&str]) {
     let known = figures::ALL.map(|(name, _)| name);
     if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
-        panic!("there is no section '{unknown}'; the only option is --quick, the sections are {known:?}");
+        panic!(
+            "there is no section '{unknown}'; the only option is --quick, the sections are {known:?}"
+        );
     }
     let bench = Bench::new(quick);
     let mut report = Report::new(machine::describe(&bench.ground()), quick);

@@ -13,7 +13,7 @@ use crate::{binary, json, words, world};
 pub(crate) const STRATEGIES: [&str; 3] = ["overlay", "filesystem_copy", "copy_on_write"];
 
 /// Everything that can be seen of a tree, inside.
-const SIGNATURE: &str = r"
+pub(crate) const SIGNATURE: &str = r"
     find . -type d -printf '%p d %m %U:%G %T@\n' -o -printf '%p %y %m %U:%G %T@ %l %n\n' | sort
     find . -type f -print0 | sort -z | xargs -0 -r sha256sum
     getfattr -R -h -d -m 'user\.' . 2>/dev/null | sort";
@@ -32,7 +32,7 @@ const AFTER: &str = r"
     setfattr -x user.colour a.txt 2>/dev/null || :; setfattr -n user.new -v 1 a.txt; : > a.txt
     mkdir new-empty; ln a.txt another-name; rm -r many/1*; rmdir moved/empty; touch link many/20";
 
-fn run(cli: &Cli, plan: &str, script: &str) -> String {
+pub(crate) fn run(cli: &Cli, plan: &str, script: &str) -> String {
     let mut line = words(&format!("-q run --plan {plan} -- sh -c"));
     line.push(OsString::from(script));
     cli.ok(line)
@@ -56,7 +56,7 @@ fn create(cli: &Cli, label: &str) -> String {
 }
 
 #[track_caller]
-fn same(expected: &str, found: &str, what: &str) {
+pub(crate) fn same(expected: &str, found: &str, what: &str) {
     let was: BTreeSet<&str> = expected.lines().collect();
     let is: BTreeSet<&str> = found.lines().collect();
     let missing: Vec<_> = was.difference(&is).collect();

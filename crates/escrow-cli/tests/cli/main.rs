@@ -16,6 +16,7 @@ mod cost;
 mod cost_commit;
 mod documents;
 mod files;
+mod folding;
 mod full_disk;
 mod gc;
 mod judged;

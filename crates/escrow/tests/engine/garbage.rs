@@ -106,10 +106,8 @@ fn a_workspace_that_stayed_goes_and_the_plan_can_still_be_undone() {
         let area = sandboxed.area();
         sandboxed.committed();
         assert!(area.exists(), "{strategy}");
-        let disk = sandboxed
-            .manager
-            .disk(&sandboxed.plan)
-            .expect("it is there");
+        let disks = sandboxed.manager.disks(vec![sandboxed.plan.clone()]);
+        let (_, disk) = disks.expect("it is there")[0];
         assert!(disk.private > 0 && disk.undo > 0, "{strategy}: {disk:?}");
         let kinds = collect(&sandboxed.manager, None);
         assert_eq!(kinds, [LeftoverKind::Workspace], "{strategy}");

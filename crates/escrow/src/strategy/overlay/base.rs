@@ -23,7 +23,7 @@ use crate::model::{Conflict, Facts, ResourcePath};
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
 const DERIVED: &[u8] = b"user.overlay.escrow-derived";
 /// What the kernel leaves on what it copied up, or moved.
-const ORIGIN: &[u8] = b"user.overlay.origin";
+pub(super) const ORIGIN: &[u8] = b"user.overlay.origin";
 
 /// Notes on a new layer when it was made. Any later change of the original gets a later ctime.
 pub(super) fn stamp(upper: &Dir) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::fs::{Cause, Dir, Handle, Meta, private, remove};
 use crate::model::{EntryKind, Field, ResourcePath};
 
 const WHITEOUT: &str = "user.overlay.whiteout";
-const OPAQUE: &str = "user.overlay.opaque";
+pub(super) const OPAQUE: &str = "user.overlay.opaque";
 /// Marks that would lead elsewhere.
 const REFUSED: [&str; 2] = ["user.overlay.redirect", "user.overlay.metacopy"];
 /// A user's own attributes of these names are stored with the prefix doubled.
@@ -45,7 +45,7 @@ pub(super) struct Looks {
     pub(super) xattrs: Digest,
 }
 
-const LOOKS: &[u8] = b"user.overlay.escrow";
+pub(super) const LOOKS: &[u8] = b"user.overlay.escrow";
 
 impl Looks {
     /// How a directory looks now.
@@ -69,10 +69,14 @@ impl Looks {
         }
     }
 
+    /// How they are written down.
+    pub(super) fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers are JSON")
+    }
+
     /// Writes them down on the directory.
     pub(super) fn remember(&self, dir: &Dir) -> Result<()> {
-        let text = serde_json::to_vec(self).expect("numbers are JSON");
-        xattr::set(&Handle::of(dir), LOOKS, &text)
+        xattr::set(&Handle::of(dir), LOOKS, &self.text())
             .map_err(|errno| dir.error("mark", b"", Cause::Os(errno)).into())
     }
 

@@ -15,6 +15,7 @@
 
 mod base;
 mod diff;
+mod fold;
 mod in_use;
 mod layers;
 mod moments;
@@ -151,12 +152,7 @@ impl Strategy for Overlay {
             area.make_dir(remains, 0o700)?;
         }
         let lost = new_layer(&area, &lower, 0)?;
-        let now = Now {
-            layers: vec![Number::own(0)],
-            next: 1,
-            pinned: Vec::new(),
-            lent: Vec::new(),
-        };
+        let now = Now::new(vec![Number::own(0)], 1);
         now.write(&area, &area.subdir(STAGE)?)?;
         area.sync()?;
         let metadata = Metadata {

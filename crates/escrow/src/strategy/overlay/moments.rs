@@ -8,6 +8,7 @@ use super::super::error::{Result, StrategyError};
 use super::super::moments;
 use super::super::tree::{self, STAGE};
 use super::super::{CreateRequest, Created, Intent, Moment};
+use super::fold;
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
 use super::{Metadata, NAME, WORK, base, diff, in_use, open, through, xattrs_of};
@@ -36,16 +37,6 @@ fn read(moment: &Moment) -> Result<Layers> {
     serde_json::from_value(moment.0.clone()).map_err(|error| StrategyError::Damaged {
         what: format!("what a checkpoint needs cannot be read back ({error})"),
     })
-}
-
-fn stack_of(layers: &[Number], area: &Dir) -> Result<Stack> {
-    let now = Now {
-        layers: layers.to_vec(),
-        next: 0,
-        pinned: Vec::new(),
-        lent: Vec::new(),
-    };
-    now.open(area)
 }
 
 /// An empty layer over these, whose root looks like theirs.
@@ -86,7 +77,7 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
         }))
     };
     let layers = now.layers.clone();
-    if layers.len() > 1 && is_unused(&open.upper, &stack_of(&layers[1..], &open.area)?)? {
+    if layers.len() > 1 && is_unused(&open.upper, &Stack::open(&layers[1..], &open.area)?)? {
         // The checkpoint that laid the unused one there may be gone, and its pins with it.
         if pin(&mut now, &layers[1..]) {
             now.write(&open.area, &stage)?;
@@ -98,7 +89,7 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
             strategy: NAME,
             what: "take another checkpoint",
             why: format!(
-                "its {MOST} layers are as many as a kernel mounts; commit, or go on without another one"
+                "its {MOST} layers are as many as a kernel mounts; let go of checkpoints that nobody needs, or commit"
             ),
         });
     }
@@ -106,6 +97,7 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
     pin(&mut now, &layers);
     now.layers.insert(0, Number::own(now.next));
     now.next += 1;
+    fold::after_checkpoint(&open.area, &open.lower, &mut now);
     now.write(&open.area, &stage)?;
     // What the kernel left from an earlier mount belongs to the old layer.
     clear_work(&open.area)?;
@@ -121,7 +113,8 @@ pub(super) fn checkpoint_in_use(
 ) -> Result<Moment> {
     let open = open(sandbox)?;
     let last = last.map(read).transpose()?;
-    let layers = in_use::keep(&open, last.map(|last| last.layers), observer)?;
+    let last = last.map(|last| open.now.current(last.layers));
+    let layers = in_use::keep(&open, last, observer)?;
     let mut now = open.now;
     if pin(&mut now, &layers) {
         now.next += 1;
@@ -138,7 +131,7 @@ fn pin(now: &mut Now, layers: &[Number]) -> bool {
             now.pinned.push(number);
         }
     }
-    now.pinned.len() > before
+    now.tell_apart(layers) || now.pinned.len() > before
 }
 
 fn own(layers: &[Number]) -> impl Iterator<Item = u32> {
@@ -153,13 +146,14 @@ fn clear_work(area: &Dir) -> Result<()> {
 
 pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<Intent> {
     let open = open(sandbox)?;
-    let Layers { layers } = read(moment)?;
+    let layers = open.now.current(read(moment)?.layers);
     let next = open.now.next;
     open.now.sweep(&open.area)?;
-    lay_over(&open.area, &stack_of(&layers, &open.area)?, next)?;
+    lay_over(&open.area, &Stack::open(&layers, &open.area)?, next)?;
     let after = Now {
         layers: [vec![Number::own(next)], layers].concat(),
         next: next + 1,
+        apart: None,
         ..open.now.clone()
     };
     let before = Now {
@@ -180,11 +174,12 @@ pub(super) fn prepare_restore_in_use(
     open.now.sweep(&open.area)?;
     let next = open.now.next;
     let beginning = |moment: &Moment, number: u32| -> Result<Now> {
-        let Layers { layers } = read(moment)?;
-        lay_over(&open.area, &stack_of(&layers, &open.area)?, number)?;
+        let layers = open.now.current(read(moment)?.layers);
+        lay_over(&open.area, &Stack::open(&layers, &open.area)?, number)?;
         Ok(Now {
             layers: [vec![Number::own(number)], layers].concat(),
             next: next + 2,
+            apart: None,
             ..open.now.clone()
         })
     };
@@ -203,7 +198,7 @@ pub(super) fn switch_in_use(
     let open = open(sandbox)?;
     let to = if back { before } else { after };
     // The topmost one is empty.
-    let target = stack_of(&to.layers[1..], &open.area)?;
+    let target = Stack::open(&to.layers[1..], &open.area)?;
     through::go(&open, &target, through)
 }
 
@@ -227,9 +222,13 @@ pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
     let Metadata { area, .. } = tree::metadata(sandbox)?;
     let area = Dir::open(area.as_path())?;
     let mut now = Now::read(&area)?;
+    let kept = kept.iter().map(|moment| Ok(read(moment)?.layers));
+    let kept: Vec<Vec<Number>> = kept.collect::<Result<_>>()?;
+    now.learn(&kept);
     now.pinned.clear();
-    for moment in kept {
-        now.pinned.extend(own(&read(moment)?.layers));
+    for layers in kept {
+        let layers = now.current(layers);
+        now.pinned.extend(own(&layers));
     }
     now.pinned.sort_unstable();
     now.pinned.dedup();
@@ -244,9 +243,10 @@ pub(super) fn since(
     until: Option<&Moment>,
 ) -> Result<DiffView> {
     let open = open(sandbox)?;
-    let then = stack_of(&read(moment)?.layers, &open.area)?;
+    let at = |moment: &Moment| Stack::open(&open.now.current(read(moment)?.layers), &open.area);
+    let then = at(moment)?;
     let later = match until {
-        Some(until) => stack_of(&read(until)?.layers, &open.area)?,
+        Some(until) => at(until)?,
         None => open.upper,
     };
     let look = |stack: &Stack| -> Result<Vec<Change>> {
@@ -269,7 +269,7 @@ pub(super) fn fork(
     request: &CreateRequest<'_>,
 ) -> Result<Created> {
     let open = open(sandbox)?;
-    let Layers { mut layers } = read(moment)?;
+    let mut layers = open.now.current(read(moment)?.layers);
     // Before anything begins on them.
     let mut lender = open.now;
     lender.lent.extend(
@@ -283,7 +283,7 @@ pub(super) fn fork(
         remove::remove(&area, remains)?;
         area.make_dir(remains, 0o700)?;
     }
-    let below = stack_of(&layers, &open.area)?;
+    let below = Stack::open(&layers, &open.area)?;
     lay_over(&area, &below, 0)?;
     for layer in &mut layers {
         layer
@@ -293,12 +293,7 @@ pub(super) fn fork(
     let mut lenders: Vec<Location> = layers.iter().filter_map(|one| one.area.clone()).collect();
     lenders.sort_unstable();
     lenders.dedup();
-    let now = Now {
-        layers: [vec![Number::own(0)], layers].concat(),
-        next: 1,
-        pinned: Vec::new(),
-        lent: Vec::new(),
-    };
+    let now = Now::new([vec![Number::own(0)], layers].concat(), 1);
     now.write(&area, &area.subdir(STAGE)?)?;
     area.sync()?;
     let metadata = Metadata {

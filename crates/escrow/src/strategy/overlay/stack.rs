@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree_commit::Versions;
+use super::fold::Fold;
 use super::layers::{self, Looks, Mark};
 use crate::fs::beneath::Entry;
 use crate::fs::durable::Draft;
@@ -42,6 +43,13 @@ pub(super) struct Now {
     /// stay for as long as the area does.
     #[serde(default)]
     pub(super) lent: Vec<u32>,
+    /// Those that took the place of several.
+    #[serde(default)]
+    pub(super) folds: Vec<Fold>,
+    /// Those of this stack that a checkpoint tells apart from what lies on them; `None` where nobody
+    /// knows.
+    #[serde(default)]
+    pub(super) apart: Option<Vec<u32>>,
 }
 
 /// One layer: its number, and whose it is if it is not this sandbox's own.
@@ -81,6 +89,18 @@ impl Number {
 }
 
 impl Now {
+    /// A stack that nobody else needs anything of.
+    pub(super) fn new(layers: Vec<Number>, next: u32) -> Self {
+        Self {
+            layers,
+            next,
+            pinned: Vec::new(),
+            lent: Vec::new(),
+            folds: Vec::new(),
+            apart: None,
+        }
+    }
+
     /// What is in use in an area.
     pub(super) fn read(area: &Dir) -> Result<Self> {
         let (mut file, _) = area.file(NOW)?;
@@ -134,14 +154,11 @@ impl Now {
     }
 
     pub(super) fn open(&self, area: &Dir) -> Result<Stack> {
-        let layers = self.layers.iter().map(|layer| layer.open(area));
-        Ok(Stack {
-            layers: layers.collect::<Result<_>>()?,
-        })
+        Stack::open(&self.layers, area)
     }
 }
 
-/// Open layers, topmost first; at least one.
+/// Open layers, topmost first; at least one, but for what lies below others.
 pub(super) struct Stack {
     layers: Vec<Dir>,
 }
@@ -161,6 +178,14 @@ pub(super) struct Standing {
 }
 
 impl Stack {
+    /// These layers of an area, topmost first.
+    pub(super) fn open(layers: &[Number], area: &Dir) -> Result<Self> {
+        let layers = layers.iter().map(|layer| layer.open(area));
+        Ok(Self {
+            layers: layers.collect::<Result<_>>()?,
+        })
+    }
+
     /// One layer alone.
     pub(super) fn of(layer: &Dir) -> Result<Self> {
         Ok(Self {
@@ -171,6 +196,11 @@ impl Stack {
     /// The layer that takes the changes.
     pub(super) fn top(&self) -> &Dir {
         &self.layers[0]
+    }
+
+    /// The one that everything else lies on.
+    pub(super) fn bottom(&self) -> &Dir {
+        &self.layers[self.layers.len() - 1]
     }
 
     /// The roots of all of them.
@@ -198,11 +228,17 @@ impl Stack {
 
     /// Every layer's directory at `path`, topmost first, whether the others hide it or not.
     pub(super) fn all(&self, path: &ResourcePath) -> Result<Vec<Dir>> {
+        let holders = self.holders(path)?.into_iter();
+        Ok(holders.map(|(_, dir)| dir).collect())
+    }
+
+    /// The same, each with which layer it is of.
+    pub(super) fn holders(&self, path: &ResourcePath) -> Result<Vec<(usize, Dir)>> {
         let mut found = Vec::new();
-        for layer in &self.layers {
+        for (number, layer) in self.layers.iter().enumerate() {
             match layer.dir(path) {
                 Err(error) if error.is_absent() || error.leaves() => {}
-                dir => found.push(dir?),
+                dir => found.push((number, dir?)),
             }
         }
         Ok(found)
@@ -219,7 +255,7 @@ impl Stack {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(&self.layers[self.layers.len() - 1])
+        Ok(self.bottom())
     }
 }
 

@@ -1,0 +1,127 @@
+//! A thousand checkpoints of an overlay, of which the newest are kept: its layers stay few, and what is kept is exact.
+
+use std::collections::VecDeque;
+use std::io::Read;
+
+use escrow::event::Unobserved;
+use escrow::strategy::{Moment, Registry};
+use escrow_testkit::World;
+
+use crate::support::{Sandboxed, at};
+
+const KEEP: usize = 20;
+
+// rule R1, R5
+#[test]
+fn a_thousand_checkpoints_leave_few_layers() {
+    let world = World::new();
+    let original = world.dir("original");
+    std::fs::write(original.join("last"), "original").expect("there is room");
+    let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
+    let (reference, area) = (sandbox.sandbox().reference, sandbox.area());
+    let registry = Registry::builtin();
+    let overlay = registry.get("overlay").expect("it is built in");
+    let read = |path: &str| {
+        let mut text = String::new();
+        let file = overlay.read(&reference, &at(path));
+        file.unwrap_or_else(|error| panic!("{path}: {error}"))
+            .read_to_string(&mut text)
+            .expect("it is text");
+        text
+    };
+    let layers = || {
+        let layers = std::fs::read_dir(area.join("layers"));
+        layers.expect("an overlay has layers").count()
+    };
+    let (mut kept, mut most): (VecDeque<(usize, Moment)>, usize) = (VecDeque::new(), 0);
+    for round in 1..=1000_usize {
+        for (path, text) in [
+            (format!("by-ten/{}/file", round % 10), round.to_string()),
+            (format!("d{}/only-{round}", round % 7), round.to_string()),
+            ("last".to_owned(), round.to_string()),
+        ] {
+            overlay
+                .write(&reference, &at(&path), &mut text.as_bytes())
+                .unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+        let last = kept.back().map(|(_, moment)| moment.clone());
+        let moment = overlay.checkpoint(&reference, last.as_ref(), &Unobserved);
+        kept.push_back((round, moment.expect("there is always room for another")));
+        if kept.len() > KEEP {
+            kept.pop_front();
+        }
+        let moments: Vec<Moment> = kept.iter().map(|(_, moment)| moment.clone()).collect();
+        overlay
+            .drop_checkpoint(&reference, &moments)
+            .expect("the others can go");
+        most = most.max(layers());
+    }
+    assert!((KEEP..KEEP + 24).contains(&most), "{most} layers at most");
+    let now = std::fs::read(area.join("now")).expect("it is there");
+    assert!(now.len() < 10_000, "{} bytes say which layers", now.len());
+    for round in [1, 444, 999, 1000_usize] {
+        let path = format!("d{}/only-{round}", round % 7);
+        assert_eq!(read(&path), round.to_string());
+    }
+    let diff = overlay.diff(&reference).expect("it can be compared");
+    assert_eq!(diff.changes.len(), 1000 + 7 + 10 + 10 + 1 + 1);
+    let (round, oldest) = kept.front().expect("some are kept");
+    let since = overlay.since(&reference, oldest, None);
+    let since = since.expect("it can be compared").changes.len();
+    assert_eq!(
+        since,
+        (1000 - round) + 10 + 1,
+        "since the oldest that is kept"
+    );
+    let staged = world.dir("staged");
+    let way = overlay.prepare_restore(&reference, oldest, &staged, &Unobserved);
+    let way = way.expect("it can be gone back to");
+    overlay
+        .restore_checkpoint(&reference, &way, &Unobserved)
+        .expect("it is staged");
+    assert_eq!(read("last"), round.to_string());
+    assert_eq!(
+        overlay.diff(&reference).expect("compared").changes.len(),
+        round + 7 + 10 + 10 + 1 + 1
+    );
+}
+
+// One that is taken where nothing was done since another one, which goes, is as much a moment as that was.
+#[test]
+fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
+    let world = World::new();
+    let original = world.dir("original");
+    let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
+    let reference = sandbox.sandbox().reference;
+    let registry = Registry::builtin();
+    let overlay = registry.get("overlay").expect("it is built in");
+    let take = |text: &str| {
+        if !text.is_empty() {
+            overlay
+                .write(&reference, &at("file"), &mut text.as_bytes())
+                .expect("it can be written");
+        }
+        let moment = overlay.checkpoint(&reference, None, &Unobserved);
+        moment.expect("it can be kept")
+    };
+    let keep = |kept: &[Moment]| overlay.drop_checkpoint(&reference, kept).expect("they go");
+    let mut kept: Vec<Moment> = (0..31).map(|round| take(&format!("{round}"))).collect();
+    take("then");
+    keep(&kept);
+    let then = take("");
+    kept.push(then.clone());
+    kept.push(take("later"));
+    kept.push(take("last"));
+    let area = world.dir("staged");
+    let way = overlay.prepare_restore(&reference, &then, &area, &Unobserved);
+    overlay
+        .restore_checkpoint(&reference, &way.expect("it is kept"), &Unobserved)
+        .expect("it is staged");
+    let mut text = String::new();
+    overlay
+        .read(&reference, &at("file"))
+        .expect("it is there")
+        .read_to_string(&mut text)
+        .expect("it is text");
+    assert_eq!(text, "then");
+}
