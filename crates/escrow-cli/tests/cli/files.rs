@@ -15,7 +15,7 @@ use serde_json::json as value;
 use crate::{binary, json, json_error, words};
 
 /// A directory with a file in it that has everything a file can have, and with a neighbour.
-fn world() -> (World, Cli, PathBuf) {
+pub(crate) fn world() -> (World, Cli, PathBuf) {
     let world = World::new();
     let docs = world.dir("docs");
     fs::write(docs.join("notes.txt"), "one\n").expect("written");
@@ -35,7 +35,7 @@ fn world() -> (World, Cli, PathBuf) {
     (world, cli, docs)
 }
 
-fn tool(program: &str, arguments: &[&str], path: &Path) {
+pub(crate) fn tool(program: &str, arguments: &[&str], path: &Path) {
     let status = Command::new(program).args(arguments).arg(path).status();
     assert!(status.is_ok_and(|status| status.success()), "{program}");
 }
@@ -59,11 +59,11 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("it can be read")
 }
 
-fn put(cli: &Cli, resource: &str, content: &str) {
+pub(crate) fn put(cli: &Cli, resource: &str, content: &str) {
     let line = format!("write try {resource} .");
     cli.clone().stdin(content).ok(words(&line));
 }
@@ -467,90 +467,4 @@ fn a_command_sees_the_file_at_its_path() {
     assert!(inside.wait().expect("it ends").success());
     assert_eq!(cli.ok(words("read try notes.txt .")), "one\nlater\n");
     put(&cli, "notes.txt", "now\n");
-}
-
-// rule F4
-#[test]
-fn what_is_neither_file_nor_directory_is_refused() {
-    let (world, cli, docs) = world();
-    tool("mkfifo", &[], &world.path().join("pipe"));
-    let _socket = std::os::unix::net::UnixListener::bind(world.path().join("sock")).expect("bound");
-    let database = [b"SQLite format 3\0".as_slice(), &[0; 84]].concat();
-    fs::write(world.path().join("app.db"), database).expect("written");
-    for (path, why) in [
-        ("./pipe", "named pipe"),
-        ("./sock", "socket"),
-        ("/dev/null", "device"),
-        ("./app.db", "SQLite database"),
-    ] {
-        for line in [
-            format!("plan create try --resource {path}"),
-            format!("resource add it --at {path}"),
-        ] {
-            let error = json_error(&cli, &line, 2);
-            let told = error["message"].as_str().expect("a text");
-            assert!(told.contains(why), "{line}: {told}");
-        }
-    }
-    for (kind, at, why) in [
-        ("fs-directory", "docs/notes.txt", "it is a file"),
-        ("fs-file", "./docs", "it is a directory"),
-        ("fs-mount", "./docs", "nothing is mounted there"),
-        ("fs-file", "./pipe", "named pipe"),
-    ] {
-        let error = json_error(&cli, &format!("resource add it --type {kind} --at {at}"), 2);
-        let told = error["message"].as_str().expect("a text");
-        assert!(told.contains(why), "{kind} {at}: {told}");
-    }
-    // Asked for by name a database is a file like any other.
-    cli.ok(words("resource add db --type fs-file --at ./app.db"));
-    // What became another thing since it was named is not taken for it.
-    cli.ok(words("resource add notes --at docs/notes.txt"));
-    fs::remove_file(docs.join("notes.txt")).expect("removed");
-    fs::create_dir(docs.join("notes.txt")).expect("made");
-    let error = json_error(&cli, "plan create try --resource notes", 2);
-    assert!(
-        error["message"]
-            .as_str()
-            .is_some_and(|told| told.contains("directory"))
-    );
-    assert!(
-        json(&cli, "plan list")["plans"] == value!([]),
-        "nothing is left"
-    );
-}
-
-/// A file has a name in every resource it lies in, and a denial of any of them counts.
-// rule S6
-#[test]
-fn a_denial_counts_under_every_name_of_a_file() {
-    let (world, cli, docs) = world();
-    let rules = |scope: &str| {
-        let text = format!(
-            "resources:\n  docs: {{at: docs}}\n  notes: {{type: fs-file, at: docs/notes.txt, parent: docs, strategy: inherit}}\n\
-             policy:\n  mode: enforce\n  rules:\n    - {{allow: [create, read, diff, write, cleanup, admin], principal: \"*\", scope: \"*\"}}\n    \
-             - {{deny: [write], principal: \"*\", scope: \"{scope}\"}}\n"
-        );
-        fs::write(world.path().join("escrow.yaml"), text).expect("written");
-    };
-    for scope in ["notes", "notes:notes.txt", "docs:notes.txt", "docs:*.txt"] {
-        rules(scope);
-        cli.ok(words(
-            "plan create try --resource docs --strategy filesystem_copy",
-        ));
-        for line in [
-            "write try notes .",
-            "write try notes notes.txt",
-            "write try docs notes.txt",
-        ] {
-            assert_eq!(
-                json_error(&cli, line, 3)["kind"],
-                "denied",
-                "{scope}: {line}"
-            );
-        }
-        cli.clone().stdin("x").ok(words("write try docs neighbour"));
-        cli.ok(words("cleanup try"));
-    }
-    assert_eq!(text(&docs.join("notes.txt")), "one\n");
 }

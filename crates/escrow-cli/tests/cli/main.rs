@@ -16,6 +16,8 @@ mod cost;
 mod cost_commit;
 mod documents;
 mod files;
+mod files_faults;
+mod files_judged;
 mod folding;
 mod full_disk;
 mod gc;

@@ -1,12 +1,16 @@
-//! Resources where a file system is mounted.
+//! Resources where something is mounted.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
 
+use escrow_testkit::skip::require_root;
+use escrow_testkit::user::{GID, UID};
 use escrow_testkit::{Cli, Fs, LoopFs, World};
-use serde_json::json as value;
+use serde_json::Value;
 
-use crate::{binary, json, json_error, words};
+use crate::{binary, json, words};
 
 /// The mount point is the resource; beside it is another file system, so commits happen in it, and nothing
 /// stays there.
@@ -19,58 +23,98 @@ fn a_mount_point_is_sandboxed_committed_and_undone() {
         };
         let at = mounted.path();
         fs::write(at.join("data"), "one\n").expect("written");
-        let before = names(at);
         let world = World::new();
-        let cli = Cli::new(&world, &binary());
-        for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
-            let path = at.to_str().expect("a plain path");
-            let line = format!("plan create try --resource {path} --strategy {strategy}");
-            let plan = json(&cli, &line);
-            assert_eq!(plan["sandboxes"][0]["type"], "fs-mount", "{kind:?}");
-            let resource = plan["sandboxes"][0]["resource"]
-                .as_str()
-                .expect("a name")
-                .to_owned();
-            let write = format!("write try {resource} data");
-            cli.clone().stdin("two\n").ok(words(&write));
-            let script = format!("echo new > {path}/new; cat {path}/data");
-            let ran = cli.ok(["run", "--plan", "try", "--", "sh", "-c", &script]);
-            assert_eq!(ran, "two\n", "{kind:?} {strategy}");
-            assert_eq!(fs::read(at.join("data")).expect("it is there"), b"one\n");
-            cli.ok(words("commit try"));
-            assert_eq!(fs::read(at.join("data")).expect("it is there"), b"two\n");
-            let device = |name: &str| fs::metadata(at.join(name)).expect("there").dev();
-            assert_eq!(
-                device("data"),
-                device("."),
-                "it lies on the mounted file system"
-            );
-            cli.ok(words("undo try"));
-            cli.ok(words("cleanup try"));
-            assert_eq!(names(at), before, "{kind:?} {strategy}");
-            assert_eq!(fs::read(at.join("data")).expect("it is there"), b"one\n");
-        }
-        // A file on it has its area there, beside it.
-        let path = at.join("data");
-        let line = format!("plan create try --resource {}", path.display());
-        assert_eq!(json(&cli, &line)["sandboxes"][0]["type"], "fs-file");
-        cli.clone().stdin("two\n").ok(words("write try data ."));
-        cli.ok(words("commit try"));
-        cli.ok(words("undo try"));
-        cli.ok(words("cleanup try"));
-        assert_eq!(names(at), before);
-        let begun = json(&cli.clone().cwd(at), "init");
-        assert_eq!(begun["resources"][0]["type"], "fs-mount");
+        goes_through(&Cli::new(&world, &binary()), at);
+        let owner = format!("{UID}:{GID}");
+        let given = Command::new("chown").arg("-R").arg(owner).arg(at).status();
+        assert!(given.is_ok_and(|status| status.success()));
+        let world = World::new();
+        goes_through(&Cli::new(&world, &binary()).user(), at);
     }
 }
 
-fn names(directory: &std::path::Path) -> Vec<std::ffi::OsString> {
+fn goes_through(cli: &Cli, at: &Path) {
+    let before = names(at);
+    let text = || fs::read_to_string(at.join("data")).expect("it is there");
+    let path = at.to_str().expect("a plain path");
+    for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
+        let line = format!("plan create try --resource {path} --strategy {strategy}");
+        let plan = json(cli, &line);
+        let sandbox = &plan["sandboxes"][0];
+        assert_eq!(sandbox["type"], "fs-mount", "{strategy}");
+        let resource = sandbox["resource"].as_str().expect("a name");
+        let write = format!("write try {resource} data");
+        cli.clone().stdin("two\n").ok(words(&write));
+        let script = format!("echo new > {path}/new; cat {path}/data");
+        let ran = cli.ok(["run", "--plan", "try", "--", "sh", "-c", &script]);
+        assert_eq!((ran.as_str(), text().as_str()), ("two\n", "one\n"));
+        cli.ok(words("commit try"));
+        assert_eq!(text(), "two\n", "{strategy}");
+        let device = |name: &str| fs::metadata(at.join(name)).expect("there").dev();
+        assert_eq!(device("new"), device("."), "it lies on what is mounted");
+        cli.ok(words("undo try"));
+        cli.ok(words("cleanup try"));
+        assert_eq!((names(at), text().as_str()), (before.clone(), "one\n"));
+    }
+    // A file on it has its area beside it, and both go.
+    let line = format!("plan create try --resource {path}/data");
+    assert_eq!(json(cli, &line)["sandboxes"][0]["type"], "fs-file");
+    cli.clone().stdin("two\n").ok(words("write try data ."));
+    cli.ok(words("commit try"));
+    assert_eq!(text(), "two\n");
+    cli.ok(words("undo try"));
+    cli.ok(words("cleanup try"));
+    assert_eq!((names(at), text().as_str()), (before, "one\n"));
+    let begun = json(&cli.clone().cwd(at), "init --force");
+    assert_eq!(begun["resources"][0]["type"], "fs-mount");
+    fs::remove_file(at.join("escrow.yaml")).expect("it was written");
+}
+
+fn names(directory: &Path) -> Vec<std::ffi::OsString> {
     let entries = fs::read_dir(directory).expect("it can be listed");
     let mut names: Vec<_> = entries
         .map(|entry| entry.expect("an entry").file_name())
         .collect();
     names.sort();
     names
+}
+
+/// Runs a line in a mount namespace of its own, after `setup`, whose `$0` is `at`; the error it ends with.
+fn elsewhere(cli: &Cli, setup: &str, at: &Path, line: &str) -> Value {
+    let inner = cli.command(words(&format!("--json {line}")));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c"]);
+    command.arg(format!("{setup} && exec \"$@\"")).arg(at);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command.env_clear();
+    for (name, value) in inner.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.current_dir(inner.get_current_dir().expect("it has one"));
+    let output = command.output().expect("it starts");
+    let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
+    document["error"].clone()
+}
+
+/// No new version could be put in the place of a file on which something is mounted.
+#[test]
+fn a_file_on_which_something_is_mounted_is_refused() {
+    if !require_root("mounts something on a file") {
+        return;
+    }
+    let world = World::new();
+    let file = world.dir("docs").join("notes.txt");
+    fs::write(&file, "one\n").expect("written");
+    fs::write(world.path().join("other"), "two\n").expect("written");
+    let cli = Cli::new(&world, &binary());
+    for line in [
+        "plan create try --resource docs/notes.txt",
+        "resource add it --type fs-file --at docs/notes.txt",
+    ] {
+        let error = elsewhere(&cli, "mount --bind other \"$0\"", &file, line);
+        let told = error["message"].as_str().expect("a text");
+        assert!(told.contains("something is mounted on it"), "{told}");
+    }
 }
 
 /// While nothing is mounted, the directory below is not taken for what is usually there.
@@ -81,46 +125,20 @@ fn a_mount_that_is_away_is_not_replaced_by_the_directory_below() {
         return;
     };
     let at = mounted.path().to_owned();
+    let text = || fs::read_to_string(at.join("data")).expect("it is there");
     fs::write(at.join("data"), "one\n").expect("written");
     let world = World::new();
     let cli = Cli::new(&world, &binary());
-    cli.ok(words(&format!(
-        "resource add disk --type fs-mount --at {}",
-        at.display()
-    )));
+    let add = format!("resource add disk --type fs-mount --at {}", at.display());
+    cli.ok(words(&add));
     cli.ok(words(
         "plan create try --resource disk --strategy filesystem_copy",
     ));
     cli.clone().stdin("two\n").ok(words("write try disk data"));
-    // In a namespace of its own nothing is mounted there.
-    let without = |line: &str| {
-        let inner = cli.command(words(&format!("--json {line}")));
-        let mut command = std::process::Command::new("unshare");
-        command.args(["--mount", "sh", "-c", "umount \"$0\" && exec \"$@\""]);
-        command
-            .arg(&at)
-            .arg(inner.get_program())
-            .args(inner.get_args());
-        command.env_clear();
-        for (name, value) in inner.get_envs() {
-            command.env(name, value.unwrap_or_default());
-        }
-        command.current_dir(world.path());
-        let output = command.output().expect("it starts");
-        let document: serde_json::Value =
-            serde_json::from_slice(&output.stdout).expect("a document");
-        document["error"]["kind"].clone()
-    };
-    assert_eq!(
-        without("plan create other --resource disk"),
-        value!("usage")
-    );
-    assert_eq!(without("commit try"), value!("conflict"));
-    assert_eq!(fs::read(at.join("data")).expect("it is there"), b"one\n");
+    let without = |line: &str| elsewhere(&cli, "umount \"$0\"", &at, line)["kind"].clone();
+    assert_eq!(without("plan create other --resource disk"), "usage");
+    assert_eq!(without("commit try"), "conflict");
+    assert_eq!(text(), "one\n");
     cli.ok(words("commit try"));
-    assert_eq!(fs::read(at.join("data")).expect("it is there"), b"two\n");
-    assert_eq!(
-        json_error(&cli, "resource remove nothing", 1)["kind"],
-        "not_found"
-    );
+    assert_eq!(text(), "two\n");
 }
