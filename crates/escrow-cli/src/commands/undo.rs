@@ -11,6 +11,9 @@ use crate::ui::Ui;
 /// Take a plan's commit back: every original is as it was before
 ///
 /// Where somebody changed what the commit put there, nothing is undone, and the paths are named.
+///
+/// Of several commits of one plan, as with `escrow commit --only`, the newest is taken back; again, the one
+/// before it. What a commit of a part had released is its plan's again, if that is still open.
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow undo try")]
 pub(crate) struct UndoArgs {
@@ -39,6 +42,7 @@ impl UndoArgs {
                 "resources": undone.resources,
                 "kept": show::kept(&undone.kept),
                 "left": undone.left,
+                "standing": undone.standing,
             }));
             return Ok(());
         }
@@ -48,11 +52,25 @@ impl UndoArgs {
                 "plan {}: its commit had changed nothing, so there was nothing to take back",
                 plan.name
             )),
-            false => ui.news(&format!(
-                "plan {} is undone; as before again: {}",
-                plan.name,
-                undone.resources.join(", ")
-            )),
+            false => {
+                let what = match undone.part {
+                    true => "what was released last is taken back",
+                    false => "is undone",
+                };
+                let sep = if undone.part { ":" } else { "" };
+                ui.news(&format!(
+                    "plan {}{sep} {what}; as before again: {}",
+                    plan.name,
+                    undone.resources.join(", ")
+                ));
+            }
+        }
+        if undone.standing > 0 {
+            let earlier = "an earlier part of it is still released";
+            ui.say(&format!(
+                "{earlier}; `escrow undo {}` takes that back too",
+                plan.name
+            ));
         }
         Ok(())
     }

@@ -26,6 +26,8 @@ mod log;
 mod many;
 mod mounts;
 mod odd_places;
+mod parts;
+mod parts_faults;
 mod regressions;
 mod regressions_commit;
 mod regressions_commit_more;

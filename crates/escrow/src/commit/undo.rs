@@ -16,6 +16,10 @@ pub struct Undone {
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was kept for undo and could not be removed, and why.
     pub left: Vec<String>,
+    /// It was the commit of a part: what it had released is its plan's again.
+    pub part: bool,
+    /// How many earlier commits of the plan still stand.
+    pub standing: usize,
 }
 
 /// Takes a commit back; the caller holds the locks. An original that moved on is a conflict, and
@@ -91,7 +95,16 @@ pub(super) fn go_on(
         resources,
         kept: outcome.kept,
         left: outcome.left,
+        part: journal.part,
+        standing: standing(engine, plan),
     })
+}
+
+/// How many commits of a plan can still be undone. The undo is over; not to know is no failure of it.
+fn standing(engine: &Engine<'_>, plan: &Plan) -> usize {
+    let journals = engine.store.journals_of(plan.id).unwrap_or_default();
+    let stands = |one: &&Journal| one.phase == Phase::Committed;
+    journals.iter().filter(stands).count()
 }
 
 /// Tells the sandboxes that are still there that what was released is theirs again.

@@ -58,6 +58,8 @@ impl Pattern {
             let paths = changes.iter().map(|change| &change.path);
             paths.map(|path| (*resource, path))
         });
+        // Nobody types so much by mistake, and comparing would take long.
+        let comparable = |text: &str| text.len() <= 200;
         let mut nearest: Option<(usize, String)> = None;
         for (resource, path) in all.take(MOST) {
             if anywhere.covers(resource, path) {
@@ -66,6 +68,9 @@ impl Pattern {
             let above = path.ancestors().chain([path.clone()]);
             for one in above.filter(|one| !one.is_root()) {
                 let text = one.to_string();
+                if !comparable(&text) || !comparable(bare) {
+                    continue;
+                }
                 let apart = distance(bare.as_bytes(), text.as_bytes());
                 let near = apart <= text.len().max(bare.len()) / 3;
                 if near && nearest.as_ref().is_none_or(|(best, _)| apart < *best) {

@@ -1,0 +1,223 @@
+//! A part of a plan is released: `commit --only` and `--exclude` as their users meet them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::{Value, json};
+
+use crate::{binary, json, words, world};
+
+/// Two resources, one in layers and one copied, each with the same changes.
+fn scene() -> (World, Cli) {
+    let (world, cli) = world();
+    for name in ["app", "data"] {
+        let dir = world.dir(name);
+        fs::create_dir_all(dir.join("docs")).expect("there is room");
+        fs::write(dir.join("docs/old.md"), "old\n").expect("there is room");
+        fs::write(dir.join("keep"), "keep\n").expect("there is room");
+    }
+    cli.ok(words(
+        "resource add one --type fs-directory --at ./app --strategy overlay",
+    ));
+    cli.ok(words(
+        "resource add two --type fs-directory --at ./data --strategy filesystem_copy",
+    ));
+    cli.ok(words("plan create try --resource one --resource two"));
+    let edits = "mkdir -p src/new && echo n > src/new/n.rs && echo log > src/new/n.log && \
+                 rm docs/old.md && echo md > docs/new.md && echo changed > keep";
+    run(
+        &world,
+        &cli,
+        &format!("cd ../app && {edits} && cd ../data && {edits}"),
+    );
+    (world, cli)
+}
+
+fn run(world: &World, cli: &Cli, script: &str) {
+    let mut line = words("-q run --plan try -- sh -euc");
+    line.push(script.into());
+    cli.clone().cwd(world.path().join("app")).ok(line);
+}
+
+fn at(world: &World, path: &str) -> PathBuf {
+    world.path().join(path)
+}
+
+fn paths(list: &Value) -> Vec<String> {
+    let one = |change: &Value| change["path"].as_str().expect("a path").to_owned();
+    list.as_array().expect("a list").iter().map(one).collect()
+}
+
+// rule C1, C6
+#[test]
+fn what_is_asked_for_is_released_and_the_rest_stays() {
+    let test = "parts::what_is_asked_for_is_released_and_the_rest_stays";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = scene();
+    let line = "commit try --only src/** --only two:docs/*.md --exclude **/*.log -m part";
+    // Looking changes nothing, and says what comes and what stays.
+    let shown = json(&cli, &format!("{line} --dry-run"));
+    assert_eq!(shown["committed"], json!(false));
+    assert!(!at(&world, "app/src/new").exists());
+    let done = json(&cli, line);
+    assert_eq!(done["committed"], json!(true), "{done}");
+    assert_eq!(done["conflicts"], json!([]));
+    assert_eq!(done["left"], json!([]), "nothing went wrong");
+    assert_eq!(done["resources"], shown["resources"]);
+    for (resource, changes, left) in [
+        (
+            "one",
+            vec!["src/new", "src/new/n.rs"],
+            vec!["docs/new.md", "docs/old.md", "keep", "src/new/n.log"],
+        ),
+        (
+            "two",
+            vec![
+                "docs/new.md",
+                "docs/old.md",
+                "src",
+                "src/new",
+                "src/new/n.rs",
+            ],
+            vec!["keep", "src/new/n.log"],
+        ),
+    ] {
+        let members = done["resources"].as_array().expect("a list");
+        let member = members.iter().find(|one| one["resource"] == resource);
+        let member = member.expect("it is told");
+        assert_eq!(paths(&member["changes"]), changes, "{resource}");
+        assert_eq!(paths(&member["left"]), left, "{resource}");
+    }
+    assert_eq!(done["left_changes"], json!(6));
+    assert!(at(&world, "app/src/new/n.rs").exists() && at(&world, "app/docs/old.md").exists());
+    assert!(!at(&world, "app/src/new/n.log").exists());
+    assert!(at(&world, "data/docs/new.md").exists() && !at(&world, "data/docs/old.md").exists());
+    // The plan is open, shows exactly the rest, and inside everything is as it was.
+    let plan = json(&cli, "plan show try");
+    assert_eq!(plan["state"], json!("open"));
+    let diff = cli.ok(words("diff try --name-status --resource two"));
+    assert_eq!(diff, "M\tkeep\nA\tsrc/new/n.log\n");
+    run(
+        &world,
+        &cli,
+        "cat src/new/n.log docs/new.md; test ! -e docs/old.md; cd ../data; cat src/new/n.rs; \
+         echo more >> src/new/n.rs; cd ../app; rm src/new/n.rs",
+    );
+    let diff = cli.ok(words("diff try --name-status --resource two"));
+    assert_eq!(diff, "M\tkeep\nA\tsrc/new/n.log\nM\tsrc/new/n.rs\n");
+    let said = cli.ok(words("commit try --only two:src/new/n.rs --yes"));
+    assert!(said.contains("two: committed: 1 modified"), "{said}");
+    assert!(said.contains("one: stays in the sandbox: "), "{said}");
+    // Without a name it is the plan here that was committed last; the newest part first.
+    let here = cli.clone().cwd(at(&world, "data"));
+    here.ok(words("undo"));
+    let read = |path: &str| fs::read_to_string(at(&world, path)).expect("it is there");
+    assert_eq!(read("data/src/new/n.rs"), "n\n");
+    let diff = cli.ok(words("diff try --name-status --resource two"));
+    assert_eq!(diff, "M\tkeep\nA\tsrc/new/n.log\nM\tsrc/new/n.rs\n");
+    // And then the rest.
+    let rest = json(&cli, "commit try");
+    assert_eq!(rest["left_changes"], json!(0));
+    assert_eq!(read("data/src/new/n.rs"), "n\nmore\n");
+    assert!(!at(&world, "app/src/new/n.rs").exists() && at(&world, "app/src/new/n.log").exists());
+    cli.ok(words("undo try"));
+    cli.ok(words("undo try"));
+    assert!(!at(&world, "app/src/new").exists() && !at(&world, "data/src").exists());
+    assert_eq!(read("data/docs/old.md"), "old\n");
+    cli.fails(words("undo try"), 4);
+    cli.ok(words("cleanup try"));
+    let left = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_wrong_pattern_changes_nothing() {
+    let (world, cli) = scene();
+    for (line, hint) in [
+        ("--only new.md", "did you mean '**/new.md'?"),
+        ("--only one:kep", "did you mean 'one:keep'?"),
+        ("--only three:keep", "did you mean '**/keep'?"),
+        (
+            "--only keep --exclude nothing-like-that",
+            "escrow diff --name-status",
+        ),
+        ("--only keep --exclude keep", "nothing was changed"),
+        ("--only /etc", "from the top of the resource"),
+        ("--only a/../b", "from the top of the resource"),
+        ("--only a[", "from the top of the resource"),
+    ] {
+        for dry in ["", " --dry-run"] {
+            let outcome = cli.run(words(&format!("--json commit try {line}{dry}")));
+            let said = outcome.stdout_text();
+            assert_eq!(outcome.status, 2, "{line}: {said}");
+            let document: Value = serde_json::from_str(&said).expect("one document");
+            assert_eq!(document["error"]["kind"], json!("usage"), "{said}");
+            assert!(
+                document["error"]["hints"].to_string().contains(hint),
+                "{said}"
+            );
+        }
+    }
+    assert_eq!(
+        fs::read_to_string(at(&world, "app/keep")).expect("it is there"),
+        "keep\n"
+    );
+    let logged = cli.ok(words("log --verify"));
+    assert!(!logged.is_empty());
+}
+
+/// What is protected stays so; what is not asked for is not judged.
+// rule S6
+#[test]
+fn the_policy_judges_what_is_released() {
+    let (world, cli) = scene();
+    let rules = "policy:\n  mode: enforce\n  rules:\n    - { allow: [create, read, write, diff, run, checkpoint, restore, commit, undo, cleanup], principal: '*', scope: '*' }\n    - { deny: [commit], principal: '*', scope: '*:docs/**' }\n";
+    fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+    cli.fails(words("commit try"), 3);
+    cli.fails(words("commit try --only docs/new.md"), 3);
+    cli.ok(words("commit try --exclude docs"));
+    assert!(at(&world, "app/src/new/n.rs").exists() && at(&world, "app/docs/old.md").exists());
+    assert_eq!(
+        cli.ok(words("diff try --name-status --resource one")),
+        "A\tdocs/new.md\nD\tdocs/old.md\n"
+    );
+}
+
+/// All that was asked for is all there is: then the plan is committed as ever.
+#[test]
+fn everything_is_no_part() {
+    let (world, cli) = scene();
+    let done = json(&cli, "commit try --only **");
+    assert_eq!(done["left_changes"], json!(0));
+    assert_eq!(json(&cli, "plan show try")["state"], json!("committed"));
+    assert!(at(&world, "data/src/new/n.log").exists());
+}
+
+/// A command inside keeps a part from being released, or taken back, as it does with the whole.
+#[test]
+fn what_is_released_was_validated() {
+    let (world, cli) = scene();
+    let rules = "validate:\n  - 'test -e src/new/n.rs; echo spoilt > keep'\n";
+    fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+    cli.ok(words("commit try --only keep"));
+    let read = |path: &str| fs::read_to_string(at(&world, path)).expect("it is there");
+    assert_eq!(
+        (read("app/keep"), read("data/keep")),
+        ("changed\n".into(), "changed\n".into())
+    );
+    let failing = "validate:\n  - 'false'\n";
+    fs::write(world.path().join("escrow.yaml"), failing).expect("there is room");
+    cli.fails(words("commit try --only src"), 1);
+    assert!(!at(&world, "app/src/new").exists());
+    // The automatic ones and those by name are refused from then on, with what to do.
+    fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
+    cli.ok(words("checkpoint create try -m before"));
+    cli.ok(words("commit try --only docs"));
+    let said = cli.fails(words("restore try before"), 4);
+    assert!(said.contains("escrow undo try"), "{said}");
+    cli.ok(words("undo try"));
+    cli.ok(words("restore try before"));
+    assert_eq!(read("app/docs/old.md"), "old\n");
+}
