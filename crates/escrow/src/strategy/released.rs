@@ -36,6 +36,9 @@ pub(super) struct Version {
     /// The original had nothing there before.
     #[serde(default)]
     pub(super) added: bool,
+    /// Size and time of what the original had before, where there is nothing now.
+    #[serde(default)]
+    pub(super) gone: Option<(u64, Stamp)>,
 }
 
 /// A version that sandbox and original have.
@@ -140,6 +143,8 @@ pub(super) struct Released {
     /// Directories that somebody else had changed before something was done in them, which moved their times.
     foreign: HashSet<u64>,
     alone: HashSet<ResourcePath>,
+    /// Size and time of the files whose removal was released: one that was moved left such a trace.
+    gone: HashSet<(u64, Stamp)>,
 }
 
 impl Released {
@@ -157,7 +162,11 @@ impl Released {
                     false => drop(released.foreign.insert(ino)),
                 }
             }
-            for Version { path, both, .. } in release.versions {
+            for Version {
+                path, both, gone, ..
+            } in release.versions
+            {
+                released.gone.extend(gone);
                 if let Some(Both { theirs, .. }) = &both {
                     let known = released.known.entry(theirs.ino).or_default();
                     known.push(theirs.ctime);
@@ -185,6 +194,11 @@ impl Released {
     /// Whether it was released that nothing stands at a path.
     pub(super) fn is_gone(&self, path: &ResourcePath) -> bool {
         matches!(self.versions.get(path), Some(None))
+    }
+
+    /// Whether the removal of such a file was released.
+    pub(super) fn took(&self, size: u64, mtime: Stamp) -> bool {
+        self.gone.contains(&(size, mtime))
     }
 
     /// What was released at a path, if it stands there.

@@ -222,10 +222,13 @@ impl Base for LayerBase<'_> {
             return Ok(copied || Looks::remembered(&dir.subdir(name)?)?.is_some());
         }
         // A file that the kernel marked may also have been moved, or linked, from elsewhere.
-        if !copied || meta.nlink > 1 || self.gone.contains(&(meta.size, meta.mtime)) {
+        let moved = self.gone.contains(&(meta.size, meta.mtime))
+            || self.released.took(meta.size, meta.mtime);
+        if !copied || meta.nlink > 1 || moved {
             return Ok(false);
         }
         let lower = layers::parent_below(self.lower, &parent)?;
-        Ok(lower.is_none_or(|meta| meta.mtime > self.stamp))
+        let came = |meta: Meta| meta.mtime > self.stamp && !self.released.knows(&meta, self.moved);
+        Ok(lower.is_none_or(came))
     }
 }

@@ -110,6 +110,8 @@ struct Ours {
     seen: Option<Seen>,
     /// The original had nothing there.
     added: bool,
+    /// Size and time of what the original had, where the sandbox has nothing.
+    gone: Option<(u64, Stamp)>,
     xattrs: Digest,
     target: Option<Location>,
 }

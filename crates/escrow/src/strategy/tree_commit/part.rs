@@ -19,10 +19,13 @@ pub(super) fn ours(source: &Source<'_>, request: &PrepareRequest<'_>) -> Result<
     // Whatever is written from here on gets a later ctime; where it might not, none is believed.
     let settled = settle(clock());
     let skipped = request.preview.left_out(request.on_conflict);
-    let changes = request.preview.diff.changes.iter().enumerate();
+    let preview = request.preview;
+    let changes = preview.diff.changes.iter().zip(&preview.seen).enumerate();
     let mut all = Vec::new();
-    for (_, change) in changes.filter(|(number, _)| !skipped.contains(number)) {
+    for (_, (change, old)) in changes.filter(|(number, _)| !skipped.contains(number)) {
         let mut one = our(source, change)?;
+        let gone = old.filter(|_| one.seen.is_none());
+        one.gone = gone.map(|old| (old.size, old.mtime));
         if let Some(seen) = &mut one.seen
             && (!settled || seen.ctime.nsec == 0)
         {
@@ -55,6 +58,7 @@ fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
     Ok(Ours {
         path: path.clone(),
         added: change.kind == ChangeKind::Added,
+        gone: None,
         seen: meta.as_ref().map(Seen::from),
         xattrs: xattr::digest(&(source.visible)(attributes)),
         target,
@@ -97,6 +101,7 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
             path: one.path.clone(),
             both,
             added: one.added,
+            gone: one.gone,
         });
     }
     let mut directories = Vec::new();
