@@ -213,6 +213,27 @@ fn those_inside_keep_and_return_by_themselves() {
     }
 }
 
+/// A file is shown to the command as it is, and cannot be exchanged under it: kept it can be.
+#[test]
+fn a_file_is_kept_under_a_command_and_restored_after_it() {
+    let test = "moments::a_file_is_kept_under_a_command_and_restored_after_it";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource a.txt --resource src --strategy filesystem_copy",
+    ));
+    let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    run(&cli, "echo kept > a.txt");
+    cli.ok(words("checkpoint create try -m kept"));
+    run(&cli, "echo later > a.txt; echo later > src/later");
+    let said = cli.fails(words("restore try kept"), 1);
+    assert!(said.contains("a command runs inside"), "{said}");
+    assert_eq!(run(&cli, "cat a.txt src/later"), "later\nlater\n");
+    command.finish();
+    cli.ok(words("restore try kept"));
+    assert_eq!(run(&cli, "cat a.txt; ls src"), "kept\nmain.rs\n");
+}
+
 /// Killed anywhere while a command is inside, a checkpoint or a restore comes out on one side, with the command
 /// and without.
 // rule R3

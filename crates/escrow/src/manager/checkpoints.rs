@@ -215,31 +215,24 @@ impl Manager {
                 let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
                 moments.insert(view.sandbox.id, moment);
             }
-            let paused = self.pause(plan)?;
+            let (paused, through) = self.hold(plan, &views)?;
             let in_use = (paused.is_some(), observer);
             let why = Automatic::BeforeRestore.as_str();
             let before = self.keep(plan, None, Some(why), in_use)?;
             let engine = self.engine(observer);
             let mut ways = Vec::new();
-            for (member, view) in self
-                .members(&engine, views.clone())?
-                .into_iter()
-                .zip(&views)
-            {
+            let members = self.members(&engine, views.clone())?;
+            for (member, through) in members.into_iter().zip(through) {
                 let id = member.sandbox.id;
-                let (Some(moment), Some(before)) = (moments.remove(&id), moment_of(&before, id)?)
-                else {
-                    continue;
-                };
-                ways.push(Way {
-                    member,
-                    moment,
-                    before,
-                    through: match paused {
-                        Some(_) => self.through(plan, view)?,
-                        None => None,
-                    },
-                });
+                let (moment, before) = (moments.remove(&id), moment_of(&before, id)?);
+                if let (Some(moment), Some(before)) = (moment, before) {
+                    ways.push(Way {
+                        member,
+                        moment,
+                        before,
+                        through,
+                    });
+                }
             }
             for left in checkpoint::restore(&engine, plan, checkpoint.id, &ways)? {
                 self.notice(format!("what was staged for the restore is left: {left}"));

@@ -413,12 +413,7 @@ impl Manager {
                 return recover::recover(engine, plan, journal, members);
             }
             // A command may have outlived whoever restored under it.
-            let paused = self.pause(&plan)?;
-            let through = views.iter().map(|view| match paused {
-                Some(_) => self.through(&plan, view),
-                None => Ok(None),
-            });
-            let through = through.collect::<Result<Vec<_>>>()?;
+            let (_paused, through) = self.hold(&plan, &views)?;
             let members: Vec<_> = members.into_iter().zip(through).collect();
             checkpoint::recover(&engine, &plan, &journal, &members)
         })

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Manager;
+use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::event::Observer;
+use crate::fs::Dir;
 use crate::fs::private::Lock;
 use crate::fs::process::Owner;
 use crate::run::{Build, Look, Paused, pause};
@@ -34,6 +35,9 @@ struct Note {
     inside: Owner,
     look: Look,
 }
+
+/// Those who stand still, and where each sandbox is seen as a whole.
+pub(super) type Held = (Option<Paused>, Vec<Option<Dir>>);
 
 /// What a command needs to go in: its share, and either the inside or the right to build it.
 pub(super) struct Entry {
@@ -148,6 +152,17 @@ impl Manager {
     pub(super) fn pause(&self, plan: &Plan) -> Result<Option<Paused>> {
         let inside = self.inside(plan)?;
         Ok(inside.map(|inside| pause(&inside)).transpose()?)
+    }
+
+    /// The same, and where each sandbox is seen as a whole meanwhile.
+    pub(super) fn hold(&self, plan: &Plan, views: &[SandboxView]) -> Result<Held> {
+        let paused = self.pause(plan)?;
+        let through = views.iter().map(|view| match paused {
+            Some(_) => self.through(plan, view),
+            None => Ok(None),
+        });
+        let through = through.collect::<Result<_>>()?;
+        Ok((paused, through))
     }
 
     /// Waits until no command is inside any more.
