@@ -249,7 +249,7 @@ impl Store {
     pub fn resources_ever(&self) -> Result<Vec<Resource>> {
         self.run(|connection| {
             let mut query = connection.prepare(
-                "SELECT id, name, type, location, parent, strategy, created_at, named
+                "SELECT id, name, type, location, parent, strategy, created_at, named, shape
                  FROM resource ORDER BY seq",
             )?;
             query.query_map([], resource_row)?.collect()
