@@ -185,6 +185,53 @@ fn the_policy_judges_what_is_released() {
     );
 }
 
+/// What parts keep for undo is the plan's for as long as it is open, and goes with it.
+#[test]
+fn garbage_is_not_what_a_part_keeps() {
+    let (world, cli) = scene();
+    cli.ok(words("commit try --only src"));
+    cli.ok(words("commit try --only docs"));
+    cli.ok(words("gc --older-than 0s"));
+    cli.ok(words("undo try"));
+    cli.ok(words("gc --older-than 0s"));
+    cli.ok(words("undo try"));
+    assert!(!at(&world, "app/src/new").exists() && at(&world, "app/docs/old.md").exists());
+    let count = || {
+        let all = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+        let names = all.map(|entry| entry.expect("it can be listed").file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        names.filter(|name| !name.ends_with(".scratch")).count()
+    };
+    assert_eq!(count(), 2, "only the sandboxes are left");
+    cli.ok(words("commit try --only src"));
+    cli.ok(words("commit try"));
+    // Of a plan that is over, all of it goes with its time.
+    cli.ok(words("gc --max-size 0"));
+    assert_eq!(count(), 0);
+    cli.fails(words("undo try"), 4);
+}
+
+/// A fork begins with what was left; what was released is no change of it.
+#[test]
+fn a_fork_after_a_part() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    run(
+        &world,
+        &cli,
+        "rm link; echo new > a.txt; mkdir d; echo x > d/x; echo l > left",
+    );
+    cli.ok(words("commit try --exclude left"));
+    cli.ok(words("plan fork try other"));
+    assert_eq!(cli.ok(words("diff other --name-status")), "A\tleft\n");
+    cli.ok(words("commit other"));
+    assert!(at(&world, "app/left").exists() && !at(&world, "app/link").exists());
+    assert_eq!(
+        fs::read_to_string(at(&world, "app/d/x")).expect("it is there"),
+        "x\n"
+    );
+}
+
 /// All that was asked for is all there is: then the plan is committed as ever.
 #[test]
 fn everything_is_no_part() {
@@ -195,7 +242,7 @@ fn everything_is_no_part() {
     assert!(at(&world, "data/src/new/n.log").exists());
 }
 
-/// A command inside keeps a part from being released, or taken back, as it does with the whole.
+/// A part is validated as the whole would be, and nothing that a validation writes is released.
 #[test]
 fn what_is_released_was_validated() {
     let (world, cli) = scene();

@@ -402,9 +402,9 @@ pub enum Error {
         /// The plan.
         plan: String,
     },
-    /// A checkpoint of another state of the originals than the one a part was committed into.
+    /// A checkpoint of other originals than there are now.
     #[error(
-        "the checkpoint {checkpoint} is of a time with other commits of a part of the plan '{plan}'"
+        "since the checkpoint {checkpoint}, a part of the plan '{plan}' was committed, or such a commit was undone"
     )]
     StaleCheckpoint {
         /// The plan.

@@ -50,6 +50,8 @@ pub(super) struct Both {
     pub(super) xattrs: Digest,
     /// Where a link points.
     pub(super) target: Option<Location>,
+    /// It is no other version of what the original had, but something new.
+    pub(super) made: bool,
 }
 
 /// Everything that one commit released.

@@ -296,7 +296,11 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
                 .collect();
             // Another name may have been left for later.
             let released = Released::read(&open.area, &identity(&open.tree)?)?;
-            kept.extend(released.files().filter(|path| !changed(path)).cloned());
+            for path in released.files().filter(|path| !changed(path)) {
+                let there = copied.original_of(path)?;
+                let same = there.filter(|(_, meta)| released.knows(meta, request.moved));
+                kept.extend(same.map(|_| path.clone()));
+            }
             let base = CopyBase {
                 copied,
                 moved: request.moved,

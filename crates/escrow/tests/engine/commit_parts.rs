@@ -194,6 +194,30 @@ fn what_is_left_is_exactly_the_rest() {
     }
 }
 
+/// A directory that was made anew hides what was in the old one, whatever of it is released.
+#[test]
+fn a_directory_made_anew() {
+    for strategy in ISOLATING {
+        let world = World::new();
+        let edits = "rm -r dir; mkdir dir; chmod 0700 dir; printf z > dir/z";
+        let sandbox = begun(&world, strategy, edits);
+        let (all, before) = (sandbox.diff(), signature(&sandbox.original));
+        let released = sandbox.parted("dir !dir/y");
+        assert_eq!(released.join(" "), "dir dir/x dir/z", "{strategy}");
+        assert_eq!(sandbox.listing(), ["D dir/y"], "{strategy}");
+        sh(&sandbox.original, "printf x > dir/x");
+        assert_eq!(sandbox.listing(), ["D dir/y"], "{strategy}");
+        sh(&sandbox.original, "rm dir/x");
+        sandbox.undone();
+        assert_like(before, signature(&sandbox.original), strategy);
+        assert_eq!(sandbox.diff(), all, "{strategy}");
+        sandbox.parted("dir/y");
+        let view = sandbox.view();
+        sandbox.committed();
+        assert_like(view, signature(&sandbox.original), strategy);
+    }
+}
+
 /// Random edits, random parts of them, undone at random, while the work goes on: what is left is always what differs from
 /// the original, and what is seen in the sandbox is always what its users made of it.
 // rule C1, C6, F8

@@ -15,7 +15,7 @@ use super::layers::{self, Looks, Mark};
 use super::stack::{Level, Stack};
 use crate::fs::beneath::Entry;
 use crate::fs::walk::{Next, Visit, descend, walk};
-use crate::fs::{Dir, Meta, Stamp};
+use crate::fs::{Dir, Meta, Moves, Stamp};
 use crate::model::{Change, EntryKind, Field, ResourcePath};
 
 /// What is known of a directory of the layers before it is listed.
@@ -126,8 +126,8 @@ fn directory(
                 .binary_search_by(|(_, upper)| upper.name.cmp(&entry.name))
                 .is_ok()
         };
-        // What lies in a directory that we released, and was not released with it, was never hidden.
-        let put = released.version(here).is_some();
+        // What lies in a directory that a release made, and was not released with it, was never hidden.
+        let put = released.version(here).is_some_and(|both| both.made);
         let theirs = |entry: &Entry| {
             let path = here.join(&entry.name);
             released.is_gone(&path) || (put && released.version(&path).is_none())
@@ -157,7 +157,8 @@ fn directory(
             continue;
         }
         if !meta.is_dir() && released.is_untouched(&path, &meta) {
-            looked.kept.extend(hidden.map(|_| path));
+            let same = hidden.filter(|old| released.knows(old, &Moves::default()));
+            looked.kept.extend(same.map(|_| path));
             continue;
         }
         let below = match meta.is_dir() {

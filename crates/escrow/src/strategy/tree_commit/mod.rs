@@ -47,7 +47,7 @@ use super::tree::{Original, STAGE};
 use crate::fs::xattr::{Digest, Xattrs};
 use crate::fs::{Dir, Meta, Seen, Stamp};
 use crate::model::text::Location;
-use crate::model::{Conflict, ResourcePath};
+use crate::model::{ChangeKind, Conflict, ResourcePath};
 
 /// Where the new versions of a sandbox are.
 pub(super) trait Versions {
@@ -108,8 +108,7 @@ struct Ours {
     path: ResourcePath,
     /// `None` where it has nothing there.
     seen: Option<Seen>,
-    /// The original had nothing there.
-    added: bool,
+    kind: ChangeKind,
     /// Size and time of what the original had, where the sandbox has nothing.
     gone: Option<(u64, Stamp)>,
     xattrs: Digest,

@@ -57,7 +57,7 @@ fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
     let target = change.new.as_ref().and_then(|new| new.target.clone());
     Ok(Ours {
         path: path.clone(),
-        added: change.kind == ChangeKind::Added,
+        kind: change.kind,
         gone: None,
         seen: meta.as_ref().map(Seen::from),
         xattrs: xattr::digest(&(source.visible)(attributes)),
@@ -94,13 +94,14 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
                     theirs: theirs.unwrap_or(ours),
                     xattrs: one.xattrs,
                     target: one.target.clone(),
+                    made: matches!(one.kind, ChangeKind::Added | ChangeKind::TypeChanged),
                 })
             }
         };
         versions.push(Version {
             path: one.path.clone(),
             both,
-            added: one.added,
+            added: one.kind == ChangeKind::Added,
             gone: one.gone,
         });
     }
