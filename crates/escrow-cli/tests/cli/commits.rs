@@ -53,6 +53,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
             "committed",
             "conflicts",
             "left",
+            "left_changes",
             "message",
             "plan",
             "resources",
@@ -64,7 +65,9 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     let one = &done["resources"][0];
     assert_eq!(
         keys(one),
-        ["at", "changes", "notes", "resource", "summary", "undoable"]
+        [
+            "at", "changes", "left", "notes", "resource", "summary", "undoable"
+        ]
     );
     assert_eq!(one["changes"][0]["path"], "a.txt");
     assert_eq!(one["undoable"], true);
@@ -101,7 +104,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     let undone = json(&cli, "undo try");
     assert_eq!(
         undone,
-        value!({"success": true, "plan": "try", "resources": ["app", "etc"], "kept": [], "left": []})
+        value!({"success": true, "plan": "try", "resources": ["app", "etc"], "kept": [], "left": [], "standing": 0})
     );
     assert_eq!(json(&cli, "plan show try")["state"], "rolled_back");
     assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
@@ -121,6 +124,7 @@ fn a_dry_run_writes_nothing_at_all() {
             "committed",
             "conflicts",
             "dry_run",
+            "left_changes",
             "plan",
             "resources",
             "runs_later"
