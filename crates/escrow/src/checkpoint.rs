@@ -13,17 +13,16 @@ use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::model::text::Location;
 use crate::model::{CheckpointId, CommitId, Phase};
+use crate::seeded;
 use crate::store::{Journal, JournalMember, Plan};
-use crate::strategy::Moment;
+use crate::strategy::Way;
 
-/// A member on its way to a moment.
-pub struct Way {
+/// A member that is to go back.
+pub struct Return {
     /// Who goes.
     pub member: Member,
-    /// Where to.
-    pub moment: Moment,
-    /// Where it is.
-    pub before: Moment,
+    /// From where, and where to.
+    pub way: Way,
     /// Where it is seen as a whole, while a command is inside.
     pub through: Option<Dir>,
 }
@@ -36,7 +35,7 @@ pub fn restore(
     engine: &Engine<'_>,
     plan: &Plan,
     checkpoint: CheckpointId,
-    ways: &[Way],
+    ways: &[Return],
 ) -> Result<Vec<String>> {
     let id = CommitId::new(engine.origin);
     let area = |member: &Member| {
@@ -69,12 +68,29 @@ pub fn restore(
             });
         }
     }
-    engine
-        .store
-        .set_phase(id, Phase::Preparing, Phase::Decided)?;
+    let (from, to) = (Phase::Preparing, Phase::Decided);
+    let decided = match seeded::bug("restore-undecided") {
+        true => Ok(()),
+        false => engine.store.set_phase(id, from, to),
+    };
+    if let Err(error) = decided {
+        return Err(not_decided(engine, plan, &journal, error.into()));
+    }
     journal.phase = Phase::Decided;
     let going = ways.iter().map(|way| (&way.member, way.through.as_ref()));
     go(engine, plan, &journal, &going.collect::<Vec<_>>())
+}
+
+/// Gives a return up of which it may be on disk that it was decided: the opposite is said first, durably.
+fn not_decided(engine: &Engine<'_>, plan: &Plan, journal: &Journal, cause: Error) -> Error {
+    match engine.store.forget_commit(journal.id) {
+        Ok(()) => with_remains(cause, &remove_areas(journal)),
+        Err(error) => Error::Undecided {
+            plan: plan.name.clone(),
+            cause: Box::new(cause),
+            why: chain(&error),
+        },
+    }
 }
 
 /// A failure, and what it left.
@@ -103,19 +119,16 @@ fn prepare_one(
     engine: &Engine<'_>,
     journal: &mut Journal,
     position: usize,
-    way: &Way,
+    going: &Return,
 ) -> Result<()> {
-    let (member, moment) = (&way.member, &way.moment);
+    let member = &going.member;
     let area = journal.members[position].area.clone();
     make_area(&area)?;
     let reference = &member.sandbox.reference;
-    let observer = engine.observer;
-    let intent = member.call(|strategy| match way.through {
-        None => strategy.prepare_restore(reference, moment, area.as_path(), observer),
-        Some(_) => {
-            let moments = (moment, &way.before);
-            strategy.prepare_restore_in_use(reference, moments, area.as_path(), observer)
-        }
+    let (way, observer) = (&going.way, engine.observer);
+    let intent = member.call(|strategy| match going.through {
+        None => strategy.prepare_restore(reference, way, area.as_path(), observer),
+        Some(_) => strategy.prepare_restore_in_use(reference, way, area.as_path(), observer),
     })?;
     let text = serde_json::to_string(&intent).expect("an intent is JSON");
     engine.store.put_intent(journal.id, position, &text)?;
@@ -162,7 +175,11 @@ fn go(
             },
         });
     }
-    engine.store.forget_commit(journal.id)?;
+    let ended = engine.store.forget_commit(journal.id);
+    ended.map_err(|error| Error::ReturnUnrecorded {
+        plan: plan.name.clone(),
+        cause: Box::new(error.into()),
+    })?;
     Ok(remove_areas(journal))
 }
 

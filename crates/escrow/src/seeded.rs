@@ -34,6 +34,14 @@ pub const ALL: &[&str] = &[
     "undo-not-recorded",
     // Recovery stops at the first member.
     "recover-first-member-only",
+    // A restore begins before it is recorded that it will be done.
+    "restore-undecided",
+    // What a checkpoint keeps is not synced.
+    "checkpoint-not-synced",
+    // A fork can be used before all of it is there.
+    "fork-one-by-one",
+    // Garbage collection does not know that a fork lives on what another plan left.
+    "gc-takes-what-is-lent",
 ];
 
 /// Whether this bug is wanted.

@@ -101,7 +101,10 @@ impl Fork {
         let at = at.map(|at| context.manager.resolve_checkpoint(&plan, at));
         let at = at.transpose()?;
         let (name, directory) = (self.name.as_deref(), &context.directory);
-        let view = context.manager.fork(&plan, at.as_ref(), name, directory)?;
+        let progress = ui.progress("copying");
+        let manager = &context.manager;
+        let view = manager.fork(&plan, at.as_ref(), name, directory, &progress)?;
+        drop(progress);
         opened(context, &view, ui)
     }
 }

@@ -19,14 +19,14 @@ pub(crate) const SIGNATURE: &str = r"
     getfattr -R -h -d -m 'user\.' . 2>/dev/null | sort";
 
 /// What came before, one line for each kind of thing that can happen to a file.
-const BEFORE: &str = r"
+pub(crate) const BEFORE: &str = r"
     echo added > added; mkdir -p dir/empty dir/deep/er; echo deep > dir/deep/er/file; ln -s a.txt to-a
     ln dir/deep/er/file dir/second-name; mkfifo pipe; echo secret > closed; chmod 0400 closed
     setfattr -n user.colour -v red added; echo changed >> a.txt; touch -d @1000000000 added
     mkdir many; n=0; while [ $n -lt 200 ]; do echo $n > many/$n; n=$((n+1)); done; touch -d @77 many";
 
 /// And after it: added, deleted, renamed, retyped, modes, attributes, empty directories, hard links.
-const AFTER: &str = r"
+pub(crate) const AFTER: &str = r"
     echo later > later; rm added; mkdir added; mv dir moved; rm to-a; echo file > to-a; rm pipe
     chmod 0700 src; rm -r src; ln -s nowhere src; chmod 0600 closed; echo more > closed
     setfattr -x user.colour a.txt 2>/dev/null || :; setfattr -n user.new -v 1 a.txt; : > a.txt
@@ -42,7 +42,7 @@ pub(crate) fn look(cli: &Cli, plan: &str) -> String {
     run(cli, plan, SIGNATURE)
 }
 
-fn planned(strategy: &str) -> (World, Cli) {
+pub(crate) fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     let cli = cli.cwd(world.path().join("app"));
     let line = format!("plan create try --resource . --strategy {strategy}");
@@ -50,7 +50,7 @@ fn planned(strategy: &str) -> (World, Cli) {
     (world, cli)
 }
 
-fn create(cli: &Cli, label: &str) -> String {
+pub(crate) fn create(cli: &Cli, label: &str) -> String {
     let made = json(cli, &format!("checkpoint create try -m {label}"));
     made["checkpoint_id"].as_str().expect("an id").to_owned()
 }

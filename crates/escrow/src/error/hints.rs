@@ -60,6 +60,9 @@ impl Error {
                 format!("`escrow sandbox create {plan} {resource}` makes it anew"),
                 format!("`escrow cleanup {plan}` removes what is there"),
             ],
+            Self::HalfForked { plan } => vec![format!(
+                "`escrow cleanup {plan}` removes what is there; then fork again: nothing was lost"
+            )],
             Self::NotUsable { .. } => {
                 one("`escrow rollback` discards its changes and makes it usable again")
             }
@@ -116,7 +119,8 @@ impl Error {
             Self::NoSpace { .. } => one("free some space; nothing was changed"),
             Self::CommitFailed { open: true, .. }
             | Self::Undecided { .. }
-            | Self::Unrecorded { .. } => {
+            | Self::Unrecorded { .. }
+            | Self::ReturnUnrecorded { .. } => {
                 one("`escrow recover` goes on as soon as the cause is gone; nothing is lost")
             }
             Self::CommitFailed { undo: true, .. } => {

@@ -179,6 +179,12 @@ pub enum Error {
         /// The resource.
         resource: String,
     },
+    /// The plan was to begin where another one is, and its maker died.
+    #[error("the plan '{plan}' is a fork that was never finished")]
+    HalfForked {
+        /// The plan.
+        plan: String,
+    },
     /// The sandbox is not in a state for this.
     #[error("the sandbox of '{resource}' cannot be used: it is {state}")]
     NotUsable {
@@ -300,6 +306,15 @@ pub enum Error {
     /// The originals hold the new state, but that could not be recorded.
     #[error("the plan '{plan}' is committed, but that could not be recorded")]
     Unrecorded {
+        /// The plan.
+        plan: String,
+        /// Why.
+        #[source]
+        cause: Box<Error>,
+    },
+    /// The sandboxes are back at a checkpoint, but that could not be recorded.
+    #[error("the plan '{plan}' is back at the checkpoint, but that could not be recorded")]
+    ReturnUnrecorded {
         /// The plan.
         plan: String,
         /// Why.
@@ -628,11 +643,13 @@ impl Error {
             | Self::BusyOriginal { .. }
             | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
             Self::Unfinished { .. }
+            | Self::HalfForked { .. }
             | Self::HalfRemoved { .. }
             | Self::RecoveryNeeded { .. }
             | Self::Damaged { .. }
             | Self::Undecided { .. }
-            | Self::Unrecorded { .. } => Kind::RecoveryNeeded,
+            | Self::Unrecorded { .. }
+            | Self::ReturnUnrecorded { .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { cause, .. }
             | Self::Member { cause, .. }

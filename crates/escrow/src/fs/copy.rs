@@ -522,8 +522,47 @@ fn special(
     Ok(((meta, copy, attributes, lost), target))
 }
 
-/// Copies one entry that is no directory; nothing may stand at `to`. Returns the attributes that
-/// could not be kept.
+/// One entry that is no directory, copied.
+#[derive(Debug)]
+pub struct Leaf {
+    /// The original's metadata as copied.
+    pub original: Meta,
+    /// The copy's.
+    pub copy: Meta,
+    /// The attributes that the copy has.
+    pub attributes: Xattrs,
+    /// Those that it could not keep.
+    pub lost: Vec<Vec<u8>>,
+    /// How its bytes came across.
+    pub transfer: Transfer,
+}
+
+/// Copies one entry that is no directory; nothing may stand at `to`.
+pub fn copy_leaf(
+    from: At<'_>,
+    to: At<'_>,
+    kind: EntryKind,
+    reflinks: &Reflinks,
+    care: Care,
+) -> Result<Leaf> {
+    let (original, copy, attributes, lost, transfer) = match kind {
+        EntryKind::File => copy_file(from, to, reflinks, care)?,
+        EntryKind::Symlink | EntryKind::Fifo => {
+            let ((original, copy, attributes, lost), _) = special(from, to, kind)?;
+            (original, copy, attributes, lost, Transfer::Nothing)
+        }
+        kind => return Err(from.0.error("copy", from.1, Cause::Kind(kind.word()))),
+    };
+    Ok(Leaf {
+        original,
+        copy,
+        attributes,
+        lost,
+        transfer,
+    })
+}
+
+/// The same for whom only the attributes count that could not be kept.
 pub fn copy_entry(
     from: At<'_>,
     to: At<'_>,
@@ -531,17 +570,7 @@ pub fn copy_entry(
     reflinks: &Reflinks,
     care: Care,
 ) -> Result<Vec<Vec<u8>>> {
-    match kind {
-        EntryKind::File => {
-            let (_, _, _, lost, _) = copy_file(from, to, reflinks, care)?;
-            Ok(lost)
-        }
-        EntryKind::Symlink | EntryKind::Fifo => {
-            let ((_, _, _, lost), _) = special(from, to, kind)?;
-            Ok(lost)
-        }
-        kind => Err(from.0.error("copy", from.1, Cause::Kind(kind.word()))),
-    }
+    Ok(copy_leaf(from, to, kind, reflinks, care)?.lost)
 }
 
 /// Waits until the clock by which the file system stamps changes has moved past `newest`, so

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use super::records::About;
 use super::{Manager, PlanView, ResourceDiff, SandboxView};
-use crate::checkpoint::{self, Way};
+use crate::checkpoint::{self, Return};
 use crate::config::Automatic;
-use crate::error::{Error, Result};
-use crate::event::{Observer, Unobserved};
+use crate::error::{Error, Result, chain};
+use crate::event::Observer;
 use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan, Resource};
-use crate::strategy::{Checkpoints, Moment};
+use crate::strategy::{Checkpoints, Moment, Way};
 
 /// A return to a checkpoint.
 #[derive(Debug)]
@@ -35,6 +35,14 @@ fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Momen
         })
     };
     found.map(read).transpose()
+}
+
+/// The same for a sandbox that must have been there.
+fn needed_moment(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Moment> {
+    let missing = || Error::LaterThanCheckpoint {
+        resource: view.resource.name.clone(),
+    };
+    moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)
 }
 
 impl Manager {
@@ -209,11 +217,12 @@ impl Manager {
             let _originals = self.steady_originals(plan)?;
             let mut moments = BTreeMap::new();
             for view in &views {
-                let missing = || Error::LaterThanCheckpoint {
-                    resource: view.resource.name.clone(),
-                };
-                let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
+                let moment = needed_moment(checkpoint, view)?;
                 moments.insert(view.sandbox.id, moment);
+            }
+            // Before anything is decided: afterwards nothing may fail that is not part of the way.
+            for view in &views {
+                self.activate(view)?;
             }
             let (paused, through) = self.hold(plan, &views)?;
             let in_use = (paused.is_some(), observer);
@@ -224,24 +233,25 @@ impl Manager {
             let members = self.members(&engine, views.clone())?;
             for (member, through) in members.into_iter().zip(through) {
                 let id = member.sandbox.id;
-                let (moment, before) = (moments.remove(&id), moment_of(&before, id)?);
-                if let (Some(moment), Some(before)) = (moment, before) {
-                    ways.push(Way {
-                        member,
-                        moment,
-                        before,
-                        through,
-                    });
-                }
+                let missing = || Error::LaterThanCheckpoint {
+                    resource: member.name(),
+                };
+                let from = moment_of(&before, id)?.ok_or_else(missing)?;
+                let to = moments.remove(&id).ok_or_else(missing)?;
+                ways.push(Return {
+                    member,
+                    way: Way { from, to },
+                    through,
+                });
             }
             for left in checkpoint::restore(&engine, plan, checkpoint.id, &ways)? {
                 self.notice(format!("what was staged for the restore is left: {left}"));
             }
-            for view in &views {
-                self.activate(view)?;
-            }
             // Both ends of the way stay.
-            self.prune(plan, &[before.id, checkpoint.id])?;
+            if let Err(error) = self.prune(plan, &[before.id, checkpoint.id]) {
+                let why = chain(&error);
+                self.notice(format!("old checkpoints could not be removed: {why}"));
+            }
             Ok(Restored {
                 checkpoint: checkpoint.clone(),
                 before,
@@ -321,15 +331,9 @@ impl Manager {
         let _originals = self.steady_originals(plan)?;
         let mut found = Vec::new();
         for view in self.live_sandboxes(plan)? {
-            let missing = || Error::LaterThanCheckpoint {
-                resource: view.resource.name.clone(),
-            };
-            let moment = moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)?;
-            let until = until.map(|until| moment_of(until, view.sandbox.id));
-            let until = match until.transpose()? {
-                Some(until) => Some(until.ok_or_else(missing)?),
-                None => None,
-            };
+            let moment = needed_moment(checkpoint, &view)?;
+            let until = until.map(|until| needed_moment(until, &view));
+            let until = until.transpose()?;
             let reference = &view.sandbox.reference;
             let strategy = self.registry().get(&reference.strategy)?;
             let diff = strategy.since(reference, &moment, until.as_ref())?;
@@ -345,6 +349,7 @@ impl Manager {
         at: Option<&Checkpoint>,
         name: Option<&str>,
         directory: &Path,
+        observer: &dyn Observer,
     ) -> Result<PlanView> {
         self.permit_plan(Action::Create, plan)?;
         let _lock = self.lock(plan, false)?;
@@ -352,32 +357,27 @@ impl Manager {
         let views = self.live_sandboxes(plan)?;
         let directory = Location::from(private::canonical(directory)?);
         self.record("fork", Some(plan.id), &plan.name, || {
+            let _originals = self.steady_originals(plan)?;
             let at = match at {
                 Some(at) => {
                     self.check_fresh(plan, at)?;
                     at.clone()
                 }
                 None => {
-                    let _originals = self.steady_originals(plan)?;
                     let paused = self.pause(plan)?;
-                    let in_use = (paused.is_some(), &Unobserved as &dyn Observer);
-                    self.keep(plan, None, Some("fork"), in_use)?
+                    self.keep(plan, None, Some("fork"), (paused.is_some(), observer))?
                 }
             };
-            let mut moments = Vec::new();
-            for view in &views {
-                let missing = || Error::LaterThanCheckpoint {
-                    resource: view.resource.name.clone(),
-                };
-                moments.push(moment_of(&at, view.sandbox.id)?.ok_or_else(missing)?);
+            let mut from = Vec::new();
+            for view in views {
+                let moment = needed_moment(&at, &view)?;
+                from.push((view, moment));
             }
             let fork = self.add_plan(name, directory.clone())?;
-            for (view, moment) in views.iter().zip(&moments) {
-                if let Err(error) = self.fork_sandbox(&fork, view, moment) {
-                    return Err(error.and_left(self.clean_up(&fork, false).map(drop)));
-                }
+            match self.fork_sandboxes(&fork, &from, observer) {
+                Ok(()) => self.view(fork),
+                Err(error) => Err(error.and_left(self.clean_up(&fork, false).map(drop))),
             }
-            self.view(fork)
         })
     }
 }

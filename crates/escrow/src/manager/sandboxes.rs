@@ -13,9 +13,13 @@ use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{Action, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Scope};
 use crate::resource::{Graph, INHERIT, SandboxRequest};
+use crate::seeded;
 use crate::store::{Plan, Resource, Sandbox, StoreError};
 use crate::strategy::registry::AUTO;
 use crate::strategy::{CreateRequest, Moment};
+
+/// What is asked for by the record of a sandbox that is being forked; no strategy has such a name.
+pub(super) const FORK: &str = "(fork)";
 
 /// A sandbox and what it is a sandbox of.
 #[derive(Debug, Clone)]
@@ -114,6 +118,12 @@ impl Manager {
                     created: false,
                 });
             }
+            if view.sandbox.requested == FORK {
+                // Begun anew it would be a sandbox of the original, not of where the other plan was.
+                return Err(Error::HalfForked {
+                    plan: plan.name.clone(),
+                });
+            }
             // Its maker died: we hold the lock that it held. What it left goes, and it begins anew.
             unfinished = Some(view.sandbox);
         }
@@ -149,16 +159,19 @@ impl Manager {
         })
     }
 
-    /// A sandbox in another plan that begins at a moment of this one.
-    pub(super) fn fork_sandbox(
+    /// Sandboxes in another plan that begin at moments of these. Until all of them are whole, none can be used.
+    pub(super) fn fork_sandboxes(
         &self,
         plan: &Plan,
-        from: &SandboxView,
-        moment: &Moment,
-    ) -> Result<Sandbox> {
-        let SandboxView { sandbox, resource } = from;
-        let strategy = self.registry().get(&sandbox.reference.strategy)?;
-        self.make_by(plan, resource, &sandbox.requested, |new| {
+        from: &[(SandboxView, Moment)],
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        let mut forks = Vec::new();
+        for (view, _) in from {
+            forks.push(self.begin_sandbox(plan, &view.resource, FORK)?);
+        }
+        for (new, (SandboxView { sandbox, resource }, moment)) in forks.iter_mut().zip(from) {
+            let strategy = self.registry().get(&sandbox.reference.strategy)?;
             self.make_room(new)?;
             let created = strategy.fork(
                 &sandbox.reference,
@@ -169,15 +182,19 @@ impl Manager {
                     original: resource.at.as_path(),
                     area: new.area.as_path(),
                     carved: &[],
-                    observer: &Unobserved,
+                    observer,
                 },
             )?;
             new.state = new.state.go(SandboxState::Created)?;
+            new.requested.clone_from(&sandbox.requested);
             new.reference = created.sandbox;
             new.message = created.message;
             new.warnings = created.warnings;
-            Ok(self.store.put_sandbox(new)?)
-        })
+            if seeded::bug("fork-one-by-one") {
+                self.store.put_sandbox(new)?;
+            }
+        }
+        Ok(self.store.put_sandboxes(&forks)?)
     }
 
     /// Makes a sandbox whose area `fill` fills.
@@ -188,10 +205,24 @@ impl Manager {
         wanted: &str,
         fill: impl FnOnce(&mut Sandbox) -> Result<()>,
     ) -> Result<Sandbox> {
+        let mut sandbox = self.begin_sandbox(plan, resource, wanted)?;
+        let made = fill(&mut sandbox);
+        if let Err(error) = made {
+            // Nothing of it stays. Should even that fail, the record stays as pending, where
+            // `cleanup` finds it.
+            let forget = || Ok(self.store.forget_sandbox(sandbox.id)?);
+            let swept = remove_area(&sandbox).and_then(|()| forget());
+            return Err(error.and_left(swept));
+        }
+        Ok(sandbox)
+    }
+
+    /// Records a sandbox that is about to be made.
+    fn begin_sandbox(&self, plan: &Plan, resource: &Resource, wanted: &str) -> Result<Sandbox> {
         let id = SandboxId::new(&*self.options.origin);
         let place = self.place(resource.at.as_path())?;
         let name = format!("{}{id}", place.prefix);
-        let mut sandbox = Sandbox {
+        let sandbox = Sandbox {
             id,
             reference: SandboxRef {
                 plan_id: plan.id,
@@ -227,13 +258,6 @@ impl Manager {
                 });
             }
             answer => answer?,
-        }
-        let made = fill(&mut sandbox);
-        if let Err(error) = made {
-            // Nothing of it stays. Should even that fail, the record stays as pending, where
-            // `cleanup` finds it.
-            let swept = remove_area(&sandbox).and_then(|()| Ok(self.store.forget_sandbox(id)?));
-            return Err(error.and_left(swept));
         }
         Ok(sandbox)
     }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::records::About;
+use super::sandboxes::FORK;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
 use crate::error::{Error, Result, chain};
@@ -358,6 +359,9 @@ pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
         SandboxState::Errored => Err(Error::HalfRemoved {
             plan: plan.name.clone(),
             resource: view.resource.name.clone(),
+        }),
+        SandboxState::Pending if view.sandbox.requested == FORK => Err(Error::HalfForked {
+            plan: plan.name.clone(),
         }),
         SandboxState::Pending => Err(Error::Unfinished {
             plan: plan.name.clone(),

@@ -361,32 +361,14 @@ impl Store {
 
     /// Adds a sandbox, or replaces the record of the same id.
     pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
-        let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
-        let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
-        self.run(|connection| {
-            connection.execute(
-                "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
-                                      metadata, message, warnings, created_at, reasons)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
-                 ON CONFLICT (id) DO UPDATE SET requested = ?4, strategy = ?5, state = ?6, area = ?7,
-                                                metadata = ?8, message = ?9, warnings = ?10,
-                                                reasons = ?12",
-                params![
-                    sandbox.id.to_string(),
-                    sandbox.reference.plan_id.to_string(),
-                    sandbox.reference.resource_id.to_string(),
-                    sandbox.requested,
-                    sandbox.reference.strategy,
-                    sandbox.state.as_str(),
-                    sandbox.area.as_bytes(),
-                    sandbox.reference.metadata.to_string(),
-                    sandbox.message,
-                    warnings,
-                    sandbox.created_at.to_string(),
-                    reasons,
-                ],
-            )?;
-            Ok(())
+        self.run(|connection| put_sandbox(connection, sandbox))
+    }
+
+    /// The same for several at once: all of them, or none.
+    pub fn put_sandboxes(&self, sandboxes: &[Sandbox]) -> Result<()> {
+        self.transact(|transaction| {
+            let mut each = sandboxes.iter();
+            each.try_for_each(|sandbox| put_sandbox(transaction, sandbox))
         })
     }
 
@@ -493,4 +475,32 @@ fn failed(path: &Path, source: rusqlite::Error) -> StoreError {
         Some(ErrorCode::ConstraintViolation) => StoreError::Exists,
         _ => StoreError::Sqlite { path, source },
     }
+}
+
+fn put_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
+    let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
+    let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
+    connection.execute(
+        "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
+                              metadata, message, warnings, created_at, reasons)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         ON CONFLICT (id) DO UPDATE SET requested = ?4, strategy = ?5, state = ?6, area = ?7,
+                                        metadata = ?8, message = ?9, warnings = ?10,
+                                        reasons = ?12",
+        params![
+            sandbox.id.to_string(),
+            sandbox.reference.plan_id.to_string(),
+            sandbox.reference.resource_id.to_string(),
+            sandbox.requested,
+            sandbox.reference.strategy,
+            sandbox.state.as_str(),
+            sandbox.area.as_bytes(),
+            sandbox.reference.metadata.to_string(),
+            sandbox.message,
+            warnings,
+            sandbox.created_at.to_string(),
+            reasons,
+        ],
+    )?;
+    Ok(())
 }

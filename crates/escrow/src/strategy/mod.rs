@@ -32,6 +32,7 @@ mod tree;
 mod tree_commit;
 mod tree_copy;
 mod tree_diff;
+mod tree_fork;
 mod tree_moments;
 mod tree_restore;
 
@@ -178,6 +179,15 @@ pub struct Intent(pub serde_json::Value);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Moment(pub serde_json::Value);
+
+/// A way back to a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Where the sandbox is, kept just now.
+    pub from: Moment,
+    /// Where it goes.
+    pub to: Moment,
+}
 
 /// What a commit left.
 #[derive(Debug)]
@@ -382,11 +392,11 @@ pub trait Strategy: Send + Sync {
     fn prepare_restore(
         &self,
         _sandbox: &SandboxRef,
-        moment: &Moment,
+        way: &Way,
         _area: &Path,
         _observer: &dyn Observer,
     ) -> Result<Intent> {
-        Ok(Intent(moment.0.clone()))
+        Ok(Intent(way.to.0.clone()))
     }
 
     /// Returns to the moment that was prepared.
@@ -417,18 +427,18 @@ pub trait Strategy: Send + Sync {
         self.checkpoint(sandbox, last, observer)
     }
 
-    /// [`prepare_restore`](Self::prepare_restore) while somebody works in the sandbox; beside the
-    /// moment comes the one in which it is. Should they be gone before it is over,
+    /// [`prepare_restore`](Self::prepare_restore) while somebody works in the sandbox. Should they be gone
+    /// before it is over,
     /// [`restore_checkpoint`](Self::restore_checkpoint) and [`undo_restore`](Self::undo_restore) must
     /// do with what is prepared. By default the same.
     fn prepare_restore_in_use(
         &self,
         sandbox: &SandboxRef,
-        (moment, _before): (&Moment, &Moment),
+        way: &Way,
         area: &Path,
         observer: &dyn Observer,
     ) -> Result<Intent> {
-        self.prepare_restore(sandbox, moment, area, observer)
+        self.prepare_restore(sandbox, way, area, observer)
     }
 
     /// [`restore_checkpoint`](Self::restore_checkpoint) while somebody works in the sandbox, which is

@@ -23,9 +23,9 @@ use super::tree::{self, Original, STAGE};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy,
+    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
-use super::{tree_commit, tree_moments, tree_restore};
+use super::{tree_commit, tree_fork, tree_moments, tree_restore};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_one, copy_tree};
@@ -121,15 +121,24 @@ fn copy_anew(
     carved: &[ResourcePath],
     observer: &dyn Observer,
 ) -> Result<CopyReport> {
+    make_new(area, |tree| {
+        Ok(match original.only() {
+            Some(only) => copy_one(from, tree, only.as_bytes(), reflinks, observer)?,
+            None => copy_tree(from, tree, reflinks, carved, observer)?,
+        })
+    })
+}
+
+/// Makes `copy.new`, whose tree is what `fill` puts there, wholly on disk.
+fn make_new(
+    area: &Dir,
+    fill: impl FnOnce(&Dir) -> Result<(Manifest, CopyReport)>,
+) -> Result<CopyReport> {
     remove::remove(area, NEW)?;
     area.make_dir(NEW, 0o700)?;
     let new = area.subdir(NEW)?;
     new.make_dir(TREE, 0o700)?;
-    let tree = new.subdir(TREE)?;
-    let (manifest, report) = match original.only() {
-        Some(only) => copy_one(from, &tree, only.as_bytes(), reflinks, observer)?,
-        None => copy_tree(from, &tree, reflinks, carved, observer)?,
-    };
+    let (manifest, report) = fill(&new.subdir(TREE)?)?;
     let draft = Draft {
         stage: &new,
         to: &new,
@@ -427,12 +436,12 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn prepare_restore(
         &self,
         sandbox: &SandboxRef,
-        moment: &Moment,
+        way: &Way,
         area: &Path,
         observer: &dyn Observer,
     ) -> Result<Intent> {
         self.with(sandbox, |copied, open| {
-            tree_moments::prepare_restore(copied, &open.area, moment, area, observer)
+            tree_moments::prepare_restore(copied, &open.area, way, area, observer)
         })
     }
 
@@ -465,6 +474,43 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             open.original.retain(&mut changes);
             tree::only_own(&mut changes, &open.carved);
             Ok(DiffView::new(changes))
+        })
+    }
+
+    fn fork(
+        &self,
+        sandbox: &SandboxRef,
+        moment: &Moment,
+        request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        let area = Dir::open(request.area)?;
+        for remains in [COPY, STAGE] {
+            remove::remove(&area, remains)?;
+        }
+        area.make_dir(STAGE, 0o700)?;
+        let report = self.with(sandbox, |copied, open| {
+            let moment = tree_moments::open(copied, &open.area, moment)?;
+            make_new(&area, |tree| {
+                tree_fork::fork(copied, &moment, tree, request.observer)
+            })
+        })?;
+        area.rename(NEW, &area, COPY)?;
+        area.sync()?;
+        let metadata = Metadata {
+            area: Location::from(request.area),
+            shared: report.shared,
+            copied: report.copied,
+            ..tree::metadata(sandbox)?
+        };
+        Ok(Created {
+            sandbox: SandboxRef {
+                plan_id: request.plan_id,
+                resource_id: request.resource_id,
+                strategy: K::NAME.to_owned(),
+                metadata: tree::stored(&metadata),
+            },
+            message: tree_fork::message(&report),
+            warnings: report.warnings(),
         })
     }
 

@@ -23,13 +23,14 @@ use super::moments;
 use super::tree::{self, Original};
 use super::tree_commit::{self, Base, Source, Versions};
 use super::tree_diff::{Copied, Found};
-use super::{Intent, Moment, OnConflict, PrepareRequest, Preview};
+use super::{Intent, Moment, OnConflict, PrepareRequest, Preview, Way};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, clock, copy_entry, settle};
 use crate::fs::durable::Draft;
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, Stamp, remove, xattr};
 use crate::model::{Change, DiffView, EntryKind, Facts, Field, ResourcePath};
+use crate::seeded;
 
 const MOMENTS: &[u8] = b"moments";
 const NEW: &[u8] = b"new";
@@ -44,9 +45,9 @@ struct Number {
 
 /// What was at a moment.
 #[derive(Serialize, Deserialize)]
-struct Kept {
-    changes: Vec<Change>,
-    entries: Vec<Entry>,
+pub(super) struct Kept {
+    pub(super) changes: Vec<Change>,
+    pub(super) entries: Vec<Entry>,
     /// Whether any later change shows in a ctime.
     ctime_decides: bool,
     /// The copy that it is a moment of; one that was made anew since is another.
@@ -55,11 +56,12 @@ struct Kept {
 
 /// One entry that was not as it was copied.
 #[derive(Clone, Serialize, Deserialize)]
-struct Entry {
-    path: ResourcePath,
-    kind: EntryKind,
-    mode: u16,
-    ino: u64,
+pub(super) struct Entry {
+    pub(super) path: ResourcePath,
+    pub(super) kind: EntryKind,
+    pub(super) mode: u16,
+    /// What it was in the sandbox.
+    pub(super) ino: u64,
     ctime: Stamp,
 }
 
@@ -70,19 +72,19 @@ impl Entry {
 }
 
 /// Sockets and devices are neither kept nor brought back.
-fn is_kept(kind: EntryKind) -> bool {
+pub(super) fn is_kept(kind: EntryKind) -> bool {
     !matches!(kind, EntryKind::Socket | EntryKind::Device)
 }
 
 /// A moment, opened.
-struct Open {
-    tree: Dir,
-    kept: Kept,
+pub(super) struct Open {
+    pub(super) tree: Dir,
+    pub(super) kept: Kept,
     numbers: HashMap<ResourcePath, usize>,
 }
 
 impl Open {
-    fn entry(&self, path: &ResourcePath) -> Option<&Entry> {
+    pub(super) fn entry(&self, path: &ResourcePath) -> Option<&Entry> {
         self.numbers
             .get(path)
             .map(|number| &self.kept.entries[*number])
@@ -97,7 +99,7 @@ fn number_of(moment: &Moment) -> Result<Vec<u8>> {
     Ok(number.number.to_string().into_bytes())
 }
 
-fn open(copied: &Copied<'_>, area: &Dir, moment: &Moment) -> Result<Open> {
+pub(super) fn open(copied: &Copied<'_>, area: &Dir, moment: &Moment) -> Result<Open> {
     let dir = area.subdir(MOMENTS)?.subdir(&number_of(moment)?)?;
     let (file, _) = dir.file(MOMENT)?;
     let kept: Kept = serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
@@ -191,7 +193,9 @@ pub(super) fn checkpoint(
         fresh: true,
     };
     draft.write(|file| std::io::Write::write_all(file, &text), |_| Ok(()))?;
-    area.sync_file_system()?;
+    if !seeded::bug("checkpoint-not-synced") {
+        area.sync_file_system()?;
+    }
     let number = numbers(&room)?
         .into_iter()
         .max()
@@ -418,29 +422,28 @@ impl Base for Own {
     }
 }
 
-/// Stages the way back to a moment.
+/// Every path at which a moment is not what was copied.
+fn differs(kept: &Kept) -> impl Iterator<Item = ResourcePath> + '_ {
+    let entries = kept.entries.iter().map(|entry| &entry.path);
+    let gone = kept.changes.iter().filter(|change| change.new.is_none());
+    entries.chain(gone.map(|change| &change.path)).cloned()
+}
+
+/// Stages the way back to a moment. Where the tree is was kept just now, so it is not walked again.
 pub(super) fn prepare_restore(
     copied: &Copied<'_>,
     area: &Dir,
-    moment: &Moment,
+    way: &Way,
     to: &Path,
     observer: &dyn Observer,
 ) -> Result<Intent> {
-    let moment = open(copied, area, moment)?;
+    let from = open(copied, area, &way.from)?;
+    let moment = open(copied, area, &way.to)?;
     let target = Target {
         moment: &moment,
         copied,
     };
-    let Found { changes, touched } = copied.look()?;
-    let mut paths: BTreeSet<ResourcePath> = changes.into_iter().map(|one| one.path).collect();
-    paths.extend(touched.into_iter().map(|(path, _)| path));
-    paths.extend(moment.kept.entries.iter().map(|entry| entry.path.clone()));
-    let gone = moment
-        .kept
-        .changes
-        .iter()
-        .filter(|change| change.new.is_none());
-    paths.extend(gone.map(|change| change.path.clone()));
+    let paths: BTreeSet<ResourcePath> = differs(&from.kept).chain(differs(&moment.kept)).collect();
     let (mut changes, mut seen) = (Vec::new(), Vec::new());
     for path in paths {
         let now = tree_commit::stat(copied.tree, &path)?;

@@ -14,6 +14,7 @@ use crate::fs::{Dir, Meta, Stamp};
 use crate::manager::{Manager, disk};
 use crate::model::text::Location;
 use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
+use crate::seeded;
 use crate::store::{CommitArea, Outcome, Plan, Resource, Sandbox};
 
 /// Something that may go as a whole.
@@ -82,7 +83,8 @@ impl Rows {
             Area::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
                 let lent = self.lent.as_ref();
-                let is_lent = lent.is_none_or(|lent| lent.contains(&sandbox.area));
+                let is_lent = lent.is_none_or(|lent| lent.contains(&sandbox.area))
+                    && !seeded::bug("gc-takes-what-is-lent");
                 (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
             }
             Area::Commit(id) | Area::Part(id, _) => {

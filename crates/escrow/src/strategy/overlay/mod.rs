@@ -37,7 +37,7 @@ use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy,
+    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
 use crate::event::Observer;
 use crate::fs::{Cause, Dir, Handle, Moves, remove, xattr};
@@ -352,11 +352,11 @@ impl Strategy for Overlay {
     fn prepare_restore(
         &self,
         sandbox: &SandboxRef,
-        moment: &Moment,
+        way: &Way,
         _area: &Path,
         _observer: &dyn Observer,
     ) -> Result<Intent> {
-        moments::prepare_restore(sandbox, moment)
+        moments::prepare_restore(sandbox, &way.to)
     }
 
     fn restore_checkpoint(
@@ -384,11 +384,11 @@ impl Strategy for Overlay {
     fn prepare_restore_in_use(
         &self,
         sandbox: &SandboxRef,
-        (moment, before): (&Moment, &Moment),
+        way: &Way,
         _area: &Path,
         _observer: &dyn Observer,
     ) -> Result<Intent> {
-        moments::prepare_restore_in_use(sandbox, moment, before)
+        moments::prepare_restore_in_use(sandbox, way)
     }
 
     fn restore_in_use(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::super::moments;
 use super::super::tree::{self, STAGE};
-use super::super::{CreateRequest, Created, Intent, Moment};
+use super::super::{CreateRequest, Created, Intent, Moment, Way};
 use super::fold;
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
@@ -16,6 +16,7 @@ use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, SandboxRef};
+use crate::seeded;
 
 /// More layers than this are not mounted by every kernel.
 pub(super) const MOST: usize = 400;
@@ -93,6 +94,10 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
             ),
         });
     }
+    // What programs wrote inside may be in memory only; from here on it is kept.
+    if !seeded::bug("checkpoint-not-synced") {
+        open.area.sync_file_system()?;
+    }
     lay_over(&open.area, &open.upper, now.next)?;
     pin(&mut now, &layers);
     now.layers.insert(0, Number::own(now.next));
@@ -163,13 +168,8 @@ pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<I
     Ok(Intent(tree::stored(&Switch { before, after })))
 }
 
-/// The same while somebody works in it: what is prepared serves when nobody does any more. `before` is
-/// where it is now.
-pub(super) fn prepare_restore_in_use(
-    sandbox: &SandboxRef,
-    moment: &Moment,
-    before: &Moment,
-) -> Result<Intent> {
+/// The same while somebody works in it: what is prepared serves when nobody does any more.
+pub(super) fn prepare_restore_in_use(sandbox: &SandboxRef, way: &Way) -> Result<Intent> {
     let open = open(sandbox)?;
     open.now.sweep(&open.area)?;
     let next = open.now.next;
@@ -183,7 +183,7 @@ pub(super) fn prepare_restore_in_use(
             ..open.now.clone()
         })
     };
-    let (before, after) = (beginning(before, next)?, beginning(moment, next + 1)?);
+    let (before, after) = (beginning(&way.from, next)?, beginning(&way.to, next + 1)?);
     Ok(Intent(tree::stored(&Switch { before, after })))
 }
 

@@ -1,0 +1,272 @@
+//! Forks of copies, and of plans that mix copies and layers: exactly what was there, and each on its own from then on.
+
+use std::path::PathBuf;
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, Fs, LoopFs, World};
+
+use crate::checkpoints::{AFTER, BEFORE, create, look, planned, run, same};
+use crate::{binary, furnish, json, words, world};
+
+const COPIES: [&str; 2] = ["filesystem_copy", "copy_on_write"];
+
+fn tree(cli: &Cli, plan: &str) -> PathBuf {
+    PathBuf::from(cli.ok(words(&format!("path {plan} app"))).trim_end())
+}
+
+fn assert_nothing_left(world: &World) {
+    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    let left: Vec<_> = left.map(|entry| entry.expect("listed").path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Now, at an earlier moment, and where nothing was done yet: contents, modes, attributes, links, times.
+// rule R1, F1, F3
+#[test]
+fn a_fork_of_a_copy_is_exact() {
+    rerun_test_as_user_with("forks::a_fork_of_a_copy_is_exact", &[&binary()]);
+    for strategy in COPIES {
+        let (world, cli) = planned(strategy);
+        let original = signature(&world.path().join("app"));
+        let fresh = signature(&tree(&cli, "try"));
+        create(&cli, "nothing");
+        run(&cli, "try", BEFORE);
+        let before = signature(&tree(&cli, "try"));
+        let listed = cli.ok(words("diff try --name-status"));
+        create(&cli, "first");
+        run(&cli, "try", AFTER);
+        let after = signature(&tree(&cli, "try"));
+        for (fork, at, expected) in [
+            ("now", "", &after),
+            ("then", "--at first", &before),
+            ("start", "--at nothing", &fresh),
+        ] {
+            cli.ok(words(&format!("plan fork try {fork} {at}")));
+            assert_same(expected, &signature(&tree(&cli, fork)), &Ignore::default());
+        }
+        assert_eq!(cli.ok(words("diff then --name-status")), listed);
+        assert_eq!(cli.ok(words("diff start --name-status")), "");
+        let same_changes = cli.ok(words("diff try --name-status"));
+        assert_eq!(cli.ok(words("diff now --name-status")), same_changes);
+        // A fork keeps and returns as any other.
+        let there = look(&cli, "then");
+        create_in(&cli, "then", "mine");
+        run(&cli, "then", AFTER);
+        cli.ok(words("restore then mine"));
+        same(&there, &look(&cli, "then"), strategy);
+        // Nothing of one can be changed through the other.
+        assert_same(&after, &signature(&tree(&cli, "try")), &Ignore::default());
+        let now = signature(&world.path().join("app"));
+        assert_same(&original, &now, &Ignore::default());
+        for plan in ["try", "now", "then", "start"] {
+            cli.ok(words(&format!("cleanup {plan}")));
+        }
+        assert_nothing_left(&world);
+    }
+}
+
+fn create_in(cli: &Cli, plan: &str, label: &str) {
+    cli.ok(words(&format!("checkpoint create {plan} -m {label}")));
+}
+
+#[test]
+fn a_fork_of_a_copy_goes_its_own_way() {
+    rerun_test_as_user_with("forks::a_fork_of_a_copy_goes_its_own_way", &[&binary()]);
+    for strategy in COPIES {
+        let (world, cli) = planned(strategy);
+        run(&cli, "try", "echo base > f; rm link; mkdir d; echo d > d/d");
+        create(&cli, "here");
+        run(&cli, "try", "echo first > f");
+        cli.ok(words("plan fork try second --at here"));
+        cli.ok(words("plan fork try third"));
+        assert_eq!(cli.ok(words("read second app f")), "base\n");
+        assert_eq!(cli.ok(words("read third app f")), "first\n");
+        run(
+            &cli,
+            "second",
+            "echo second > f; echo more > d/more; rm d/d",
+        );
+        run(&cli, "third", "echo third > g; echo changed > a.txt");
+        assert_eq!(cli.ok(words("read try app f")), "first\n");
+        assert_eq!(
+            cli.ok(words("diff second --name-status")),
+            "A\td\nA\td/more\nA\tf\nD\tlink\n"
+        );
+        cli.ok(words("plan fork second fourth"));
+        run(&cli, "fourth", "rm -r d");
+        assert_eq!(cli.ok(words("read second app d/more")), "more\n");
+        // The one they came from goes; they stay.
+        cli.ok(words("cleanup try"));
+        cli.ok(words("commit second"));
+        let app = world.path().join("app");
+        let committed = std::fs::read_to_string(app.join("f")).expect("committed");
+        assert_eq!(committed, "second\n");
+        // The later one finds what overlaps, measured by what the first plan copied.
+        let outcome = cli.run(words("commit third"));
+        assert_eq!(outcome.status, 4, "{strategy}");
+        let said = outcome.stdout_text() + &outcome.stderr_text();
+        assert!(
+            said.contains("app:f") && !said.contains("app:a.txt"),
+            "{said}"
+        );
+        cli.ok(words("undo second"));
+        cli.ok(words("commit third"));
+        let committed = std::fs::read_to_string(app.join("a.txt")).expect("committed");
+        assert_eq!(committed, "changed\n", "{strategy}");
+        for plan in ["second", "third", "fourth"] {
+            cli.ok(words(&format!("cleanup {plan}")));
+        }
+        assert_nothing_left(&world);
+    }
+}
+
+/// Somebody changed the original after the first plan copied it, before the fork was made: that is a conflict for both.
+// rule C15
+#[test]
+fn a_fork_measures_the_original_by_what_the_first_plan_copied() {
+    for strategy in COPIES {
+        let (world, cli) = planned(strategy);
+        let theirs = world.path().join("app/a.txt");
+        std::fs::write(&theirs, "by somebody else\n").expect("there is room");
+        cli.ok(words("plan fork try second"));
+        assert_eq!(cli.ok(words("read second app a.txt")), "one\ntwo\nthree\n");
+        assert_eq!(cli.ok(words("diff second --name-status")), "");
+        cli.clone()
+            .stdin("ours\n")
+            .ok(words("write second app a.txt"));
+        let outcome = cli.run(words("commit second"));
+        assert_eq!(outcome.status, 4, "{strategy}");
+        let kept = std::fs::read_to_string(&theirs).expect("it is there");
+        assert_eq!(kept, "by somebody else\n");
+    }
+}
+
+/// What a fork at an earlier moment would have to take from the original is not there any more: refused, and nothing of
+/// the fork stays.
+#[test]
+fn a_fork_whose_first_version_is_gone_is_refused() {
+    let (world, cli) = planned("filesystem_copy");
+    create(&cli, "clean");
+    cli.clone().stdin("ours\n").ok(words("write try app a.txt"));
+    std::fs::write(world.path().join("app/a.txt"), "by somebody else\n").expect("there is room");
+    let said = cli.fails(words("plan fork try second --at clean"), 4);
+    assert!(
+        said.contains("a.txt") && said.contains("somebody changed it"),
+        "{said}"
+    );
+    cli.fails(words("read second app a.txt"), 4);
+    assert_eq!(cli.ok(words("read try app a.txt")), "ours\n");
+    cli.ok(words("plan fork try third"));
+    assert_eq!(cli.ok(words("read third app a.txt")), "ours\n");
+}
+
+// rule R4
+#[test]
+fn a_plan_of_copies_and_layers_forks_as_one() {
+    rerun_test_as_user_with(
+        "forks::a_plan_of_copies_and_layers_forks_as_one",
+        &[&binary()],
+    );
+    let (world, cli) = world();
+    std::fs::write(world.dir("data").join("f"), "data\n").expect("there is room");
+    for (name, at, strategy) in [
+        ("one", "app", "overlay"),
+        ("two", "data", "filesystem_copy"),
+    ] {
+        cli.ok(words(&format!(
+            "resource add {name} --type fs-directory --at ./{at} --strategy {strategy}"
+        )));
+    }
+    cli.ok(words("plan create try --resource one --resource two"));
+    let write = |plan: &str, text: &str| {
+        for resource in ["one", "two"] {
+            let line = format!("write {plan} {resource} f");
+            cli.clone().stdin(text).ok(words(&line));
+        }
+    };
+    let holds = |plan: &str, text: &str| {
+        for resource in ["one", "two"] {
+            let found = cli.ok(words(&format!("read {plan} {resource} f")));
+            assert_eq!(found, text, "{plan} {resource}");
+        }
+    };
+    write("try", "a\n");
+    create(&cli, "both");
+    write("try", "b\n");
+    cli.ok(words("plan fork try old --at both"));
+    cli.ok(words("plan fork try new"));
+    write("old", "old\n");
+    holds("try", "b\n");
+    holds("old", "old\n");
+    holds("new", "b\n");
+    cli.ok(words("commit old"));
+    assert_eq!(cli.run(words("commit new")).status, 4);
+    for plan in ["try", "old", "new"] {
+        cli.ok(words(&format!("cleanup {plan}")));
+    }
+    assert_nothing_left(&world);
+}
+
+#[test]
+fn without_isolation_there_is_nothing_to_fork() {
+    let (_world, cli) = world();
+    cli.ok(words("plan create try --resource ./app --strategy none"));
+    let said = cli.fails(words("plan fork try other"), 1);
+    assert!(said.contains("nothing is isolated"), "{said}");
+    let listed = json(&cli, "plan list").to_string();
+    assert!(!listed.contains("other"), "{listed}");
+}
+
+/// Where the file system can share contents, a fork takes no room for them.
+#[test]
+fn a_fork_shares_contents_where_the_file_system_can() {
+    for kind in [Fs::Btrfs, Fs::Xfs] {
+        let Some(fs) = LoopFs::new(kind, 300) else {
+            return;
+        };
+        let (_world, cli) = furnish(World::under(fs.path()));
+        cli.ok(words(
+            "plan create try --resource ./app --strategy copy_on_write",
+        ));
+        let forked = json(&cli, "plan fork try other");
+        let message = forked["sandboxes"][0]["message"].to_string();
+        assert!(
+            message.contains("2 files share their contents"),
+            "{message}"
+        );
+        let trees = ["try", "other"].map(|plan| signature(&tree(&cli, plan)));
+        assert_same(&trees[0], &trees[1], &Ignore::default());
+    }
+}
+
+/// Whoever dies while forking leaves a plan that nobody can use by mistake.
+#[test]
+fn a_fork_that_was_never_finished_is_refused_and_goes() {
+    if !require_stepper() {
+        return;
+    }
+    let line = "plan fork try other";
+    let (_world, cli) = planned("filesystem_copy");
+    let calls = cli.stepper(words(line)).run().calls;
+    let mut half = 0;
+    for n in (1..=calls).step_by(calls as usize / 8) {
+        let (world, cli) = planned("filesystem_copy");
+        cli.stepper(words(line)).fault(n, Fault::Kill);
+        let outcome = cli.run(words("diff other"));
+        if outcome.stderr_text().contains("never finished") {
+            half += 1;
+            assert_eq!(outcome.status, 5);
+            let said = cli.fails(words("sandbox create other app"), 5);
+            assert!(said.contains("escrow cleanup other"), "{said}");
+            cli.ok(words("cleanup other"));
+            cli.ok(words(line));
+            cli.ok(words("cleanup other"));
+        }
+        cli.run(words("cleanup other"));
+        cli.ok(words("cleanup try"));
+        assert_nothing_left(&world);
+    }
+    assert!(half > 0, "no kill left half a fork");
+}
