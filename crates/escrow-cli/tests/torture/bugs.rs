@@ -12,6 +12,7 @@ use escrow_testkit::stepper::{SYNCS, require_stepper};
 use crate::door::Door;
 use crate::form::Form;
 use crate::kills::telling;
+use crate::moments::{self, Act};
 use crate::point::{Before, Point, Verb, words};
 use crate::power;
 use crate::scenario::Kind::{Copy, Overlay};
@@ -30,10 +31,14 @@ pub(crate) enum Way {
     FailRecover,
     FailSync,
     CutPower,
+    KillRestore,
+    KillFork,
+    KillGc,
+    CutCheckpoint,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::KillCommit,
         Self::FailCommit,
         Self::KillUndo,
@@ -41,6 +46,10 @@ impl Way {
         Self::KillRecover,
         Self::FailRecover,
         Self::CutPower,
+        Self::KillRestore,
+        Self::KillFork,
+        Self::KillGc,
+        Self::CutCheckpoint,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -52,6 +61,10 @@ impl Way {
             Self::FailRecover => "recover meets errors",
             Self::FailSync => "syncs fail",
             Self::CutPower => "power cut",
+            Self::KillRestore => "restore killed",
+            Self::KillFork => "fork killed",
+            Self::KillGc => "gc killed",
+            Self::CutCheckpoint => "power cut in a checkpoint",
         }
     }
 
@@ -64,6 +77,10 @@ impl Way {
             }
             "undo-forgets-directories" | "undo-not-recorded" => Self::KillUndo,
             "sync-twice" => Self::FailSync,
+            "restore-undecided" => Self::KillRestore,
+            "fork-one-by-one" => Self::KillFork,
+            "gc-takes-what-is-lent" => Self::KillGc,
+            "checkpoint-not-synced" => Self::CutCheckpoint,
             _ => Self::KillCommit,
         }
     }
@@ -123,7 +140,7 @@ fn points(way: Way, bug: &'static str) -> Vec<Point> {
                 ..plain
             }));
         }
-        Way::CutPower => {}
+        Way::CutPower | Way::KillRestore | Way::KillFork | Way::KillGc | Way::CutCheckpoint => {}
     }
     // Every few calls are enough to find out whether there is something, and then all of them.
     spread(points)
@@ -131,21 +148,25 @@ fn points(way: Way, bug: &'static str) -> Vec<Point> {
 
 /// Looks for a bug in one way.
 fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
-    if way == Way::CutPower {
-        return power::finds(bug);
-    }
     // A bug that lets even a plain run fail needs no fault.
-    let points = catch_unwind(|| points(way, bug));
-    match points {
-        Ok(points) => sweep::first_wrong(&points),
-        Err(panic) => Some((words(&*panic), 0)),
-    }
+    let found = catch_unwind(|| match way {
+        Way::CutPower => power::finds(bug),
+        Way::KillRestore => moments::finds(Act::Restore, bug),
+        Way::KillFork => moments::finds(Act::Fork, bug),
+        Way::KillGc => moments::finds(Act::Gc, bug),
+        Way::CutCheckpoint => moments::finds_dark(Act::Checkpoint, bug),
+        _ => sweep::first_wrong(&points(way, bug)),
+    });
+    found.unwrap_or_else(|panic| Some((words(&*panic), 0)))
 }
 
 /// Looks for every bug.
 pub(crate) fn all(_: Form) -> Vec<Found> {
     let mut found = Vec::new();
-    for bug in escrow::seeded::ALL {
+    // For whoever follows one of them.
+    let only = std::env::var("ESCROW_TORTURE_BUG").ok();
+    let wanted = |bug: &&&str| only.as_deref().is_none_or(|only| only == **bug);
+    for bug in escrow::seeded::ALL.iter().filter(wanted) {
         let likely = Way::for_bug(bug);
         let others = Way::ALL.into_iter().filter(|way| *way != likely);
         let mut answer = Found {

@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 use crate::sweep::Figures;
 
 const EINTR: i32 = 4;
-const EIO: i32 = 5;
+pub(crate) const EIO: i32 = 5;
 const ENOMEM: i32 = 12;
 const EACCES: i32 = 13;
 const EMFILE: i32 = 24;
@@ -21,7 +21,7 @@ const EDQUOT: i32 = 122;
 
 /// What a call of a commit can fail with. `EINTR` only once: what is interrupted is tried again, by SQLite too, and no
 /// kernel interrupts for ever.
-const ALL: [Fault; 15] = [
+pub(crate) const ALL: [Fault; 15] = [
     Fault::Once(ENOSPC),
     Fault::Once(EIO),
     Fault::Once(EROFS),
@@ -40,7 +40,7 @@ const ALL: [Fault; 15] = [
 ];
 
 /// The same for undo and recover.
-const SOME: [Fault; 4] = [
+pub(crate) const SOME: [Fault; 4] = [
     Fault::Once(EIO),
     Fault::Once(ENOSPC),
     Fault::Forever(EIO),

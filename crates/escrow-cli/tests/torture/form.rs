@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::point::Point;
-use crate::sweep::{self, Figures};
+use crate::sweep::{self, Figures, Trial};
 
 /// How far a sweep goes.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +27,7 @@ impl Form {
     }
 
     /// Runs at most `bounded` of the points, evenly chosen; in the long form as many as there is time for.
-    pub(crate) fn run(self, points: Vec<Point>, bounded: usize) -> Figures {
+    pub(crate) fn run(self, points: Vec<impl Trial>, bounded: usize) -> Figures {
         let planned = points.len();
         let figures = match self {
             Self::Bounded => sweep::points(&sweep::thin(&points, bounded), None),

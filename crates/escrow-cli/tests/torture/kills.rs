@@ -186,7 +186,7 @@ pub(crate) fn pairs(form: Form) -> Figures {
 }
 
 /// The calls that write bytes.
-const WRITES: &[&str] = &[
+pub(crate) const WRITES: &[&str] = &[
     "write",
     "pwrite64",
     "writev",

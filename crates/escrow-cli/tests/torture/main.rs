@@ -1,4 +1,4 @@
-//! Commit, undo and recovery under faults: a kill at every call, torn writes, errors, failing syncs, power cuts. After
+//! Commit, undo, recovery, checkpoint, restore, fork and garbage collection under faults: a kill at every call, torn writes, errors, failing syncs, power cuts. After
 //! each of them every resource of the plan is old or every one is new, and what the program said is true.
 //!
 //! `make test` runs the bounded form; `ESCROW_TORTURE=long` (`make torture`) the long one, which also writes
@@ -10,11 +10,13 @@
 //! | `subject` | a world with one plan, ready to be committed, made in milliseconds |
 //! | `checker` | says on which side a world came out, by its own means |
 //! | `layer` | a layer as the kernel left it, for any number of sandboxes |
+//! | `later` | a second round of changes, and what a sandbox must show before and after it |
+//! | `moments_world` | a world with checkpoints and forks, and what its sandboxes show |
 //! | `door` | the ways to the engine after a fault |
 //! | `point` | one fault, what was found after it, and everything that must hold then |
 //! | `sweep` | many points at once, and the figures |
 //! | `form` | how much is done |
-//! | `kills`, `errors`, `power`, `soak` | the sweeps |
+//! | `kills`, `errors`, `power`, `soak`, `moments` | the sweeps |
 //! | `bugs` | the control: bugs that are put in on purpose are found |
 //! | `report` | the long form, and its document |
 #![allow(
@@ -28,7 +30,10 @@ mod door;
 mod errors;
 mod form;
 mod kills;
+mod later;
 mod layer;
+mod moments;
+mod moments_world;
 mod point;
 mod power;
 mod report;

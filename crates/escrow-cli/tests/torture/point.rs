@@ -20,6 +20,7 @@ use crate::checker::{Side, leftovers, side};
 use crate::door::{Door, Session};
 use crate::scenario::Scenario;
 use crate::subject::{PLAN, Subject};
+use crate::sweep::Trial;
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,22 +152,6 @@ impl Point {
         Ok(())
     }
 
-    /// Lets it go wrong, and finds out what came of it. A panic on the way is a finding too.
-    pub(crate) fn run(&self) -> Verdict {
-        let mut verdict = Verdict::default();
-        let done = catch_unwind(AssertUnwindSafe(|| self.try_run(&mut verdict)));
-        let wrong = match done {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error),
-            Err(panic) => Some(words(&*panic)),
-        };
-        if let Some(wrong) = wrong {
-            let name = self.name(verdict.hit.as_ref());
-            verdict.wrong.push(format!("{name}: {wrong}"));
-        }
-        verdict
-    }
-
     fn try_run(&self, verdict: &mut Verdict) -> Result<(), String> {
         let subject = self.subject()?;
         let mut stepper = stepper(&subject, self.verb, self.only);
@@ -182,38 +167,13 @@ impl Point {
             run.outcome.stdout_text(),
             run.outcome.stderr_text()
         );
-        self.repeats(&subject, &run)
+        let tried = match self.only {
+            Some(SYNCS) => no_sync_again(&subject, &run, (self.n, self.fault)),
+            _ => Ok(()),
+        };
+        tried
             .and_then(|()| self.judge(&subject, &run))
             .map_err(|error| format!("{error} {said}"))
-    }
-
-    /// A sync that failed is final: the kernel has forgotten what was lost, and would say yes the next time. What
-    /// SQLite does with its own files is its own.
-    fn repeats(&self, subject: &Subject, run: &Run) -> Result<(), String> {
-        let (Some(SYNCS), Some(hit)) = (self.only, &run.hit) else {
-            return Ok(());
-        };
-        let of_store = |step: &Step| {
-            step.path.as_ref().is_some_and(|path| {
-                *path == subject.home
-                    || path.starts_with(&subject.home)
-                        && path.to_string_lossy().contains("state.db")
-            })
-        };
-        if of_store(hit) || !matches!(self.fault, Fault::Once(_) | Fault::Forever(_)) {
-            return Ok(());
-        }
-        // To sync the whole file system after a file of it could not be synced is no second try: what was written
-        // since is made durable, and nothing else is believed.
-        let whole = |step: &Step| step.name == "syncfs";
-        let later = run.steps.iter().skip(usize::try_from(self.n).unwrap_or(0));
-        for step in later {
-            let same = step.file.is_some() && step.file == hit.file;
-            if same && whole(step) == whole(hit) {
-                return Err(format!("a sync that failed was tried again: {step}"));
-            }
-        }
-        Ok(())
     }
 
     /// Checks everything that must hold after a run.
@@ -359,6 +319,37 @@ impl Point {
     }
 }
 
+impl Trial for Point {
+    fn plan(&self) -> String {
+        self.scenario.name()
+    }
+
+    fn run(&self) -> Verdict {
+        Verdict::of(|verdict| self.try_run(verdict), |hit| self.name(hit))
+    }
+}
+
+impl Verdict {
+    /// What came of something. A panic on the way is a finding too.
+    pub(crate) fn of(
+        run: impl FnOnce(&mut Self) -> Result<(), String>,
+        name: impl FnOnce(Option<&Step>) -> String,
+    ) -> Self {
+        let mut verdict = Self::default();
+        let done = catch_unwind(AssertUnwindSafe(|| run(&mut verdict)));
+        let wrong = match done {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(panic) => Some(words(&*panic)),
+        };
+        if let Some(wrong) = wrong {
+            let name = name(verdict.hit.as_ref());
+            verdict.wrong.push(format!("{name}: {wrong}"));
+        }
+        verdict
+    }
+}
+
 /// A stepper for the verb.
 pub(crate) fn stepper(
     subject: &Subject,
@@ -370,6 +361,38 @@ pub(crate) fn stepper(
         Some(names) => stepper.only(names),
         None => stepper,
     }
+}
+
+/// A sync that failed is final: the kernel has forgotten what was lost, and would say yes the next time. What
+/// SQLite does with its own files is its own.
+pub(crate) fn no_sync_again(
+    subject: &Subject,
+    run: &Run,
+    (n, fault): (u64, Fault),
+) -> Result<(), String> {
+    let Some(hit) = &run.hit else {
+        return Ok(());
+    };
+    let of_store = |step: &Step| {
+        step.path.as_ref().is_some_and(|path| {
+            *path == subject.home
+                || path.starts_with(&subject.home) && path.to_string_lossy().contains("state.db")
+        })
+    };
+    if of_store(hit) || !matches!(fault, Fault::Once(_) | Fault::Forever(_)) {
+        return Ok(());
+    }
+    // To sync the whole file system after a file of it could not be synced is no second try: what was written
+    // since is made durable, and nothing else is believed.
+    let whole = |step: &Step| step.name == "syncfs";
+    let later = run.steps.iter().skip(usize::try_from(n).unwrap_or(0));
+    for step in later {
+        let same = step.file.is_some() && step.file == hit.file;
+        if same && whole(step) == whole(hit) {
+            return Err(format!("a sync that failed was tried again: {step}"));
+        }
+    }
+    Ok(())
 }
 
 /// What a panic said.

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use escrow_testkit::stepper::{Step, require_stepper};
-use escrow_testkit::{Disk, Fs, LoopFs, World};
+use escrow_testkit::stepper::{Run, Step, require_stepper};
+use escrow_testkit::{Disk, Fs, LoopFs, Stepper, World};
 
 use crate::checker::side;
 use crate::form::Form;
@@ -22,15 +22,15 @@ use crate::subject::Subject;
 use crate::sweep::{Figures, each_here, spread, thin};
 
 /// A machine whose power is cut.
-struct Machine {
-    subject: Subject,
+pub(crate) struct Machine {
+    pub(crate) subject: Subject,
     // After the subject, whose paths lie in it; the world is only a part of the file system.
     fs: LoopFs,
 }
 
 impl Machine {
     /// None, after recording the skip, for an ordinary user.
-    fn new(kind: Fs, scenario: &Scenario, bug: Option<&'static str>) -> Option<Self> {
+    pub(crate) fn new(kind: Fs, scenario: &Scenario, bug: Option<&'static str>) -> Option<Self> {
         let fs = LoopFs::in_memory(kind, 48)?;
         let world = World::under(fs.path());
         let mut subject = Subject::within(scenario, &world);
@@ -43,29 +43,34 @@ impl Machine {
     }
 
     /// Brings the machine to where the verb is about to be run.
-    fn ready(&mut self, point: &Point) -> Result<Disk, String> {
-        point.lead_up(&self.subject)?;
+    pub(crate) fn ready(
+        &mut self,
+        lead_up: impl FnOnce(&Subject) -> Result<(), String>,
+    ) -> Result<Disk, String> {
+        lead_up(&self.subject)?;
         Ok(self.fs.disk_at_rest())
     }
 
-    /// Cuts the power at call `n`, and finds out what came of it.
-    fn cut(&mut self, start: &Disk, point: &Point) -> Verdict {
+    /// Does something `fresh`, which no disk has yet, cuts the power at call `n` of a run, and finds out what came of it.
+    pub(crate) fn cut(
+        &mut self,
+        start: &Disk,
+        n: u64,
+        fresh: impl FnOnce(&Subject) -> Result<(), String>,
+        stepper: impl FnOnce(&Subject) -> Stepper,
+        judge: impl FnOnce(&Subject, &Run) -> Result<(), String>,
+    ) -> Verdict {
         let mut verdict = Verdict::default();
         let done = catch_unwind(AssertUnwindSafe(|| {
             self.fs.boot(start);
-            if point.verb == Verb::Commit {
-                self.subject.add_again()?;
-            }
+            fresh(&self.subject)?;
             let mut cut = None;
-            let run = stepper(&self.subject, point.verb, None)
-                .stop_at(point.n, |_| cut = Some(self.fs.disk_now()));
+            let run = stepper(&self.subject).stop_at(n, |_| cut = Some(self.fs.disk_now()));
             let cut = cut.unwrap_or_else(|| self.fs.disk_now());
             self.fs.boot(&cut);
             verdict.hit.clone_from(&run.hit);
             let said = (run.outcome.status, run.outcome.stderr_text());
-            point
-                .judge(&self.subject, &run)
-                .map_err(|error| format!("{error} {said:?}"))
+            judge(&self.subject, &run).map_err(|error| format!("{error} {said:?}"))
         }));
         let wrong = match done {
             Ok(answer) => answer.err(),
@@ -80,6 +85,17 @@ impl Machine {
             file: None,
         });
         verdict
+    }
+
+    /// Cuts the power at a point.
+    fn cut_at(&mut self, start: &Disk, point: &Point) -> Verdict {
+        let fresh = |subject: &Subject| match point.verb {
+            Verb::Commit => subject.add_again(),
+            _ => Ok(()),
+        };
+        let step = |subject: &Subject| stepper(subject, point.verb, None);
+        let judge = |subject: &Subject, run: &Run| point.judge(subject, run);
+        self.cut(start, point.n, fresh, step, judge)
     }
 }
 
@@ -111,7 +127,7 @@ fn on(fs: Fs, members: &'static [Kind], form: Form, most: usize) -> Option<Figur
             ..Point::kill(scenario, before, verb, 1)
         };
         let mut machine = Machine::new(fs, &scenario, None)?;
-        let start = match machine.ready(&plain) {
+        let start = match machine.ready(|subject| plain.lead_up(subject)) {
             Ok(start) => start,
             Err(error) => {
                 figures.wrong.push(error);
@@ -134,7 +150,7 @@ fn on(fs: Fs, members: &'static [Kind], form: Form, most: usize) -> Option<Figur
                 undo: n % 10 == 3,
                 ..plain
             };
-            let mut verdict = machine.cut(&start, &point);
+            let mut verdict = machine.cut_at(&start, &point);
             for wrong in &mut verdict.wrong {
                 let call = verdict.hit.as_ref().map(Step::to_string);
                 *wrong = format!("{name}: {verb:?} {before:?} cut at {n} ({call:?}): {wrong}");
@@ -145,7 +161,7 @@ fn on(fs: Fs, members: &'static [Kind], form: Form, most: usize) -> Option<Figur
     Some(figures)
 }
 
-fn word(fs: Fs) -> &'static str {
+pub(crate) fn word(fs: Fs) -> &'static str {
     match fs {
         Fs::Ext4 => "ext4",
         Fs::Xfs => "xfs",
@@ -155,17 +171,24 @@ fn word(fs: Fs) -> &'static str {
 
 /// Cuts on every file system; none where there is no root.
 pub(crate) fn cuts(form: Form) -> Option<Figures> {
+    on_each(|fs| {
+        let members: &[Kind] = match fs {
+            Fs::Ext4 => &[Copy, Overlay],
+            Fs::Xfs | Fs::Btrfs => &[Cow, Overlay],
+        };
+        on(fs, members, form, 16)
+    })
+}
+
+/// Does something on every file system, side by side.
+pub(crate) fn on_each(work: impl Fn(Fs) -> Option<Figures> + Sync) -> Option<Figures> {
     let started = Instant::now();
     let all = Mutex::new(Some(Figures::default()));
     thread::scope(|scope| {
         for fs in Fs::ALL {
-            let all = &all;
+            let (all, work) = (&all, &work);
             scope.spawn(move || {
-                let members: &[Kind] = match fs {
-                    Fs::Ext4 => &[Copy, Overlay],
-                    Fs::Xfs | Fs::Btrfs => &[Cow, Overlay],
-                };
-                let found = on(fs, members, form, 16);
+                let found = work(fs);
                 let mut all = all.lock().expect("nobody panics with it");
                 match (found, all.as_mut()) {
                     (Some(found), Some(all)) => all.add(found),
@@ -202,14 +225,14 @@ pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
             ..Point::kill(scenario, Before::Nothing, Verb::Commit, 1)
         };
         let mut machine = Machine::new(fs, &scenario, Some(bug))?;
-        let start = machine.ready(&plain).ok()?;
+        let start = machine.ready(|subject| plain.lead_up(subject)).ok()?;
         debug_assert_eq!(side(&machine.subject).word(), "old");
         let calls = plain.calls().len() as u64;
         let mut chosen: Vec<u64> = thin(&(calls / 3..=calls).collect::<Vec<_>>(), 40);
         chosen.insert(0, calls + 100);
         for n in chosen {
             tried += 1;
-            let verdict = machine.cut(&start, &Point { n, ..plain });
+            let verdict = machine.cut_at(&start, &Point { n, ..plain });
             if let Some(wrong) = verdict.wrong.first() {
                 return Some((format!("{} cut at {n}: {wrong}", word(fs)), tried));
             }

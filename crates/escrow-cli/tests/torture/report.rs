@@ -11,7 +11,7 @@ use crate::bugs::{self, Found, Way};
 use crate::form::Form;
 use crate::point::Verb;
 use crate::sweep::{Figures, say};
-use crate::{errors, kills, power, soak};
+use crate::{errors, kills, moments, power, soak};
 
 /// A line of the table.
 struct Row {
@@ -39,28 +39,28 @@ fn sweeps(time: Duration) -> Vec<Row> {
         row(
             "`commit` killed at every call",
             "every call",
-            kills::kills(share(14), Verb::Commit),
+            kills::kills(share(11), Verb::Commit),
         ),
         row(
             "`undo` killed at every call",
             "every call",
-            kills::kills(share(7), Verb::Undo),
+            kills::kills(share(6), Verb::Undo),
         ),
         row(
             "`recover` killed at every call",
             "5,000 with the two above",
-            kills::kills(share(17), Verb::Recover),
+            kills::kills(share(13), Verb::Recover),
         ),
         row(
             "`commit` killed, then `recover` killed",
             "1,000 pairs",
-            kills::pairs(share(14)),
+            kills::pairs(share(11)),
         ),
         row("torn writes", "every write", kills::tears(share(4))),
         row(
             "errors at every call",
             "every call, 8 errors",
-            errors::errors(share(16)),
+            errors::errors(share(12)),
         ),
         row("failing syncs", "every sync", errors::syncs(share(5))),
         row(
@@ -68,7 +68,22 @@ fn sweeps(time: Duration) -> Vec<Row> {
             "200",
             power::cuts(share(4)).unwrap_or_default(),
         ),
-        row("killed at random moments", "60 s", soak::soak(share(10))),
+        row(
+            "`checkpoint`, `restore`, `fork`, `gc` killed at every call, writes torn",
+            "every call",
+            moments::kills(share(12)),
+        ),
+        row(
+            "the same with errors at every call, and failing syncs",
+            "every call, 8 errors",
+            moments::errors(share(8)),
+        ),
+        row(
+            "the same with power cuts on ext4, XFS, Btrfs",
+            "200",
+            moments::cuts(share(2)).unwrap_or_default(),
+        ),
+        row("killed at random moments", "60 s", soak::soak(share(5))),
     ]
 }
 
@@ -86,6 +101,15 @@ new, made with plain means from the same changes. Beside that:
 - after a commit that came out old the sandboxes list the same changes, and the commit succeeds when it is tried
   again; after one that came out new, `escrow undo` brings the old state back (every tenth time);
 - after `escrow cleanup` nothing is left, in the home or beside the originals.
+
+`checkpoint`, `restore`, `plan fork` and `gc` are held to the same. Their plan has two rounds of changes with a checkpoint
+between them, and what a sandbox holds is what a program sees that is run inside, compared with a plain directory in which
+the same edits were made:
+
+- every sandbox of the plan shows the second round, or after a restore every one the first; the originals are untouched;
+- the checkpoint can still be restored exactly, and so can what was kept just before;
+- a fork is whole and exact or cannot be used, and outlives the plan that it came from;
+- `gc` spares every open plan and every layer that a fork lives on, and its second run takes the rest.
 
 The originals have files that are changed, added, deleted, linked, given another mode, owner or attribute; directories
 that come, go and change; files that become directories, and the reverse. They are sandboxed by every strategy alone, and

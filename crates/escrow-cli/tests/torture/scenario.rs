@@ -137,10 +137,10 @@ pub(crate) const REFUSED: &str = "modify.txt";
 
 /// Long ago, and different for each entry.
 const OLD_TIMES: i64 = 1_000_000_000;
-const NEW_TIMES: i64 = 1_500_000_000;
+pub(crate) const NEW_TIMES: i64 = 1_500_000_000;
 
 /// Sets the time of an entry itself, not of what a link points to.
-fn set_time(path: &Path, seconds: i64) {
+pub(crate) fn set_time(path: &Path, seconds: i64) {
     let time = |seconds| Timespec {
         tv_sec: seconds,
         tv_nsec: 123_456_789,
@@ -153,12 +153,12 @@ fn set_time(path: &Path, seconds: i64) {
         .unwrap_or_else(|error| panic!("cannot set the time of {}: {error}", path.display()));
 }
 
-fn set_attribute(path: &Path, name: &str, value: &[u8]) {
+pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::setxattr(path, name, value, XattrFlags::empty())
         .unwrap_or_else(|error| panic!("cannot set {name} of {}: {error}", path.display()));
 }
 
-fn chmod(path: &Path, mode: u32) {
+pub(crate) fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode))
         .unwrap_or_else(|error| panic!("cannot chmod {}: {error}", path.display()));
 }
@@ -201,7 +201,7 @@ pub(crate) fn build(root: &Path, size: Size, label: &str) {
     }
 }
 
-fn write(path: &Path, text: &str) {
+pub(crate) fn write(path: &Path, text: &str) {
     // In place, as an editor without manners does.
     let mut file = File::options()
         .write(true)

@@ -19,6 +19,7 @@ use escrow::strategy::{Access, Registry};
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 use rustix::fs::IFlags;
 
+use crate::later;
 use crate::layer::Layer;
 use crate::scenario::{self, Kind, REFUSED, Scenario, Sides, Size, Where};
 
@@ -91,7 +92,7 @@ pub(crate) fn options(home: &Path) -> Options {
     }
 }
 
-const LABELS: [&str; 3] = ["A", "B", "C"];
+pub(crate) const LABELS: [&str; 3] = ["A", "B", "C"];
 
 impl Subject {
     /// Makes the world of a scenario, in memory.
@@ -249,7 +250,7 @@ fn layer(size: Size, label: &str) -> Arc<Layer> {
     Arc::clone(layer)
 }
 
-const EDIT: &str = "ESCROW_TORTURE_EDIT";
+pub(crate) const EDIT: &str = "ESCROW_TORTURE_EDIT";
 
 fn make_layer(size: Size, label: &str) -> Layer {
     let world = World::under(memory());
@@ -293,9 +294,13 @@ fn edits_when_told_to() {
         return;
     };
     let (word, label) = told.split_once(' ').expect("a size and a label");
-    let size = match word {
-        "tiny" => Size::Tiny,
-        _ => Size::Full,
+    let size = match word.starts_with("tiny") {
+        true => Size::Tiny,
+        false => Size::Full,
     };
-    scenario::edit(Path::new("."), size, label, Where::Layer).expect("edits in the sandbox");
+    let edited = match word.ends_with("again") {
+        true => later::edit(Path::new("."), size, label),
+        false => scenario::edit(Path::new("."), size, label, Where::Layer),
+    };
+    edited.expect("edits in the sandbox");
 }

@@ -7,7 +7,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::point::{Point, Verdict};
+use crate::point::Verdict;
+
+/// One thing that goes wrong, and what is found after it.
+pub(crate) trait Trial: Clone + Sync {
+    /// The plan that it happens to.
+    fn plan(&self) -> String;
+    /// Lets it happen.
+    fn run(&self) -> Verdict;
+}
 
 /// What a sweep found.
 #[derive(Debug, Default, Clone)]
@@ -136,7 +144,7 @@ pub(crate) fn each_here<T>(
 }
 
 /// Runs points until one finds something: that, and how many were run.
-pub(crate) fn first_wrong(all: &[Point]) -> Option<(String, usize)> {
+pub(crate) fn first_wrong(all: &[impl Trial]) -> Option<(String, usize)> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(None));
     thread::scope(|scope| {
         for _ in 0..workers().min(all.len()) {
@@ -177,6 +185,6 @@ pub(crate) fn thin<T: Clone>(all: &[T], most: usize) -> Vec<T> {
 }
 
 /// Runs every point.
-pub(crate) fn points(all: &[Point], until: Option<Instant>) -> Figures {
-    each(all, until, |point| (point.scenario.name(), point.run()))
+pub(crate) fn points(all: &[impl Trial], until: Option<Instant>) -> Figures {
+    each(all, until, |trial| (trial.plan(), trial.run()))
 }
