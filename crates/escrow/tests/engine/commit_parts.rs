@@ -521,7 +521,9 @@ fn a_checkpoint_from_before_waits() {
         );
         let fork = |at| {
             let here = Path::new(&sandbox.original);
-            sandbox.manager.fork(&sandbox.plan, Some(at), None, here)
+            sandbox
+                .manager
+                .fork(&sandbox.plan, Some(at), None, here, &Unobserved)
         };
         assert!(
             matches!(fork(&before), Err(Error::StaleCheckpoint { .. })),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use escrow::event::Unobserved;
-use escrow::strategy::{Moment, Registry};
+use escrow::strategy::{Moment, Registry, Way};
 use escrow_testkit::World;
 
 use crate::support::{Sandboxed, at};
@@ -74,7 +74,11 @@ fn a_thousand_checkpoints_leave_few_layers() {
         "since the oldest that is kept"
     );
     let staged = world.dir("staged");
-    let way = overlay.prepare_restore(&reference, oldest, &staged, &Unobserved);
+    let (from, to) = (
+        kept.back().expect("some are kept").1.clone(),
+        oldest.clone(),
+    );
+    let way = overlay.prepare_restore(&reference, &Way { from, to }, &staged, &Unobserved);
     let way = way.expect("it can be gone back to");
     overlay
         .restore_checkpoint(&reference, &way, &Unobserved)
@@ -113,7 +117,9 @@ fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
     kept.push(take("later"));
     kept.push(take("last"));
     let area = world.dir("staged");
-    let way = overlay.prepare_restore(&reference, &then, &area, &Unobserved);
+    let from = kept.last().expect("some are kept").clone();
+    let way = Way { from, to: then };
+    let way = overlay.prepare_restore(&reference, &way, &area, &Unobserved);
     overlay
         .restore_checkpoint(&reference, &way.expect("it is kept"), &Unobserved)
         .expect("it is staged");
