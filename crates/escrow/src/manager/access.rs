@@ -61,16 +61,12 @@ impl Manager {
         policy.check(principal, action, scope, |scope| self.names_of(scope))
     }
 
-    /// The actions that a principal may do on all of a resource.
-    pub fn project_access(&self, principal: &str, resource: &Resource) -> Result<Vec<Action>> {
+    /// Of every action, whether a principal may do it on all of a resource, and why.
+    pub fn project_access(&self, principal: &str, resource: &Resource) -> Result<Vec<Decision>> {
         let names = self.names(resource)?.of(&ResourcePath::root());
-        let may = |action: &Action| {
-            let policy = &self.options.policy;
-            policy
-                .judge(principal, *action, &names, Form::Entry)
-                .permitted
-        };
-        Ok(Action::ALL.into_iter().filter(may).collect())
+        let policy = &self.options.policy;
+        let judge = |action| policy.judge(principal, action, &names, Form::Entry);
+        Ok(Action::ALL.into_iter().map(judge).collect())
     }
 
     /// Every name of what a scope means.

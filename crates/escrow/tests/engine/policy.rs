@@ -185,8 +185,11 @@ fn an_unreadable_policy_denies_everything() {
     denied(&manager, manager.diff(&guarded.plan, None), "diff", why);
     denied(&manager, guarded.commit(&manager), "commit", why);
     denied(&manager, manager.recover(), "admin", why);
-    let may = manager.project_access("user:root", &guarded.resource);
-    assert_eq!(may.expect("it is known"), []);
+    let said = manager.project_access("user:root", &guarded.resource);
+    let said = said.expect("it is known");
+    assert_eq!(said.len(), Action::ALL.len());
+    let denied_all = said.iter().all(|one| !one.permitted && one.reason == why);
+    assert!(denied_all, "{said:?}");
     let manager = guarded.with("", Policy::default());
     denied(
         &manager,
@@ -415,17 +418,22 @@ fn what_a_principal_may_do_on_a_resource() {
         {"deny": ["read"], "principal": "*", "scope": "app:secret"},
     ]);
     let manager = guarded.under("user:eve", rules);
-    let may = |who| {
-        manager
-            .project_access(who, &guarded.resource)
-            .expect("it is known")
+    let may = |manager: &Manager, who: &str| -> Vec<String> {
+        let said = manager.project_access(who, &guarded.resource);
+        let said = said.expect("it is known");
+        assert!(
+            said.iter()
+                .all(|one| one.principal == who && one.scope == "app")
+        );
+        let permitted = said.into_iter().filter(|one| one.permitted);
+        permitted.map(|one| one.action).collect()
     };
-    assert_eq!(may("agent"), [Action::Read, Action::Diff, Action::Run]);
-    assert_eq!(may("agent:small"), [Action::Read, Action::Diff]);
-    assert_eq!(may("user:eve"), []);
+    assert_eq!(may(&manager, "agent"), ["read", "diff", "run"]);
+    assert_eq!(may(&manager, "agent:small"), ["read", "diff"]);
+    assert!(may(&manager, "user:eve").is_empty());
     let local = open(&guarded.world.home());
-    let may = local.project_access("agent", &guarded.resource);
-    assert_eq!(may.expect("it is known"), Action::ALL);
+    let all = Action::ALL.map(|action| action.as_str().to_owned());
+    assert_eq!(may(&local, "agent"), all);
     let said = manager
         .check_access("agent", "read", "app")
         .expect("it is known");
