@@ -1,0 +1,122 @@
+//! What sort of failure an error is: a word that scripts can rely on.
+
+use serde::Serialize;
+
+use super::Error;
+use crate::run::RunError;
+use crate::store::StoreError;
+use crate::strategy::StrategyError;
+use crate::strategy::registry::RegistryError;
+
+/// What sort of failure it is. These words are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// What was asked for makes no sense.
+    Usage,
+    /// What was named does not exist.
+    NotFound,
+    /// It is not permitted.
+    Denied,
+    /// It contradicts what is there.
+    Conflict,
+    /// Somebody else is at it.
+    Busy,
+    /// Something died half way and must be brought to an end first.
+    RecoveryNeeded,
+    /// It cannot be done here or by this strategy.
+    Unsupported,
+    /// It went wrong.
+    Failed,
+}
+
+impl Error {
+    /// What sort of failure it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Denied { .. } => Kind::Denied,
+            Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
+            Self::Refused(_) => Kind::Usage,
+            Self::Unwritable { .. } => Kind::Usage,
+            Self::UnsupportedType { .. }
+            | Self::Registry(RegistryError::Custom { .. } | RegistryError::NothingWorks { .. }) => {
+                Kind::Unsupported
+            }
+            Self::UnknownType { .. } | Self::Registry(_) | Self::Config(_) => Kind::Usage,
+            Self::AmbiguousPlan { .. }
+            | Self::BadPattern { .. }
+            | Self::Unmatched { .. }
+            | Self::NothingSelected { .. } => Kind::Usage,
+            Self::UnknownResource { .. }
+            | Self::UnknownPlan { .. }
+            | Self::NoPlanHere { .. }
+            | Self::NoSandbox { .. }
+            | Self::UnknownCheckpoint { .. }
+            | Self::LaterThanCheckpoint { .. }
+            | Self::Away { .. } => Kind::NotFound,
+            Self::ResourceExists { .. }
+            | Self::ResourceInUse { .. }
+            | Self::PlanExists { .. }
+            | Self::PlanOver { .. }
+            | Self::NotUsable { .. }
+            | Self::Conflicts { .. }
+            | Self::NothingToUndo { .. }
+            | Self::StaleCheckpoint { .. }
+            | Self::Overlap { .. }
+            | Self::Contradicted { .. }
+            | Self::Move(_) => Kind::Conflict,
+            Self::Busy { .. }
+            | Self::Live { .. }
+            | Self::OtherLook { .. }
+            | Self::BusyOriginal { .. }
+            | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
+            Self::Unfinished { .. }
+            | Self::HalfForked { .. }
+            | Self::HalfRemoved { .. }
+            | Self::RecoveryNeeded { .. }
+            | Self::Damaged { .. }
+            | Self::Undecided { .. }
+            | Self::Unrecorded { .. }
+            | Self::ReturnUnrecorded { .. } => Kind::RecoveryNeeded,
+            Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
+            Self::CommitFailed { cause, .. }
+            | Self::Member { cause, .. }
+            | Self::Moment { cause, .. } => cause.kind(),
+            Self::Irreversible { .. } => Kind::Unsupported,
+            Self::BadParent { .. } => Kind::Usage,
+            Self::Run(RunError::Step { .. }) => Kind::Unsupported,
+            Self::Run(RunError::Restless { .. }) => Kind::Busy,
+            Self::Run(_) => Kind::Failed,
+            Self::NoSpace { .. }
+            | Self::Interrupted { .. }
+            | Self::Undoing
+            | Self::Cancelled
+            | Self::Panicked { .. } => Kind::Failed,
+            Self::Partly { kind, .. } => *kind,
+            Self::LeftBehind { first, .. } => first.kind(),
+            Self::Strategy(error) => strategy_kind(error),
+            Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
+            Self::Fs(error) if error.is_absent() => Kind::NotFound,
+            Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
+        }
+    }
+}
+
+fn strategy_kind(error: &StrategyError) -> Kind {
+    match error {
+        StrategyError::NotThere { .. } => Kind::NotFound,
+        StrategyError::NotAFile { .. }
+        | StrategyError::InTheWay { .. }
+        | StrategyError::Outside { .. }
+        | StrategyError::Carved { .. } => Kind::Usage,
+        StrategyError::Leaves { .. }
+        | StrategyError::ForgedMark { .. }
+        | StrategyError::Forbidden { .. } => Kind::Denied,
+        StrategyError::Replaced { .. } | StrategyError::Moved { .. } => Kind::Conflict,
+        StrategyError::Gone { .. } => Kind::NotFound,
+        StrategyError::Unsupported { .. } => Kind::Unsupported,
+        StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {
+            Kind::Failed
+        }
+    }
+}
