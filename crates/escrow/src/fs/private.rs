@@ -205,7 +205,7 @@ const BALLAST: &[u8] = b"ballast";
 const BALLAST_FILES: u8 = 4;
 const BALLAST_SIZE: u64 = 128 * 1024;
 
-/// Puts the ballast by, if there is room and it is not there. Where it cannot be had, one does
+/// Puts the ballast by, if there is ample room and it is not there. Where it cannot be had, one does
 /// without.
 pub fn keep_ballast(home: &Dir) {
     let put_by = || -> Result<()> {
@@ -215,6 +215,10 @@ pub fn keep_ballast(home: &Dir) {
                 return Ok(());
             }
             super::remove::remove(home, BALLAST)?;
+        }
+        // The last bytes are for what is being done now.
+        if home.free_space()? < 4 * u64::from(BALLAST_FILES) * BALLAST_SIZE {
+            return Ok(());
         }
         let unfinished = make_plain(home, b"ballast.new").or_else(|_| {
             super::remove::remove(home, b"ballast.new")?;
