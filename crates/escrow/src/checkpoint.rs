@@ -12,7 +12,7 @@ use crate::commit::{Engine, Member, intent_of, make_area, remove_areas};
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{CheckpointId, CommitId, Phase};
+use crate::model::{CheckpointId, CommitId, Phase, ResourcePath};
 use crate::seeded;
 use crate::store::{Journal, JournalMember, Plan};
 use crate::strategy::Way;
@@ -202,7 +202,7 @@ fn go_one(
 
 /// Takes every member back; one that fails does not stop the others. The journal stays until all are.
 fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[Going<'_>]) -> Result<Vec<String>> {
-    let mut first = Ok(());
+    let (mut first, mut kept) = (Ok(()), Vec::new());
     for (position, (member, through)) in members.iter().enumerate().rev() {
         let Some(intent) = intent_of(journal, position)? else {
             continue;
@@ -212,11 +212,24 @@ fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[Going<'_>]) -> R
             None => strategy.undo_restore(reference, &intent),
             Some(root) => strategy.undo_restore_in_use(reference, &intent, root),
         });
+        let taken = taken.map(|taken| {
+            let told = |(path, at): (ResourcePath, Location)| {
+                format!(
+                    "{}:{path}, which somebody changed meanwhile, is kept in '{at}'",
+                    member.name()
+                )
+            };
+            kept.extend(taken.kept.into_iter().map(told));
+        });
         first = first.and(taken);
     }
     first?;
     engine.store.forget_commit(journal.id)?;
-    Ok(remove_areas(journal))
+    // What somebody wrote meanwhile lies where this was staged, which stays until the cleanup.
+    if kept.is_empty() {
+        kept = remove_areas(journal);
+    }
+    Ok(kept)
 }
 
 /// Goes on with a return whose owner is dead; the caller holds the locks. Where a command is inside,

@@ -268,3 +268,55 @@ fn what_is_released_was_validated() {
     cli.ok(words("restore try before"));
     assert_eq!(read("app/docs/old.md"), "old\n");
 }
+
+/// Whatever sandbox stood there when a part was taken back: it is a change again where its sandbox comes back, and
+/// none where that was discarded.
+#[test]
+fn a_part_that_was_taken_back_is_forgotten_by_every_sandbox() {
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = world();
+        world.dir("app");
+        let line = format!("plan create try --resource ./app --strategy {strategy}");
+        cli.ok(words(&line));
+        for name in ["f", "g"] {
+            let line = format!("write try app {name}");
+            cli.clone().stdin(name).ok(words(&line));
+        }
+        cli.ok(words("checkpoint create try -m both"));
+        cli.ok(words("commit try --only f"));
+        cli.ok(words("rollback try"));
+        cli.ok(words("undo try"));
+        let diff = || cli.ok(words("diff try --name-status"));
+        assert_eq!(diff(), "", "{strategy}");
+        match strategy {
+            "overlay" => {
+                cli.ok(words("restore try both"));
+                assert_eq!(diff(), "A\tf\nA\tg\n");
+                cli.ok(words("commit try"));
+                assert_eq!(fs::read(at(&world, "app/f")).expect("it came"), b"f");
+            }
+            // It was copied anew.
+            _ => drop(cli.fails(words("restore try both"), 4)),
+        }
+    }
+}
+
+/// A copy that is partly released cannot be forked: after the undo the fork would have lost what was released.
+#[test]
+fn a_copy_of_which_a_part_is_released_is_not_forked() {
+    let (world, cli) = world();
+    world.dir("app");
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    for name in ["f", "g"] {
+        let line = format!("write try app {name}");
+        cli.clone().stdin(name).ok(words(&line));
+    }
+    cli.ok(words("commit try --only f"));
+    let said = cli.fails(words("plan fork try other"), 1);
+    assert!(said.contains("a part of its plan is committed"), "{said}");
+    cli.ok(words("undo try"));
+    cli.ok(words("plan fork try other"));
+    assert_eq!(cli.ok(words("diff other --name-status")), "A\tf\nA\tg\n");
+}

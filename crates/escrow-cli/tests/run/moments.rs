@@ -290,3 +290,65 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
         }
     }
 }
+
+/// A directory of the original that was taken away and made anew is empty, also where the file system gives it the
+/// number of the old one.
+// rule R1
+#[test]
+fn a_directory_that_was_made_anew_stays_empty() {
+    let (_world, cli) = planned("overlay");
+    let _command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    for round in 0..4 {
+        run(&cli, "echo x > src/x");
+        cli.ok(words(&format!("checkpoint create try -m one-{round}")));
+        run(&cli, "rm -r src; mkdir src; echo y > y");
+        cli.ok(words(&format!("checkpoint create try -m two-{round}")));
+        run(&cli, "echo z > src/z; rm y");
+        cli.ok(words(&format!("restore try two-{round}")));
+        assert_eq!(run(&cli, "ls src; cat y"), "y\n", "round {round}");
+        cli.ok(words(&format!("restore try one-{round}")));
+        let there = run(&cli, "ls src");
+        assert!(there.contains("x\n"), "round {round}: {there}");
+    }
+}
+
+/// Whoever went on working under a restore that was killed finds it again.
+// rule R2
+#[test]
+fn what_was_done_after_a_restore_was_killed_is_kept() {
+    if !require_stepper() {
+        return;
+    }
+    const SHELL: &str = "echo ready; while read line; do eval \"$line\"; echo done; done";
+    for strategy in STRATEGIES {
+        let scene = || {
+            let (world, cli) = planned(strategy);
+            let shell = Running::ready(cli.command(inside("run --plan try", SHELL)));
+            run(&cli, BEFORE);
+            cli.ok(words("checkpoint create try -m old"));
+            run(&cli, AFTER);
+            (world, cli, shell)
+        };
+        let (_world, cli, _shell) = scene();
+        let calls = cli.stepper(words("restore try old")).run().calls;
+        for n in (1..=calls).rev().step_by((calls / 8).max(1) as usize) {
+            let (_world, cli, mut shell) = scene();
+            let run_killed = cli.stepper(words("restore try old")).fault(n, Fault::Kill);
+            let Some(hit) = run_killed.hit else { continue };
+            shell.type_line("echo work > worked");
+            assert_eq!(shell.line(), "done");
+            cli.ok(words("recover"));
+            let how = format!("{strategy}: killed at call {n}, {hit}");
+            if cli.run(words("read try app worked")).status == 0 {
+                continue;
+            }
+            let listed = json(&cli, "checkpoint list try");
+            let all = listed["checkpoints"].as_array().expect("a list");
+            let kept = all.iter().rfind(|one| one["reason"] == "before_recovery");
+            let kept = kept.unwrap_or_else(|| panic!("{how}: {listed}"));
+            let id = kept["checkpoint_id"].as_str().expect("an id");
+            cli.ok(words(&format!("restore try {id}")));
+            assert_eq!(cli.ok(words("read try app worked")), "work\n", "{how}");
+        }
+    }
+}

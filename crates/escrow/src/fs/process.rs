@@ -107,6 +107,26 @@ pub fn has_ended(thread: u32) -> bool {
     fields.is_none_or(|fields| matches!(fields.first().map(String::as_str), Some("Z" | "X")))
 }
 
+/// The process that holds a thread as a debugger does, if one does.
+pub fn tracer_of(thread: u32) -> Option<u32> {
+    let dir = Dir::open(Path::new(&format!("/proc/{thread}"))).ok()?;
+    let status = read(&dir, b"status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|pid| *pid != 0)
+}
+
+/// The children that a thread made and that are still there.
+pub fn children_of(thread: u32) -> Vec<u32> {
+    let dir = Dir::open(Path::new(&format!("/proc/{thread}/task/{thread}")));
+    let text = dir.and_then(|dir| read(&dir, b"children"));
+    let text = text.unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect()
+}
+
 /// The number of the call in which a thread waits in the kernel, if it does.
 pub fn call_of(thread: u32) -> Option<i64> {
     let dir = Dir::open(Path::new(&format!("/proc/{thread}"))).ok()?;

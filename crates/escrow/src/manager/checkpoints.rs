@@ -7,8 +7,8 @@ use super::records::About;
 use super::{Manager, PlanView, ResourceDiff, SandboxView};
 use crate::checkpoint::{self, Return};
 use crate::config::Automatic;
-use crate::error::{Error, Result, chain};
-use crate::event::Observer;
+use crate::error::{Error, Kind, Result, chain};
+use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
@@ -302,8 +302,28 @@ impl Manager {
         }
     }
 
+    /// Keeps where a plan is whose restore was interrupted: somebody may have gone on working.
+    pub(super) fn keep_present(&self, plan: &Plan, in_use: bool) -> Result<()> {
+        let kept = self.keep(plan, None, Some("before_recovery"), (in_use, &Unobserved));
+        match kept {
+            Ok(kept) => self.notice(format!(
+                "where the plan '{}' was before its restore is brought to an end is kept as {}",
+                plan.name, kept.id
+            )),
+            Err(error) if error.kind() == Kind::Unsupported => {
+                let why = chain(&error);
+                self.notice(format!(
+                    "where the plan '{}' was is not kept: {why}",
+                    plan.name
+                ));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Removes what no checkpoint needs any more.
-    fn let_go(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn let_go(&self, plan: &Plan) -> Result<()> {
         let kept = self.checkpoints(plan)?;
         for view in self.live_sandboxes(plan)? {
             let moments = kept.iter().map(|one| moment_of(one, view.sandbox.id));

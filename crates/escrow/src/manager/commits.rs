@@ -187,6 +187,10 @@ impl Manager {
             for view in &views {
                 self.activate_for_commit(view)?;
             }
+            // Whoever was killed at a checkpoint may have left what looks like further names of files.
+            if !self.checkpoints(plan)?.is_empty() {
+                self.let_go(plan)?;
+            }
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
             let batch = Batch::new(engine, plan.clone(), members);
@@ -413,7 +417,10 @@ impl Manager {
                 return recover::recover(engine, plan, journal, members);
             }
             // A command may have outlived whoever restored under it.
-            let (_paused, through) = self.hold(&plan, &views)?;
+            let (paused, through) = self.hold(&plan, &views)?;
+            if journal.phase != Phase::Preparing {
+                self.keep_present(&plan, paused.is_some())?;
+            }
             let members: Vec<_> = members.into_iter().zip(through).collect();
             checkpoint::recover(&engine, &plan, &journal, &members)
         })

@@ -47,7 +47,7 @@ pub fn pause(inside: &Owner) -> Result<Paused, RunError> {
             }
         }
         match busy {
-            None if !new => return Ok(paused),
+            None if !new && paused.is_whole() => return Ok(paused),
             Some((thread, errno)) if Instant::now() >= until => {
                 return Err(restless(thread, errno));
             }
@@ -59,7 +59,7 @@ pub fn pause(inside: &Owner) -> Result<Paused, RunError> {
             }
             Some(_) => std::thread::sleep(MOMENT),
             // Whoever was started while others were held is found in another round.
-            None => {}
+            None => std::thread::sleep(MOMENT),
         }
     }
 }
@@ -98,13 +98,46 @@ impl Paused {
                     self.held.remove(&thread);
                     return Ok(Held::Gone);
                 }
-                Ok(Traced::Runs) if waits_for_child(thread) => return Ok(Held::Yes),
+                // It may wait for a child, which comes later in the round.
+                Ok(Traced::Runs) if makes_process(thread) => return Ok(Held::Yes),
                 Ok(Traced::Runs) if Instant::now() < until => std::thread::sleep(MOMENT),
                 Ok(Traced::Runs) => return Err(restless(thread, Errno::TIMEDOUT)),
                 Err(errno) => return Err(restless(thread, errno)),
             }
         }
     }
+}
+
+impl Paused {
+    /// Whether those who are held are still the same: a thread that becomes another program takes the
+    /// number of the first one of its process, and nobody holds it. It is forgotten here.
+    fn is_whole(&mut self) -> bool {
+        let (me, before) = (std::process::id(), self.held.len());
+        let held = |thread: &u32| process::tracer_of(*thread) == Some(me);
+        self.held
+            .retain(|thread, _| held(thread) || process::has_ended(*thread));
+        let mut whole = self.held.len() == before;
+        let waiting = self.held.iter().filter(|(_, signal)| signal.is_none());
+        let waiting: Vec<u32> = waiting.map(|(thread, _)| *thread).collect();
+        for thread in waiting {
+            match sys::look_at(thread) {
+                Ok(Traced::Stopped(signal)) => drop(self.held.insert(thread, Some(signal))),
+                // In the kernel until a child of its own, which stands still, has become another
+                // program: it stands as still as that child does.
+                Ok(Traced::Runs) => {
+                    let held = |child: &u32| self.held.contains_key(child);
+                    let children = process::children_of(thread);
+                    whole &= makes_process(thread) && children.iter().any(held);
+                }
+                Ok(Traced::Gone) | Err(_) => drop(self.held.remove(&thread)),
+            }
+        }
+        whole
+    }
+}
+
+fn makes_process(thread: u32) -> bool {
+    process::call_of(thread).is_some_and(sys::makes_process)
 }
 
 impl Drop for Paused {
@@ -130,12 +163,6 @@ impl Drop for Paused {
             }
         }
     }
-}
-
-/// Whether a thread waits in the kernel until a child of its own has become another program: it stands
-/// as still as that child does.
-fn waits_for_child(thread: u32) -> bool {
-    process::call_of(thread).is_some_and(sys::makes_process)
 }
 
 /// Every thread inside but those of process 1, which does nothing, and of the keepers.

@@ -411,8 +411,9 @@ pub trait Strategy: Send + Sync {
         observer: &dyn Observer,
     ) -> Result<()>;
 
-    /// Takes a return back, however much of it was done. *Idempotent:* yes. By default it cannot.
-    fn undo_restore(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+    /// Takes a return back, however much of it was done; says what somebody wrote meanwhile, and where it
+    /// is now. *Idempotent:* yes. By default it cannot.
+    fn undo_restore(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<RolledBack> {
         Err(self.cannot("take a restore back"))
     }
 
@@ -459,7 +460,7 @@ pub trait Strategy: Send + Sync {
         sandbox: &SandboxRef,
         intent: &Intent,
         _through: &Dir,
-    ) -> Result<()> {
+    ) -> Result<RolledBack> {
         self.undo_restore(sandbox, intent)
     }
 

@@ -85,9 +85,11 @@ impl Stored {
     }
 }
 
-fn read(area: &Dir, of: &str) -> Result<Stored> {
+/// What was released of each sandbox that was in this place: after a rollback there is another one, and
+/// with a checkpoint the one before comes back.
+fn read_all(area: &Dir) -> Result<Vec<Stored>> {
     let mut file = match area.file(RELEASED) {
-        Err(error) if error.is_absent() => return Ok(Stored::new(of)),
+        Err(error) if error.is_absent() => return Ok(Vec::new()),
         file => file?.0,
     };
     let mut text = Vec::new();
@@ -95,17 +97,18 @@ fn read(area: &Dir, of: &str) -> Result<Stored> {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         area.error("read", RELEASED, Cause::Os(errno))
     })?;
-    let stored: Stored = serde_json::from_slice(&text).map_err(|error| StrategyError::Damaged {
+    serde_json::from_slice(&text).map_err(|error| StrategyError::Damaged {
         what: format!("what was released of it cannot be read back ({error})"),
-    })?;
-    Ok(match stored.of == of {
-        true => stored,
-        false => Stored::new(of),
     })
 }
 
-fn write(area: &Dir, stored: &Stored) -> Result<()> {
-    let text = serde_json::to_vec(stored).expect("paths and numbers are JSON");
+fn read(area: &Dir, of: &str) -> Result<Stored> {
+    let found = read_all(area)?.into_iter().find(|one| one.of == of);
+    Ok(found.unwrap_or_else(|| Stored::new(of)))
+}
+
+fn write(area: &Dir, all: &[Stored]) -> Result<()> {
+    let text = serde_json::to_vec(all).expect("paths and numbers are JSON");
     let draft = Draft {
         stage: &area.subdir(STAGE)?,
         to: area,
@@ -117,23 +120,35 @@ fn write(area: &Dir, stored: &Stored) -> Result<()> {
 
 /// Notes what a commit released. A commit that is noted already is noted anew.
 pub(super) fn add(area: &Dir, of: &str, release: Release) -> Result<()> {
-    let mut stored = read(area, of)?;
+    let mut all = read_all(area)?;
+    let at = all.iter().position(|one| one.of == of).unwrap_or_else(|| {
+        all.push(Stored::new(of));
+        all.len() - 1
+    });
+    let stored = &mut all[at];
     stored.releases.retain(|one| one.area != release.area);
     stored.releases.push(release);
-    write(area, &stored)
+    write(area, &all)
 }
 
-/// Forgets what a commit released; done already if it is not noted.
-pub(super) fn forget(area: &Dir, of: &str, commit: &Location) -> Result<()> {
-    let mut stored = read(area, of)?;
-    let Some(at) = stored.releases.iter().position(|one| one.area == *commit) else {
-        return Ok(());
-    };
-    let is_dir = |both: &Both| both.ours.kind == EntryKind::Directory;
-    let versions = stored.releases.remove(at).versions.into_iter();
-    let made = versions.filter(|one| one.added && one.both.as_ref().is_some_and(is_dir));
-    stored.alone.extend(made.map(|one| one.path));
-    write(area, &stored)
+/// Forgets what a commit released, whichever sandbox it was of; done already if it is not noted.
+pub(super) fn forget(area: &Dir, commit: &Location) -> Result<()> {
+    let mut all = read_all(area)?;
+    let mut noted = false;
+    for stored in &mut all {
+        let Some(at) = stored.releases.iter().position(|one| one.area == *commit) else {
+            continue;
+        };
+        noted = true;
+        let is_dir = |both: &Both| both.ours.kind == EntryKind::Directory;
+        let versions = stored.releases.remove(at).versions.into_iter();
+        let made = versions.filter(|one| one.added && one.both.as_ref().is_some_and(is_dir));
+        stored.alone.extend(made.map(|one| one.path));
+    }
+    match noted {
+        true => write(area, &all),
+        false => Ok(()),
+    }
 }
 
 /// What of a sandbox is released at present.

@@ -177,7 +177,11 @@ fn present_manifest(area: &Dir, tree: &Dir) -> Result<Manifest> {
 /// Takes the changes back one by one; `false` where that is not possible.
 fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
     let tree = area.subdir(COPY)?.subdir(TREE)?;
-    let manifest = present_manifest(area, &tree)?;
+    // What was released would be a change again once the release is taken back.
+    if !Released::read(area, &identity(&tree)?)?.is_empty() {
+        return Ok(false);
+    }
+    let manifest = read_manifest(area)?;
     let copied = Copied {
         original: from,
         tree: &tree,
@@ -368,8 +372,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
 
     fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = self.open(sandbox)?;
-        let of = identity(&open.tree)?;
-        released::forget(&open.area, &of, &tree_commit::area_of(intent)?)
+        released::forget(&open.area, &tree_commit::area_of(intent)?)
     }
 
     fn check_undo(
@@ -454,8 +457,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         tree_commit::apply(intent, observer)
     }
 
-    fn undo_restore(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        tree_commit::undo(intent).map(drop)
+    fn undo_restore(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
+        tree_commit::undo(intent)
     }
 
     fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
@@ -489,6 +492,16 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         }
         area.make_dir(STAGE, 0o700)?;
         let report = self.with(sandbox, |copied, open| {
+            // What was released would not be the fork's, also once the release is taken back.
+            if !Released::read(&open.area, &identity(&open.tree)?)?.is_empty() {
+                return Err(StrategyError::Unsupported {
+                    strategy: K::NAME,
+                    what: "be forked",
+                    why: "a part of its plan is committed: commit the rest, or take the part back by \
+                        `escrow undo`"
+                        .to_owned(),
+                });
+            }
             let moment = tree_moments::open(copied, &open.area, moment)?;
             make_new(&area, |tree| {
                 tree_fork::fork(copied, &moment, tree, request.observer)

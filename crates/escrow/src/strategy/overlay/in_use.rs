@@ -14,7 +14,7 @@ use super::super::error::Result;
 use super::super::tree::STAGE;
 use super::Sandbox;
 use super::layers;
-use super::moments::{MOST, lay_over};
+use super::moments::lay_over;
 use super::stack::{Now, Number};
 use crate::event::Observer;
 use crate::fs::beneath::Entry;
@@ -32,6 +32,10 @@ struct Trace {
     ino: u64,
     ctime: Stamp,
     dir: bool,
+    /// When it was made: a number is given again.
+    born: Stamp,
+    /// A directory that hides what is below it.
+    opaque: bool,
 }
 
 impl Trace {
@@ -43,7 +47,15 @@ impl Trace {
             ino: if meta.is_whiteout() { 0 } else { meta.ino },
             ctime: if bare { Stamp::default() } else { meta.ctime },
             dir: meta.is_dir(),
+            born: if bare { Stamp::default() } else { meta.born },
+            opaque: false,
         }
+    }
+
+    /// Whether another directory took the place of one, or it was taken away altogether.
+    fn is_other(&self, now: &Self) -> bool {
+        let same = |one: &Self| (one.ino, one.born, one.opaque);
+        self.dir != now.dir || (now.dir && same(self) != same(now))
     }
 }
 
@@ -54,6 +66,9 @@ struct Seen {
     kept: u32,
     entries: Vec<(ResourcePath, Trace)>,
 }
+
+/// Over more layers than this no further one is laid: a whole copy begins anew.
+const DEEP: usize = 64;
 
 /// What was kept last, to lay the next one over.
 struct Earlier {
@@ -91,7 +106,7 @@ pub(super) fn keep(
 
 /// What was kept last, if it was kept of the layer that is still in use.
 fn earlier(open: &Sandbox, last: Option<Vec<Number>>) -> Result<Option<Earlier>> {
-    let Some(layers) = last.filter(|layers| layers.len() < MOST) else {
+    let Some(layers) = last.filter(|layers| layers.len() < DEEP) else {
         return Ok(None);
     };
     let mut text = Vec::new();
@@ -217,11 +232,12 @@ impl Copying<'_> {
         if self.observer.is_cancelled() {
             return Err(from.error("keep", &name, Cause::Cancelled).into());
         }
-        let trace = Trace::of(&meta);
+        let mut trace = Trace::of(&meta);
+        if trace.dir {
+            trace.opaque = layers::is_opaque(&from.subdir(&name)?)?;
+        }
         let before = self.earlier.and_then(|all| all.get(path));
-        if before
-            .is_some_and(|before| before.dir != trace.dir || (trace.dir && before.ino != trace.ino))
-        {
+        if before.is_some_and(|before| before.is_other(&trace)) {
             return Ok(false);
         }
         self.seen.push((path.clone(), trace));

@@ -296,8 +296,7 @@ impl Strategy for Overlay {
 
     fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = open(sandbox)?;
-        let of = base::identity(open.upper.top())?;
-        released::forget(&open.area, &of, &tree_commit::area_of(intent)?)
+        released::forget(&open.area, &tree_commit::area_of(intent)?)
     }
 
     fn check_undo(
@@ -368,8 +367,9 @@ impl Strategy for Overlay {
         moments::switch(sandbox, intent, false)
     }
 
-    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        moments::switch(sandbox, intent, true)
+    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
+        moments::switch(sandbox, intent, true)?;
+        Ok(RolledBack::default())
     }
 
     fn checkpoint_in_use(
@@ -406,8 +406,9 @@ impl Strategy for Overlay {
         sandbox: &SandboxRef,
         intent: &Intent,
         through: &Dir,
-    ) -> Result<()> {
-        moments::switch_in_use(sandbox, intent, through, true)
+    ) -> Result<RolledBack> {
+        moments::switch_in_use(sandbox, intent, through, true)?;
+        Ok(RolledBack::default())
     }
 
     fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {

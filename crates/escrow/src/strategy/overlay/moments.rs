@@ -19,7 +19,7 @@ use crate::model::{Change, DiffView, SandboxRef};
 use crate::seeded;
 
 /// More layers than this are not mounted by every kernel.
-pub(super) const MOST: usize = 400;
+const MOST: usize = 400;
 
 /// The layers of a moment, topmost first.
 #[derive(Serialize, Deserialize)]
@@ -84,6 +84,13 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
             now.write(&open.area, &stage)?;
         }
         return Ok(moment(&layers[1..]));
+    }
+    let mut layers = layers;
+    if layers.len() >= MOST {
+        // Where checkpoints were let go of, some of them can become one.
+        fold::after_checkpoint(&open.area, &open.lower, &mut now);
+        now.write(&open.area, &stage)?;
+        layers.clone_from(&now.layers);
     }
     if layers.len() >= MOST {
         return Err(StrategyError::Unsupported {
@@ -165,6 +172,8 @@ pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<I
         next: next + 1,
         ..open.now
     };
+    // The number is taken, whoever keeps something before it is used.
+    before.write(&open.area, &open.area.subdir(STAGE)?)?;
     Ok(Intent(tree::stored(&Switch { before, after })))
 }
 
@@ -184,6 +193,12 @@ pub(super) fn prepare_restore_in_use(sandbox: &SandboxRef, way: &Way) -> Result<
         })
     };
     let (before, after) = (beginning(&way.from, next)?, beginning(&way.to, next + 1)?);
+    // The numbers are taken, whoever keeps something before they are used.
+    let taken = Now {
+        next: next + 2,
+        ..open.now.clone()
+    };
+    taken.write(&open.area, &open.area.subdir(STAGE)?)?;
     Ok(Intent(tree::stored(&Switch { before, after })))
 }
 
@@ -198,7 +213,8 @@ pub(super) fn switch_in_use(
     let open = open(sandbox)?;
     let to = if back { before } else { after };
     // The topmost one is empty.
-    let target = Stack::open(&to.layers[1..], &open.area)?;
+    let layers = open.now.current(to.layers[1..].to_vec());
+    let target = Stack::open(&layers, &open.area)?;
     through::go(&open, &target, through)
 }
 
@@ -212,8 +228,22 @@ pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Resul
     let Metadata { area, .. } = tree::metadata(sandbox)?;
     let area = Dir::open(area.as_path())?;
     let Switch { before, after } = way(intent)?;
-    let now = if back { before } else { after };
-    now.write(&area, &area.subdir(STAGE)?)?;
+    let (now, to) = (Now::read(&area)?, if back { before } else { after });
+    let Some((top, below)) = to.layers.split_first() else {
+        return Ok(());
+    };
+    // What was kept since it was prepared stays kept.
+    let below = now.current(below.to_vec());
+    if Now::room(&area)?.stat(&top.name())?.is_none() {
+        lay_over(&area, &Stack::open(&below, &area)?, top.number)?;
+    }
+    let to = Now {
+        layers: [vec![top.clone()], below].concat(),
+        next: now.next.max(to.next),
+        apart: None,
+        ..now
+    };
+    to.write(&area, &area.subdir(STAGE)?)?;
     // The layers of the other side stay: it may be taken back. They go with the next step.
     clear_work(&area)
 }

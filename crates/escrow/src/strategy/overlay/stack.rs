@@ -65,7 +65,7 @@ impl Number {
         Self { number, area: None }
     }
 
-    fn name(&self) -> Vec<u8> {
+    pub(super) fn name(&self) -> Vec<u8> {
         self.number.to_string().into_bytes()
     }
 

@@ -195,7 +195,11 @@ impl Going<'_> {
         }
         // Nobody listens to a socket of another time, and devices mean nothing inside.
         if matches!(meta.kind, EntryKind::Socket | EntryKind::Device) {
-            return Ok(());
+            let other = is.is_some_and(|(_, is)| !is.is_dir() && is.kind != meta.kind);
+            return match other {
+                true => Ok(self.dir(&parent)?.unlink(name)?),
+                false => Ok(()),
+            };
         }
         let dir = self.dir(&parent)?;
         let temporary = free_name(&dir)?;
