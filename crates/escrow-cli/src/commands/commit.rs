@@ -113,7 +113,8 @@ impl CommitArgs {
             let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
             return tell_preview(&plan.name, &preview, terms, ui);
         }
-        if ui.asks() && !self.yes {
+        let asks = ui.asks() && !self.yes;
+        if asks {
             let preview = context.manager.preview_part(&plan, terms, &selection)?;
             tell(&preview, terms, ui, false);
             let question = format!("Release the plan {} into the originals?", plan.name);
@@ -121,8 +122,9 @@ impl CommitArgs {
                 return Err(Failure::failed("nothing was committed"));
             }
         }
-        if !selection.is_everything() {
-            // What is wrong with a pattern is said before anything is tried.
+        let judged = !context.manager.settings().validate.is_empty();
+        if judged && !selection.is_everything() && !asks {
+            // What is wrong with a pattern is said before anything runs; else the commit says it.
             context.manager.preview_part(&plan, terms, &selection)?;
         }
         validate(context, &plan, ui)?;

@@ -1,7 +1,7 @@
 //! The commands of the configuration that judge a plan before it is released.
 //!
-//! They run inside, and whatever they write is gone again afterwards: what is released is what was there
-//! before them.
+//! They run inside, where nobody else may be, and whatever they write is gone again afterwards: what is
+//! released is what was there before them.
 
 use std::ffi::OsString;
 
@@ -18,6 +18,8 @@ pub(super) fn validate(context: &Context, plan: &Plan, ui: &Ui) -> Result<(), Fa
     if commands.is_empty() {
         return Ok(());
     }
+    // What somebody did meanwhile would be gone with what they write.
+    context.manager.check_quiet(plan)?;
     let progress = ui.progress("keeping");
     let label = Some("before validation");
     let before = context.manager.create_checkpoint(plan, label, &progress)?;
@@ -40,10 +42,15 @@ pub(super) fn validate(context: &Context, plan: &Plan, ui: &Ui) -> Result<(), Fa
         }
     }
     let progress = ui.progress("restoring");
-    let restored = context.manager.restore(plan, &before, &progress)?;
+    let restored = context.manager.restore_alone(plan, &before, &progress);
     drop(progress);
-    for checkpoint in [&restored.before, &before] {
-        context.manager.delete_checkpoint(plan, checkpoint)?;
-    }
+    restored.map_err(|error| {
+        Failure::from(error).hint(format!(
+            "nothing was committed; the checkpoint {} has what was there before the validation",
+            before.id
+        ))
+    })?;
+    // What was there until now stays, among the automatic ones: somebody may have come in and gone.
+    context.manager.delete_checkpoint(plan, &before)?;
     judged
 }

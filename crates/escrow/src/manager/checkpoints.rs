@@ -207,8 +207,31 @@ impl Manager {
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
     ) -> Result<Restored> {
+        self.go_back(plan, checkpoint, false, observer)
+    }
+
+    /// The same, but refuses while a command is inside: for whoever must not exchange files under it.
+    pub fn restore_alone(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        observer: &dyn Observer,
+    ) -> Result<Restored> {
+        self.go_back(plan, checkpoint, true, observer)
+    }
+
+    fn go_back(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        alone: bool,
+        observer: &dyn Observer,
+    ) -> Result<Restored> {
         self.permit_plan(Action::Restore, plan)?;
         let _lock = self.lock(plan, false)?;
+        if alone {
+            self.check_quiet(plan)?;
+        }
         self.check_fresh(plan, checkpoint)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();

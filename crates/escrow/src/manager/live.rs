@@ -140,7 +140,7 @@ impl Manager {
     }
 
     /// Refuses while a command is inside.
-    pub(super) fn check_quiet(&self, plan: &Plan) -> Result<()> {
+    pub fn check_quiet(&self, plan: &Plan) -> Result<()> {
         match self.live(plan)? {
             Live::Nobody => Ok(()),
             Live::Passing | Live::Inside(_) => Err(self.live_error(plan)),
