@@ -107,7 +107,7 @@ pub fn has_ended(thread: u32) -> bool {
     fields.is_none_or(|fields| matches!(fields.first().map(String::as_str), Some("Z" | "X")))
 }
 
-/// The process that holds a thread as a debugger does, if one does.
+/// The thread that holds a thread as a debugger does, if one does.
 pub fn tracer_of(thread: u32) -> Option<u32> {
     let dir = Dir::open(Path::new(&format!("/proc/{thread}"))).ok()?;
     let status = read(&dir, b"status").ok()?;

@@ -112,7 +112,12 @@ impl Paused {
     /// Whether those who are held are still the same: a thread that becomes another program takes the
     /// number of the first one of its process, and nobody holds it. It is forgotten here.
     fn is_whole(&mut self) -> bool {
-        let (me, before) = (std::process::id(), self.held.len());
+        let before = self.held.len();
+        // Not the process but the thread holds them.
+        let me = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .unsigned_abs();
         let held = |thread: &u32| process::tracer_of(*thread) == Some(me);
         self.held
             .retain(|thread, _| held(thread) || process::has_ended(*thread));
