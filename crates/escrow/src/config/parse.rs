@@ -7,9 +7,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Options, Spanned};
 
-use super::error::nearest;
 use super::{CommandLine, Config, ConfigError};
-use crate::model::text::Location;
+use crate::model::text::{Location, nearest};
 
 /// Line and column, both from 1.
 type Position = (u64, u64);

@@ -131,6 +131,34 @@ impl<'de> Deserialize<'de> for Location {
     }
 }
 
+/// The known name that a mistyped one is nearest to, if any is near.
+pub fn nearest(typed: &str, known: &[String]) -> Option<String> {
+    let near = known.iter().map(|name| (distance(typed, name), name));
+    let (steps, name) = near.min()?;
+    let close = steps <= 1 + typed.chars().count().min(name.chars().count()) / 4;
+    close.then(|| name.clone())
+}
+
+/// How many letters must be added, dropped, changed or swapped.
+fn distance(a: &str, b: &str) -> usize {
+    // Nobody types so much by mistake, and comparing would take long.
+    let [a, b] = [a, b].map(|text| text.to_lowercase().chars().take(200).collect::<Vec<char>>());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for (i, from) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, to) in b.iter().enumerate() {
+            let change = rows[i][j] + usize::from(from != to);
+            let mut least = change.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && a[i - 1] == *to && b[j - 1] == *from {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,6 +180,21 @@ mod tests {
     fn a_broken_escape_is_not_guessed_at() {
         for text in ["\\", "\\x", "\\x4", "\\q", "\\xzz"] {
             assert_eq!(unescape(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_slip_is_recognised_and_another_word_is_not() {
+        let known = ["strategy", "cleanup", "undo", "checkpoint"].map(str::to_owned);
+        for (typed, meant) in [
+            ("strateg", Some("strategy")),
+            ("stratgey", Some("strategy")),
+            ("Cleanup", Some("cleanup")),
+            ("undoo", Some("undo")),
+            ("", None),
+            ("colour", None),
+        ] {
+            assert_eq!(nearest(typed, &known).as_deref(), meant, "{typed}");
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Which changes a release takes: patterns of paths, in the language of the scopes of a policy.
 
+use std::collections::BTreeMap;
+
 use super::rules::{Paths, paths};
 use crate::model::plan::is_name;
-use crate::model::text::escape;
+use crate::model::text::{escape, nearest};
 use crate::model::{Change, ResourcePath};
 
 /// One pattern: `[resource:]path-glob`. What it names it takes with everything below.
@@ -58,47 +60,26 @@ impl Pattern {
             let paths = changes.iter().map(|change| &change.path);
             paths.map(|path| (*resource, path))
         });
-        // Nobody types so much by mistake, and comparing would take long.
-        let comparable = |text: &str| text.len() <= 200;
-        let mut nearest: Option<(usize, String)> = None;
+        let mut known = BTreeMap::new();
         for (resource, path) in all.take(MOST) {
             if anywhere.covers(resource, path) {
                 return Some(anywhere.typed);
             }
             let above = path.ancestors().chain([path.clone()]);
             for one in above.filter(|one| !one.is_root()) {
-                let text = one.to_string();
-                if !comparable(&text) || !comparable(bare) {
-                    continue;
-                }
-                let apart = distance(bare.as_bytes(), text.as_bytes());
-                let near = apart <= text.len().max(bare.len()) / 3;
-                if near && nearest.as_ref().is_none_or(|(best, _)| apart < *best) {
-                    nearest = Some((apart, format!("{resource}:{text}")));
-                }
+                known.entry(one.to_string()).or_insert(resource);
             }
         }
-        nearest.map(|(_, text)| text)
+        let texts: Vec<String> = known.keys().cloned().collect();
+        let near = nearest(bare, &texts)?;
+        known
+            .get(&near)
+            .map(|resource| format!("{resource}:{near}"))
     }
 }
 
 /// Among how many changes the one that was meant is looked for.
 const MOST: usize = 2000;
-
-/// How many letters must be put in, left out or exchanged to come from one text to another.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, right) in b.iter().enumerate() {
-            let exchanged = before + usize::from(left != right);
-            before = row[j + 1];
-            row[j + 1] = exchanged.min(row[j] + 1).min(before + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
 
 /// What of a plan is released.
 #[derive(Debug, Clone, Default)]
