@@ -562,17 +562,6 @@ pub fn copy_leaf(
     })
 }
 
-/// The same for whom only the attributes count that could not be kept.
-pub fn copy_entry(
-    from: At<'_>,
-    to: At<'_>,
-    kind: EntryKind,
-    reflinks: &Reflinks,
-    care: Care,
-) -> Result<Vec<Vec<u8>>> {
-    Ok(copy_leaf(from, to, kind, reflinks, care)?.lost)
-}
-
 /// Waits until the clock by which the file system stamps changes has moved past `newest`, so
 /// that any later change gets a later ctime. Says whether that can be relied on.
 pub fn settle(newest: Stamp) -> bool {

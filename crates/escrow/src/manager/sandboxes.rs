@@ -286,12 +286,14 @@ impl Manager {
             registry: self.registry(),
             wanted,
             kind,
-            plan_id: sandbox.reference.plan_id,
-            resource_id: sandbox.reference.resource_id,
-            original: resource.at.as_path(),
-            area: sandbox.area.as_path(),
-            carved: &carved,
-            observer,
+            create: CreateRequest {
+                plan_id: sandbox.reference.plan_id,
+                resource_id: sandbox.reference.resource_id,
+                original: resource.at.as_path(),
+                area: sandbox.area.as_path(),
+                carved: &carved,
+                observer,
+            },
         })?;
         let created = begun.created;
         sandbox.state = sandbox.state.go(SandboxState::Created)?;

@@ -6,11 +6,10 @@
 use std::io::Read;
 use std::path::Path;
 
-use crate::event::Observer;
 use crate::fs::{self, Dir, FsError};
 use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT};
 use crate::model::text::Location;
-use crate::model::{EntryKind, PlanId, ResourceId, ResourcePath, ResourceType, Shape};
+use crate::model::{EntryKind, ResourceType, Shape};
 use crate::strategy::registry::RegistryError;
 use crate::strategy::{CreateRequest, Created, Probe, Registry, StrategyError};
 
@@ -78,18 +77,8 @@ pub struct SandboxRequest<'a> {
     pub wanted: &'a str,
     /// The type of the resource.
     pub kind: &'a ResourceType,
-    /// The plan it will belong to.
-    pub plan_id: PlanId,
-    /// What it is a sandbox of.
-    pub resource_id: ResourceId,
-    /// The real thing.
-    pub original: &'a Path,
-    /// An existing, private directory for this sandbox alone.
-    pub area: &'a Path,
-    /// Paths that belong to other resources.
-    pub carved: &'a [ResourcePath],
-    /// Who watches.
-    pub observer: &'a dyn Observer,
+    /// The real thing, and where its sandbox is to lie.
+    pub create: CreateRequest<'a>,
 }
 
 /// A sandbox that was just made, and why by this strategy.
@@ -125,18 +114,11 @@ pub trait Handler: Send + Sync {
     /// Makes a sandbox by the strategy that is asked for, or the first that works. What stands at the
     /// location is looked at again: it may be another thing than when the resource was named.
     fn create_sandbox(&self, request: &SandboxRequest<'_>) -> Result<Begun, HandlerError> {
-        let (original, area) = (request.original, request.area);
+        let (original, area) = (request.create.original, request.create.area);
         self.accept(original)?;
         let registry = request.registry;
         let choice = registry.choose(request.wanted, request.kind, original, area)?;
-        let mut created = choice.strategy.create(&CreateRequest {
-            plan_id: request.plan_id,
-            resource_id: request.resource_id,
-            original,
-            area,
-            carved: request.carved,
-            observer: request.observer,
-        })?;
+        let mut created = choice.strategy.create(&request.create)?;
         if let Some(instead) = choice.instead {
             created.message = format!("{instead}; instead: {}", created.message);
         }

@@ -4,6 +4,7 @@ use super::error::Result;
 use super::tree;
 use super::tree_commit::Versions;
 use crate::fs::xattr::Xattrs;
+use crate::fs::{Dir, Meta};
 use crate::model::{Change, EntryKind, Facts, Field, ResourcePath};
 
 /// One moment: in what it differs from the original, in the order of the paths, and where its versions
@@ -54,16 +55,21 @@ fn turned(
         (None, Some(new)) => Some(Change::added(path.clone(), new.clone())),
         (Some(old), None) => Some(Change::deleted(path.clone(), old.clone())),
         (Some(old), Some(new)) => {
-            let fields = match old.kind == new.kind {
+            let mut fields = match old.kind == new.kind {
                 true => fields()?,
                 false => Vec::new(),
             };
+            // What is kept may be opened, so that it can be got at; the facts tell how it was.
+            fields.retain(|field| *field != Field::Mode);
+            if old.kind == new.kind && old.mode != new.mode && new.kind != EntryKind::Symlink {
+                fields.insert(0, Field::Mode);
+            }
             Change::between(path.clone(), old.clone(), new.clone(), fields)
         }
     })
 }
 
-/// In what two versions of the same kind differ.
+/// In what two versions of the same kind differ, besides their modes.
 fn differences(
     (old, new): (&dyn Versions, &dyn Versions),
     path: &ResourcePath,
@@ -90,9 +96,6 @@ fn differences(
         return Ok(Vec::new());
     }
     let mut fields = Vec::new();
-    if old.mode != new.mode && new.kind != EntryKind::Symlink {
-        fields.push(Field::Mode);
-    }
     if (old.uid, old.gid) != (new.uid, new.gid) {
         fields.push(Field::Owner);
     }
@@ -106,12 +109,20 @@ fn differences(
             fields.push(Field::Target);
         }
         EntryKind::File
-            if old.size != new.size
-                || !tree::same_content((&old_dir, &name), (&new_dir, &name))? =>
+            if old.size != new.size || !same_bytes((&old_dir, &old), (&new_dir, &new), &name)? =>
         {
             fields.push(Field::Content);
         }
         _ => {}
     }
     Ok(fields)
+}
+
+/// Whether two versions of a file hold the same. One that its own user closed to reading is known by its
+/// time, which goes with it into a checkpoint and back.
+fn same_bytes(old: (&Dir, &Meta), new: (&Dir, &Meta), name: &[u8]) -> Result<bool> {
+    if tree::is_closed(old.1) || tree::is_closed(new.1) {
+        return Ok(old.1.mtime == new.1.mtime);
+    }
+    tree::same_content((old.0, name), (new.0, name))
 }

@@ -113,6 +113,26 @@ impl<K: CopyKind> TreeCopy<K> {
     }
 }
 
+impl<K: CopyKind> TreeCopy<K> {
+    fn created(
+        request: &CreateRequest<'_>,
+        metadata: &Metadata,
+        message: String,
+        report: &CopyReport,
+    ) -> Created {
+        Created {
+            sandbox: SandboxRef {
+                plan_id: request.plan_id,
+                resource_id: request.resource_id,
+                strategy: K::NAME.to_owned(),
+                metadata: tree::stored(metadata),
+            },
+            message,
+            warnings: report.warnings(),
+        }
+    }
+}
+
 /// Makes a fresh copy in `copy.new`, wholly on disk.
 fn copy_anew(
     (original, from): (&Original, &Dir),
@@ -249,16 +269,12 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             copied: report.copied,
             carved: request.carved.to_vec(),
         };
-        Ok(Created {
-            sandbox: SandboxRef {
-                plan_id: request.plan_id,
-                resource_id: request.resource_id,
-                strategy: K::NAME.to_owned(),
-                metadata: tree::stored(&metadata),
-            },
-            message: K::message(&report),
-            warnings: report.warnings(),
-        })
+        Ok(Self::created(
+            request,
+            &metadata,
+            K::message(&report),
+            &report,
+        ))
     }
 
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
@@ -515,16 +531,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             copied: report.copied,
             ..tree::metadata(sandbox)?
         };
-        Ok(Created {
-            sandbox: SandboxRef {
-                plan_id: request.plan_id,
-                resource_id: request.resource_id,
-                strategy: K::NAME.to_owned(),
-                metadata: tree::stored(&metadata),
-            },
-            message: tree_fork::message(&report),
-            warnings: report.warnings(),
-        })
+        let message = tree_fork::message(&report);
+        Ok(Self::created(request, &metadata, message, &report))
     }
 
     fn access(&self, sandbox: &SandboxRef) -> Result<Access> {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use super::error::{Result, StrategyError};
+use super::tree;
 use super::tree_diff::Copied;
 use super::tree_moments::{Entry, Open, is_kept};
 use crate::event::Observer;
@@ -122,11 +123,6 @@ fn there(root: &Dir, path: &ResourcePath) -> Result<Option<Dir>> {
         Err(error) if error.is_absent() || error.leaves() => Ok(None),
         dir => Ok(Some(dir?)),
     }
-}
-
-fn attributes_of(dir: &Dir) -> Result<Xattrs> {
-    let read = xattr::read(&Handle::of(dir));
-    Ok(read.map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?)
 }
 
 fn moved(path: &ResourcePath) -> StrategyError {
@@ -246,11 +242,12 @@ impl Fork<'_> {
         let made = self.once(entry.ino, true, path, to, || {
             let (from, name) = self.moment.tree.parent(path)?;
             let (reflinks, care) = (&self.reflinks, Care::Quiet);
-            let leaf = copy_leaf((&from, name), to, entry.kind, reflinks, care)?;
-            match leaf.lost.is_empty() {
-                true => self.count(&leaf),
-                false => return Err(cannot_keep(to.0, to.1)),
-            }
+            let meta = from.stat(name)?.ok_or_else(|| {
+                from.error("find what was kept of", name, Cause::Os(Errno::NOENT))
+            })?;
+            let leaf = tree::copy_whole((&from, name), to, &meta, reflinks, care)?;
+            tree::refuse_lost(to.0, to.1, &leaf.lost)?;
+            self.count(&leaf);
             Ok(leaf.copy)
         })?;
         if let Some(index) = index {
@@ -355,7 +352,7 @@ impl Fork<'_> {
                     mode,
                     ..kept.meta()?
                 };
-                (looks, attributes_of(&kept)?)
+                (looks, tree::xattrs_of(&kept)?)
             }
             (None, Some(record)) if record.is_dir() => {
                 let looks = Meta {
@@ -372,9 +369,7 @@ impl Fork<'_> {
         };
         let lost = Handle::of(&to).dress(&looks, &attributes);
         let lost = lost.map_err(|errno| to.error("set the metadata of", b"", Cause::Os(errno)))?;
-        if !lost.is_empty() {
-            return Err(cannot_keep(&to, b""));
-        }
+        tree::refuse_lost(&to, b"", &lost)?;
         let copy = to.meta()?;
         Ok(Some(match (self.moment.entry(path), record) {
             (None, _) => Became::Copy(copy),
@@ -391,7 +386,7 @@ impl Fork<'_> {
             let Some(dir) = there(root, path)? else {
                 continue;
             };
-            let attributes = attributes_of(&dir)?;
+            let attributes = tree::xattrs_of(&dir)?;
             if xattr::digest(&attributes) == record.xattrs {
                 return Ok(attributes);
             }
@@ -415,9 +410,4 @@ fn note(record: &mut Record, became: &Became) {
         Became::Touched(ino) => record.copy_ino = *ino,
         Became::Other => record.copy_ino = 0,
     }
-}
-
-fn cannot_keep(dir: &Dir, name: &[u8]) -> StrategyError {
-    let cause = Cause::Os(Errno::PERM);
-    dir.error("keep the attributes of", name, cause).into()
 }

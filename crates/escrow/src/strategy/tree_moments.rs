@@ -26,7 +26,7 @@ use super::tree_diff::{Copied, Found};
 use super::{Intent, Moment, OnConflict, PrepareRequest, Preview, Way};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, clock, copy_entry, settle};
+use crate::fs::copy::{Care, clock, settle};
 use crate::fs::durable::Draft;
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, Stamp, remove, xattr};
 use crate::model::{Change, DiffView, EntryKind, Facts, Field, ResourcePath};
@@ -267,9 +267,9 @@ impl Keeping<'_> {
             Some((last, _)) => to.hard_link(name, &last.tree, &entry.path)?,
             None => {
                 let (from, _) = self.tree.parent(&entry.path)?;
-                let kind = meta.kind;
                 let (from, to) = ((&from, name), (&to, name));
-                copy_entry(from, to, kind, &self.reflinks, Care::Live)?;
+                let leaf = tree::copy_whole(from, to, &meta, &self.reflinks, Care::Live)?;
+                tree::refuse_lost(from.0, name, &leaf.lost)?;
                 self.observer.copied(1, meta.size);
             }
         }
@@ -280,8 +280,7 @@ impl Keeping<'_> {
     /// mode is written down.
     fn dress(&self, path: &ResourcePath) -> Result<()> {
         let (from, to) = (self.tree.dir(path)?, self.store.dir(path)?);
-        let attributes = xattr::read(&Handle::of(&from))
-            .map_err(|errno| from.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let attributes = tree::xattrs_of(&from)?;
         let meta = from.meta()?;
         let open = Meta {
             mode: meta.mode | 0o700,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::error::Result;
 use super::tree_diff::{Copied, Found};
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, copy_entry};
+use crate::fs::copy::{Care, copy_leaf};
 use crate::fs::manifest::{Index, Record};
 use crate::fs::{Cause, Dir, Handle, Meta, remove, xattr};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
@@ -118,7 +118,7 @@ fn bring_back(copied: &Copied<'_>, path: &ResourcePath, stage: &Dir) -> Result<(
         .ok_or_else(|| from.error("find", name, Cause::Os(rustix::io::Errno::NOENT)))?;
     remove::remove(stage, name)?;
     let reflinks = Reflinks::wanted();
-    copy_entry(
+    copy_leaf(
         (&from, name),
         (stage, name),
         meta.kind,

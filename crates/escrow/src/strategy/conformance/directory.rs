@@ -1,13 +1,13 @@
 //! The fixture for directories: a small tree with one of each thing that strategies get wrong.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::room::{Room, fill, looks, plain, text};
 use super::{Case, Fixture};
 use crate::fs::walk::walk;
-use crate::fs::{Dir, FsError, private, remove};
+use crate::fs::{Dir, FsError};
 use crate::model::{EntryKind, ResourcePath};
 
 /// Makes cases below a directory that the caller chose, on the file system that matters.
@@ -25,37 +25,16 @@ impl DirectoryFixture {
 }
 
 struct DirectoryCase {
-    base: Dir,
-    name: String,
+    room: Room,
     original: PathBuf,
-    area: PathBuf,
-    commit_area: PathBuf,
-}
-
-pub(super) fn text(error: FsError) -> String {
-    format!("{error}: {}", error.cause)
-}
-
-pub(super) fn plain(path: &str) -> ResourcePath {
-    ResourcePath::parse(path.as_bytes()).expect("a path of the fixture")
 }
 
 impl Fixture for DirectoryFixture {
     fn fresh(&self) -> Result<Box<dyn Case>, String> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("conformance-{}-{number}", std::process::id());
-        let base = private::canonical(&self.base)
-            .and_then(|base| Dir::open(&base))
-            .map_err(text)?;
-        base.make_dir(name.as_bytes(), 0o700).map_err(text)?;
-        let room = base.path().join(&name);
+        let room = Room::new(&self.base)?;
         let case = DirectoryCase {
-            base,
-            name,
-            original: room.join("original"),
-            area: room.join("area"),
-            commit_area: room.join("commit"),
+            original: room.path().join("original"),
+            room,
         };
         case.build().map_err(text)?;
         Ok(Box::new(case))
@@ -63,13 +42,9 @@ impl Fixture for DirectoryFixture {
 }
 
 impl DirectoryCase {
-    fn room(&self) -> Result<Dir, FsError> {
-        self.base.subdir(self.name.as_bytes())
-    }
-
     fn build(&self) -> Result<(), FsError> {
-        let room = self.room()?;
-        for name in [&b"original"[..], b"area", b"commit", b"outside"] {
+        let room = self.room.open()?;
+        for name in [&b"original"[..], b"outside"] {
             room.make_dir(name, 0o700)?;
         }
         fill(&room.subdir(b"outside")?, b"secret", b"outside\n")?;
@@ -89,34 +64,17 @@ impl DirectoryCase {
     }
 }
 
-pub(super) fn fill(dir: &Dir, name: &[u8], content: &[u8]) -> Result<(), FsError> {
-    let mut file = dir.create(name, 0o644)?;
-    file.write_all(content).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-        dir.error("write", name, crate::fs::Cause::Os(errno))
-    })
-}
-
-impl Drop for DirectoryCase {
-    fn drop(&mut self) {
-        // A case that cannot be removed shows in the directory that the caller chose.
-        match remove::remove(&self.base, self.name.as_bytes()) {
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
-
 impl Case for DirectoryCase {
     fn original(&self) -> &Path {
         &self.original
     }
 
     fn area(&self) -> &Path {
-        &self.area
+        self.room.area()
     }
 
     fn commit_area(&self) -> &Path {
-        &self.commit_area
+        self.room.commit_area()
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {
@@ -155,7 +113,7 @@ impl Case for DirectoryCase {
 
     fn fingerprint(&self) -> Result<String, String> {
         let lines = Mutex::new(Vec::new());
-        let root = self.room().map_err(text)?;
+        let root = self.room.open().map_err(text)?;
         let (original, outside) = (&b"original"[..], &b"outside"[..]);
         for name in [original, outside] {
             let dir = root.subdir(name).map_err(text)?;
@@ -217,7 +175,7 @@ impl Case for DirectoryCase {
     }
 
     fn replace_original(&self) -> Result<(), String> {
-        let room = self.room().map_err(text)?;
+        let room = self.room.open().map_err(text)?;
         room.rename(b"original", &room, b"moved away")
             .map_err(text)?;
         room.make_dir(b"original", 0o700).map_err(text)
@@ -228,15 +186,5 @@ impl Case for DirectoryCase {
         let (dir, name) = root.parent(path).map_err(text)?;
         dir.unlink(name).map_err(text)?;
         fill(&dir, name, content).map_err(text)
-    }
-}
-
-/// Everything about an entry but when it was last read. Its ctime stands for the content too:
-/// nothing can be changed without moving it.
-pub(super) fn looks(meta: &crate::fs::Meta) -> crate::fs::Meta {
-    crate::fs::Meta {
-        atime: crate::fs::Stamp::default(),
-        blocks: 0,
-        ..*meta
     }
 }

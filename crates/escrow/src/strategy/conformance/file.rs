@@ -2,11 +2,10 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::directory::{fill, looks, plain, text};
+use super::room::{Room, fill, looks, plain, text};
 use super::{Case, Fixture};
-use crate::fs::{Cause, Dir, FsError, private, remove};
+use crate::fs::{Cause, Dir, FsError};
 use crate::model::ResourcePath;
 
 const CONTENT: &[u8] = b"the file's own\n";
@@ -26,29 +25,16 @@ impl FileFixture {
 }
 
 struct FileCase {
-    base: Dir,
-    name: String,
+    room: Room,
     original: PathBuf,
-    area: PathBuf,
-    commit_area: PathBuf,
 }
 
 impl Fixture for FileFixture {
     fn fresh(&self) -> Result<Box<dyn Case>, String> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("conformance-file-{}-{number}", std::process::id());
-        let base = private::canonical(&self.base)
-            .and_then(|base| Dir::open(&base))
-            .map_err(text)?;
-        base.make_dir(name.as_bytes(), 0o700).map_err(text)?;
-        let room = base.path().join(&name);
+        let room = Room::new(&self.base)?;
         let case = FileCase {
-            base,
-            name,
-            original: room.join("holder").join("known"),
-            area: room.join("area"),
-            commit_area: room.join("commit"),
+            original: room.path().join("holder").join("known"),
+            room,
         };
         case.build().map_err(text)?;
         Ok(Box::new(case))
@@ -56,20 +42,13 @@ impl Fixture for FileFixture {
 }
 
 impl FileCase {
-    fn room(&self) -> Result<Dir, FsError> {
-        self.base.subdir(self.name.as_bytes())
-    }
-
     fn holder(&self) -> Result<Dir, FsError> {
-        self.room()?.subdir(b"holder")
+        self.room.open()?.subdir(b"holder")
     }
 
     fn build(&self) -> Result<(), FsError> {
-        let room = self.room()?;
-        for name in [&b"holder"[..], b"area", b"commit"] {
-            room.make_dir(name, 0o700)?;
-        }
-        let holder = room.subdir(b"holder")?;
+        self.room.open()?.make_dir(b"holder", 0o700)?;
+        let holder = self.holder()?;
         fill(&holder, b"known", CONTENT)?;
         // Further names of the same bytes, and of others.
         holder.hard_link(b"again", &holder, &plain("known"))?;
@@ -79,26 +58,17 @@ impl FileCase {
     }
 }
 
-impl Drop for FileCase {
-    fn drop(&mut self) {
-        // A case that cannot be removed shows in the directory that the caller chose.
-        match remove::remove(&self.base, self.name.as_bytes()) {
-            Ok(()) | Err(_) => {}
-        }
-    }
-}
-
 impl Case for FileCase {
     fn original(&self) -> &Path {
         &self.original
     }
 
     fn area(&self) -> &Path {
-        &self.area
+        self.room.area()
     }
 
     fn commit_area(&self) -> &Path {
-        &self.commit_area
+        self.room.commit_area()
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {
@@ -153,7 +123,7 @@ impl Case for FileCase {
     }
 
     fn replace_original(&self) -> Result<(), String> {
-        let room = self.room().map_err(text)?;
+        let room = self.room.open().map_err(text)?;
         let replace = || -> Result<(), FsError> {
             room.rename(b"holder", &room, b"moved away")?;
             room.make_dir(b"holder", 0o700)?;

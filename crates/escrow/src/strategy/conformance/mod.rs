@@ -9,6 +9,7 @@
 mod checks;
 mod directory;
 mod file;
+mod room;
 
 use std::panic::AssertUnwindSafe;
 use std::path::Path;

@@ -19,7 +19,7 @@ use super::layers::{self, Found, Mark};
 use super::stack::{Level, Now, Number, Stack};
 use crate::fs::beneath::Entry;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, copy_entry};
+use crate::fs::copy::Care;
 use crate::fs::walk::{Next, descend};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, private, remove};
@@ -262,19 +262,9 @@ fn build(
         let dir = to.dir(&path)?;
         let lost = Handle::of(&dir).dress(&meta, &attributes);
         let lost = lost.map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
-        kept_all(&dir, b"", &lost)?;
+        tree::refuse_lost(&dir, b"", &lost)?;
     }
     Ok(area.sync_file_system()?)
-}
-
-fn kept_all(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()> {
-    match lost.is_empty() {
-        true => Ok(()),
-        false => {
-            let cause = Cause::Os(Errno::PERM);
-            Err(dir.error("keep the attributes of", name, cause).into())
-        }
-    }
 }
 
 /// What an entry of a layer knows of where it came from.
@@ -369,7 +359,7 @@ impl Folding<'_> {
 
     fn dress_later(&self, path: &ResourcePath, level: &Level, beside: &Beside) -> Result<()> {
         let shown = &level.dirs[0];
-        let mut attributes = super::xattrs_of(shown)?;
+        let mut attributes = tree::xattrs_of(shown)?;
         if let Some(lowest) = &beside.lowest {
             // Or it lies below something that hides it.
             let merged = level.numbers.contains(&lowest.number);
@@ -391,7 +381,7 @@ impl Folding<'_> {
         } else if missing(&attributes, opaque) {
             // That its whiteouts are attributes is said on the directory.
             for dir in &level.dirs[1..] {
-                let theirs = super::xattrs_of(dir)?;
+                let theirs = tree::xattrs_of(dir)?;
                 let mark = theirs.into_iter().find(|(name, _)| name == opaque);
                 if let Some(mark) = mark {
                     attributes.push(mark);
@@ -452,14 +442,9 @@ fn link((dir, name): (&Dir, &[u8]), to: &Dir, meta: &Meta, lowest: Option<&Known
     match teach(&dir.handle(name)?, &attributes, &wanted) {
         Ok(()) => Ok(to.link_to(name, dir, name)?),
         Err(Errno::ACCESS) => {
-            let lost = copy_entry(
-                (dir, name),
-                (to, name),
-                meta.kind,
-                &Reflinks::wanted(),
-                Care::Quiet,
-            )?;
-            kept_all(to, name, &lost)?;
+            let (from, to_it, reflinks) = ((dir, name), (to, name), Reflinks::wanted());
+            let leaf = tree::copy_whole(from, to_it, meta, &reflinks, Care::Quiet)?;
+            tree::refuse_lost(to, name, &leaf.lost)?;
             let copy = to.handle(name)?;
             copy.set_mode(meta.mode | 0o600)
                 .and_then(|()| teach(&copy, &attributes, &wanted))

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::Result;
-use super::super::tree::STAGE;
+use super::super::tree::{self, STAGE};
 use super::Sandbox;
 use super::layers;
 use super::moments::lay_over;
@@ -19,7 +19,7 @@ use super::stack::{Now, Number};
 use crate::event::Observer;
 use crate::fs::beneath::Entry;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, clock, copy_entry, settle};
+use crate::fs::copy::{Care, clock, settle};
 use crate::fs::durable::Draft;
 use crate::fs::{Cause, Dir, Handle, Meta, Stamp, remove};
 use crate::model::{EntryKind, ResourcePath};
@@ -256,13 +256,10 @@ impl Copying<'_> {
         match meta.kind {
             EntryKind::Device if meta.is_whiteout() => to.make_whiteout(&name)?,
             EntryKind::Device | EntryKind::Socket => to.link_to(&name, from, &name)?,
-            kind => {
+            _ => {
                 let (from, to) = ((from, &name[..]), (to, &name[..]));
-                let lost = copy_entry(from, to, kind, &self.reflinks, Care::Quiet)?;
-                if !lost.is_empty() {
-                    let cause = Cause::Os(Errno::PERM);
-                    return Err(from.0.error("keep the attributes of", &name, cause).into());
-                }
+                let leaf = tree::copy_whole(from, to, &meta, &self.reflinks, Care::Quiet)?;
+                tree::refuse_lost(from.0, &name, &leaf.lost)?;
                 self.observer.copied(1, meta.size);
             }
         }

@@ -51,8 +51,7 @@ impl Looks {
     /// How a directory looks now.
     pub(super) fn of(dir: &Dir) -> Result<Self> {
         let meta = dir.meta()?;
-        let attributes = xattr::read(&Handle::of(dir))
-            .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let attributes = tree::xattrs_of(dir)?;
         Ok(Self {
             mode: meta.mode,
             owner: (meta.uid, meta.gid),
@@ -387,17 +386,13 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
         let lower = from;
         // Plain: what stands above it must not hand down what the original does not have.
         at = private::make_plain(&at, name)?;
-        let attributes = xattr::read(&Handle::of(lower))
-            .map_err(|errno| lower.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let attributes = tree::xattrs_of(lower)?;
         let lost = match looks {
             Known::Copied => stand_in(&at, lower, attributes)?,
             Known::Remembered(looks) => resemble(&at, lower, attributes, looks.as_ref())?,
         };
-        if !lost.is_empty() {
-            // A copy without them would count as a change that nobody made.
-            let error = lower.error("keep the attributes of", b"", Cause::Os(Errno::PERM));
-            return Err(error.into());
-        }
+        // A copy without them would count as a change that nobody made.
+        tree::refuse_lost(lower, b"", &lost)?;
         made.push((at.again()?, lower.meta()?.mode));
     }
     for (dir, mode) in made.iter().skip(1).rev() {
@@ -451,14 +446,10 @@ pub(super) fn resemble(
 /// Makes a directory of one layer exactly like that of another, marks included; but one that is to merge
 /// with its like below hides nothing.
 pub(super) fn replicate(dir: &Dir, model: &Dir, merges: bool) -> Result<()> {
-    let attributes = xattr::read(&Handle::of(model))
-        .map_err(|errno| model.error("read the attributes of", b"", Cause::Os(errno)))?;
+    let attributes = tree::xattrs_of(model)?;
     let wanted = |(name, _): &(Vec<u8>, Vec<u8>)| !merges || name != OPAQUE.as_bytes();
     let attributes = attributes.into_iter().filter(wanted).collect();
-    if !dress(dir, model, attributes)?.is_empty() {
-        let cause = Cause::Os(Errno::PERM);
-        return Err(model.error("keep the attributes of", b"", cause).into());
-    }
+    tree::refuse_lost(model, b"", &dress(dir, model, attributes)?)?;
     set_mode(dir, model.meta()?.mode)
 }
 

@@ -40,7 +40,7 @@ use super::{
     PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Moves, remove, xattr};
+use crate::fs::{Dir, Moves, remove};
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
@@ -61,13 +61,6 @@ struct Metadata {
     /// The areas of the sandboxes whose layers it began on.
     #[serde(default)]
     lenders: Vec<Location>,
-}
-
-fn xattrs_of(dir: &Dir) -> Result<xattr::Xattrs> {
-    xattr::read(&Handle::of(dir)).map_err(|errno| {
-        dir.error("read the attributes of", b"", Cause::Os(errno))
-            .into()
-    })
 }
 
 /// An open sandbox.
@@ -115,7 +108,7 @@ fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
     remove::remove(&room, &name)?;
     room.make_dir(&name, 0o700)?;
     let upper = room.subdir(&name)?;
-    let lost = layers::stand_in(&upper, lower, xattrs_of(lower)?)?;
+    let lost = layers::stand_in(&upper, lower, tree::xattrs_of(lower)?)?;
     base::stamp(&upper)?;
     layers::set_mode(&upper, lower.meta()?.mode)?;
     upper.sync()?;

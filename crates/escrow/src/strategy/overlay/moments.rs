@@ -11,7 +11,7 @@ use super::super::{CreateRequest, Created, Intent, Moment, Way};
 use super::fold;
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
-use super::{Metadata, NAME, WORK, base, diff, in_use, open, through, xattrs_of};
+use super::{Metadata, NAME, WORK, base, diff, in_use, open, through};
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
@@ -48,11 +48,8 @@ pub(super) fn lay_over(area: &Dir, below: &Stack, number: u32) -> Result<()> {
     room.make_dir(&name, 0o700)?;
     let (new, top) = (room.subdir(&name)?, below.top());
     let looks = below.root()?.remembered()?;
-    let lost = layers::resemble(&new, top, xattrs_of(top)?, looks.as_ref())?;
-    if !lost.is_empty() {
-        let cause = crate::fs::Cause::Os(rustix::io::Errno::PERM);
-        return Err(top.error("keep the attributes of", b"", cause).into());
-    }
+    let lost = layers::resemble(&new, top, tree::xattrs_of(top)?, looks.as_ref())?;
+    tree::refuse_lost(top, b"", &lost)?;
     base::hand_on_stamp(top, &new)?;
     layers::set_mode(&new, top.meta()?.mode)?;
     new.sync()?;
@@ -251,7 +248,8 @@ pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Resul
 pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
     let Metadata { area, .. } = tree::metadata(sandbox)?;
     let area = Dir::open(area.as_path())?;
-    let mut now = Now::read(&area)?;
+    let before = Now::read(&area)?;
+    let mut now = before.clone();
     let kept = kept.iter().map(|moment| Ok(read(moment)?.layers));
     let kept: Vec<Vec<Number>> = kept.collect::<Result<_>>()?;
     now.learn(&kept);
@@ -262,7 +260,10 @@ pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
     }
     now.pinned.sort_unstable();
     now.pinned.dedup();
-    now.write(&area, &area.subdir(STAGE)?)?;
+    // What is so already needs no room on a full disk.
+    if now != before {
+        now.write(&area, &area.subdir(STAGE)?)?;
+    }
     now.sweep(&area)
 }
 

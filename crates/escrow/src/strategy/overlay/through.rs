@@ -12,7 +12,7 @@ use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::layers::{self, Found};
 use super::stack::Stack;
-use super::{Sandbox, diff, xattrs_of};
+use super::{Sandbox, diff};
 use crate::fs::content::{Reflinks, transfer};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta};
@@ -53,9 +53,7 @@ fn differing(open: &Sandbox, target: &Stack) -> Result<BTreeMap<ResourcePath, (V
     let mut paths = BTreeSet::new();
     for stack in [&open.upper, target] {
         let looked = tree::steady(|| diff::look(stack, &open.lower))?;
-        let mut changes = looked.changes;
-        tree::only_own(&mut changes, &open.carved);
-        paths.extend(changes.into_iter().map(|change| change.path));
+        paths.extend(looked.changes.into_iter().map(|change| change.path));
         paths.extend(looked.kept);
         paths.extend(looked.directories);
     }
@@ -102,7 +100,9 @@ fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>)
         return Ok(false);
     }
     let Some((_, name)) = path.split() else {
-        return Ok(layers::visible(xattrs_of(a_dir)?) == layers::visible(xattrs_of(b_dir)?));
+        return Ok(
+            layers::visible(tree::xattrs_of(a_dir)?) == layers::visible(tree::xattrs_of(b_dir)?)
+        );
     };
     let seen = |dir| -> Result<_> { Ok(tree::xattrs_if_open(dir, name)?.map(layers::visible)) };
     if seen(a_dir)? != seen(b_dir)? {
@@ -233,7 +233,8 @@ impl Going<'_> {
         let fail = |errno| to.error("set the metadata of", new, Cause::Os(errno));
         let lost = match meta.kind {
             EntryKind::File => {
-                let (source, before) = open_file(from, name, meta)?;
+                let (source, before) =
+                    tree::while_open((from, name), meta, || Ok(from.file(name)?))?;
                 let target = to.create(new, 0o600)?;
                 transfer(&source, &target, &before, &self.reflinks).map_err(|error| {
                     let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -250,7 +251,7 @@ impl Going<'_> {
                 to.handle(new)?.dress(meta, &attributes)
             }
         };
-        refuse_lost(from, name, &lost.map_err(fail)?)
+        tree::refuse_lost(from, name, &lost.map_err(fail)?)
     }
 
     /// Gives a directory the looks it is to have.
@@ -263,7 +264,7 @@ impl Going<'_> {
             Some((_, name)) => from.subdir(name)?,
             None => from,
         };
-        let wanted = layers::visible(xattrs_of(&model)?);
+        let wanted = layers::visible(tree::xattrs_of(&model)?);
         let dir = self.root.dir(path)?;
         let handle = Handle::of(&dir);
         let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
@@ -273,32 +274,7 @@ impl Going<'_> {
             xattr::remove(&handle, name).map_err(fail)?;
         }
         let lost = handle.dress(&meta, &wanted).map_err(fail)?;
-        refuse_lost(&model, b"", &lost)
-    }
-}
-
-/// A file for reading, also one that is closed to its own user.
-fn open_file(dir: &Dir, name: &[u8], meta: &Meta) -> Result<(std::fs::File, Meta)> {
-    match dir.file(name) {
-        Err(error) if error.is(Errno::ACCESS) => {
-            let fail = |errno| dir.error("open for a moment", name, Cause::Os(errno));
-            let handle = dir.handle(name)?;
-            handle.set_mode(meta.mode | 0o400).map_err(fail)?;
-            let opened = dir.file(name);
-            handle.set_mode(meta.mode).map_err(fail)?;
-            Ok(opened?)
-        }
-        opened => Ok(opened?),
-    }
-}
-
-fn refuse_lost(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()> {
-    match lost.is_empty() {
-        true => Ok(()),
-        false => {
-            let cause = Cause::Os(Errno::PERM);
-            Err(dir.error("keep the attributes of", name, cause).into())
-        }
+        tree::refuse_lost(&model, b"", &lost)
     }
 }
 

@@ -7,7 +7,7 @@ use super::stage::Source;
 use super::{Ours, TreeIntent, stat};
 use crate::fs::copy::{clock, settle};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Handle, Seen, Stamp};
+use crate::fs::{Seen, Stamp};
 use crate::model::text::Location;
 use crate::model::{Change, ChangeKind, ResourcePath};
 use crate::strategy::error::Result;
@@ -44,11 +44,7 @@ fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
     };
     let attributes: Xattrs = match meta {
         None => Vec::new(),
-        Some(meta) if meta.is_dir() => {
-            let dir = source.root.dir(path)?;
-            xattr::read(&Handle::of(&dir))
-                .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?
-        }
+        Some(meta) if meta.is_dir() => tree::xattrs_of(&source.root.dir(path)?)?,
         Some(_) => {
             let (dir, name) = source.root.parent(path)?;
             tree::xattrs_if_open(&dir, name)?.unwrap_or_default()

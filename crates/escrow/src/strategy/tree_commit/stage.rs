@@ -15,7 +15,7 @@ use super::steps::{Plan, Planned, deepest_first, plan};
 use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, part, stat};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, copy_entry};
+use crate::fs::copy::Care;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen};
 use crate::model::text::Location;
@@ -206,8 +206,7 @@ impl Staging<'_> {
     fn dress(&mut self, path: &ResourcePath, to: &ResourcePath, is_top: bool) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
         let staged = self.stage.dir(to)?;
-        let attributes = xattr::read(&Handle::of(&model))
-            .map_err(|errno| model.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let attributes = tree::xattrs_of(&model)?;
         let meta = self.looks(path, &model)?;
         let mut looks = meta;
         if is_top && meta.mode & 0o700 != 0o700 {
@@ -217,7 +216,7 @@ impl Staging<'_> {
         let lost = Handle::of(&staged)
             .dress(&looks, &(self.source.visible)(attributes))
             .map_err(|errno| staged.error("set the metadata of", b"", Cause::Os(errno)))?;
-        refuse_lost(&model, b"", &lost)?;
+        tree::refuse_lost(&model, b"", &lost)?;
         Ok(staged.meta()?)
     }
 
@@ -311,7 +310,7 @@ impl Staging<'_> {
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
             return Ok(false);
         }
-        if meta.is_file() && !tree::is_quiet(from, name, meta)? {
+        if meta.is_file() && !tree::is_quiet((from, name), meta)? {
             return Ok(false);
         }
         match to.link_to(to_name, from, name) {
@@ -338,21 +337,8 @@ impl Staging<'_> {
         attributes: &Xattrs,
         dropped: &[&str],
     ) -> Result<()> {
-        let closed = meta.is_file() && meta.mode & 0o400 == 0 && !is_root();
-        let fail = |errno| from.0.error("open for a moment", from.1, Cause::Os(errno));
-        if closed {
-            let handle = from.0.handle(from.1)?;
-            handle.set_mode(meta.mode | 0o400).map_err(fail)?;
-        }
-        let copied = copy_entry(from, (to, to_name), meta.kind, &self.reflinks, Care::Quiet);
-        if closed {
-            from.0.handle(from.1)?.set_mode(meta.mode).map_err(fail)?;
-        }
-        let lost = copied?;
-        if closed {
-            let handle = to.handle(to_name)?;
-            handle.set_mode(meta.mode).map_err(fail)?;
-        }
+        let copied = tree::copy_whole(from, (to, to_name), meta, &self.reflinks, Care::Quiet)?;
+        let mut lost = copied.lost;
         self.observer.copied(0, meta.size);
         let seen = (self.source.visible)(attributes.clone());
         let handle = to.handle(to_name)?;
@@ -374,9 +360,8 @@ impl Staging<'_> {
                 xattr::remove(&handle, CAPABILITY).map_err(fail)?;
             }
         }
-        let mut lost = lost;
         lost.retain(|name| seen.iter().any(|(kept, _)| kept == name) && name != CAPABILITY);
-        refuse_lost(from.0, from.1, &lost)
+        tree::refuse_lost(from.0, from.1, &lost)
     }
 
     /// What can be known before: whether the step will be permitted.
@@ -511,10 +496,6 @@ impl Staging<'_> {
     }
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 /// Whether names can be changed in a directory, now or once its owner opens it.
 fn check_open(dir: &Dir) -> Result<()> {
     match accessat(
@@ -534,15 +515,6 @@ fn check_owner(dir: &Dir, meta: &Meta) -> Result<()> {
     match me.is_root() || meta.uid == me.as_raw() {
         true => Ok(()),
         false => Err(dir.error("write in", b"", Cause::Os(Errno::ACCESS)).into()),
-    }
-}
-
-fn refuse_lost(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()> {
-    match lost.is_empty() {
-        true => Ok(()),
-        false => Err(dir
-            .error("keep the attributes of", name, Cause::Os(Errno::OPNOTSUPP))
-            .into()),
     }
 }
 
