@@ -18,6 +18,7 @@ mod process;
 pub mod pty;
 pub mod signature;
 pub mod skip;
+pub mod states;
 pub mod stepper;
 pub mod strace;
 pub mod text;

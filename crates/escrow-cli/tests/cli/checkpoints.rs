@@ -1,9 +1,9 @@
 //! Checkpoints as users meet them: back to exactly what was there, and forth again; attempts side by side.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::states::{AFTER, BEFORE, SIGNATURE, same};
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use serde_json::Value;
@@ -11,26 +11,6 @@ use serde_json::Value;
 use crate::{binary, json, words, world};
 
 pub(crate) const STRATEGIES: [&str; 3] = ["overlay", "filesystem_copy", "copy_on_write"];
-
-/// Everything that can be seen of a tree, inside.
-pub(crate) const SIGNATURE: &str = r"
-    find . -type d -printf '%p d %m %U:%G %T@\n' -o -printf '%p %y %m %U:%G %T@ %l %n\n' | sort
-    find . -type f -print0 | sort -z | xargs -0 -r sha256sum
-    getfattr -R -h -d -m 'user\.' . 2>/dev/null | sort";
-
-/// What came before, one line for each kind of thing that can happen to a file.
-pub(crate) const BEFORE: &str = r"
-    echo added > added; mkdir -p dir/empty dir/deep/er; echo deep > dir/deep/er/file; ln -s a.txt to-a
-    ln dir/deep/er/file dir/second-name; mkfifo pipe; echo secret > closed; chmod 0400 closed
-    setfattr -n user.colour -v red added; echo changed >> a.txt; touch -d @1000000000 added
-    mkdir many; n=0; while [ $n -lt 200 ]; do echo $n > many/$n; n=$((n+1)); done; touch -d @77 many";
-
-/// And after it: added, deleted, renamed, retyped, modes, attributes, empty directories, hard links.
-pub(crate) const AFTER: &str = r"
-    echo later > later; rm added; mkdir added; mv dir moved; rm to-a; echo file > to-a; rm pipe
-    chmod 0700 src; rm -r src; ln -s nowhere src; chmod 0600 closed; echo more > closed
-    setfattr -x user.colour a.txt 2>/dev/null || :; setfattr -n user.new -v 1 a.txt; : > a.txt
-    mkdir new-empty; ln a.txt another-name; rm -r many/1*; rmdir moved/empty; touch link many/20";
 
 pub(crate) fn run(cli: &Cli, plan: &str, script: &str) -> String {
     let mut line = words(&format!("-q run --plan {plan} -- sh -c"));
@@ -53,18 +33,6 @@ pub(crate) fn planned(strategy: &str) -> (World, Cli) {
 pub(crate) fn create(cli: &Cli, label: &str) -> String {
     let made = json(cli, &format!("checkpoint create try -m {label}"));
     made["checkpoint_id"].as_str().expect("an id").to_owned()
-}
-
-#[track_caller]
-pub(crate) fn same(expected: &str, found: &str, what: &str) {
-    let was: BTreeSet<&str> = expected.lines().collect();
-    let is: BTreeSet<&str> = found.lines().collect();
-    let missing: Vec<_> = was.difference(&is).collect();
-    let more: Vec<_> = is.difference(&was).collect();
-    assert!(
-        expected == found,
-        "{what}: missing {missing:#?}, instead {more:#?}"
-    );
 }
 
 // rule R1, R2, R3, R5
@@ -262,76 +230,6 @@ fn all_sandboxes_return_together() {
     for resource in ["one", "two"] {
         assert_eq!(cli.ok(words(&format!("read try {resource} f"))), "d\n");
     }
-}
-
-#[test]
-fn a_fork_goes_its_own_way() {
-    rerun_test_as_user_with("checkpoints::a_fork_goes_its_own_way", &[&binary()]);
-    let (world, cli) = planned("overlay");
-    run(&cli, "try", "echo base > f; rm link; mkdir d; echo d > d/d");
-    create(&cli, "here");
-    run(&cli, "try", "echo first > f");
-    cli.ok(words("plan fork try second --at here"));
-    cli.ok(words("plan fork try third"));
-    assert_eq!(cli.ok(words("read second app f")), "base\n");
-    assert_eq!(cli.ok(words("read third app f")), "first\n");
-    run(
-        &cli,
-        "second",
-        "echo second > f; echo more > d/more; rm d/d",
-    );
-    run(&cli, "third", "echo third > g");
-    assert_eq!(cli.ok(words("read try app f")), "first\n");
-    assert_eq!(
-        cli.ok(words("diff second --name-status")),
-        "A\td\nA\td/more\nA\tf\nD\tlink\n"
-    );
-    // What they began on stays, whatever the other plan lets go of.
-    cli.ok(words("checkpoint delete try here"));
-    cli.ok(words("rollback try"));
-    cli.ok(words("checkpoint create try -m later"));
-    assert_eq!(cli.ok(words("read second app f")), "second\n");
-    assert_eq!(cli.ok(words("read third app d/d")), "d\n");
-    // Forks of forks, and checkpoints in them.
-    cli.ok(words("plan fork second fourth"));
-    cli.ok(words("checkpoint create fourth -m in-fourth"));
-    run(&cli, "fourth", "rm -r d");
-    cli.ok(words("restore fourth in-fourth"));
-    assert_eq!(cli.ok(words("read fourth app d/more")), "more\n");
-    // The one they came from goes; they stay.
-    cli.ok(words("cleanup try"));
-    for (plan, f) in [
-        ("second", "second\n"),
-        ("third", "first\n"),
-        ("fourth", "second\n"),
-    ] {
-        assert_eq!(cli.ok(words(&format!("read {plan} app f"))), f);
-        assert!(run(&cli, plan, "cat f").starts_with(f));
-    }
-    cli.ok(words("commit second"));
-    let app = world.path().join("app");
-    // Nothing of a layer that others live on became the original's.
-    let shared = std::fs::metadata(app.join("f")).expect("committed");
-    assert_eq!(std::os::unix::fs::MetadataExt::nlink(&shared), 1);
-    std::fs::write(app.join("f"), "by hand\n").expect("there is room");
-    assert_eq!(cli.ok(words("read fourth app f")), "second\n");
-    assert_eq!(
-        std::fs::read_to_string(app.join("d/more")).expect("committed"),
-        "more\n"
-    );
-    // The later one finds what overlaps.
-    let outcome = cli.run(words("commit third"));
-    assert_eq!(outcome.status, 4);
-    let said = outcome.stdout_text() + &outcome.stderr_text();
-    assert!(said.contains("app:f"), "{said}");
-    for plan in ["third", "fourth", "second"] {
-        cli.ok(words(&format!("cleanup {plan}")));
-    }
-    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
-    let left: Vec<_> = left
-        .map(|entry| entry.expect("it can be listed").path())
-        .collect();
-    assert!(left.is_empty(), "{left:?}");
 }
 
 /// A sandbox that was copied anew has another beginning: what was kept before it does not fit any more.

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use escrow_testkit::skip::is_root;
+use escrow_testkit::states::{SIGNATURE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
-use crate::checkpoints::{SIGNATURE, look, run, same};
+use crate::checkpoints::{look, run};
 use crate::{binary, json, words, world};
 
 /// A plan whose automatic checkpoints go soon.

@@ -1,13 +1,14 @@
-//! Forks of copies, and of plans that mix copies and layers: exactly what was there, and each on its own from then on.
+//! Forks of plans, those that mix copies and layers among them: exactly what was there, and each on its own from then on.
 
 use std::path::PathBuf;
 
 use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::states::{AFTER, BEFORE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, Fs, LoopFs, World};
 
-use crate::checkpoints::{AFTER, BEFORE, create, look, planned, run, same};
+use crate::checkpoints::{STRATEGIES, create, look, planned, run};
 use crate::{binary, furnish, json, words, world};
 
 const COPIES: [&str; 2] = ["filesystem_copy", "copy_on_write"];
@@ -72,9 +73,9 @@ fn create_in(cli: &Cli, plan: &str, label: &str) {
 }
 
 #[test]
-fn a_fork_of_a_copy_goes_its_own_way() {
-    rerun_test_as_user_with("forks::a_fork_of_a_copy_goes_its_own_way", &[&binary()]);
-    for strategy in COPIES {
+fn a_fork_goes_its_own_way() {
+    rerun_test_as_user_with("forks::a_fork_goes_its_own_way", &[&binary()]);
+    for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         run(&cli, "try", "echo base > f; rm link; mkdir d; echo d > d/d");
         create(&cli, "here");
@@ -83,38 +84,53 @@ fn a_fork_of_a_copy_goes_its_own_way() {
         cli.ok(words("plan fork try third"));
         assert_eq!(cli.ok(words("read second app f")), "base\n");
         assert_eq!(cli.ok(words("read third app f")), "first\n");
-        run(
-            &cli,
-            "second",
-            "echo second > f; echo more > d/more; rm d/d",
-        );
+        let edit = "echo second > f; echo more > d/more; rm d/d";
+        run(&cli, "second", edit);
         run(&cli, "third", "echo third > g; echo changed > a.txt");
         assert_eq!(cli.ok(words("read try app f")), "first\n");
-        assert_eq!(
-            cli.ok(words("diff second --name-status")),
-            "A\td\nA\td/more\nA\tf\nD\tlink\n"
-        );
+        let listed = cli.ok(words("diff second --name-status"));
+        assert_eq!(listed, "A\td\nA\td/more\nA\tf\nD\tlink\n");
+        // What they began on stays, whatever the other plan lets go of.
+        cli.ok(words("checkpoint delete try here"));
+        cli.ok(words("rollback try"));
+        cli.ok(words("checkpoint create try -m later"));
+        assert_eq!(cli.ok(words("read second app f")), "second\n");
+        assert_eq!(cli.ok(words("read third app d/d")), "d\n");
+        // Forks of forks, and checkpoints in them.
         cli.ok(words("plan fork second fourth"));
+        cli.ok(words("checkpoint create fourth -m in-fourth"));
         run(&cli, "fourth", "rm -r d");
         assert_eq!(cli.ok(words("read second app d/more")), "more\n");
+        cli.ok(words("restore fourth in-fourth"));
+        assert_eq!(cli.ok(words("read fourth app d/more")), "more\n");
         // The one they came from goes; they stay.
         cli.ok(words("cleanup try"));
+        for (plan, f) in [
+            ("second", "second\n"),
+            ("third", "first\n"),
+            ("fourth", "second\n"),
+        ] {
+            assert_eq!(cli.ok(words(&format!("read {plan} app f"))), f);
+            assert!(run(&cli, plan, "cat f").starts_with(f));
+        }
         cli.ok(words("commit second"));
         let app = world.path().join("app");
-        let committed = std::fs::read_to_string(app.join("f")).expect("committed");
-        assert_eq!(committed, "second\n");
-        // The later one finds what overlaps, measured by what the first plan copied.
+        let released = |name: &str| std::fs::read_to_string(app.join(name)).expect("committed");
+        assert_eq!([released("f"), released("d/more")], ["second\n", "more\n"]);
+        // Nothing that others live on became the original's.
+        let shared = std::fs::metadata(app.join("f")).expect("committed");
+        assert_eq!(std::os::unix::fs::MetadataExt::nlink(&shared), 1);
+        // The later one finds what overlaps, measured by what the first plan began on.
         let outcome = cli.run(words("commit third"));
         assert_eq!(outcome.status, 4, "{strategy}");
         let said = outcome.stdout_text() + &outcome.stderr_text();
         assert!(
             said.contains("app:f") && !said.contains("app:a.txt"),
-            "{said}"
+            "{strategy}: {said}"
         );
         cli.ok(words("undo second"));
         cli.ok(words("commit third"));
-        let committed = std::fs::read_to_string(app.join("a.txt")).expect("committed");
-        assert_eq!(committed, "changed\n", "{strategy}");
+        assert_eq!(released("a.txt"), "changed\n", "{strategy}");
         for plan in ["second", "third", "fourth"] {
             cli.ok(words(&format!("cleanup {plan}")));
         }

@@ -1,41 +1,22 @@
 //! Checkpoints, restores and forks while commands are inside: they stand still meanwhile, find the files as
 //! they are to be, and go on.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::thread;
 
+use escrow::config::Settings;
+use escrow::event::Unobserved;
+use escrow::manager::{Manager, Options};
+use escrow::model::{Keep, SystemOrigin};
+use escrow::policy::Policy;
+use escrow::strategy::Registry;
+use escrow_testkit::states::{AFTER, BEFORE, LATER, SIGNATURE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
-use crate::running::{Running, WAIT, assert_quiet};
+use crate::running::{PATIENCE, Running, WAIT, assert_quiet};
 use crate::{STRATEGIES, binary, inside, json, words, world};
-
-/// Everything that can be seen of a tree, inside.
-const SIGNATURE: &str = r"
-    find . -type d -printf '%p d %m %U:%G %T@\n' -o -printf '%p %y %m %U:%G %T@ %l %n\n' | sort
-    find . -type f -print0 | sort -z | xargs -0 -r sha256sum
-    getfattr -R -h -d -m 'user\.' . 2>/dev/null | sort";
-
-/// One line for each kind of thing that can happen to a file.
-const BEFORE: &str = r"
-    echo added > added; mkdir -p dir/empty dir/deep/er; echo deep > dir/deep/er/file; ln -s a.txt to-a
-    ln dir/deep/er/file dir/second-name; mkfifo pipe; echo secret > closed; chmod 0400 closed
-    setfattr -n user.colour -v red added; echo changed >> a.txt; touch -d @1000000000 added
-    mkdir many; n=0; while [ $n -lt 100 ]; do echo $n > many/$n; n=$((n+1)); done; touch -d @77 many
-    mkdir locked; echo in > locked/in; chmod 0500 locked; setfattr -n user.dir -v 1 dir";
-
-const AFTER: &str = r"
-    echo later > later; rm added; mkdir added; mv dir moved; rm to-a; echo file > to-a; rm pipe
-    chmod 0700 src; rm -r src; ln -s nowhere src; chmod 0600 closed; echo more > closed
-    setfattr -n user.new -v 1 a.txt; : > a.txt; mkdir new-empty; ln a.txt another-name; rm -r many/1*
-    rmdir moved/empty; touch link many/20; chmod 0700 locked; echo more >> locked/in; rm link
-    setfattr -x user.dir moved; touch fleeting; rm fleeting; chmod 0711 .";
-
-/// And once more, over what was kept a first time: directories that became others among it.
-const LATER: &str = r"
-    rm -r added; echo added > added; rm -r moved/deep; mkdir -p moved/deep/er; echo new > moved/deep/er/new
-    rm src; mkdir src; echo mine > src/mine; rm later to-a; echo many > many/77; mkdir new-empty/inner
-    chmod 0755 .; rm -r locked; : > locked";
 
 fn run(cli: &Cli, script: &str) -> String {
     cli.ok(inside("-q run --plan try", script))
@@ -50,18 +31,6 @@ fn planned(strategy: &str) -> (World, Cli) {
     let line = format!("plan create try --resource . --strategy {strategy}");
     cli.ok(words(&line));
     (world, cli)
-}
-
-#[track_caller]
-fn same(expected: &str, found: &str, what: &str) {
-    let was: BTreeSet<&str> = expected.lines().collect();
-    let is: BTreeSet<&str> = found.lines().collect();
-    let missing: Vec<_> = was.difference(&is).collect();
-    let more: Vec<_> = is.difference(&was).collect();
-    assert!(
-        expected == found,
-        "{what}: missing {missing:#?}, instead {more:#?}"
-    );
 }
 
 // rule R1, R2, R3, R4
@@ -350,5 +319,72 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
             cli.ok(words(&format!("restore try {id}")));
             assert_eq!(cli.ok(words("read try app worked")), "work\n", "{how}");
         }
+    }
+}
+
+/// What a validation writes is taken back, and with it would go what a command inside did meanwhile.
+// rule R3
+#[test]
+fn nothing_is_validated_under_a_command() {
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let rules = "validate:\n  - 'echo x > left-by-validation'\n";
+        std::fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+        let work = format!("echo early > early; {WAIT}; echo late > late");
+        let command = Running::ready(cli.command(inside("run --plan try", &work)));
+        for line in ["commit try", "commit try --only early"] {
+            let said = cli.fails(words(line), 1);
+            assert!(said.contains("a command runs inside"), "{strategy}: {said}");
+        }
+        command.finish();
+        let listed = cli.ok(words("diff try --name-status"));
+        assert_eq!(listed, "A\tearly\nA\tlate\n", "{strategy}");
+        let kept = json(&cli, "checkpoint list try").to_string();
+        assert!(!kept.contains("validation"), "{kept}");
+        cli.ok(words("commit try"));
+        let app = world.path().join("app");
+        let released = |name: &str| app.join(name).exists();
+        assert!(
+            released("late") && !released("left-by-validation"),
+            "{strategy}"
+        );
+    }
+}
+
+/// Not every program that uses the engine does so in its first thread.
+// rule R4
+#[test]
+fn any_thread_can_keep_a_moment_under_a_command() {
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy);
+        let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        run(&cli, "echo one > f");
+        let options = Options {
+            home: world.home(),
+            origin: Arc::new(SystemOrigin),
+            registry: Registry::builtin(),
+            principal: "user:test".to_owned(),
+            policy: Policy::default(),
+            strategy: "auto".to_owned(),
+            user_home: None,
+            patience: PATIENCE,
+            settings: Settings::default(),
+            keep: Keep::default(),
+        };
+        let app = world.path().join("app");
+        let kept = thread::spawn(move || {
+            let manager = Manager::open(options).expect("the home is there");
+            let plan = manager
+                .resolve_plan(Some("try"), &app)
+                .expect("it was made");
+            manager
+                .create_checkpoint(&plan, Some("here"), &Unobserved)
+                .map(|checkpoint| checkpoint.id)
+        });
+        kept.join().expect("it ends").expect("it is kept");
+        run(&cli, "echo two > f");
+        cli.ok(words("restore try here"));
+        assert_eq!(run(&cli, "cat f"), "one\n", "{strategy}");
+        command.finish();
     }
 }
