@@ -74,7 +74,7 @@ impl ResourceArgs {
                 match context.manager.resource(&args.name) {
                     Ok(resource) => one(&known(&resource), "", ui),
                     Err(error) => match context.manager.settings().resource(&args.name) {
-                        Some(found) => one(&declared(found), "", ui),
+                        Some(found) => one(&declared(context, found), "", ui),
                         None => return Err(error.into()),
                     },
                 }
@@ -95,13 +95,9 @@ impl Add {
             true => self.at,
             false => context.directory.join(self.at),
         };
-        let kind = match self.kind {
-            Some(kind) => kind,
-            None => context.manager.type_of(&at)?.to_owned(),
-        };
         let resource = context.manager.add_resource(&NewResource {
             name: &self.name,
-            kind: &kind,
+            kind: self.kind.as_deref(),
             at: &at,
             parent: self.parent.as_deref(),
             strategy: self.strategy.as_deref(),
@@ -132,11 +128,12 @@ fn known(resource: &Resource) -> Entry {
 }
 
 /// One of the configuration that was never used.
-fn declared(resource: &Declared) -> Entry {
+fn declared(context: &Context, resource: &Declared) -> Entry {
+    let kind = context.manager.type_of(resource);
     Entry {
-        document: show::declared(resource),
+        document: show::declared(resource, kind),
         name: resource.name.clone(),
-        kind: resource.kind.clone(),
+        kind: kind.unwrap_or("unknown").to_owned(),
         strategy: resource.strategy.as_deref().unwrap_or(AUTO).to_owned(),
         at: Location::from(resource.at.as_path()).to_string(),
     }
@@ -160,7 +157,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     let mut entries: Vec<Entry> = context.manager.resources()?.iter().map(known).collect();
     for resource in &context.manager.settings().resources {
         if entries.iter().all(|one| one.name != resource.name) {
-            entries.push(declared(resource));
+            entries.push(declared(context, resource));
         }
     }
     if ui.is_json() {

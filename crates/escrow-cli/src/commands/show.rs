@@ -157,11 +157,11 @@ pub(crate) fn resource(resource: &Resource) -> Value {
 }
 
 /// A resource of the configuration that was never used, as JSON.
-pub(crate) fn declared(resource: &Declared) -> Value {
+pub(crate) fn declared(resource: &Declared, kind: Option<&str>) -> Value {
     json!({
         "id": null,
         "name": resource.name,
-        "type": resource.kind,
+        "type": kind,
         "at": location(&Location::from(resource.at.as_path())),
         "parent": resource.parent,
         "strategy": resource.strategy.as_deref().unwrap_or(AUTO),

@@ -7,7 +7,7 @@ use std::path::Path;
 use escrow_testkit::skip::require_root;
 use escrow_testkit::user::{GID, UID, rerun_test_as_user_with};
 use escrow_testkit::{Cli, World};
-use serde_json::json as value;
+use serde_json::{Value, json as value};
 
 use crate::{binary, furnish, json, json_error, keys, words, world};
 
@@ -476,4 +476,41 @@ fn init_writes_over_nothing_unless_told() {
     assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
     cli.ok(words("init --force"));
     assert!(!app.join("target").exists());
+}
+
+/// Who names no type means what stands there, as on the command line.
+#[test]
+fn a_resource_without_a_type_is_what_stands_there() {
+    let (world, cli) = world();
+    let text = "resources:\n  tree: { at: app }\n  page: { at: page.txt, strategy: filesystem_copy }\n  later: { at: nothing }\n";
+    write(world.path(), text);
+    std::fs::write(world.path().join("page.txt"), "one\n").expect("there is room");
+    let type_of = |name: &str| json(&cli, &format!("resource show {name}"))["type"].clone();
+    for _ in ["before it is used", "and after"] {
+        assert_eq!(type_of("tree"), "fs-directory");
+        assert_eq!(type_of("page"), "fs-file");
+        assert_eq!(type_of("later"), Value::Null);
+        let listed = cli.ok(words("resource list"));
+        assert!(listed.contains("unknown"), "{listed}");
+        if cli.run(words("plan show try")).status != 0 {
+            cli.ok(words("plan create try --resource tree --resource page"));
+        }
+    }
+    cli.clone()
+        .stdin("two\n")
+        .ok(words("write try page page.txt"));
+    cli.ok(words("commit try"));
+    let page = std::fs::read_to_string(world.path().join("page.txt"));
+    assert_eq!(page.expect("it is there"), "two\n");
+    let said = cli.fails(words("plan create other --resource later"), 1);
+    assert!(said.contains("nothing"), "{said}");
+    // What stands there may not take the strategy.
+    let text = "resources:\n  page: { at: page.txt, strategy: overlay }\n";
+    write(world.path(), text);
+    cli.ok(words("cleanup try"));
+    let said = cli.fails(words("plan create other --resource page"), 2);
+    assert!(
+        said.contains("overlay") && said.contains("fs-file"),
+        "{said}"
+    );
 }

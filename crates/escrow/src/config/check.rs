@@ -225,11 +225,14 @@ impl Checker<'_> {
         let own = format!("resources.{name}");
         let path = |key: &str| format!("{own}.{key}");
         self.check_name(&own, name)?;
-        let Some(kind) = types.named(&entry.kind) else {
-            let what = format!("there is no resource type '{}'", entry.kind);
-            let known = types.names();
-            return Err(self.places.unknown(&path("type"), what, &entry.kind, known));
-        };
+        let kind = entry.kind.as_deref().map(|name| {
+            types.named(name).ok_or_else(|| {
+                let what = format!("there is no resource type '{name}'");
+                let known = types.names();
+                self.places.unknown(&path("type"), what, name, known)
+            })
+        });
+        let kind = kind.transpose()?;
         self.check_path(&path("at"), &entry.at)?;
         if let Some(parent) = &entry.parent {
             self.check_parent(name, parent, config)?;
@@ -243,7 +246,10 @@ impl Checker<'_> {
             )),
             Some(strategy) => {
                 self.check_strategy(&path("strategy"), strategy, &[INHERIT])?;
-                self.check_allowed(&path("strategy"), strategy, kind)
+                // What stands there is asked when it is used.
+                kind.map_or(Ok(()), |kind| {
+                    self.check_allowed(&path("strategy"), strategy, kind)
+                })
             }
         }
     }

@@ -160,9 +160,9 @@ pub struct TypeEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceEntry {
-    /// What kind it is.
-    #[serde(rename = "type", default = "directory")]
-    pub kind: String,
+    /// What kind it is; if left out, what stands there decides.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
     /// Where it is, from the directory of the configuration.
     pub at: String,
     /// The resource it lies in.

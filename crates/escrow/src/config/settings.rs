@@ -59,8 +59,8 @@ impl Default for Settings {
 pub struct Declared {
     /// Its name.
     pub name: String,
-    /// Its type.
-    pub kind: String,
+    /// Its type; that of what stands there if none.
+    pub kind: Option<String>,
     /// Where it is.
     pub at: PathBuf,
     /// The resource it lies in.

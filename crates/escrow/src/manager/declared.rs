@@ -11,6 +11,7 @@ use super::{Manager, NewResource};
 use crate::config::Declared;
 use crate::error::{Error, Result};
 use crate::fs::private;
+use crate::resource::detect;
 use crate::store::Resource;
 use crate::strategy::registry::AUTO;
 
@@ -35,6 +36,12 @@ impl Manager {
         let path = private::known_as(&directory.join(typed))?;
         all.iter()
             .find(|one| private::known_as(&one.at).is_some_and(|at| at == path))
+    }
+
+    /// The type of a resource of the configuration; `None` if it names none and nothing that has one is there.
+    pub fn type_of<'a>(&self, declared: &'a Declared) -> Option<&'a str> {
+        let stands = || Some(detect(&private::known_as(&declared.at)?).ok()?.kind());
+        declared.kind.as_deref().or_else(stands)
     }
 
     /// Makes a resource of the configuration known, after those it lies in and with those that
@@ -80,8 +87,7 @@ impl Manager {
     }
 
     fn declare(&self, declared: &Declared) -> Result<Resource> {
-        let kind = self.kind(&declared.kind)?;
-        let at = self.take_location(&declared.at, false)?;
+        let (kind, at) = self.kind_at(declared.kind.as_deref(), &declared.at, false)?;
         let strategy = declared.strategy.as_deref().unwrap_or(AUTO);
         let same = |one: &Resource| {
             one.name == declared.name
@@ -107,7 +113,7 @@ impl Manager {
         }
         let new = NewResource {
             name: &declared.name,
-            kind: &declared.kind,
+            kind: Some(&kind.name),
             at: at.as_path(),
             parent: declared.parent.as_deref(),
             strategy: declared.strategy.as_deref(),

@@ -17,8 +17,8 @@ use crate::strategy::registry::AUTO;
 pub struct NewResource<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its type.
-    pub kind: &'a str,
+    /// Its type; that of what stands there if none.
+    pub kind: Option<&'a str>,
     /// Where it is.
     pub at: &'a Path,
     /// The resource it lies in.
@@ -61,9 +61,20 @@ impl Manager {
         })
     }
 
-    /// The type of what stands at a path, for those who do not name one.
-    pub fn type_of(&self, at: &Path) -> Result<&'static str> {
-        Ok(detect(self.take_location(at, true)?.as_path())?.kind())
+    /// The type of this name, or if none is named that of what stands at the path, and where that is.
+    pub(super) fn kind_at(
+        &self,
+        named: Option<&str>,
+        at: &Path,
+        allow_root: bool,
+    ) -> Result<(&ResourceType, Location)> {
+        let named = named.map(|name| self.kind(name)).transpose()?;
+        let at = self.take_location(at, allow_root)?;
+        let kind = match named {
+            Some(kind) => kind,
+            None => self.kind(detect(at.as_path())?.kind())?,
+        };
+        Ok((kind, at))
     }
 
     /// Every resource, oldest first.
@@ -96,7 +107,7 @@ impl Manager {
 
     pub(super) fn add(&self, new: &NewResource<'_>, named: bool) -> Result<Resource> {
         check_name(new.name)?;
-        let kind = self.kind(new.kind)?;
+        let (kind, at) = self.kind_at(new.kind, new.at, new.allow_root)?;
         let strategy = new.strategy.unwrap_or(AUTO);
         if strategy != INHERIT {
             self.registry().check(strategy, kind)?;
@@ -104,7 +115,6 @@ impl Manager {
         if let Some(parent) = new.parent {
             self.resource(parent)?;
         }
-        let at = self.take_location(new.at, new.allow_root)?;
         let handler = self.handler(kind)?;
         handler.accept(at.as_path())?;
         let resource = Resource {
@@ -291,10 +301,9 @@ impl Manager {
                 return Ok(known.clone());
             }
             let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
-            let kind = detect(at.as_path())?.kind();
             let new = NewResource {
                 name: &name,
-                kind,
+                kind: None,
                 at: at.as_path(),
                 parent: None,
                 strategy: None,

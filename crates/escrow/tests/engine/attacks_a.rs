@@ -65,7 +65,7 @@ fn a3_an_absolute_path() {
 fn add(manager: &Manager, path: &Path) -> Result<(), Error> {
     let new = NewResource {
         name: "thing",
-        kind: "fs-directory",
+        kind: Some("fs-directory"),
         at: path,
         parent: None,
         strategy: None,

@@ -476,7 +476,7 @@ impl Batch {
         let parent = parent.map(|number| self.parts[number].resource.name.clone());
         let new = NewResource {
             name,
-            kind: "fs-directory",
+            kind: Some("fs-directory"),
             at: &original,
             parent: parent.as_deref(),
             strategy: Some("filesystem_copy"),

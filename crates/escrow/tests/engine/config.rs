@@ -77,8 +77,8 @@ fn everything_that_is_said_arrives() {
     assert_eq!(db.parent.as_deref(), Some("app"));
     let far = settings.resource("far").expect("it is declared");
     assert_eq!(
-        (far.at.as_path(), far.kind.as_str()),
-        (Path::new("/srv/far"), "fs-directory")
+        (far.at.as_path(), far.kind.as_deref()),
+        (Path::new("/srv/far"), None)
     );
     let policy = settings.policy.as_ref().expect("it is there");
     assert_eq!(policy["rules"][0]["principal"], "agent*");

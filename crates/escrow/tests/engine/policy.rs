@@ -156,7 +156,7 @@ fn every_verb_is_judged_and_every_denial_is_logged() {
     let other = guarded.world.dir("other");
     let new = NewResource {
         name: "other",
-        kind: "fs-directory",
+        kind: Some("fs-directory"),
         at: &other,
         parent: None,
         strategy: None,
@@ -341,7 +341,7 @@ fn a_resource_in_another_does_not_lead_around_its_protection() {
     std::fs::create_dir_all(outer.join("app/src")).expect("it is ours");
     let new = NewResource {
         name: "nested",
-        kind: "fs-directory",
+        kind: Some("fs-directory"),
         at: &outer.join("app"),
         parent: None,
         strategy: None,

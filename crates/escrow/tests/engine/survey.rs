@@ -35,7 +35,7 @@ fn an_unknown_strategy_lists_the_known() {
     assert_swept(&world.home());
     let new = NewResource {
         name: "thing",
-        kind: "fs-directory",
+        kind: Some("fs-directory"),
         at: &original,
         parent: None,
         strategy: Some("Overlay"),
