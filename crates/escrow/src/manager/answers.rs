@@ -1,12 +1,73 @@
-//! What a caller is told of a sandbox, a checkpoint and a return to one, in the fields that programs read.
+//! What a caller is told of a sandbox, a checkpoint and a return to one, in the fields that programs read; and
+//! one resource of a plan, as a program holds it that works on nothing else.
 
 use super::{Made, Manager, Restored};
 use crate::error::Result;
+use crate::event::Observer;
+use crate::model::Decision;
 use crate::model::text::Location;
 use crate::resource::{CheckpointAnswer, RestoreAnswer, SandboxAnswer};
-use crate::store::{Checkpoint, Plan};
+use crate::store::{Checkpoint, Plan, Resource};
+
+/// One resource of a plan, of any type: four verbs whose answers have the same fields for all of them.
+///
+/// A checkpoint is one moment of the whole plan (rule R4), so keeping and returning take the plan's other
+/// sandboxes along.
+pub struct Handle<'a> {
+    manager: &'a Manager,
+    plan: Plan,
+    resource: Resource,
+}
+
+impl Handle<'_> {
+    /// The plan's sandbox of it, made if it is not there.
+    pub fn create_sandbox(
+        &self,
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<SandboxAnswer> {
+        let (manager, plan) = (self.manager, &self.plan);
+        let made = manager.create_sandbox(plan, &self.resource, strategy, observer)?;
+        manager.sandbox_answer(&made)
+    }
+
+    /// Keeps the plan as it is now.
+    pub fn create_checkpoint(
+        &self,
+        label: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<CheckpointAnswer> {
+        let kept = self
+            .manager
+            .create_checkpoint(&self.plan, label, observer)?;
+        Ok(CheckpointAnswer::from(&kept))
+    }
+
+    /// Takes the plan back to a checkpoint, by its id, the beginning of it, or its label.
+    pub fn rollback_to(&self, checkpoint: &str, observer: &dyn Observer) -> Result<RestoreAnswer> {
+        let (manager, plan) = (self.manager, &self.plan);
+        let checkpoint = manager.resolve_checkpoint(plan, checkpoint)?;
+        let restored = manager.restore(plan, &checkpoint, observer)?;
+        manager.restore_answer(plan, &restored)
+    }
+
+    /// Of every action, whether a principal may do it on all of it, and why.
+    pub fn project_access(&self, principal: &str) -> Result<Vec<Decision>> {
+        self.manager.project_access(principal, &self.resource)
+    }
+}
 
 impl Manager {
+    /// What deals with one resource for a plan. Refuses a type that nothing deals with.
+    pub fn handle(&self, plan: &Plan, resource: &Resource) -> Result<Handle<'_>> {
+        self.handler(self.kind(&resource.kind)?)?;
+        Ok(Handle {
+            manager: self,
+            plan: plan.clone(),
+            resource: resource.clone(),
+        })
+    }
+
     /// What is answered to a wish for a sandbox.
     pub fn sandbox_answer(&self, made: &Made) -> Result<SandboxAnswer> {
         let sandbox = &made.view.sandbox;

@@ -16,7 +16,7 @@
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `access` | every way in is judged by the policy |
-//! | `answers` | what a caller is told, in the fields that programs read |
+//! | `answers` | one resource of a plan, and what a caller is told, in the fields that programs read |
 //! | `records` | whatever is done or denied is in the log |
 //! | `garbage` | what finished work left goes, what is not finished never does |
 //! | `disk` | how much of the disk plans take |
@@ -42,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use answers::Handle;
 pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
 pub use disk::Disk;

@@ -407,3 +407,67 @@ fn a_busy_plan_names_its_owner() {
     );
     assert_swept(&world.home());
 }
+
+/// One resource in the hands of a program: the same four verbs and the same fields, whatever its type.
+// rule R1, R2, P4, P8
+#[test]
+fn one_resource_is_handled_alike_whatever_its_type() {
+    let world = World::new();
+    let tree = original(&world, "tree", BASE);
+    let file = world.dir("beside").join("file");
+    std::fs::write(&file, "one\n").expect("there is room");
+    let mounted = LoopFs::new(Fs::Ext4, 16);
+    let mount = mounted
+        .as_ref()
+        .map(|fs| ("fs-mount", fs.path().to_owned()));
+    let all = [("fs-directory", tree), ("fs-file", file)];
+    for (kind, path) in all.into_iter().chain(mount) {
+        let held = Sandboxed::new(&world.home(), &path, "filesystem_copy");
+        assert_eq!(held.resource.kind, kind);
+        let handle = held.manager.handle(&held.plan, &held.resource);
+        let handle = handle.expect("something deals with it");
+        let again = handle
+            .create_sandbox(None, &Unobserved)
+            .expect("it is there");
+        assert_eq!(again.sandbox_id, held.sandbox().id);
+        assert_eq!(
+            (again.created, &*again.strategy),
+            (false, "filesystem_copy")
+        );
+        assert!(again.sandbox_path.is_some(), "{again:?}");
+        let name = match kind {
+            "fs-file" => "file",
+            _ => "new",
+        };
+        held.write(name, b"first").expect("it can be written");
+        let kept = handle.create_checkpoint(Some("first"), &Unobserved);
+        let kept = kept.expect("it can be kept");
+        assert_eq!(
+            (kept.plan_id, kept.label.as_deref()),
+            (held.plan.id, Some("first"))
+        );
+        held.write(name, b"second").expect("it can be written");
+        let back = handle
+            .rollback_to("first", &Unobserved)
+            .expect("it is kept");
+        assert_eq!(
+            (back.success, back.checkpoint_id),
+            (true, kept.checkpoint_id)
+        );
+        assert_eq!(
+            back.restored_files,
+            [format!("{}:{name}", held.resource.name)]
+        );
+        assert_eq!(held.read(name).expect("it is there"), b"first");
+        let told = handle.rollback_to("nowhere", &Unobserved);
+        assert_eq!(
+            told.map(|_| ()).map_err(|error| error.kind()),
+            Err(Kind::NotFound)
+        );
+        let may = handle
+            .project_access("agent:one")
+            .expect("a policy answers");
+        assert!(may.iter().all(|decision| decision.permitted), "{may:?}");
+        held.cleanup();
+    }
+}

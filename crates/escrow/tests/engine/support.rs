@@ -62,7 +62,7 @@ pub(crate) struct Sandboxed {
 }
 
 impl Sandboxed {
-    /// Makes a plan with one sandbox of `original`.
+    /// Makes a plan with one sandbox of `original`, a directory or a file.
     pub(crate) fn new(home: &Path, original: &Path, strategy: &str) -> Self {
         Self::attempt(home, original, strategy).unwrap_or_else(|error| {
             panic!("cannot make a sandbox by {strategy}: {}", chain(&error))
@@ -73,7 +73,9 @@ impl Sandboxed {
     pub(crate) fn attempt(home: &Path, original: &Path, strategy: &str) -> Result<Self> {
         let mut manager = open(home);
         let typed = [original.as_os_str().to_owned()];
-        let view = manager.create_plan(None, original, &typed, Some(strategy), &Unobserved)?;
+        let of_a_file = original.parent().filter(|_| original.is_file());
+        let directory = of_a_file.unwrap_or(original);
+        let view = manager.create_plan(None, directory, &typed, Some(strategy), &Unobserved)?;
         let resource = view.sandboxes[0].resource.clone();
         Ok(Self {
             manager,
