@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 
 use super::beneath::Dir;
-use super::walk::walk;
+use super::walk::descend;
 use super::{Cause, FsError, Result};
 use crate::model::ResourcePath;
 
@@ -27,22 +27,31 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
     let root = parent.subdir(name)?;
     // Parents come before their children, so that backwards every directory is empty in turn.
     let directories = Mutex::new(Vec::<ResourcePath>::new());
-    walk(&root, (), |visit| {
+    descend((), |path, ()| {
+        let dir = match root.dir(path) {
+            Err(error) if error.is_absent() && !path.is_root() => return Ok(Vec::new()),
+            dir => dir?,
+        };
         let mut next = Vec::new();
-        for entry in visit.entries {
-            if !entry.meta.is_dir() {
-                visit.dir.unlink(&entry.name)?;
+        for name in dir.names()? {
+            // Most entries are no directories: that one need not be asked what it is saves a call each.
+            let Err(refused) = dir.unlink(&name) else {
                 continue;
+            };
+            let meta = match dir.stat(&name)? {
+                None => continue,
+                Some(meta) if !meta.is_dir() => return Err(refused),
+                Some(meta) => meta,
+            };
+            if dir.is_mount_point(&meta) {
+                return Err(dir.error("remove", &name, Cause::Mount));
             }
-            if visit.dir.is_mount_point(&entry.meta) {
-                return Err(visit.dir.error("remove", &entry.name, Cause::Mount));
-            }
-            if entry.meta.mode & 0o700 != 0o700 {
-                visit.dir.unlock(&entry.name)?;
+            if meta.mode & 0o700 != 0o700 {
+                dir.unlock(&name)?;
             }
             let mut found = directories.lock().unwrap_or_else(PoisonError::into_inner);
-            found.push(visit.path.join(&entry.name));
-            next.push((entry.name, ()));
+            found.push(path.join(&name));
+            next.push((name, ()));
         }
         Ok::<_, FsError>(next)
     })?;
