@@ -118,6 +118,16 @@ impl Failure {
         self
     }
 
+    /// What it says, in one line.
+    pub(crate) fn line(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether the user stopped it.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
     /// Adds what to do next.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());

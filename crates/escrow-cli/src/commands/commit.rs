@@ -127,7 +127,7 @@ impl CommitArgs {
             // What is wrong with a pattern is said before anything runs; else the commit says it.
             context.manager.preview_part(&plan, terms, &selection)?;
         }
-        validate(context, &plan, ui)?;
+        let _validation = validate(context, &plan, ui)?;
         let progress = ui.progress("committing");
         let request = CommitRequest {
             message: self.message.as_deref(),

@@ -329,7 +329,7 @@ impl RunArgs {
                         allow_partial: false,
                     },
                 };
-                validate(context, plan, ui)?;
+                let _validation = validate(context, plan, ui)?;
                 let progress = ui.progress("committing");
                 context.manager.commit(plan, &request, &progress)?;
                 let name = &plan.name;

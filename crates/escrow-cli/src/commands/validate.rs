@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 
+use escrow::manager::Validation;
 use escrow::store::Plan;
 
 use super::run::RunArgs;
@@ -12,45 +13,49 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Runs them all; the first that fails stops the release.
-pub(super) fn validate(context: &Context, plan: &Plan, ui: &Ui) -> Result<(), Failure> {
+/// Runs them all; the first that fails stops the release. The plan belongs to the release until what is returned
+/// goes.
+pub(super) fn validate<'a>(
+    context: &'a Context,
+    plan: &'a Plan,
+    ui: &Ui,
+) -> Result<Option<Validation<'a>>, Failure> {
     let commands = &context.manager.settings().validate;
     if commands.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    // What somebody did meanwhile would be gone with what they write.
-    context.manager.check_quiet(plan)?;
     let progress = ui.progress("keeping");
-    let label = Some("before validation");
-    let before = context.manager.create_checkpoint(plan, label, &progress)?;
+    let validation = context.manager.begin_validation(plan, &progress);
+    let validation = validation.map_err(|error| Failure::from(error).about("committed"))?;
     drop(progress);
-    let mut judged = Ok(());
-    for command in commands {
-        let line = command.join(" ");
-        ui.say(&format!("validating: {line}"));
-        let words: Vec<OsString> = command.iter().map(OsString::from).collect();
-        judged = match RunArgs::judge(context, plan, words) {
-            Ok(0) => Ok(()),
-            Ok(status) => Err(Failure::failed(format!(
-                "nothing was committed: the validation `{line}` ended with status {status}"
-            ))
-            .hint("its words are above; the sandboxes are as they were before it")),
-            Err(failure) => Err(failure),
-        };
-        if judged.is_err() {
-            break;
-        }
-    }
+    let judge = |command: &Vec<String>| judge(context, plan, command, ui);
+    let judged = commands.iter().try_for_each(judge);
     let progress = ui.progress("restoring");
-    let restored = context.manager.restore_alone(plan, &before, &progress);
+    let back = validation.take_back(&progress);
     drop(progress);
-    restored.map_err(|error| {
-        Failure::from(error).hint(format!(
-            "nothing was committed; the checkpoint {} has what was there before the validation",
-            before.id
-        ))
-    })?;
-    // What was there until now stays, among the automatic ones: somebody may have come in and gone.
-    context.manager.delete_checkpoint(plan, &before)?;
-    judged
+    if let Err(error) = back {
+        let what = "what the validation wrote was not taken back: the next command on the plan tries again";
+        let failure = Failure::from(error).hint(what).about("committed");
+        return Err(match judged {
+            Ok(()) => failure,
+            Err(judged) => judged.hint(failure.line()),
+        });
+    }
+    judged.map(|()| Some(validation))
+}
+
+fn judge(context: &Context, plan: &Plan, command: &[String], ui: &Ui) -> Result<(), Failure> {
+    let line = command.join(" ");
+    ui.say(&format!("validating: {line}"));
+    let words: Vec<OsString> = command.iter().map(OsString::from).collect();
+    let why = match RunArgs::judge(context, plan, words) {
+        Ok(0) => return Ok(()),
+        Ok(status) => format!("ended with status {status}"),
+        Err(failure) if failure.is_interrupted() => return Err(failure.about("committed")),
+        Err(failure) => format!("could not be run: {}", failure.line()),
+    };
+    let what = format!("nothing was committed: the validation `{line}` {why}");
+    Err(Failure::failed(what)
+        .hint("its words are above; the sandboxes are as they were before it")
+        .about("committed"))
 }

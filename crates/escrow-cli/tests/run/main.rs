@@ -11,6 +11,7 @@
 //! | `attacks_root` | the same, for what only root could reach |
 //! | `life` | whoever dies takes the rest with it, at every stage |
 //! | `join` | one namespace for a plan, however many commands there are |
+//! | `judged` | what is released is what was validated, whoever comes meanwhile or dies |
 //! | `ask` | what may be asked from inside, and what may not |
 //! | `moments` | checkpoints and restores while commands are inside |
 //! | `options` | each option does what it says, and the exit status is the right one |
@@ -26,6 +27,7 @@ mod attacks_files;
 mod attacks_root;
 mod jobs;
 mod join;
+mod judged;
 mod life;
 mod moments;
 mod options;

@@ -322,35 +322,6 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
     }
 }
 
-/// What a validation writes is taken back, and with it would go what a command inside did meanwhile.
-// rule R3
-#[test]
-fn nothing_is_validated_under_a_command() {
-    for strategy in STRATEGIES {
-        let (world, cli) = planned(strategy);
-        let rules = "validate:\n  - 'echo x > left-by-validation'\n";
-        std::fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
-        let work = format!("echo early > early; {WAIT}; echo late > late");
-        let command = Running::ready(cli.command(inside("run --plan try", &work)));
-        for line in ["commit try", "commit try --only early"] {
-            let said = cli.fails(words(line), 1);
-            assert!(said.contains("a command runs inside"), "{strategy}: {said}");
-        }
-        command.finish();
-        let listed = cli.ok(words("diff try --name-status"));
-        assert_eq!(listed, "A\tearly\nA\tlate\n", "{strategy}");
-        let kept = json(&cli, "checkpoint list try").to_string();
-        assert!(!kept.contains("validation"), "{kept}");
-        cli.ok(words("commit try"));
-        let app = world.path().join("app");
-        let released = |name: &str| app.join(name).exists();
-        assert!(
-            released("late") && !released("left-by-validation"),
-            "{strategy}"
-        );
-    }
-}
-
 /// Not every program that uses the engine does so in its first thread.
 // rule R4
 #[test]

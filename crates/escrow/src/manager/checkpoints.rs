@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::records::About;
-use super::{Manager, PlanView, ResourceDiff, SandboxView};
+use super::{Manager, PlanView, ResourceDiff, SandboxView, validation};
 use crate::checkpoint::{self, Return};
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
@@ -106,7 +106,7 @@ impl Manager {
     }
 
     /// Keeps every sandbox; `in_use`: those who work in them stand still.
-    fn keep(
+    pub(super) fn keep(
         &self,
         plan: &Plan,
         label: Option<&str>,
@@ -124,8 +124,10 @@ impl Manager {
             // What some of them kept is nobody's.
             Err(error) => return Err(error.and_left(self.let_go(plan))),
         };
-        // Nothing happened since the last one, which nobody asked for either.
-        if let Some(last) = last.filter(|last| why.is_some() && last.moments == moments)
+        // Nothing happened since the last one, which nobody asked for either. Before a validation it must be
+        // one of its own.
+        let need_not = why.is_some_and(|why| why != validation::REASON);
+        if let Some(last) = last.filter(|last| need_not && last.moments == moments)
             && !self.store.is_stale(last.id)?
         {
             return Ok(last);
@@ -207,31 +209,18 @@ impl Manager {
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
     ) -> Result<Restored> {
-        self.go_back(plan, checkpoint, false, observer)
-    }
-
-    /// The same, but refuses while a command is inside: for whoever must not exchange files under it.
-    pub fn restore_alone(
-        &self,
-        plan: &Plan,
-        checkpoint: &Checkpoint,
-        observer: &dyn Observer,
-    ) -> Result<Restored> {
-        self.go_back(plan, checkpoint, true, observer)
-    }
-
-    fn go_back(
-        &self,
-        plan: &Plan,
-        checkpoint: &Checkpoint,
-        alone: bool,
-        observer: &dyn Observer,
-    ) -> Result<Restored> {
         self.permit_plan(Action::Restore, plan)?;
         let _lock = self.lock(plan, false)?;
-        if alone {
-            self.check_quiet(plan)?;
-        }
+        self.return_to(plan, checkpoint, observer)
+    }
+
+    /// The same for a plan that is locked.
+    pub(super) fn return_to(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        observer: &dyn Observer,
+    ) -> Result<Restored> {
         self.check_fresh(plan, checkpoint)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
@@ -310,7 +299,8 @@ impl Manager {
     /// for stay (rule R5).
     fn prune(&self, plan: &Plan, spared: &[CheckpointId]) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
-        automatic.retain(|one| one.reason.is_some());
+        let goes = |reason: &String| reason != validation::REASON;
+        automatic.retain(|one| one.reason.as_ref().is_some_and(goes));
         let many = automatic
             .len()
             .saturating_sub(self.options.settings.checkpoint.keep as usize);

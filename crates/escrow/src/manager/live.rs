@@ -140,7 +140,7 @@ impl Manager {
     }
 
     /// Refuses while a command is inside.
-    pub fn check_quiet(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn check_quiet(&self, plan: &Plan) -> Result<()> {
         match self.live(plan)? {
             Live::Nobody => Ok(()),
             Live::Passing | Live::Inside(_) => Err(self.live_error(plan)),
@@ -225,13 +225,13 @@ impl Manager {
         Ok(true)
     }
 
-    /// Removes the locks of a plan in which nobody is.
+    /// Removes the locks of a plan in which nobody is, and which nobody judges.
     pub(super) fn forget_live(&self, plan: &Plan) -> Result<()> {
         for name in [live_name(plan), share_name(plan)] {
             if let Some(lock) = Lock::take(&self.locks, &name, false, Duration::ZERO)? {
                 lock.remove(&self.locks, &name)?;
             }
         }
-        Ok(())
+        self.forget_judged(plan)
     }
 }

@@ -15,6 +15,7 @@
 //! | `work` | read, write, diff, roll back |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
+//! | `validation` | judged by commands that run in it, a plan is afterwards what it was before |
 //! | `access` | every way in is judged by the policy |
 //! | `answers` | one resource of a plan, and what a caller is told, in the fields that programs read |
 //! | `records` | whatever is done or denied is in the log |
@@ -36,6 +37,7 @@ mod resources;
 mod runs;
 mod sandboxes;
 mod survey;
+mod validation;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -52,6 +54,7 @@ pub use resources::NewResource;
 pub use runs::RunRequest;
 pub use sandboxes::{Cleaned, Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Verdict};
+pub use validation::Validation;
 pub use work::{Discarded, PlanDiff, ResourceDiff};
 
 use crate::config::Settings;
@@ -95,6 +98,7 @@ pub struct Manager {
     locks: Dir,
     store: Store,
     notices: Mutex<Vec<String>>,
+    judging: Mutex<Vec<PlanId>>,
 }
 
 impl Manager {
@@ -122,6 +126,7 @@ impl Manager {
             locks,
             store,
             notices: Mutex::default(),
+            judging: Mutex::default(),
         })
     }
 
@@ -188,7 +193,11 @@ impl Manager {
         if !shared {
             let lock = self.lock_unsettled(plan)?;
             self.settle(plan)?;
+            self.settle_validation(plan)?;
             return Ok(lock);
+        }
+        if self.is_half_judged(plan)? {
+            drop(self.lock_any(plan, false)?);
         }
         let name = plan.id.to_string();
         let lock = Lock::take(&self.locks, name.as_bytes(), true, self.options.patience)?;
@@ -204,9 +213,7 @@ impl Manager {
     /// Takes the lock of a plan alone, whatever became of its commit.
     fn lock_unsettled(&self, plan: &Plan) -> Result<Lock> {
         self.recover_dead()?;
-        let name = plan.id.to_string();
-        let lock = Lock::take(&self.locks, name.as_bytes(), false, self.options.patience)?;
-        let Some(lock) = lock else {
+        let Some(lock) = self.lock_unjudged(plan)? else {
             return Err(Error::Busy {
                 plan: plan.name.clone(),
                 owner: self.owner_of(plan.id)?,

@@ -1,0 +1,142 @@
+//! Validations of the configuration while others work, and when they are killed: what is released is what was judged,
+//! and nobody's work goes with what they wrote.
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use rustix::process::Signal;
+
+use crate::running::{Running, WAIT};
+use crate::{STRATEGIES, binary, inside, json, words, world};
+
+/// A validation that writes, and goes on when it may.
+const PATIENT: &str =
+    "validate:\n  - 'echo x > left-by-validation; while [ ! -e ../go ]; do sleep 0.02; done'\n";
+
+fn planned(strategy: &str, rules: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    std::fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+    let line = format!("plan create try --resource . --strategy {strategy}");
+    cli.ok(words(&line));
+    (world, cli)
+}
+
+/// A commit whose validation has begun.
+fn committing(cli: &Cli, line: &str) -> Running {
+    let commit = Running::start(cli.command(words(line)));
+    while cli.run(words("read try app left-by-validation")).status != 0 {}
+    commit
+}
+
+fn go_on(world: &World) {
+    std::fs::write(world.path().join("go"), "").expect("there is room");
+}
+
+/// What a validation writes is taken back, and with it would go what a command inside did meanwhile.
+// rule R3
+#[test]
+fn nothing_is_validated_under_a_command() {
+    for strategy in STRATEGIES {
+        let rules = "validate:\n  - 'echo x > left-by-validation'\n";
+        let (world, cli) = planned(strategy, rules);
+        let work = format!("echo early > early; {WAIT}; echo late > late");
+        let command = Running::ready(cli.command(inside("run --plan try", &work)));
+        for line in ["commit try", "commit try --only early"] {
+            let said = cli.fails(words(line), 1);
+            assert!(said.contains("a command runs inside"), "{strategy}: {said}");
+        }
+        command.finish();
+        let listed = cli.ok(words("diff try --name-status"));
+        assert_eq!(listed, "A\tearly\nA\tlate\n", "{strategy}");
+        let kept = json(&cli, "checkpoint list try").to_string();
+        assert!(!kept.contains("validation"), "{kept}");
+        cli.ok(words("commit try"));
+        let app = world.path().join("app");
+        let released = |name: &str| app.join(name).exists();
+        assert!(
+            released("late") && !released("left-by-validation"),
+            "{strategy}"
+        );
+    }
+}
+
+/// Whoever comes meanwhile waits: what he does is neither released unjudged nor lost.
+// rule R3, C1
+#[test]
+fn who_works_meanwhile_waits_for_the_release() {
+    let test = "judged::who_works_meanwhile_waits_for_the_release";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        let (world, cli) = planned(strategy, PATIENT);
+        cli.ok(inside(
+            "-q run --plan try",
+            "echo early > early; echo more > more",
+        ));
+        let commit = committing(&cli, "commit try --only early");
+        let mut writer = Running::start(cli.command(words("write try app precious")));
+        writer.type_line("precious");
+        let runner = Running::start(cli.command(inside("run --plan try", "echo run > run")));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        go_on(&world);
+        assert_eq!(commit.finish().status, 0, "{strategy}");
+        assert_eq!(writer.finish().status, 0, "{strategy}");
+        assert_eq!(runner.finish().status, 0, "{strategy}");
+        let app = world.path().join("app");
+        let there = |name: &str| app.join(name).exists();
+        assert!(there("early") && !there("more"), "{strategy}");
+        let listed = cli.ok(words("diff try --name-status"));
+        assert_eq!(listed, "A\tmore\nA\tprecious\nA\trun\n", "{strategy}");
+        cli.ok(words("commit try"));
+        assert!(there("precious") && there("run"), "{strategy}");
+        assert!(!there("left-by-validation"), "{strategy}");
+    }
+}
+
+/// What a validation wrote whose process was killed is nobody's work.
+// rule R3, C1
+#[test]
+fn a_validation_that_was_killed_leaves_nothing() {
+    let test = "judged::a_validation_that_was_killed_leaves_nothing";
+    rerun_test_as_user_with(test, &[&binary()]);
+    for strategy in STRATEGIES {
+        for next in ["diff try --name-status", "commit try"] {
+            let (world, cli) = planned(strategy, PATIENT);
+            cli.ok(inside("-q run --plan try", "echo early > early"));
+            let mut commit = committing(&cli, "commit try");
+            commit.signal(Signal::KILL);
+            commit.gone();
+            go_on(&world);
+            let wait = std::time::Instant::now();
+            while cli.run(words(next)).status != 0 {
+                assert!(wait.elapsed().as_secs() < 60, "{strategy}: {next}");
+            }
+            if next.starts_with("diff") {
+                assert_eq!(cli.ok(words(next)), "A\tearly\n", "{strategy}");
+                cli.ok(words("commit try"));
+            }
+            let app = world.path().join("app");
+            assert!(app.join("early").exists(), "{strategy}");
+            assert!(!app.join("left-by-validation").exists(), "{strategy}");
+        }
+    }
+}
+
+/// That a validation cannot even begin is a validation that failed.
+#[test]
+fn a_validation_that_cannot_be_run_stops_the_commit() {
+    let (world, cli) = planned("overlay", "validate:\n  - [no-such-program-at-all]\n");
+    cli.ok(inside("-q run --plan try", "echo early > early"));
+    // What goes wrong with `run` itself has a status that commands seldom have.
+    let lines = [
+        ("--json commit try", 1),
+        ("--json run --plan try --commit -- true", 125),
+    ];
+    for (line, status) in lines {
+        let outcome = cli.run(words(line));
+        assert_eq!(outcome.status, status, "{line}: {}", outcome.stderr_text());
+        let said = outcome.stdout_text();
+        assert!(said.contains("nothing was committed"), "{said}");
+        assert!(said.contains("\"committed\": false"), "{said}");
+    }
+    assert!(!world.path().join("app/early").exists());
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tearly\n");
+}
