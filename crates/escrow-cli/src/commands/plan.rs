@@ -54,7 +54,7 @@ struct Show {
 /// Begin a plan where another one is
 ///
 /// Several attempts can then go on side by side, and the best be committed; the others will conflict
-/// where they changed the same. Only layers can be shared: the sandboxes must be overlays.
+/// where they changed the same. Overlays share their layers, whatever their size; copies are copied.
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow plan fork try second --at chk_01k9")]
 struct Fork {

@@ -290,3 +290,27 @@ fn a_checkpoint_outlives_another_one_of_the_same_moment() {
         assert_eq!(cli.ok(words("read try app f")), "two\n", "{strategy}");
     }
 }
+
+/// Who is inside may label checkpoints too: an id means itself, and what means two of them means none.
+// rule S6
+#[test]
+fn a_label_never_stands_in_for_another_checkpoint() {
+    let (_world, cli) = planned("overlay");
+    run(&cli, "try", "echo good > f");
+    let good = create(&cli, "good");
+    let escrow = binary();
+    let again = format!("{} checkpoint create -m", escrow.display());
+    run(
+        &cli,
+        "try",
+        &format!("echo evil > f; {again} {good}; {again} good"),
+    );
+    let said = cli.fails(words("restore try good"), 1);
+    assert!(said.contains("more than one checkpoint 'good'"), "{said}");
+    cli.ok(words(&format!("restore try {good}")));
+    assert_eq!(cli.ok(words("read try app f")), "good\n");
+    // The beginning of an id that is another one's label means both.
+    let short = &good[..good.len() - 2];
+    create(&cli, short);
+    cli.fails(words(&format!("restore try {short}")), 1);
+}

@@ -286,3 +286,21 @@ fn a_fork_that_was_never_finished_is_refused_and_goes() {
     }
     assert!(half > 0, "no kill left half a fork");
 }
+
+/// A fork holds somebody's work from its first moment on, so there is a way back from the first command in it.
+// rule R5
+#[test]
+fn what_a_fork_begins_with_is_kept_before_a_command_runs() {
+    for strategy in STRATEGIES {
+        let (_world, cli) = planned(strategy);
+        run(&cli, "try", "echo work > work");
+        cli.ok(words("plan fork try second"));
+        run(&cli, "second", "rm work");
+        let kept = json(&cli, "checkpoint list second");
+        let kept = &kept["checkpoints"][0];
+        assert_eq!(kept["reason"], "before_run", "{strategy}");
+        let id = kept["checkpoint_id"].as_str().expect("an id");
+        cli.ok(words(&format!("restore second {id}")));
+        assert_eq!(cli.ok(words("read second app work")), "work\n");
+    }
+}

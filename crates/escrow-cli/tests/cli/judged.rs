@@ -105,3 +105,42 @@ fn a_policy_that_cannot_be_understood_denies() {
         outcome.stderr_text()
     );
 }
+
+/// What a diff may not show is not shown by way of a checkpoint either, and a restore that was done says so.
+// rule S6, S7
+#[test]
+fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
+    let rules = "policy:
+  mode: enforce
+  rules:
+    - { allow: [create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin], principal: '*', scope: '*' }
+    - { deny: [diff], principal: '*', scope: 'app:secret/**' }
+";
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (_world, cli) = configured(rules, strategy);
+        cli.ok(words("checkpoint create try -m first"));
+        cli.clone().stdin("x\n").ok(words("write try app plain"));
+        cli.ok(words("checkpoint create try -m plain"));
+        cli.clone()
+            .stdin("x\n")
+            .ok(words("write try app secret/token"));
+        for line in [
+            "diff try",
+            "diff try --since first",
+            "diff try --since first --name-status",
+            "--json diff try --since plain",
+        ] {
+            let outcome = cli.run(words(line));
+            assert_eq!(outcome.status, 3, "{strategy}: {line}");
+            assert_eq!(
+                cli.ok(words("diff try --since first --until plain --name-status")),
+                "A\tplain\n"
+            );
+        }
+        let restored = json(&cli, "restore try first");
+        assert_eq!(restored["success"], true);
+        let said = restored["message"].as_str().expect("a text");
+        assert!(said.contains("not listed"), "{said}");
+        assert!(!restored["restored_files"].to_string().contains("token"));
+    }
+}

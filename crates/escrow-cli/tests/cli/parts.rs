@@ -320,3 +320,24 @@ fn a_copy_of_which_a_part_is_released_is_not_forked() {
     cli.ok(words("plan fork try other"));
     assert_eq!(cli.ok(words("diff other --name-status")), "A\tf\nA\tg\n");
 }
+
+/// What was released in parts can be taken back also after the rest was discarded, however early workspaces go.
+// rule C7
+#[test]
+fn a_part_can_be_undone_after_the_rest_was_rolled_back() {
+    let (world, cli) = world();
+    let rules = "sandbox: { cleanup: on_terminal }\n";
+    fs::write(at(&world, "escrow.yaml"), rules).expect("there is room");
+    for strategy in ["overlay", "filesystem_copy"] {
+        let line = format!("plan create try --resource ./app --strategy {strategy}");
+        cli.ok(words(&line));
+        run(&world, &cli, "echo new > a.txt; echo l > left");
+        cli.ok(words("commit try --only a.txt"));
+        cli.ok(words("rollback try"));
+        let text = || fs::read_to_string(at(&world, "app/a.txt")).expect("it is there");
+        assert_eq!(text(), "new\n", "{strategy}");
+        cli.ok(words("undo try"));
+        assert_ne!(text(), "new\n", "{strategy}");
+        cli.ok(words("cleanup try"));
+    }
+}

@@ -2,7 +2,7 @@
 //! one resource of a plan, as a program holds it that works on nothing else.
 
 use super::{Made, Manager, Restored};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::model::Decision;
 use crate::model::text::Location;
@@ -85,7 +85,16 @@ impl Manager {
     pub fn restore_answer(&self, plan: &Plan, restored: &Restored) -> Result<RestoreAnswer> {
         let (before, after) = (&restored.before, &restored.checkpoint);
         let mut restored_files = Vec::new();
-        for one in self.since(plan, before, Some(after))? {
+        let mut message = restored.message();
+        let found = match self.since(plan, before, Some(after)) {
+            // It is done, whether or not one may see of what.
+            Err(error @ Error::Denied { .. }) => {
+                message = format!("{message}; what differs is not listed: {error}");
+                Vec::new()
+            }
+            found => found?,
+        };
+        for one in found {
             let name = &one.view.resource.name;
             let paths = one.diff.changes.iter().map(|change| &change.path);
             restored_files.extend(paths.map(|path| format!("{name}:{path}")));
@@ -94,7 +103,7 @@ impl Manager {
             success: true,
             checkpoint_id: after.id,
             restored_files,
-            message: restored.message(),
+            message,
         })
     }
 }

@@ -177,21 +177,20 @@ impl Manager {
         Ok(self.store.checkpoints(plan.id)?)
     }
 
-    /// The checkpoint that was typed: its id, the beginning of it, or its label.
+    /// The checkpoint that was typed: its id, the beginning of it, or its label. Who is inside may label
+    /// checkpoints too, so a label never stands in for an id, and what means two of them means none.
     pub fn resolve_checkpoint(&self, plan: &Plan, typed: &str) -> Result<Checkpoint> {
         let all = self.checkpoints(plan)?;
-        let labelled = all
-            .iter()
-            .rev()
-            .find(|one| one.label.as_deref() == Some(typed));
-        if let Some(found) = labelled {
-            return Ok(found.clone());
+        if let Some(exact) = all.iter().find(|one| one.id.to_string() == typed) {
+            return Ok(exact.clone());
         }
-        let short = |one: &&Checkpoint| {
+        let means = |one: &&Checkpoint| {
             let id = one.id.to_string();
-            id.starts_with(typed) || id[CheckpointId::PREFIX.len()..].starts_with(typed)
+            let short =
+                id.starts_with(typed) || id[CheckpointId::PREFIX.len()..].starts_with(typed);
+            one.label.as_deref() == Some(typed) || short && !typed.is_empty()
         };
-        let mut found = all.iter().filter(short).filter(|_| !typed.is_empty());
+        let mut found = all.iter().filter(means);
         match (found.next(), found.next()) {
             (Some(one), None) => Ok(one.clone()),
             (first, _) => Err(Error::UnknownCheckpoint {
@@ -356,7 +355,7 @@ impl Manager {
         checkpoint: &Checkpoint,
         until: Option<&Checkpoint>,
     ) -> Result<Vec<ResourceDiff>> {
-        self.permit_plan(Action::Diff, plan)?;
+        self.permit_within(Action::Diff, plan)?;
         let _lock = self.lock(plan, true)?;
         for one in [Some(checkpoint), until].into_iter().flatten() {
             self.check_fresh(plan, one)?;
@@ -364,12 +363,15 @@ impl Manager {
         let _originals = self.steady_originals(plan)?;
         let mut found = Vec::new();
         for view in self.live_sandboxes(plan)? {
+            super::work::check_readable(plan, &view)?;
             let moment = needed_moment(checkpoint, &view)?;
             let until = until.map(|until| needed_moment(until, &view));
             let until = until.transpose()?;
             let reference = &view.sandbox.reference;
             let strategy = self.registry().get(&reference.strategy)?;
             let diff = strategy.since(reference, &moment, until.as_ref())?;
+            let judged = self.judge_changes(Action::Diff, &view.resource, &diff);
+            self.denied(Action::Diff, Some(plan), judged)?;
             found.push(ResourceDiff { view, diff });
         }
         Ok(found)
@@ -403,6 +405,7 @@ impl Manager {
             };
             let mut from = Vec::new();
             for view in views {
+                super::work::check_readable(plan, &view)?;
                 let moment = needed_moment(&at, &view)?;
                 from.push((view, moment));
             }

@@ -11,7 +11,7 @@ use crate::commit::{
     recover, undo,
 };
 use crate::config::Automatic;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
@@ -188,9 +188,7 @@ impl Manager {
                 self.activate_for_commit(view)?;
             }
             // Whoever was killed at a checkpoint may have left what looks like further names of files.
-            if !self.checkpoints(plan)?.is_empty() {
-                self.let_go(plan)?;
-            }
+            self.let_go(plan)?;
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
             let batch = Batch::new(engine, plan.clone(), members);
@@ -200,7 +198,14 @@ impl Manager {
                 touched.all(&member.resource, &member.diff);
             }
             self.judge_release(&preview, &views)?;
-            self.keep_by_itself(plan, Automatic::BeforeCommit, observer)?;
+            match self.keep_by_itself(plan, Automatic::BeforeCommit, observer) {
+                // What cannot be kept can still be committed, and undone.
+                Err(error) if error.kind() == Kind::Unsupported => {
+                    let why = chain(&error);
+                    self.notice(format!("no checkpoint was taken before the commit: {why}"));
+                }
+                kept => kept?,
+            }
             let prepared = previewed.prepare(request.message)?;
             let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
             Ok(Released { preview, left })

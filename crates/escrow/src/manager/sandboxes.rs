@@ -185,7 +185,9 @@ impl Manager {
                     observer,
                 },
             )?;
-            new.state = new.state.go(SandboxState::Created)?;
+            // It holds the work of the other one.
+            let made = new.state.go(SandboxState::Created)?;
+            new.state = made.go(SandboxState::Active)?;
             new.requested.clone_from(&sandbox.requested);
             new.reference = created.sandbox;
             new.message = created.message;
@@ -365,6 +367,8 @@ impl Manager {
 
     /// Removes a plan in which nothing was changed; says whether it did.
     pub fn take_away_unused(&self, plan: &Plan) -> Result<bool> {
+        let lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
         for view in self.live_sandboxes(plan)? {
             let reference = &view.sandbox.reference;
             let strategy = self.registry().get(&reference.strategy)?;
@@ -372,7 +376,7 @@ impl Manager {
                 return Ok(false);
             }
         }
-        self.clean_up(plan, false)?;
+        self.remove_plan(plan, lock, false)?;
         Ok(true)
     }
 

@@ -15,9 +15,9 @@ use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
 use crate::model::{
-    Action, ChangeKind, Cleanup, DiffView, PlanState, ResourcePath, SandboxState, Scope,
+    Action, ChangeKind, Cleanup, DiffView, Phase, PlanState, ResourcePath, SandboxState, Scope,
 };
-use crate::store::{Plan, Resource};
+use crate::store::{Journal, Plan, Resource};
 use crate::strategy::{self, Access, StrategyError};
 
 /// What one sandbox changed.
@@ -280,7 +280,6 @@ impl Manager {
         self.permit_plan(Action::Rollback, plan)?;
         let lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
-        self.drop_scratch(plan)?;
         let mut done = self.record("rollback", Some(plan.id), &plan.name, || {
             let (mut done, mut failed) = (Vec::new(), Vec::new());
             let views = self.parents_first(self.live_sandboxes(plan)?)?;
@@ -295,11 +294,14 @@ impl Manager {
             }
             let named = |done: Vec<Discarded>| done.into_iter().map(|one| one.resource).collect();
             match failed.is_empty() {
-                true => Ok(done),
+                true => self.drop_scratch(plan).map(|()| done),
                 false => Err(Error::partly(plan, "rolled back", named(done), failed)),
             }
         })?;
-        if self.options.keep.cleanup == Cleanup::OnTerminal {
+        // What was released in parts can be taken back, into the sandboxes it came from.
+        let ends = self.options.keep.cleanup == Cleanup::OnTerminal;
+        let stands = |one: &Journal| one.phase == Phase::Committed;
+        if ends && !self.store.journals_of(plan.id)?.iter().any(stands) {
             match self.remove_plan(plan, lock, false) {
                 Ok(_) => {
                     for one in &mut done {

@@ -104,9 +104,11 @@ impl Rows {
     }
 
     fn ended(&self, plan: &Plan) -> Timestamp {
-        let commit = self.commits.iter().find(|one| one.plan_id == plan.id);
-        let began = commit.map_or(plan.created_at, |one| one.created_at);
-        self.ended.get(&plan.id).copied().unwrap_or(began)
+        // The newest: of a commit whose process died the log may know only the ones before it.
+        let commits = self.commits.iter().filter(|one| one.plan_id == plan.id);
+        let began = commits.map(|one| one.created_at).max();
+        let ended = self.ended.get(&plan.id).copied();
+        began.max(ended).unwrap_or(plan.created_at)
     }
 }
 
