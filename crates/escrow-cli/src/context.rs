@@ -21,6 +21,7 @@ use escrow::strategy::Registry;
 use escrow::strategy::registry::{AUTO, RegistryError};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::Global;
 use crate::config;
@@ -40,6 +41,39 @@ pub(crate) fn wants_json(typed: &[OsString]) -> bool {
         .iter()
         .take_while(|word| *word != "--")
         .any(|word| word == "--json")
+}
+
+/// How many files could be open when this program began.
+static FILES: OnceLock<Option<u64>> = OnceLock::new();
+
+/// Lets this program have as many files open as the system permits: a plan with many checkpoints has many
+/// layers, and each is opened. What cannot be had is done without.
+pub(crate) fn open_many() {
+    let limit = getrlimit(Limited::Nofile);
+    let many = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if limit.current != limit.maximum && setrlimit(Limited::Nofile, many).is_ok() {
+        FILES.get_or_init(|| limit.current);
+    }
+}
+
+/// How many files those may have open whom this program starts, if not as many as itself.
+pub(crate) fn files_before() -> Option<u64> {
+    FILES.get().copied().flatten()
+}
+
+/// The limit as it was when this program began, for whoever it starts next.
+pub(crate) fn open_as_before() {
+    let limit = Rlimit {
+        current: files_before(),
+        ..getrlimit(Limited::Nofile)
+    };
+    if limit.current.is_some() {
+        // To lower a limit is always permitted.
+        let _ = setrlimit(Limited::Nofile, limit);
+    }
 }
 
 /// The engine and where the user stands.

@@ -17,6 +17,7 @@ use commands::Cli;
 use ui::Ui;
 
 fn main() -> ExitCode {
+    context::open_many();
     let typed = context::arguments();
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,

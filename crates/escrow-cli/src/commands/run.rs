@@ -159,6 +159,7 @@ impl RunArgs {
                 },
                 writable: self.writable.clone(),
                 network: self.network.map(|network| network == Network::Host),
+                files: context::files_before(),
                 terminal,
                 front,
                 door: &mut door,
@@ -258,13 +259,16 @@ impl RunArgs {
         };
         let (manager, resource) = (&context.manager, &first.resource);
         let ran = manager.run_unconfined(plan, resource, &self.command, |directory| {
-            std::process::Command::new(&self.command[0])
+            context::open_as_before();
+            let ended = std::process::Command::new(&self.command[0])
                 .args(&self.command[1..])
                 .env_clear()
                 .envs(environment)
                 .env("ESCROW_PLAN", &plan.name)
                 .current_dir(directory)
-                .status()
+                .status();
+            context::open_many();
+            ended
         })?;
         match ran {
             Ok(status) => Ok(context::shell_status(status)),

@@ -638,3 +638,30 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     );
     assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
 }
+
+/// A plan with many layers needs more open files than many a shell permits; what it runs keeps the shell's limit.
+#[test]
+fn many_layers_are_opened_under_a_low_limit() {
+    let (world, cli) = world();
+    let script = world.path().join("limited");
+    let text = format!(
+        "#!/bin/sh\nulimit -Sn 64; exec '{}' \"$@\"\n",
+        binary().display()
+    );
+    std::fs::write(&script, text).expect("there is room");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("it is ours");
+    let limited = Cli::new(&world, &script).cwd(world.path().join("app"));
+    cli.ok(words("plan create try --resource . --strategy overlay"));
+    for n in 0..40 {
+        let write = format!("write try app f{n}");
+        cli.clone().stdin("x\n").ok(words(&write));
+        cli.ok(words(&format!("checkpoint create try -m n{n}")));
+    }
+    let listed = limited.ok(words("diff try --name-status"));
+    assert_eq!(listed.lines().count(), 40, "{listed}");
+    let ran = limited.ok(inside("-q run --plan try", "ls; ulimit -Sn"));
+    assert!(ran.contains("f39\n") && ran.ends_with("\n64\n"), "{ran}");
+    let line = "-q run --strategy filesystem_copy --unconfined";
+    assert_eq!(limited.ok(inside(line, "ulimit -Sn")), "64\n");
+}

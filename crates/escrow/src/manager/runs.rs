@@ -40,6 +40,8 @@ pub struct RunRequest<'a> {
     /// Whether the network can be reached; left out, what those who are inside have, else what the
     /// configuration says, else yes.
     pub network: Option<bool>,
+    /// How many files it may have open, if not as many as this process.
+    pub files: Option<u64>,
     /// The terminal.
     pub terminal: Option<OwnedFd>,
     /// Whether the command gets the terminal at once.
@@ -260,6 +262,7 @@ impl Manager {
             command: request.command.iter().map(text).collect(),
             environment,
             socket,
+            files: request.files,
             terminal: request.terminal.is_some(),
             front: request.front,
             inside: there.map(|(inside, _)| inside.clone()),

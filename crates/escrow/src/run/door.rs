@@ -178,6 +178,7 @@ pub fn probe() -> Result<(), RunError> {
         command: Vec::new(),
         environment: Vec::new(),
         socket: empty(),
+        files: None,
         terminal: false,
         front: false,
         inside: None,

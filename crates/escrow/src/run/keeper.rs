@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::door::{Step, at};
 use super::spec::Spec;
@@ -148,7 +149,16 @@ fn prepare(spec: &Spec, terminal: Option<&OwnedFd>) -> Step<()> {
     there.map_err(at(format!("go to '{}'", spec.directory)))?;
     sys::give_up_privileges().map_err(at("give privileges up"))?;
     sys::forbid_typing().map_err(at("close the way to the terminal's input"))?;
-    sys::keep_three().map_err(at("close other descriptors"))
+    sys::keep_three().map_err(at("close other descriptors"))?;
+    let Some(files) = spec.files else {
+        return Ok(());
+    };
+    let limit = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: Some(files),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, limit).map_err(at("limit open files"))
 }
 
 /// The files that the command's name may mean, by the search path of its own environment.

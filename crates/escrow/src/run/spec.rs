@@ -48,6 +48,8 @@ pub struct Spec {
     pub environment: Vec<(Location, Location)>,
     /// Where it finds its supervisor.
     pub socket: Location,
+    /// How many files it may have open, if not as many as its supervisor.
+    pub files: Option<u64>,
     /// Whether there is a terminal.
     pub terminal: bool,
     /// Whether the command gets the terminal at once.
