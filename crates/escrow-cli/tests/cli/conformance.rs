@@ -17,13 +17,19 @@ fn keep_their_contract(base: &Path) {
         for strategy in STRATEGIES {
             let report = json(&cli, &format!("strategy check {strategy}"));
             let checks = report["checks"].as_array().expect("a list");
-            assert!(checks.len() >= 18, "{who}: {report}");
-            let files = |check: &serde_json::Value| {
-                let name = check["name"].as_str();
-                name.is_some_and(|name| name.starts_with("one file: "))
-            };
-            let files = checks.iter().filter(|check| files(check)).count();
-            assert_eq!(files > 0, strategy != "overlay", "{who}: {report}");
+            let names = checks.iter().filter_map(|check| check["name"].as_str());
+            let (files, directories): (Vec<&str>, Vec<&str>) =
+                names.partition(|name| name.starts_with("one file: "));
+            assert!(directories.len() >= 29, "{who}: {report}");
+            let files_too = strategy != "overlay";
+            assert_eq!(!files.is_empty(), files_too, "{who}: {report}");
+            for names in [directories, files]
+                .iter()
+                .filter(|names| !names.is_empty())
+            {
+                let parts = names.iter().filter(|name| name.contains("a part ")).count();
+                assert!(parts >= 5, "{who}: {report}");
+            }
             assert_eq!(
                 report["conforms"],
                 true,

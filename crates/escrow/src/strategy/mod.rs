@@ -315,7 +315,8 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Looks at the original once the commit is over and the sandbox gone, unless it stays, and returns the intent
-    /// by which it can be undone later, and what is to be known. By default the same intent.
+    /// by which it can be undone later, and what is to be known. *Idempotent:* yes, from the intent that was committed.
+    /// By default the same intent.
     fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
         Ok(Finished {
             intent,
@@ -324,7 +325,9 @@ pub trait Strategy: Send + Sync {
         })
     }
 
-    /// Whether a part of what the sandbox changed can be released while the rest stays. By default not.
+    /// Whether a part of what the sandbox changed can be released while the rest stays: then it is previewed and
+    /// prepared with [`Preview::part`] set, committed, finished, and the sandbox advances. Whoever can do that
+    /// isolates and prepares. By default not.
     fn parts(&self) -> bool {
         false
     }

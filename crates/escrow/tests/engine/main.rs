@@ -22,6 +22,7 @@ mod commit_support;
 mod commit_trees;
 mod commit_undo;
 mod config;
+mod conformance;
 mod folding;
 mod garbage;
 mod keep;

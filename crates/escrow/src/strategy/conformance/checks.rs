@@ -7,13 +7,13 @@ use super::super::{
     Access, CreateRequest, Intent, OnConflict, PrepareRequest, PreviewRequest, Strategy,
     StrategyError,
 };
-use super::Case;
+use super::{Case, parts};
 use crate::event::Unobserved;
 use crate::fs::Moves;
 use crate::model::{ChangeKind, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin};
 
 pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> Answer;
-type Answer = Result<(), String>;
+pub(super) type Answer = Result<(), String>;
 
 pub(super) const ALL: &[(&str, CheckFn)] = &[
     ("its name and its promises do not change", steady),
@@ -59,6 +59,30 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
         "what somebody changed meanwhile is a conflict, and nothing else is",
         conflicts,
     ),
+    (
+        "a part is all that is released, and the rest all that stays, or it says it cannot",
+        parts::released,
+    ),
+    (
+        "a part is no conflict for what follows, and both are the whole",
+        parts::followed,
+    ),
+    (
+        "what becomes of a released path later is judged from there",
+        parts::worked_on,
+    ),
+    (
+        "a part that is undone leaves no trace, and is the sandbox's again",
+        parts::taken_back,
+    ),
+    (
+        "a part that is given up, at whichever step, changes nothing",
+        parts::given_up,
+    ),
+    (
+        "after a part a rollback discards the rest and nothing else",
+        parts::discarded,
+    ),
     ("the reference is enough for another process", reference),
     ("access keeps its word", access),
     (
@@ -71,7 +95,7 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
     ),
 ];
 
-fn must<T, E: std::error::Error>(what: &str, answer: Result<T, E>) -> Result<T, String> {
+pub(super) fn must<T, E: std::error::Error>(what: &str, answer: Result<T, E>) -> Result<T, String> {
     answer.map_err(|error| {
         let mut text = format!("{what}: {error}");
         let mut cause = error.source();
@@ -83,7 +107,7 @@ fn must<T, E: std::error::Error>(what: &str, answer: Result<T, E>) -> Result<T, 
     })
 }
 
-fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> Answer {
+pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> Answer {
     match found == wanted {
         true => Ok(()),
         false => Err(format!("{what}: {found:?}, wanted {wanted:?}")),
@@ -102,7 +126,7 @@ fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> 
     Ok(must("create", created)?.sandbox)
 }
 
-fn content(
+pub(super) fn content(
     strategy: &dyn Strategy,
     sandbox: &SandboxRef,
     path: &ResourcePath,
@@ -113,7 +137,7 @@ fn content(
     Ok(bytes)
 }
 
-fn put(
+pub(super) fn put(
     strategy: &dyn Strategy,
     sandbox: &SandboxRef,
     path: &ResourcePath,
@@ -133,7 +157,7 @@ fn put_new(strategy: &dyn Strategy, case: &dyn Case, sandbox: &SandboxRef, bytes
     }
 }
 
-fn changes(
+pub(super) fn changes(
     strategy: &dyn Strategy,
     sandbox: &SandboxRef,
 ) -> Result<Vec<(String, ChangeKind)>, String> {
@@ -145,7 +169,7 @@ fn changes(
         .collect())
 }
 
-fn unchanged(case: &dyn Case, before: &str) -> Answer {
+pub(super) fn unchanged(case: &dyn Case, before: &str) -> Answer {
     match case.fingerprint()? == before {
         true => Ok(()),
         false => Err("the original is not what it was".to_owned()),
@@ -159,6 +183,7 @@ fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> Answer {
         &strategy.capabilities(),
         &strategy.capabilities(),
     )?;
+    equal("parts", &strategy.parts(), &strategy.parts())?;
     match strategy.name().is_empty() {
         true => Err("it has no name".to_owned()),
         false => Ok(()),
@@ -436,7 +461,7 @@ fn staged_with(
 }
 
 /// A sandbox in which one thing was changed and one was made.
-fn worked_in(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
+pub(super) fn worked_in(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
     let sandbox = made(strategy, case)?;
     put(strategy, &sandbox, &case.known().0, b"changed")?;
     put_new(strategy, case, &sandbox, b"new")?;
@@ -471,7 +496,7 @@ fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 /// Everything readable in the original once the sandbox of [`worked_in`] is committed.
-fn expected(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+pub(super) fn expected(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
     let mut wanted = case.contents()?;
     wanted.retain(|(path, _)| *path != case.known().0 && Some(path) != case.absent().as_ref());
     wanted.push((case.known().0, b"changed".to_vec()));
@@ -480,7 +505,7 @@ fn expected(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
     Ok(wanted)
 }
 
-fn sorted(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+pub(super) fn sorted(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
     let mut found = case.contents()?;
     found.sort();
     Ok(found)

@@ -1,13 +1,14 @@
 //! The fixture for directories: a small tree with one of each thing that strategies get wrong.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::room::{Room, fill, looks, plain, text};
+use super::room::{Room, fill, looks, outside, plain, text};
 use super::{Case, Fixture};
 use crate::fs::walk::walk;
-use crate::fs::{Dir, FsError};
+use crate::fs::{Dir, FsError, Meta};
 use crate::model::{EntryKind, ResourcePath};
 
 /// Makes cases below a directory that the caller chose, on the file system that matters.
@@ -64,6 +65,38 @@ impl DirectoryCase {
     }
 }
 
+/// Every entry of a tree, the root among them, with what is `seen` of it and where links point.
+fn entries(dir: &Dir, seen: fn(&Meta) -> Meta) -> Result<Vec<(ResourcePath, String)>, FsError> {
+    let all = Mutex::new(Vec::new());
+    walk(dir, (), |visit| {
+        let mut next = Vec::new();
+        let mut found = Vec::new();
+        if visit.path.is_root() {
+            let meta = visit.dir.meta()?;
+            found.push((visit.path.clone(), format!("{:?}", seen(&meta))));
+        }
+        for entry in visit.entries {
+            let path = visit.path.join(&entry.name);
+            let mut text = format!("{:?}", seen(&entry.meta));
+            if entry.meta.kind == EntryKind::Symlink {
+                let target = visit.dir.read_link(&entry.name)?;
+                text = format!("{text} {}", target.escape_ascii());
+            }
+            found.push((path, text));
+            if entry.meta.is_dir() {
+                next.push((entry.name, ()));
+            }
+        }
+        all.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .extend(found);
+        Ok::<_, FsError>(next)
+    })?;
+    Ok(all
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
 impl Case for DirectoryCase {
     fn original(&self) -> &Path {
         &self.original
@@ -112,34 +145,23 @@ impl Case for DirectoryCase {
     }
 
     fn fingerprint(&self) -> Result<String, String> {
-        let lines = Mutex::new(Vec::new());
         let root = self.room.open().map_err(text)?;
-        let (original, outside) = (&b"original"[..], &b"outside"[..]);
-        for name in [original, outside] {
+        let mut lines = Vec::new();
+        for name in [&b"original"[..], b"outside"] {
             let dir = root.subdir(name).map_err(text)?;
-            walk(&dir, (), |visit| {
-                let mut next = Vec::new();
-                let mut found = vec![format!("{:?} {:?}", visit.path, looks(&visit.dir.meta()?))];
-                for entry in visit.entries {
-                    let path = visit.path.join(&entry.name);
-                    found.push(format!("{path:?} {:?}", looks(&entry.meta)));
-                    if entry.meta.is_dir() {
-                        next.push((entry.name, ()));
-                    }
-                }
-                lines
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner)
-                    .extend(found);
-                Ok::<_, FsError>(next)
-            })
-            .map_err(text)?;
+            let found = entries(&dir, looks).map_err(text)?.into_iter();
+            lines.extend(found.map(|(path, what)| format!("{path:?} {what}")));
         }
-        let mut lines = lines
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
         lines.sort();
         Ok(lines.join("\n"))
+    }
+
+    fn state(&self) -> Result<BTreeMap<ResourcePath, String>, String> {
+        let original = Dir::open(&self.original).map_err(text)?;
+        Ok(entries(&original, outside)
+            .map_err(text)?
+            .into_iter()
+            .collect())
     }
 
     fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {

@@ -1,11 +1,12 @@
 //! The fixture for single files: one file between others that a strategy must leave alone.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::room::{Room, fill, looks, plain, text};
+use super::room::{Room, fill, looks, outside, plain, text};
 use super::{Case, Fixture};
-use crate::fs::{Cause, Dir, FsError};
+use crate::fs::{Cause, Dir, FsError, Meta};
 use crate::model::ResourcePath;
 
 const CONTENT: &[u8] = b"the file's own\n";
@@ -58,6 +59,18 @@ impl FileCase {
     }
 }
 
+impl FileCase {
+    /// The file and its neighbours, with what is `seen` of each.
+    fn entries(&self, seen: fn(&Meta) -> Meta) -> Result<Vec<(ResourcePath, String)>, FsError> {
+        let mut found = Vec::new();
+        for entry in self.holder()?.entries()? {
+            let path = ResourcePath::root().join(&entry.name);
+            found.push((path, format!("{:?}", seen(&entry.meta))));
+        }
+        Ok(found)
+    }
+}
+
 impl Case for FileCase {
     fn original(&self) -> &Path {
         &self.original
@@ -99,15 +112,14 @@ impl Case for FileCase {
     }
 
     fn fingerprint(&self) -> Result<String, String> {
-        let read = || -> Result<String, FsError> {
-            let mut lines = Vec::new();
-            for entry in self.holder()?.entries()? {
-                let name = String::from_utf8_lossy(&entry.name).into_owned();
-                lines.push(format!("{name} {:?}", looks(&entry.meta)));
-            }
-            Ok(lines.join("\n"))
-        };
-        read().map_err(text)
+        let found = self.entries(looks).map_err(text)?.into_iter();
+        let lines: Vec<String> = found.map(|(path, what)| format!("{path} {what}")).collect();
+        Ok(lines.join("\n"))
+    }
+
+    fn state(&self) -> Result<BTreeMap<ResourcePath, String>, String> {
+        let found = self.entries(outside).map_err(text)?;
+        Ok(found.into_iter().collect())
     }
 
     fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {

@@ -9,8 +9,10 @@
 mod checks;
 mod directory;
 mod file;
+mod parts;
 mod room;
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
@@ -46,6 +48,9 @@ pub trait Case {
     fn ways_out(&self) -> Vec<ResourcePath>;
     /// Everything about the original that a strategy must leave alone, as text.
     fn fingerprint(&self) -> Result<String, String>;
+    /// What everybody sees of the original beside content, entry by entry: what a commit changes and an undo
+    /// brings back, unlike what nobody can set.
+    fn state(&self) -> Result<BTreeMap<ResourcePath, String>, String>;
     /// Everything that can be read in the original, with its content.
     fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String>;
     /// Puts another original in the place of this one.

@@ -92,3 +92,17 @@ pub(super) fn looks(meta: &Meta) -> Meta {
         ..*meta
     }
 }
+
+/// What of an entry can be brought back. The size of a directory is the file system's business.
+pub(super) fn outside(meta: &Meta) -> Meta {
+    Meta {
+        size: match meta.is_dir() {
+            true => 0,
+            false => meta.size,
+        },
+        ino: 0,
+        ctime: Stamp::default(),
+        born: Stamp::default(),
+        ..looks(meta)
+    }
+}
