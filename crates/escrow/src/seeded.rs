@@ -42,6 +42,12 @@ pub const ALL: &[&str] = &[
     "fork-one-by-one",
     // Garbage collection does not know that a fork lives on what another plan left.
     "gc-takes-what-is-lent",
+    // That a part was released is over before its sandboxes know.
+    "part-recorded-late",
+    // That a part was taken back is over before its sandboxes know.
+    "part-returned-late",
+    // A sandbox is not told of one path that was released.
+    "part-forgets-a-path",
 ];
 
 /// Whether this bug is wanted.

@@ -5,14 +5,16 @@
 
 use std::panic::catch_unwind;
 
-use escrow_testkit::Fault;
 use escrow_testkit::skip::skip;
 use escrow_testkit::stepper::{SYNCS, require_stepper};
+use escrow_testkit::{Cli, Fault, World};
+use serde_json::Value;
 
 use crate::door::Door;
 use crate::form::Form;
 use crate::kills::telling;
 use crate::moments::{self, Act};
+use crate::parts;
 use crate::point::{Before, Point, Verb, words};
 use crate::power;
 use crate::scenario::Kind::{Copy, Overlay};
@@ -35,10 +37,12 @@ pub(crate) enum Way {
     KillFork,
     KillGc,
     CutCheckpoint,
+    KillPart,
+    Check,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::KillCommit,
         Self::FailCommit,
         Self::KillUndo,
@@ -50,6 +54,8 @@ impl Way {
         Self::KillFork,
         Self::KillGc,
         Self::CutCheckpoint,
+        Self::KillPart,
+        Self::Check,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -65,6 +71,8 @@ impl Way {
             Self::KillFork => "fork killed",
             Self::KillGc => "gc killed",
             Self::CutCheckpoint => "power cut in a checkpoint",
+            Self::KillPart => "part killed, or its undo",
+            Self::Check => "strategy check",
         }
     }
 
@@ -81,6 +89,8 @@ impl Way {
             "fork-one-by-one" => Self::KillFork,
             "gc-takes-what-is-lent" => Self::KillGc,
             "checkpoint-not-synced" => Self::CutCheckpoint,
+            "part-recorded-late" | "part-returned-late" => Self::KillPart,
+            "part-forgets-a-path" => Self::Check,
             _ => Self::KillCommit,
         }
     }
@@ -140,10 +150,36 @@ fn points(way: Way, bug: &'static str) -> Vec<Point> {
                 ..plain
             }));
         }
-        Way::CutPower | Way::KillRestore | Way::KillFork | Way::KillGc | Way::CutCheckpoint => {}
+        Way::CutPower
+        | Way::KillRestore
+        | Way::KillFork
+        | Way::KillGc
+        | Way::CutCheckpoint
+        | Way::KillPart
+        | Way::Check => {}
     }
     // Every few calls are enough to find out whether there is something, and then all of them.
     spread(points)
+}
+
+/// Holds the strategies to their contract: the promise that is broken, and how many were asked for.
+fn check(bug: &'static str) -> Option<(String, usize)> {
+    let world = World::new();
+    let cli = Cli::new(&world, &crate::binary()).env("ESCROW_SEEDED_BUG", bug);
+    let mut asked = 0;
+    for kind in SCENARIO.members {
+        let outcome = cli.run(["--json", "strategy", "check", kind.strategy()]);
+        let text = outcome.stdout_text();
+        let report: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{error}: {text}{}", outcome.stderr_text()));
+        for promise in report["checks"].as_array().into_iter().flatten() {
+            asked += 1;
+            if promise["passed"] == false {
+                return Some((format!("{}: {promise}", kind.short()), asked));
+            }
+        }
+    }
+    None
 }
 
 /// Looks for a bug in one way.
@@ -155,6 +191,8 @@ fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
         Way::KillFork => moments::finds(Act::Fork, bug),
         Way::KillGc => moments::finds(Act::Gc, bug),
         Way::CutCheckpoint => moments::finds_dark(Act::Checkpoint, bug),
+        Way::KillPart => parts::finds(bug),
+        Way::Check => check(bug),
         _ => sweep::first_wrong(&points(way, bug)),
     });
     found.unwrap_or_else(|panic| Some((words(&*panic), 0)))

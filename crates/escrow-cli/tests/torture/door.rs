@@ -9,11 +9,21 @@ use escrow::commit::Terms;
 use escrow::error::{Error, chain};
 use escrow::event::Unobserved;
 use escrow::manager::{CommitRequest, Manager};
+use escrow::policy::select::{Pattern, Selection};
 use escrow::strategy::OnConflict;
 use escrow_testkit::Cli;
 
 use crate::point::words;
 use crate::subject::{PLAN, Subject, options};
+
+const REQUEST: CommitRequest<'static> = CommitRequest {
+    message: None,
+    terms: Terms {
+        on_conflict: OnConflict::Abort,
+        strict: false,
+        allow_partial: false,
+    },
+};
 
 /// Through which a world is brought in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,15 +80,28 @@ impl Session<'_> {
         }
         self.inside(|manager| {
             let plan = manager.resolve_plan(Some(PLAN), &self.subject.place)?;
-            let request = CommitRequest {
-                message: None,
-                terms: Terms {
-                    on_conflict: OnConflict::Abort,
-                    strict: false,
-                    allow_partial: false,
-                },
-            };
-            manager.commit(&plan, &request, &Unobserved).map(drop)
+            manager.commit(&plan, &REQUEST, &Unobserved).map(drop)
+        })
+    }
+
+    /// Releases some paths of every resource, and leaves the rest.
+    pub(crate) fn release(&self, only: &[&str]) -> Answer<()> {
+        if self.door == Door::Command {
+            let mut words = vec!["commit", PLAN, "--yes"];
+            words.extend(only.iter().flat_map(|path| ["--only", path]));
+            return command(&self.subject.cli, &words).map(drop);
+        }
+        let patterns = only.iter().map(|path| Pattern::parse(path));
+        let selection = Selection {
+            only: patterns
+                .collect::<Result<_, _>>()
+                .map_err(|error| format!("{error:?}"))?,
+            ..Selection::default()
+        };
+        self.inside(|manager| {
+            let plan = manager.resolve_plan(Some(PLAN), &self.subject.place)?;
+            let done = manager.commit_part(&plan, &REQUEST, &selection, &Unobserved);
+            done.map(drop)
         })
     }
 

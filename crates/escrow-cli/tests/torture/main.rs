@@ -1,4 +1,4 @@
-//! Commit, undo, recovery, checkpoint, restore, fork and garbage collection under faults: a kill at every call, torn writes, errors, failing syncs, power cuts. After
+//! Commit, undo, parts, recovery, checkpoint, restore, fork and garbage collection under faults: a kill at every call, torn writes, errors, failing syncs, power cuts. After
 //! each of them every resource of the plan is old or every one is new, and what the program said is true.
 //!
 //! `make test` runs the bounded form; `ESCROW_TORTURE=long` (`make torture`) the long one, which also writes
@@ -16,7 +16,7 @@
 //! | `point` | one fault, what was found after it, and everything that must hold then |
 //! | `sweep` | many points at once, and the figures |
 //! | `form` | how much is done |
-//! | `kills`, `errors`, `power`, `soak`, `moments` | the sweeps |
+//! | `kills`, `errors`, `power`, `soak`, `moments`, `parts` | the sweeps |
 //! | `bugs` | the control: bugs that are put in on purpose are found |
 //! | `report` | the long form, and its document |
 #![allow(
@@ -34,6 +34,7 @@ mod later;
 mod layer;
 mod moments;
 mod moments_world;
+mod parts;
 mod point;
 mod power;
 mod report;

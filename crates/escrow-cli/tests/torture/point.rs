@@ -253,7 +253,7 @@ impl Point {
                 let listing = session
                     .listing()
                     .map_err(|error| format!("the sandboxes cannot be compared: {error}"))?;
-                let known = self.known_listing()?;
+                let known = known_listing(&self.scenario, self.door)?;
                 if listing != known {
                     return Err(format!(
                         "the sandboxes changed; before:\n{known}\nnow:\n{listing}"
@@ -295,20 +295,6 @@ impl Point {
         }
     }
 
-    /// What the sandboxes of the scenario list in a world that nothing happened to.
-    fn known_listing(&self) -> Result<String, String> {
-        type Known = HashMap<(String, bool), String>;
-        static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
-        let key = (self.scenario.name(), self.door == Door::Command);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listing) = known.get(&key) {
-            return Ok(listing.clone());
-        }
-        let listing = self.door.enter(&Subject::new(&self.scenario)).listing()?;
-        known.insert(key, listing.clone());
-        Ok(listing)
-    }
-
     /// The calls of the verb, when nothing goes wrong.
     pub(crate) fn calls(&self) -> Vec<Step> {
         let subject = self
@@ -348,6 +334,20 @@ impl Verdict {
         }
         verdict
     }
+}
+
+/// What the sandboxes of a scenario list in a world that nothing happened to.
+pub(crate) fn known_listing(scenario: &Scenario, door: Door) -> Result<String, String> {
+    type Known = HashMap<(String, bool), String>;
+    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+    let key = (scenario.name(), door == Door::Command);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(listing) = known.get(&key) {
+        return Ok(listing.clone());
+    }
+    let listing = door.enter(&Subject::new(scenario)).listing()?;
+    known.insert(key, listing.clone());
+    Ok(listing)
 }
 
 /// A stepper for the verb.

@@ -11,7 +11,7 @@ use crate::bugs::{self, Found, Way};
 use crate::form::Form;
 use crate::point::Verb;
 use crate::sweep::{Figures, say};
-use crate::{errors, kills, moments, power, soak};
+use crate::{errors, kills, moments, parts, power, soak};
 
 /// A line of the table.
 struct Row {
@@ -83,6 +83,11 @@ fn sweeps(time: Duration) -> Vec<Row> {
             "200",
             moments::cuts(share(2)).unwrap_or_default(),
         ),
+        row(
+            "a part released and undone: killed, writes torn, errors at every call",
+            "every call, 8 errors",
+            parts::faults(share(7)),
+        ),
         row("killed at random moments", "60 s", soak::soak(share(5))),
     ]
 }
@@ -110,6 +115,10 @@ the same edits were made:
 - the checkpoint can still be restored exactly, and so can what was kept just before;
 - a fork is whole and exact or cannot be used, and outlives the plan that it came from;
 - `gc` spares every open plan and every layer that a fork lives on, and its second run takes the rest.
+
+So is a part of a plan (`commit --only`) and its undo: every original has the part, or every one is old, and every sandbox
+lists the rest, or everything, accordingly; then the part is released, taken back and released again, and the rest makes it
+whole.
 
 The originals have files that are changed, added, deleted, linked, given another mode, owner or attribute; directories
 that come, go and change; files that become directories, and the reverse. They are sandboxed by every strategy alone, and

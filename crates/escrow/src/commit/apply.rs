@@ -155,16 +155,17 @@ impl Applied<'_> {
             let last = last_intent(&engine, &journal, position, member, &mut left);
             intents.push(last.map_err(unrecorded)?);
         }
-        if journal.part {
-            for (member, intent) in members.iter().zip(&intents) {
-                let told = intent.as_deref().map(|text| advance(member, text));
-                told.unwrap_or(Ok(())).map_err(unrecorded)?;
-            }
+        let late = seeded::bug("part-recorded-late");
+        if journal.part && !late {
+            advance_all(&members, &intents).map_err(unrecorded)?;
         }
         engine
             .store
             .finish_commit(&journal, &intents, &states)
             .map_err(|error| unrecorded(error.into()))?;
+        if journal.part && late {
+            advance_all(&members, &intents).map_err(unrecorded)?;
+        }
         // It is over; what can only be tidied up is no reason to say otherwise.
         let tidied = || -> Result<()> {
             for member in members.iter().filter(|_| !journal.part) {
@@ -183,11 +184,16 @@ impl Applied<'_> {
     }
 }
 
-/// Tells a sandbox that stays what of it is released. Repeated by whoever finds the commit not over yet.
-fn advance(member: &Member, intent: &str) -> Result<()> {
-    let intent = super::read_intent(intent)?;
-    let reference = &member.sandbox.reference;
-    member.call(|strategy| strategy.advance(reference, &intent))
+/// Tells the sandboxes, which stay, what of them is released. Repeated by whoever finds the commit not over yet.
+fn advance_all(members: &[Member], intents: &[Option<String>]) -> Result<()> {
+    for (member, intent) in members.iter().zip(intents) {
+        if let Some(intent) = intent {
+            let intent = super::read_intent(intent)?;
+            let reference = &member.sandbox.reference;
+            member.call(|strategy| strategy.advance(reference, &intent))?;
+        }
+    }
+    Ok(())
 }
 
 /// The intent by which a member can be undone, if there is one.
