@@ -8,6 +8,7 @@
 mod access;
 mod checkpoints;
 mod checkpoints_faults;
+mod closed;
 mod commits;
 mod config;
 mod conformance;

@@ -18,6 +18,7 @@
 //! the way back that can fail, `restore_checkpoint` goes, and can be repeated or taken back, so that
 //! many sandboxes go back as one ([`crate::checkpoint`]).
 
+mod closed;
 pub mod conformance;
 mod copy_on_write;
 mod error;

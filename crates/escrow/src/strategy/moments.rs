@@ -1,8 +1,8 @@
 //! What changed between two moments of one sandbox, each known by how it differs from the original.
 
 use super::error::Result;
-use super::tree;
 use super::tree_commit::Versions;
+use super::{closed, tree};
 use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, Meta};
 use crate::model::{Change, EntryKind, Facts, Field, ResourcePath};
@@ -121,7 +121,7 @@ fn differences(
 /// Whether two versions of a file hold the same. One that its own user closed to reading is known by its
 /// time, which goes with it into a checkpoint and back.
 fn same_bytes(old: (&Dir, &Meta), new: (&Dir, &Meta), name: &[u8]) -> Result<bool> {
-    if tree::is_closed(old.1) || tree::is_closed(new.1) {
+    if closed::is_closed(old.1) || closed::is_closed(new.1) {
         return Ok(old.1.mtime == new.1.mtime);
     }
     tree::same_content((old.0, name), (new.0, name))

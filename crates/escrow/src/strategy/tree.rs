@@ -11,8 +11,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use crate::fs::content::Reflinks;
-use crate::fs::copy::{At, Care, Leaf, copy_leaf};
 use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, lease, private};
@@ -364,49 +362,6 @@ pub(super) fn refuse_lost(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()
     }
 }
 
-/// Copies what is no directory, with everything it has; also a file that its own user closed to reading,
-/// which is open for a moment.
-pub(super) fn copy_whole(
-    from: At<'_>,
-    to: At<'_>,
-    meta: &Meta,
-    reflinks: &Reflinks,
-    care: Care,
-) -> Result<Leaf> {
-    let mut leaf = while_open(from, meta, || {
-        Ok(copy_leaf(from, to, meta.kind, reflinks, care)?)
-    })?;
-    if is_closed(meta) {
-        let fail = |errno| to.0.error("set the mode of", to.1, Cause::Os(errno));
-        let copy = to.0.handle(to.1)?;
-        copy.set_mode(meta.mode).map_err(fail)?;
-        leaf.copy = copy.meta().map_err(fail)?;
-    }
-    Ok(leaf)
-}
-
-/// Whether a file is one that its own user may not read.
-pub(super) fn is_closed(meta: &Meta) -> bool {
-    meta.is_file() && meta.mode & 0o400 == 0 && !rustix::process::geteuid().is_root()
-}
-
-/// Does something with a file, which is open to its own user meanwhile.
-pub(super) fn while_open<T>(
-    (dir, name): At<'_>,
-    meta: &Meta,
-    work: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    if !is_closed(meta) {
-        return work();
-    }
-    let fail = |errno| dir.error("open for a moment", name, Cause::Os(errno));
-    let handle = dir.handle(name)?;
-    handle.set_mode(meta.mode | 0o400).map_err(fail)?;
-    let done = work();
-    handle.set_mode(meta.mode).map_err(fail)?;
-    done
-}
-
 /// Writes a file of a plain tree; by way of `stage`, or else of a private name beside it.
 pub(super) fn write(
     root: &Dir,
@@ -464,13 +419,10 @@ pub(super) fn xattrs_if_open(dir: &Dir, name: &[u8]) -> Result<Option<Xattrs>> {
     }
 }
 
-/// Whether nobody has a file open for writing. One that its owner closed to himself is opened for the
-/// moment it takes to look.
-pub(super) fn is_quiet(at: At<'_>, meta: &Meta) -> Result<bool> {
-    while_open(at, meta, || {
-        let (file, _) = at.0.file(at.1)?;
-        Ok(lease::is_quiet(&file))
-    })
+/// Whether nobody has a file open for writing.
+pub(super) fn is_quiet(dir: &Dir, name: &[u8]) -> Result<bool> {
+    let (file, _) = dir.file(name)?;
+    Ok(lease::is_quiet(&file))
 }
 
 /// Looks again where something vanished between being listed and being looked at: others may be

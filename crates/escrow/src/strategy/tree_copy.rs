@@ -17,6 +17,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::closed;
 use super::error::{Result, StrategyError};
 use super::released::{self, Released};
 use super::tree::{self, Original, STAGE};
@@ -87,6 +88,7 @@ impl<K: CopyKind> TreeCopy<K> {
     fn open(&self, sandbox: &SandboxRef) -> Result<Sandbox> {
         let metadata: Metadata = tree::metadata(sandbox)?;
         let area = Dir::open(metadata.area.as_path())?;
+        closed::put_back(&area)?;
         Ok(Sandbox {
             original: metadata.original,
             tree: area.subdir(COPY)?.subdir(TREE)?,
@@ -347,6 +349,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
         self.with(sandbox, |copied, open| {
             let source = tree_commit::Source {
+                area: &open.area,
                 root: copied.tree,
                 visible: |attributes| attributes,
                 whole: false,
@@ -520,7 +523,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             }
             let moment = tree_moments::open(copied, &open.area, moment)?;
             make_new(&area, |tree| {
-                tree_fork::fork(copied, &moment, tree, request.observer)
+                tree_fork::fork(copied, &open.area, &moment, tree, request.observer)
             })
         })?;
         area.rename(NEW, &area, COPY)?;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::closed;
 use super::error::{Result, StrategyError};
 use super::tree;
 use super::tree_diff::Copied;
@@ -25,6 +26,7 @@ use crate::model::{EntryKind, ResourcePath};
 /// Copies the tree as it was at a moment into the empty directory `to`.
 pub(super) fn fork(
     copied: &Copied<'_>,
+    area: &Dir,
     moment: &Open,
     to: &Dir,
     observer: &dyn Observer,
@@ -39,6 +41,7 @@ pub(super) fn fork(
     let gone = gone.filter(|change| change.new.is_none());
     let fork = Fork {
         copied,
+        area,
         moment,
         to,
         observer,
@@ -79,6 +82,7 @@ type First = Arc<Mutex<Option<ResourcePath>>>;
 
 struct Fork<'a> {
     copied: &'a Copied<'a>,
+    area: &'a Dir,
     moment: &'a Open,
     to: &'a Dir,
     observer: &'a dyn Observer,
@@ -245,7 +249,7 @@ impl Fork<'_> {
             let meta = from.stat(name)?.ok_or_else(|| {
                 from.error("find what was kept of", name, Cause::Os(Errno::NOENT))
             })?;
-            let leaf = tree::copy_whole((&from, name), to, &meta, reflinks, care)?;
+            let leaf = closed::copy(self.area, (&from, name), to, &meta, reflinks, care)?;
             tree::refuse_lost(to.0, to.1, &leaf.lost)?;
             self.count(&leaf);
             Ok(leaf.copy)

@@ -18,6 +18,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::closed;
 use super::error::{Result, StrategyError};
 use super::moments;
 use super::tree::{self, Original};
@@ -161,6 +162,7 @@ pub(super) fn checkpoint(
     let mut paths: BTreeSet<ResourcePath> = added.map(|change| change.path.clone()).collect();
     paths.extend(touched.into_iter().map(|(path, _)| path));
     let mut keeping = Keeping {
+        area,
         tree: copied.tree,
         store: new.subdir(TREE)?,
         last: last.as_ref(),
@@ -214,6 +216,7 @@ fn numbers(room: &Dir) -> Result<Vec<u32>> {
 }
 
 struct Keeping<'a> {
+    area: &'a Dir,
     tree: &'a Dir,
     store: Dir,
     last: Option<&'a Open>,
@@ -268,7 +271,8 @@ impl Keeping<'_> {
             None => {
                 let (from, _) = self.tree.parent(&entry.path)?;
                 let (from, to) = ((&from, name), (&to, name));
-                let leaf = tree::copy_whole(from, to, &meta, &self.reflinks, Care::Live)?;
+                let (area, reflinks) = (self.area, &self.reflinks);
+                let leaf = closed::copy(area, from, to, &meta, reflinks, Care::Live)?;
                 tree::refuse_lost(from.0, name, &leaf.lost)?;
                 self.observer.copied(1, meta.size);
             }
@@ -481,6 +485,7 @@ pub(super) fn prepare_restore(
         ..Preview::default()
     };
     let source = Source {
+        area,
         root: &target,
         visible: |attributes| attributes,
         base: &Own,

@@ -19,7 +19,7 @@ use super::layers::{self, Found, Mark};
 use super::stack::{Level, Now, Number, Stack};
 use crate::fs::beneath::Entry;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::Care;
+use crate::fs::copy::{Care, copy_leaf};
 use crate::fs::walk::{Next, descend};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, private, remove};
@@ -443,7 +443,7 @@ fn link((dir, name): (&Dir, &[u8]), to: &Dir, meta: &Meta, lowest: Option<&Known
         Ok(()) => Ok(to.link_to(name, dir, name)?),
         Err(Errno::ACCESS) => {
             let (from, to_it, reflinks) = ((dir, name), (to, name), Reflinks::wanted());
-            let leaf = tree::copy_whole(from, to_it, meta, &reflinks, Care::Quiet)?;
+            let leaf = copy_leaf(from, to_it, meta.kind, &reflinks, Care::Quiet)?;
             tree::refuse_lost(to, name, &leaf.lost)?;
             let copy = to.handle(name)?;
             copy.set_mode(meta.mode | 0o600)

@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::super::closed;
 use super::super::error::Result;
 use super::super::tree::{self, STAGE};
 use super::Sandbox;
@@ -171,6 +172,7 @@ fn copy(
     let root = ResourcePath::root();
     let trace = Trace::of(&from.meta()?);
     let mut copying = Copying {
+        area: &open.area,
         touched: earlier.and_then(|all| all.get(&root)) != Some(&trace),
         earlier,
         reflinks: Reflinks::wanted(),
@@ -211,6 +213,7 @@ fn copy(
 }
 
 struct Copying<'a> {
+    area: &'a Dir,
     earlier: Option<&'a HashMap<ResourcePath, Trace>>,
     reflinks: Reflinks,
     /// Files of several names, by inode, and where the first of them was put.
@@ -258,7 +261,8 @@ impl Copying<'_> {
             EntryKind::Device | EntryKind::Socket => to.link_to(&name, from, &name)?,
             _ => {
                 let (from, to) = ((from, &name[..]), (to, &name[..]));
-                let leaf = tree::copy_whole(from, to, &meta, &self.reflinks, Care::Quiet)?;
+                let (area, reflinks) = (self.area, &self.reflinks);
+                let leaf = closed::copy(area, from, to, &meta, reflinks, Care::Quiet)?;
                 tree::refuse_lost(from.0, &name, &leaf.lost)?;
                 self.observer.copied(1, meta.size);
             }

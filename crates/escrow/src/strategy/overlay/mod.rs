@@ -31,6 +31,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::closed;
 use super::error::{Result, StrategyError};
 use super::released::{self, Released};
 use super::tree::{self, Original, STAGE};
@@ -83,6 +84,7 @@ impl Sandbox {
 fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
     let metadata: Metadata = tree::metadata(sandbox)?;
     let area = Dir::open(metadata.area.as_path())?;
+    closed::put_back(&area)?;
     let now = Now::read(&area)?;
     Ok(Sandbox {
         lower: metadata.original.open()?,
@@ -252,6 +254,7 @@ impl Strategy for Overlay {
         let (gone, moves) = (HashSet::new(), &request.preview.moved);
         let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
         let source = tree_commit::Source {
+            area: &open.area,
             root: upper,
             visible: layers::visible,
             whole: false,

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rustix::io::Errno;
 
+use super::super::closed;
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::layers::{self, Found};
@@ -25,6 +26,7 @@ type Version = Option<(Dir, Meta)>;
 pub(super) fn go(open: &Sandbox, target: &Stack, root: &Dir) -> Result<()> {
     let differing = differing(open, target)?;
     let mut going = Going {
+        area: &open.area,
         root,
         open: &open.lower,
         target,
@@ -119,6 +121,7 @@ fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>)
 }
 
 struct Going<'a> {
+    area: &'a Dir,
     root: &'a Dir,
     open: &'a Dir,
     target: &'a Stack,
@@ -229,12 +232,13 @@ impl Going<'_> {
         (to, new): (&Dir, &[u8]),
         meta: &Meta,
     ) -> Result<()> {
-        let attributes = layers::visible(tree::xattrs_if_open(from, name)?.unwrap_or_default());
+        // Of an original that nobody may read nothing is taken.
+        let attributes = layers::visible(closed::xattrs(self.area, (from, name), meta)?);
         let fail = |errno| to.error("set the metadata of", new, Cause::Os(errno));
         let lost = match meta.kind {
             EntryKind::File => {
                 let (source, before) =
-                    tree::while_open((from, name), meta, || Ok(from.file(name)?))?;
+                    closed::read(self.area, (from, name), meta, || Ok(from.file(name)?))?;
                 let target = to.create(new, 0o600)?;
                 transfer(&source, &target, &before, &self.reflinks).map_err(|error| {
                     let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{CAPABILITY, TreeIntent, stat};
 use crate::fs::content::Reflinks;
-use crate::fs::copy::Care;
+use crate::fs::copy::{Care, copy_leaf};
 use crate::fs::{Cause, Dir, Meta, Moved, Seen, remove, xattr};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourcePath};
@@ -156,14 +156,13 @@ fn detach(
     notes: &mut Vec<Note>,
 ) -> Result<Meta> {
     let (dir, name) = original.parent(path)?;
-    if tree::is_quiet((&dir, name), &now)? {
-        // To look may have taken opening it for a moment.
-        return Ok(stat(original, path)?.unwrap_or(now));
+    if tree::is_quiet(&dir, name)? {
+        return Ok(now);
     }
     let apart = format!("open-{}", now.ino);
     remove::remove(area, apart.as_bytes())?;
     let to = (area, apart.as_bytes());
-    let leaf = tree::copy_whole((&dir, name), to, &now, &Reflinks::wanted(), Care::Quiet)?;
+    let leaf = copy_leaf((&dir, name), to, now.kind, &Reflinks::wanted(), Care::Quiet)?;
     tree::refuse_lost(&dir, name, &leaf.lost)?;
     area.sync_file_system()?;
     area.exchange(apart.as_bytes(), &dir, name)?;

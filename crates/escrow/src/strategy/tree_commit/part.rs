@@ -13,7 +13,7 @@ use crate::model::{Change, ChangeKind, ResourcePath};
 use crate::seeded;
 use crate::strategy::error::Result;
 use crate::strategy::released::{Both, Release, Version};
-use crate::strategy::{Intent, PrepareRequest, tree};
+use crate::strategy::{Intent, PrepareRequest, closed, tree};
 
 /// Every path that is released, as the sandbox has it.
 pub(super) fn ours(source: &Source<'_>, request: &PrepareRequest<'_>) -> Result<Vec<Ours>> {
@@ -37,6 +37,30 @@ pub(super) fn ours(source: &Source<'_>, request: &PrepareRequest<'_>) -> Result<
     Ok(all)
 }
 
+/// Looks again at files that their own user may not read: they were open for a moment, which moved their ctimes.
+pub(super) fn look_again(source: &Source<'_>, all: &mut [Ours]) -> Result<()> {
+    let mut seen: Vec<(&ResourcePath, &mut Seen)> = Vec::new();
+    for one in all {
+        if let Some(file) = one.seen.as_mut().filter(|seen| seen.mode & 0o400 == 0) {
+            seen.push((&one.path, file));
+        }
+    }
+    if seen.is_empty() {
+        return Ok(());
+    }
+    let settled = settle(clock());
+    for (path, seen) in seen {
+        let now = source.root.meta(path)?.filter(closed::is_closed);
+        if let Some(now) = now.filter(|now| seen.is(now) && seen.looks_the_same(now))
+            && settled
+            && seen.ctime != Stamp::default()
+        {
+            seen.ctime = now.ctime;
+        }
+    }
+    Ok(())
+}
+
 fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
     let path = &change.path;
     let meta = match change.new {
@@ -46,9 +70,9 @@ fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
     let attributes: Xattrs = match meta {
         None => Vec::new(),
         Some(meta) if meta.is_dir() => tree::xattrs_of(&source.root.dir(path)?)?,
-        Some(_) => {
+        Some(meta) => {
             let (dir, name) = source.root.parent(path)?;
-            tree::xattrs_if_open(&dir, name)?.unwrap_or_default()
+            closed::xattrs(source.area, (&dir, name), &meta)?
         }
     };
     let target = change.new.as_ref().and_then(|new| new.target.clone());

@@ -23,10 +23,12 @@ use crate::model::{Change, EntryKind, Field, ResourcePath};
 use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree::{self, Original, STAGE};
-use crate::strategy::{Intent, PrepareRequest};
+use crate::strategy::{Intent, PrepareRequest, closed};
 
 /// Where the new versions come from.
 pub(in crate::strategy) struct Source<'a> {
+    /// The area of the sandbox.
+    pub(in crate::strategy) area: &'a Dir,
     /// What holds them, under the paths they have in the resource.
     pub(in crate::strategy) root: &'a dyn Versions,
     /// The attributes of an entry of it as its user sees them.
@@ -48,7 +50,7 @@ pub(in crate::strategy) fn prepare(
     area.make_dir(STAGE, 0o700)?;
     let stage = area.subdir(STAGE)?;
     // Looked at before anything is copied: what is written meanwhile is no part of it.
-    let part = match request.preview.part {
+    let mut part = match request.preview.part {
         true => part::ours(source, request)?,
         false => Vec::new(),
     };
@@ -80,6 +82,7 @@ pub(in crate::strategy) fn prepare(
             steps.push(step);
         }
     }
+    part::look_again(source, &mut part)?;
     let directories = staging.directories(&plan)?;
     let intent = TreeIntent {
         original: original.clone(),
@@ -244,7 +247,7 @@ impl Staging<'_> {
             }
             self.same.insert(meta.ino, (to.clone(), Vec::new()));
         }
-        let attributes = tree::xattrs_if_open(&from, name)?.unwrap_or_default();
+        let attributes = closed::xattrs(self.source.area, (&from, name), &meta)?;
         let dropped = match meta.kind {
             EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
@@ -310,7 +313,9 @@ impl Staging<'_> {
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
             return Ok(false);
         }
-        if meta.is_file() && !tree::is_quiet((from, name), meta)? {
+        // What its own user may not read becomes the original's as a copy: nobody can tell later whether it
+        // is still written to.
+        if meta.is_file() && (closed::is_closed(meta) || !tree::is_quiet(from, name)?) {
             return Ok(false);
         }
         match to.link_to(to_name, from, name) {
@@ -337,30 +342,45 @@ impl Staging<'_> {
         attributes: &Xattrs,
         dropped: &[&str],
     ) -> Result<()> {
-        let copied = tree::copy_whole(from, (to, to_name), meta, &self.reflinks, Care::Quiet)?;
+        let (area, staged) = (self.source.area, (to, to_name));
+        let copied = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
         let mut lost = copied.lost;
         self.observer.copied(0, meta.size);
         let seen = (self.source.visible)(attributes.clone());
         let handle = to.handle(to_name)?;
         let fail = |errno| to.error("set the attributes of", to_name, Cause::Os(errno));
-        for (attribute, _) in attributes {
-            if !lost.contains(attribute) && !seen.iter().any(|(name, _)| name == attribute) {
-                xattr::remove(&handle, attribute).map_err(fail)?;
-            }
+        let is_seen = |name: &Vec<u8>| seen.iter().any(|(kept, _)| kept == name);
+        let names = attributes.iter().map(|(name, _)| name);
+        let mut goes: Vec<&[u8]> = names
+            .filter(|name| !is_seen(name))
+            .map(|name| &**name)
+            .collect();
+        if dropped.contains(&"capabilities") {
+            goes.push(CAPABILITY);
         }
-        for one in seen.iter().filter(|one| !attributes.contains(one)) {
+        goes.retain(|name| !lost.iter().any(|lost| lost == name));
+        let comes: Vec<_> = seen
+            .iter()
+            .filter(|one| !attributes.contains(one))
+            .collect();
+        let bits = [("setuid", 0o4000_u16), ("setgid", 0o2000)];
+        let dropped_bits = bits.iter().filter(|(word, _)| dropped.contains(word));
+        let mode = dropped_bits.fold(meta.mode, |mode, (_, bit)| mode & !bit);
+        // Only who may write a file may change what it is marked with.
+        let opens = meta.is_file() && meta.mode & 0o200 == 0 && goes.len() + comes.len() > 0;
+        if opens {
+            handle.set_mode(mode | 0o200).map_err(fail)?;
+        }
+        for name in goes {
+            xattr::remove(&handle, name).map_err(fail)?;
+        }
+        for one in comes {
             xattr::set(&handle, &one.0, &one.1).map_err(fail)?;
         }
-        if !dropped.is_empty() {
-            let bits = [("setuid", 0o4000), ("setgid", 0o2000)];
-            let dropped_bits = bits.iter().filter(|(word, _)| dropped.contains(word));
-            let mask = dropped_bits.fold(0, |mask, (_, bit)| mask | bit);
-            handle.set_mode(meta.mode & !mask).map_err(fail)?;
-            if dropped.contains(&"capabilities") && !lost.iter().any(|name| name == CAPABILITY) {
-                xattr::remove(&handle, CAPABILITY).map_err(fail)?;
-            }
+        if opens || mode != meta.mode {
+            handle.set_mode(mode).map_err(fail)?;
         }
-        lost.retain(|name| seen.iter().any(|(kept, _)| kept == name) && name != CAPABILITY);
+        lost.retain(|name| is_seen(name) && name != CAPABILITY);
         tree::refuse_lost(from.0, from.1, &lost)
     }
 
