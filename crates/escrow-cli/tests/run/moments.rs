@@ -1,6 +1,7 @@
 //! Checkpoints, restores and forks while commands are inside: they stand still meanwhile, find the files as
 //! they are to be, and go on.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::thread;
 
@@ -10,6 +11,7 @@ use escrow::manager::{Manager, Options};
 use escrow::model::{Keep, SystemOrigin};
 use escrow::policy::Policy;
 use escrow::strategy::Registry;
+use escrow_testkit::skip::is_root;
 use escrow_testkit::states::{AFTER, BEFORE, LATER, SIGNATURE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::user::rerun_test_as_user_with;
@@ -358,4 +360,42 @@ fn any_thread_can_keep_a_moment_under_a_command() {
         assert_eq!(run(&cli, "cat f"), "one\n", "{strategy}");
         command.finish();
     }
+}
+
+/// What lies in the original is never opened, also where only its own user closed it: it is restored once nobody is
+/// inside, when nothing needs to be read.
+// rule C2, R3
+#[test]
+fn a_restore_under_a_command_leaves_closed_originals_alone() {
+    let test = "moments::a_restore_under_a_command_leaves_closed_originals_alone";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let dark = world.path().join("app/dark");
+    std::fs::write(&dark, "dark\n").expect("there is room");
+    let mode = std::fs::Permissions::from_mode(0o200);
+    std::fs::set_permissions(&dark, mode).expect("it is ours");
+    let seen = || {
+        let meta = std::fs::metadata(&dark).expect("it is there");
+        (meta.mode(), meta.ctime(), meta.ctime_nsec())
+    };
+    let before = seen();
+    cli.ok(words("plan create try --resource . --strategy overlay"));
+    let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    cli.ok(words("checkpoint create try -m one"));
+    run(&cli, "echo more >> dark; echo other > other");
+    let restored = cli.run(words("restore try one"));
+    assert_eq!(seen(), before);
+    if !is_root() {
+        let said = restored.stderr_text();
+        assert_eq!(restored.status, 1, "{said}");
+        assert!(said.contains("dark"), "{said}");
+        assert_eq!(run(&cli, "stat -c %s dark; cat other"), "10\nother\n");
+    }
+    command.finish();
+    cli.ok(words("restore try one"));
+    assert_eq!(
+        run(&cli, "stat -c '%a %s' dark; ls"),
+        "200 5\na.txt\ndark\nlink\nsrc\n"
+    );
+    assert_eq!(seen(), before);
 }
