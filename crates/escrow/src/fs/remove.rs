@@ -35,12 +35,17 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
         let mut next = Vec::new();
         for name in dir.names()? {
             // Most entries are no directories: that one need not be asked what it is saves a call each.
-            let Err(refused) = dir.unlink(&name) else {
-                continue;
-            };
+            match dir.unlink(&name) {
+                Err(error) if error.is(Errno::ISDIR) || error.is(Errno::PERM) => {}
+                Err(error) if error.is_absent() => continue,
+                gone => {
+                    gone?;
+                    continue;
+                }
+            }
             let meta = match dir.stat(&name)? {
                 None => continue,
-                Some(meta) if !meta.is_dir() => return Err(refused),
+                Some(meta) if !meta.is_dir() => return dir.unlink(&name).map(|()| Vec::new()),
                 Some(meta) => meta,
             };
             if dir.is_mount_point(&meta) {

@@ -252,7 +252,10 @@ pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
     let mut now = before.clone();
     let kept = kept.iter().map(|moment| Ok(read(moment)?.layers));
     let kept: Vec<Vec<Number>> = kept.collect::<Result<_>>()?;
-    now.learn(&kept);
+    // Where nothing was ever kept there is nothing to learn.
+    if !(kept.is_empty() && before.apart.is_none()) {
+        now.learn(&kept);
+    }
     now.pinned.clear();
     for layers in kept {
         let layers = now.current(layers);
