@@ -1,7 +1,7 @@
 //! The only printer. Data goes to stdout, talk to stderr; with `--json` stdout is one document.
 //!
-//! Everything can be read without colour, which a pipe and `NO_COLOR` do without. Names and
-//! messages are escaped before they reach a terminal.
+//! Everything can be read without colour, which a pipe and `NO_COLOR` do without. What is a line stays one:
+//! whatever somebody chose who is not us, names, labels, messages, command lines, is escaped here.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is the one file that reaches for stdout and stderr"
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use escrow::event::Observer;
-use escrow::model::text::harmless;
+use escrow::model::text::{harmless, one_line};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::event::{PollFd, PollFlags};
 
@@ -133,7 +133,7 @@ impl Ui {
 
     /// A line of data on stdout.
     pub(crate) fn line(&self, text: &str) {
-        self.finish(writeln!(Enough(anstream::stdout()), "{text}"));
+        self.finish(writeln!(Enough(anstream::stdout()), "{}", plain(text)));
     }
 
     /// Where content can be poured: escaped on a terminal, untouched in a pipe.
@@ -147,6 +147,11 @@ impl Ui {
 
     /// Rows under headings, in columns.
     pub(crate) fn table(&self, headings: &[&str], rows: &[Vec<String>]) {
+        // Before it is measured.
+        let rows: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| row.iter().map(|cell| one_line(cell)).collect())
+            .collect();
         let width = |column: usize| {
             let cells = rows.iter().map(|row| row[column].chars().count());
             cells.chain([headings[column].len()]).max().unwrap_or(0)
@@ -161,7 +166,7 @@ impl Ui {
             line.trim_end().to_owned()
         };
         self.line(&paint(Tone::Faint, &show(headings.to_vec())));
-        for row in rows {
+        for row in &rows {
             self.line(&show(row.iter().map(String::as_str).collect()));
         }
     }
@@ -204,20 +209,21 @@ impl Ui {
         talk(&format!(
             "{} {}",
             paint(Tone::Bad, "error:"),
-            harmless(message.as_bytes())
+            one_line(message)
         ));
         for hint in hints {
             talk(&format!(
                 "{} {}",
                 paint(Tone::Strong, "hint:"),
-                harmless(hint.as_bytes())
+                one_line(hint)
             ));
         }
     }
 
     /// What clap says of a line it could not understand.
     pub(crate) fn refusal(&self, refused: &clap::Error) {
-        talk(refused.render().ansi().to_string().trim_end());
+        let text = refused.render().ansi().to_string();
+        self.said(format!("{}\n", text.trim_end()).as_bytes());
     }
 
     /// Whether someone can answer a question.
@@ -272,21 +278,54 @@ impl Ui {
 
 /// A line on stderr. One that cannot be written can be told of nowhere.
 fn talk(line: &str) {
-    match writeln!(anstream::stderr(), "{line}") {
+    match writeln!(anstream::stderr(), "{}", plain(line)) {
         Ok(()) | Err(_) => {}
+    }
+}
+
+/// The end of every colour.
+const UNPAINTED: &str = "\x1b[0m";
+
+impl Tone {
+    const ALL: [Self; 5] = [
+        Self::Strong,
+        Self::Faint,
+        Self::Good,
+        Self::Bad,
+        Self::Careful,
+    ];
+
+    fn code(self) -> &'static str {
+        match self {
+            Self::Strong => "\x1b[1m",
+            Self::Faint => "\x1b[2m",
+            Self::Good => "\x1b[32m",
+            Self::Bad => "\x1b[1;31m",
+            Self::Careful => "\x1b[33m",
+        }
     }
 }
 
 /// Colours a word; a pipe and `NO_COLOR` take the colour off again.
 pub(crate) fn paint(tone: Tone, text: &str) -> String {
-    let code = match tone {
-        Tone::Strong => "1",
-        Tone::Faint => "2",
-        Tone::Good => "32",
-        Tone::Bad => "1;31",
-        Tone::Careful => "33",
-    };
-    format!("\x1b[{code}m{text}\x1b[0m")
+    format!("{}{}{UNPAINTED}", tone.code(), plain(text))
+}
+
+/// A line with nothing in it that moves the cursor, ends the line or hides a part of it; of terminal codes only
+/// our colours stay.
+fn plain(line: &str) -> String {
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find('\x1b') {
+        let (before, from) = rest.split_at(at);
+        shown.push_str(&one_line(before));
+        let mut codes = Tone::ALL.map(Tone::code).into_iter().chain([UNPAINTED]);
+        let code = codes.find(|code| from.starts_with(code));
+        shown.push_str(code.unwrap_or("\\x1b"));
+        rest = &from[code.map_or(1, str::len)..];
+    }
+    shown.push_str(&one_line(rest));
+    shown
 }
 
 /// Takes a closed pipe for an answer: whoever closed it has read enough.

@@ -56,7 +56,7 @@ impl Check {
                 true => paint(Tone::Good, "permitted"),
                 false => paint(Tone::Bad, "denied"),
             };
-            let reason = escrow::model::text::harmless(decision.reason.as_bytes());
+            let reason = escrow::model::text::one_line(&decision.reason);
             ui.line(&format!("{word}: {reason}"));
         }
         match decision.permitted {

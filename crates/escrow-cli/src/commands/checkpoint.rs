@@ -74,7 +74,7 @@ pub(super) fn typed(context: &Context, words: &[String]) -> Result<(Plan, Checkp
 pub(super) fn name(checkpoint: &Checkpoint) -> String {
     let id = checkpoint.id.to_string();
     match (&checkpoint.label, &checkpoint.reason) {
-        (Some(label), _) => format!("{id}  {}", escrow::model::text::harmless(label.as_bytes())),
+        (Some(label), _) => format!("{id}  {}", escrow::model::text::one_line(label)),
         (None, Some(reason)) => format!("{id}  {}", paint(Tone::Faint, reason)),
         (None, None) => id,
     }

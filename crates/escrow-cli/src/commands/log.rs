@@ -2,7 +2,7 @@
 
 use clap::Args;
 use escrow::error::Error;
-use escrow::model::text::harmless;
+use escrow::model::text::one_line;
 use escrow::store::Logged;
 use serde_json::{Value, json};
 
@@ -89,21 +89,18 @@ fn tell(one: &Logged, ui: &Ui) {
         show::moment(operation.started_at),
         paint(tone, &format!("{:<11}", one.outcome)),
         operation.action,
-        harmless(operation.target.as_bytes()),
-        paint(Tone::Faint, &harmless(operation.principal.as_bytes())),
+        one_line(&operation.target),
+        paint(Tone::Faint, &one_line(&operation.principal)),
         paint(Tone::Faint, &took.unwrap_or_default()),
     ));
     if let Some(message) = &operation.message {
-        ui.line(&format!("    {}", harmless(message.as_bytes())));
+        ui.line(&format!("    {}", one_line(message)));
     }
     if one.path_count > 0 && operation.action != "write" {
         ui.line(&format!("    {}", count(one.path_count, "path", "paths")));
     }
     for why in one.error.iter().chain(&one.reason) {
-        ui.line(&format!(
-            "    {}",
-            paint(Tone::Bad, &harmless(why.as_bytes()))
-        ));
+        ui.line(&format!("    {}", paint(Tone::Bad, &one_line(why))));
     }
 }
 

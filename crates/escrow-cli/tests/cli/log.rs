@@ -126,3 +126,50 @@ fn a_killed_process_leaves_a_chain_that_is_right() {
     cli.ok(words("rollback try --yes"));
     valid(&cli);
 }
+
+/// Whatever somebody says who is not us stays in the line that it belongs to.
+// rules P9, S7
+#[test]
+fn nobody_s_words_look_like_a_line_of_ours() {
+    const FORGED: &str = "a line of its own";
+    let (_world, cli) = world();
+    let said = format!("x\r\n{FORGED}\u{1b}[2J\u{2028}\ty");
+    let with = |line: &str| {
+        let mut all = words(line);
+        all.push(said.clone().into());
+        all
+    };
+    cli.ok(words("plan create try --resource ./app"));
+    let mut shown = vec![cli.ok(with("checkpoint create try -m"))];
+    cli.run(with("run --plan try -- true"));
+    let who = cli.clone().env("ESCROW_PRINCIPAL", &said);
+    who.run(words("checkpoint create try"));
+    for line in ["plan show", "path try"] {
+        shown.push(cli.run(with(line)).stderr_text());
+    }
+    shown.push(cli.ok(with("restore try")));
+    shown.push(cli.ok(with("checkpoint show try")));
+    shown.push(cli.ok(words("checkpoint list try")));
+    shown.push(cli.ok(with("checkpoint delete try")));
+    cli.clone()
+        .stdin("new\n")
+        .ok(words("write try app new.txt"));
+    cli.ok(with("commit try --yes -m"));
+    let log = cli.ok(words("log"));
+    assert!(log.contains("x\\x0d\\x0aa line"), "it is told: {log}");
+    shown.push(log);
+    for text in &shown {
+        let forged = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(FORGED));
+        assert_eq!(forged, None, "{text}");
+        let control = text.chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(control, None, "{text:?}");
+    }
+    let log = json(&cli, "log");
+    let messages = log["operations"].as_array().expect("a list").iter();
+    let kept = messages
+        .filter(|one| one["message"] == value!(said))
+        .count();
+    assert_eq!(kept, 2, "as it was said: {log}");
+}

@@ -44,10 +44,20 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
 /// Text for a terminal: tabs and line ends stay, everything that could fool a reader becomes
 /// `\\xNN`. For content that is shown, not for names: it does not come back.
 pub fn harmless(bytes: &[u8]) -> String {
+    shown(bytes, |c| matches!(c, '\n' | '\t'))
+}
+
+/// Words that somebody chose, as a part of one line: no tab and no line end stays either, so that nobody's words
+/// look like another line. It does not come back.
+pub fn one_line(text: &str) -> String {
+    shown(text.as_bytes(), |_| false)
+}
+
+fn shown(bytes: &[u8], stays: impl Fn(char) -> bool) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if is_hostile(c) && !matches!(c, '\n' | '\t') {
+            if is_hostile(c) && !stays(c) {
                 push_hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
             } else {
                 text.push(c);
@@ -174,6 +184,15 @@ mod tests {
             assert_eq!(unescape(&text).as_deref(), Some(bytes));
         }
         assert_eq!(escape(b"plain name"), "plain name");
+    }
+
+    #[test]
+    fn words_that_somebody_chose_are_one_line() {
+        assert_eq!(
+            one_line("a\n2026 done\tb\u{1b}[2J ü"),
+            "a\\x0a2026 done\\x09b\\x1b[2J ü"
+        );
+        assert_eq!(harmless(b"a\n\tb\x1b"), "a\n\tb\\x1b");
     }
 
     #[test]
