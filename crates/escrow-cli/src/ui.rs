@@ -72,6 +72,8 @@ pub(crate) struct Ui {
     json: bool,
     quiet: bool,
     verbose: bool,
+    /// Whether data is talk, because it belongs to a question.
+    aside: bool,
     lost: Cell<bool>,
 }
 
@@ -81,7 +83,17 @@ impl Ui {
             json,
             quiet,
             verbose: verbose > 0,
+            aside: false,
             lost: Cell::new(false),
+        }
+    }
+
+    /// The same for what belongs to a question: all of it is talk, and whoever is asked reads it, whatever form
+    /// the answer on stdout has.
+    pub(crate) fn aside(&self) -> Self {
+        Self {
+            aside: true,
+            ..Self::new(false, false, u8::from(self.verbose))
         }
     }
 
@@ -133,11 +145,17 @@ impl Ui {
 
     /// A line of data on stdout.
     pub(crate) fn line(&self, text: &str) {
+        if self.aside {
+            return talk(text);
+        }
         self.finish(writeln!(Enough(anstream::stdout()), "{}", plain(text)));
     }
 
     /// Where content can be poured: escaped on a terminal, untouched in a pipe.
     pub(crate) fn content(&self) -> Box<dyn Write> {
+        if self.aside {
+            return Box::new(Harmless(std::io::stderr()));
+        }
         let out = std::io::stdout();
         match out.is_terminal() {
             true => Box::new(Harmless(Enough(out))),

@@ -115,8 +115,9 @@ impl CommitArgs {
         }
         let asks = ui.asks() && !self.yes;
         if asks {
-            let preview = context.manager.preview_part(&plan, terms, &selection)?;
-            tell(&preview, terms, ui, false);
+            let preview = context.manager.preview_part(&plan, terms, &selection);
+            let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
+            tell(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
                 return Err(Failure::failed("nothing was committed"));

@@ -401,8 +401,10 @@ fn ask(context: &Context, ui: &Ui, plan: &Plan) -> Result<Choice, Failure> {
         match word.as_str() {
             "d" | "diff" => {
                 let found = context.manager.diff(plan, None)?;
+                // Standard output is the command's.
+                let aside = ui.aside();
                 for one in &found.resources {
-                    let mut out = ui.content();
+                    let mut out = aside.content();
                     let contents = context.manager.contents(&one.view)?;
                     escrow::diff::patch(&one.diff, &contents, &mut out)?;
                     out.flush().map_err(escrow::error::Error::Output)?;

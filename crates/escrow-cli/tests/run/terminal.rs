@@ -300,6 +300,61 @@ fn the_question_can_be_answered_with_keep_or_discard() {
     assert_same(&before, &after, &Ignore::default());
 }
 
+/// The same line with standard output in a file; standard input and error stay at the terminal.
+fn into_file(command: &Command, file: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "out=$1; shift; exec \"$@\" > \"$out\"", "sh", file]);
+    shell.arg(command.get_program()).args(command.get_args());
+    shell.env_clear();
+    shell.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    shell.current_dir(command.get_current_dir().expect("it has one"));
+    shell
+}
+
+/// What goes with a question is for whoever answers it; standard output is data.
+#[test]
+fn what_goes_with_a_question_is_no_data() {
+    let test = "terminal::what_goes_with_a_question_is_no_data";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli, terminal) = set_up();
+    let out = || read(world.path().join("app/out"));
+    let ask = |line: &str| front(&terminal, into_file(&cli.command(words(line)), "out"));
+    let script = "echo new > a.txt; echo '#!/bin/sh' > s; chmod +x s; echo data";
+    let command = cli.command(inside("run --plan try", script));
+    let child = front(&terminal, into_file(&command, "out"));
+    terminal.expect(QUESTION);
+    terminal.send("d\n");
+    terminal.expect("+++ b/a.txt");
+    terminal.expect(QUESTION);
+    terminal.send("k\n");
+    child.ends_with(0);
+    assert_eq!(out(), "data\n", "what the command said, and nothing else");
+    for (line, answer, status) in [
+        ("rollback try --json", "n\n", 1),
+        ("cleanup try --json", "n\n", 1),
+        ("commit try --json", "n\n", 1),
+        ("commit try --json", "y\n", 0),
+        ("undo try --json", "y\n", 0),
+    ] {
+        let child = ask(line);
+        if line.starts_with("commit") {
+            terminal.expect("would commit: 1 added, 1 modified");
+            terminal.expect("runs later");
+        }
+        terminal.expect("[y/N]");
+        terminal.send(answer);
+        child.ends_with(status);
+        let text = out();
+        let document: Result<serde_json::Value, _> = serde_json::from_str(&text);
+        assert!(document.is_ok(), "{line}: {text}");
+    }
+    assert_quiet(&world);
+}
+
 #[test]
 fn ctrl_c_at_the_question_keeps_everything() {
     let test = "terminal::ctrl_c_at_the_question_keeps_everything";
