@@ -40,6 +40,11 @@ impl Failure {
         Self::of(Kind::Usage, message)
     }
 
+    /// What was asked for is not permitted.
+    pub(crate) fn denied(message: impl Into<String>) -> Self {
+        Self::of(Kind::Denied, message)
+    }
+
     fn of(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,

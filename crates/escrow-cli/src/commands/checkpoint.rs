@@ -5,6 +5,7 @@ use escrow::resource::CheckpointAnswer;
 use escrow::store::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
+use super::ask::Asked;
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
@@ -87,6 +88,26 @@ pub(super) fn document(checkpoint: &Checkpoint) -> Value {
 }
 
 impl CheckpointArgs {
+    /// The same from inside.
+    pub(super) fn asked(self) -> Asked {
+        let verb = |verb| Asked {
+            verb,
+            ..Asked::default()
+        };
+        match self.verb {
+            Verb::Create(Create { plan, message }) => {
+                let create = verb(&["checkpoint", "create"]);
+                Asked { plan, ..create }.value("--message", message)
+            }
+            Verb::List(List { plan }) => Asked {
+                plan,
+                ..verb(&["checkpoint", "list"])
+            },
+            Verb::Show(One { words }) => verb(&["checkpoint", "show"]).words(words),
+            Verb::Delete(One { words }) => verb(&["checkpoint", "delete"]).words(words),
+        }
+    }
+
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
             Verb::Create(args) => args.run(context, ui),

@@ -9,6 +9,7 @@ use escrow::manager::ResourceDiff;
 use escrow::model::{Change, ChangeKind, Facts, Field};
 use serde_json::{Value, json};
 
+use super::ask::Asked;
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
@@ -49,6 +50,33 @@ pub(crate) struct DiffArgs {
 }
 
 impl DiffArgs {
+    /// The same from inside.
+    pub(super) fn asked(self) -> Asked {
+        let Self {
+            plan,
+            resource,
+            stat,
+            name_status,
+            patch,
+            since,
+            until,
+            scratch,
+        } = self;
+        let asked = Asked {
+            verb: &["diff"],
+            plan,
+            resource,
+            ..Asked::default()
+        };
+        asked
+            .flag("--stat", stat)
+            .flag("--name-status", name_status)
+            .flag("--patch", patch)
+            .flag("--scratch", scratch)
+            .value("--since", since)
+            .value("--until", until)
+    }
+
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         if self.scratch {

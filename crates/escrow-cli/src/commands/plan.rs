@@ -7,6 +7,7 @@ use escrow::manager::PlanView;
 use serde_json::{Value, json};
 
 use super::show;
+use super::status::{disk_fields, disk_words};
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
@@ -49,6 +50,9 @@ struct Create {
 struct Show {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
+    /// Measure what it takes on disk; this looks at every file of it
+    #[arg(long)]
+    disk: bool,
 }
 
 /// Begin a plan where another one is
@@ -168,8 +172,17 @@ impl Show {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let view = context.manager.view(plan)?;
+        let disk = match self.disk {
+            true => context.manager.disks(vec![view.plan.clone()])?.pop(),
+            false => None,
+        };
+        let disk = disk.map(|(_, disk)| disk);
         if ui.is_json() {
-            ui.document(&show::plan(context, &view)?);
+            let mut document = show::plan(context, &view)?;
+            if disk.is_some() {
+                document["disk"] = disk_fields(disk);
+            }
+            ui.document(&document);
             return Ok(());
         }
         let plan = &view.plan;
@@ -185,6 +198,9 @@ impl Show {
             plan.directory
         ));
         show::sandbox_lines(context, &view, ui)?;
+        if let Some(disk) = disk {
+            ui.line(&format!("  on disk: {}", disk_words(disk)));
+        }
         for one in &view.sandboxes {
             show::warnings(one, ui);
         }

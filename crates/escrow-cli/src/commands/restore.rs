@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
+use super::ask::Asked;
 use super::checkpoint;
 use crate::context::Context;
 use crate::error::Failure;
@@ -21,6 +22,16 @@ pub(crate) struct RestoreArgs {
 }
 
 impl RestoreArgs {
+    /// The same from inside.
+    pub(super) fn asked(self) -> Asked {
+        let Self { words } = self;
+        let asked = Asked {
+            verb: &["restore"],
+            ..Asked::default()
+        };
+        asked.words(words)
+    }
+
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let (plan, target) = checkpoint::typed(context, &self.words)?;
         let progress = ui.progress("restoring");

@@ -144,8 +144,12 @@ impl RunArgs {
                 .map_err(|error| Failure::failed(format!("cannot pass output on: {error}")))?;
         }
         let (terminal, front) = context::terminal();
-        let (state, name) = (context.manager.home().to_owned(), plan.name.clone());
-        let config = context.manager.settings().file.clone();
+        let config = context.manager.settings().file.as_ref();
+        let supervisor = ask::Supervisor {
+            home: context.manager.home().to_owned(),
+            config: config.map(|file| file.as_path().to_owned()),
+            plan: plan.clone(),
+        };
         let ended = context.manager.run(
             plan,
             RunRequest {
@@ -164,10 +168,7 @@ impl RunArgs {
                 front,
                 door: &mut door,
                 signals: &signals.0,
-                serve: Box::new(move |stream| {
-                    let config = config.as_ref().map(|file| file.as_path());
-                    ask::answer(stream, &state, config, &name);
-                }),
+                serve: Box::new(move |stream| supervisor.answer(stream)),
             },
         );
         match ended {

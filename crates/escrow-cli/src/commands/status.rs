@@ -6,6 +6,7 @@ use escrow::model::PlanId;
 use escrow::store::Plan;
 use serde_json::{Value, json};
 
+use super::ask::Asked;
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
@@ -21,6 +22,16 @@ pub(crate) struct StatusArgs {
 }
 
 impl StatusArgs {
+    /// The same from inside, where one plan is all there is.
+    pub(super) fn asked(self) -> Asked {
+        let Self { disk } = self;
+        let asked = Asked {
+            verb: &["plan", "show"],
+            ..Asked::default()
+        };
+        asked.flag("--disk", disk)
+    }
+
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let status = context.manager.status()?;
         let disks = match self.disk {
@@ -183,7 +194,7 @@ impl Disks {
     }
 }
 
-fn disk_fields(disk: Option<Disk>) -> Value {
+pub(super) fn disk_fields(disk: Option<Disk>) -> Value {
     let fields = |disk: Disk| {
         json!({
             "private": disk.private,
@@ -196,7 +207,7 @@ fn disk_fields(disk: Option<Disk>) -> Value {
     disk.map_or(Value::Null, fields)
 }
 
-fn disk_words(disk: Disk) -> String {
+pub(super) fn disk_words(disk: Disk) -> String {
     let mut words = format!(
         "{} of its own, {} shared, {} for undo",
         size(disk.private),

@@ -37,6 +37,11 @@ fn status_and_diff_are_answered() {
         "--json diff",
         "diff --json",
         "diff --scratch",
+        "-q diff",
+        "diff -v",
+        "diff -r app",
+        "diff --resource=app --patch",
+        "diff tr",
     ] {
         let (inside, outside) = (ask(line), cli.run(words(line)));
         assert_eq!(inside.stdout_text(), outside.stdout_text(), "{line}");
@@ -76,10 +81,32 @@ fn everything_else_is_refused() {
         "path try app",
         "log",
         "diff other",
-        "diff --resource app",
+        "diff oth",
+        "diff --resource bin",
+        "diff --resource /etc",
+        "diff --resource .",
+        "diff --resource ../bin",
         "--home /tmp diff",
         "--principal user:root diff",
-        "status --verbose --json",
+        "diff --config escrow.yaml",
+        "--config=/dev/null status",
+        "status --home=/tmp",
+        "restore other chk",
+        "restore try chk --principal=user:root",
+        "checkpoint create other",
+        "checkpoint create -m x --home /tmp",
+        "checkpoint list other",
+        "checkpoint show other chk",
+        "checkpoint delete other chk",
+        "checkpoint delete --config=x chk",
+        "plan fork",
+        "gc",
+        "doctor",
+        "init",
+        "strategy check overlay",
+        "type validate escrow.yaml",
+        "access check --action commit --scope app",
+        "log --verify",
     ];
     let script: String = refused
         .map(|line| format!("$E {line} </dev/null >/dev/null 2>&1; echo $?\n"))
@@ -105,6 +132,97 @@ fn everything_else_is_refused() {
     assert!(!world.path().join("app/f").exists());
     assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
     assert_eq!(cli.ok(words("diff other --name-status")), "");
+    assert_quiet(&world);
+}
+
+/// Whatever form a question has outside, it has inside too.
+#[test]
+fn every_form_of_what_is_answered_works() {
+    rerun_test_as_user_with("ask::every_form_of_what_is_answered_works", &[&binary()]);
+    let (world, cli) = set_up();
+    let script = "set -e
+        $E -q status; $E status -v; $E status --disk
+        $E status --disk --json > /dev/null
+        $E checkpoint create -q; $E checkpoint create -v
+        $E checkpoint create -mone; echo x > f; $E checkpoint create --message=two
+        $E checkpoint create --message=--home; $E checkpoint create try -m three
+        $E checkpoint list -v; $E checkpoint show one; $E checkpoint show try two -q
+        $E diff --since one --until two --name-status > /dev/null
+        $E diff --since=two --name-status > /dev/null
+        $E checkpoint delete three; $E checkpoint delete try -- --home
+        $E restore one -q; $E restore try two --json > /dev/null; $E restore -v one";
+    let outcome = cli.run(inside("run --plan try", script));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    let labels = json(&cli, "checkpoint list try");
+    let labels = labels["checkpoints"].as_array().expect("a list").iter();
+    let labels: Vec<&str> = labels.filter_map(|one| one["label"].as_str()).collect();
+    assert_eq!(
+        labels,
+        ["one", "two"],
+        "a word that looks like an option is a label"
+    );
+    // What was restored last holds no file; what was written before is in the checkpoint that was taken first.
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    let log = json(&cli, "log try");
+    let by = |action: &str| {
+        let all = log["operations"].as_array().expect("a list").iter();
+        let ours = all.filter(|one| one["action"] == action);
+        let done = ours.filter(|one| one["outcome"] == "done" && one["principal"] == "agent");
+        done.count()
+    };
+    assert_eq!(
+        [by("checkpoint"), by("checkpoint delete"), by("restore")],
+        [6, 2, 3]
+    );
+    cli.ok(words("restore try two"));
+    let script = "$E diff --since one --until two --name-status; $E status --disk --json";
+    let said = cli.ok(inside("run --plan try", script));
+    let rest = said.strip_prefix("A\tf\n").expect("what changed between");
+    let told: Value = serde_json::from_str(rest).expect("JSON");
+    assert!(told["disk"]["private"].as_u64().is_some(), "{told}");
+    assert_quiet(&world);
+}
+
+/// A refusal is one document where that was asked for, with nothing beside it; and who is judged is `agent`.
+// rules S6, S7
+#[test]
+fn refusals_have_the_form_that_was_asked_for() {
+    let test = "ask::refusals_have_the_form_that_was_asked_for";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = set_up();
+    let ask = |line: &str| cli.run(inside("run --plan try", &format!("$E {line}")));
+    for line in [
+        "commit --json",
+        "--json diff other",
+        "status --json --home /",
+    ] {
+        let outcome = ask(line);
+        assert_eq!(outcome.status, 3, "{line}");
+        let told: Value = serde_json::from_str(&outcome.stdout_text()).expect("one document");
+        assert_eq!(told["error"]["kind"], "denied", "{line}");
+        let message = told["error"]["message"].as_str().expect("a reason");
+        assert!(message.starts_with("inside a run"), "{line}: {message}");
+        let said = outcome.stderr_text();
+        assert!(!said.contains("inside a run"), "{line}: {said}");
+    }
+    let outcome = ask("commit");
+    assert_eq!(outcome.stdout_text(), "");
+    let said = outcome.stderr_text();
+    assert!(said.starts_with("error: inside a run only"), "{said}");
+    let app = world.path().join("app");
+    let policy = "policy:\n  mode: enforce\n  rules:\n  - {allow: [run, diff, create], principal: 'user:*', scope: '*'}\n  \
+        - {allow: [diff], principal: agent, scope: '*'}\n";
+    crate::write(app.join("escrow.yaml"), policy);
+    for (line, status) in [
+        ("diff -q", 0),
+        ("checkpoint create -mx --json", 3),
+        ("checkpoint delete x -q --json", 1),
+    ] {
+        assert_eq!(ask(line).status, status, "{line}");
+    }
+    let said = ask("checkpoint create -mx --json").stdout_text();
+    let told: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(told["error"]["details"]["principal"], "agent", "{told}");
     assert_quiet(&world);
 }
 

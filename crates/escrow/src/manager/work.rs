@@ -114,6 +114,23 @@ impl Manager {
         }
     }
 
+    /// The names of the resources that live in the sandboxes of a plan, those that share one included.
+    pub fn resource_names(&self, plan: &Plan) -> Result<Vec<String>> {
+        let views = self.live_sandboxes(plan)?;
+        let mut names = Vec::new();
+        for resource in self.store.resources()? {
+            // One whose parent is gone lives nowhere.
+            let Ok((boundary, _)) = self.boundary(&resource) else {
+                continue;
+            };
+            let lives = |view: &SandboxView| view.resource.id == boundary.id;
+            if views.iter().any(lives) {
+                names.push(resource.name);
+            }
+        }
+        Ok(names)
+    }
+
     /// Moves a sandbox to `active`, because something may be written in it from now on.
     pub(super) fn activate(&self, view: &SandboxView) -> Result<()> {
         let next = view.sandbox.state.go(SandboxState::Active);
