@@ -107,6 +107,9 @@ impl Failure {
 
     /// Says in the document, beside the error, what became of a commit or an undo.
     pub(crate) fn about(mut self, field: &'static str) -> Self {
+        if self.about.is_empty() {
+            self.about = nothing_done(&self.message);
+        }
         self.field = Some(field);
         self
     }
@@ -232,21 +235,25 @@ fn details(error: &Error) -> serde_json::Value {
     }
 }
 
-/// What a failed commit, or undo, says beside the error itself.
-fn about_commit(error: &Error) -> Map<String, Value> {
-    let mut about = Map::new();
-    let mut say = |name: &str, value: Value| about.insert(name.to_owned(), value);
-    say("cause", json!(chain(error)));
-    for name in [
+/// What a commit, or undo, that did nothing says beside the error itself.
+fn nothing_done(cause: &str) -> Map<String, Value> {
+    let lists = [
         "resources",
         "conflicts",
         "undone",
         "not_undone",
         "kept",
         "left",
-    ] {
-        say(name, json!([]));
-    }
+    ];
+    let lists = lists.map(|name| (name.to_owned(), json!([])));
+    let cause = ("cause".to_owned(), json!(cause));
+    lists.into_iter().chain([cause]).collect()
+}
+
+/// The same of one that failed.
+fn about_commit(error: &Error) -> Map<String, Value> {
+    let mut about = nothing_done(&chain(error));
+    let mut say = |name: &str, value: Value| about.insert(name.to_owned(), value);
     match error {
         Error::Conflicts { conflicts, .. } => {
             let one =

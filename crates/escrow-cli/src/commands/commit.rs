@@ -120,15 +120,16 @@ impl CommitArgs {
             tell(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
-                return Err(Failure::failed("nothing was committed"));
+                return Err(Failure::failed("nothing was committed").about("committed"));
             }
         }
         let judged = !context.manager.settings().validate.is_empty();
         if judged && !selection.is_everything() && !asks {
             // What is wrong with a pattern is said before anything runs; else the commit says it.
-            context.manager.preview_part(&plan, terms, &selection)?;
+            let preview = context.manager.preview_part(&plan, terms, &selection);
+            preview.map_err(|error| Failure::from(error).about("committed"))?;
         }
-        let _validation = validate(context, &plan, ui)?;
+        let _validation = validate(context, &plan, self.message.as_deref(), ui)?;
         let progress = ui.progress("committing");
         let request = CommitRequest {
             message: self.message.as_deref(),

@@ -334,7 +334,7 @@ impl RunArgs {
                         allow_partial: false,
                     },
                 };
-                let _validation = validate(context, plan, ui)?;
+                let _validation = validate(context, plan, None, ui)?;
                 let progress = ui.progress("committing");
                 context.manager.commit(plan, &request, &progress)?;
                 let name = &plan.name;

@@ -13,11 +13,12 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Runs them all; the first that fails stops the release. The plan belongs to the release until what is returned
-/// goes.
+/// Runs them all; the first that fails stops the release, which the log is told with its message. The plan belongs to
+/// the release until what is returned goes.
 pub(super) fn validate<'a>(
     context: &'a Context,
     plan: &'a Plan,
+    message: Option<&'a str>,
     ui: &Ui,
 ) -> Result<Option<Validation<'a>>, Failure> {
     let commands = &context.manager.settings().validate;
@@ -25,7 +26,7 @@ pub(super) fn validate<'a>(
         return Ok(None);
     }
     let progress = ui.progress("keeping");
-    let validation = context.manager.begin_validation(plan, &progress);
+    let validation = context.manager.begin_validation(plan, message, &progress);
     let validation = validation.map_err(|error| Failure::from(error).about("committed"))?;
     drop(progress);
     let judge = |command: &Vec<String>| judge(context, plan, command, ui);
@@ -33,13 +34,19 @@ pub(super) fn validate<'a>(
     let progress = ui.progress("restoring");
     let back = validation.take_back(&progress);
     drop(progress);
-    if let Err(error) = back {
-        let what = "what the validation wrote was not taken back: the next command on the plan tries again";
-        let failure = Failure::from(error).hint(what).about("committed");
-        return Err(match judged {
-            Ok(()) => failure,
-            Err(judged) => judged.hint(failure.line()),
-        });
+    let judged = match back {
+        Ok(()) => judged,
+        Err(error) => {
+            let what = "what the validation wrote was not taken back: the next command on the plan tries again";
+            let failure = Failure::from(error).hint(what).about("committed");
+            Err(match judged {
+                Ok(()) => failure,
+                Err(judged) => judged.hint(failure.line()),
+            })
+        }
+    };
+    if let Err(failure) = &judged {
+        validation.stopped(failure.line());
     }
     judged.map(|()| Some(validation))
 }

@@ -49,6 +49,49 @@ fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
     }
 }
 
+/// A commit that a validation stops is a commit that failed: in the log with what was said about it, and in the document.
+// rules C5, P9, S7
+#[test]
+fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
+    let test = "judged::a_commit_that_is_stopped_is_told_like_any_that_failed";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (_world, cli) = configured("validate: [[test, '!', -e, bad]]\n", "overlay");
+    cli.clone().stdin("x\n").ok(words("write try app bad"));
+    let outcome = cli.run(words("--json commit try -m because"));
+    assert_eq!(outcome.status, 1, "{}", outcome.stderr_text());
+    let told: serde_json::Value = serde_json::from_str(&outcome.stdout_text()).expect("JSON");
+    assert_eq!(told["committed"], false);
+    let cause = told["cause"].as_str().expect("a cause");
+    assert!(
+        cause.contains("`test ! -e bad` ended with status 1"),
+        "{cause}"
+    );
+    for list in [
+        "resources",
+        "conflicts",
+        "undone",
+        "not_undone",
+        "kept",
+        "left",
+    ] {
+        assert_eq!(told[list], serde_json::json!([]), "{list}: {told}");
+    }
+    cli.fails(words("run --plan try --commit -- true"), 125);
+    let log = json(&cli, "log try");
+    let commits = log["operations"].as_array().expect("a list").iter();
+    let commits: Vec<_> = commits.filter(|one| one["action"] == "commit").collect();
+    let messages: Vec<_> = commits.iter().map(|one| one["message"].as_str()).collect();
+    assert_eq!(messages, [Some("because"), None]);
+    for one in &commits {
+        assert_eq!(one["outcome"], "failed", "{one}");
+        let error = one["error"].as_str().expect("why");
+        assert!(error.contains("`test ! -e bad` ended"), "{error}");
+        assert_eq!(one["resources"], serde_json::json!(["app"]));
+    }
+    assert!(cli.ok(words("log try")).contains("    because\n"));
+    cli.ok(words("log --verify"));
+}
+
 const POLICY: &str = "policy:
   mode: enforce
   rules:

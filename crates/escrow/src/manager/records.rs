@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use jiff::Timestamp;
+
 use super::Manager;
 use crate::error::{Error, Result, chain};
 use crate::fs::private;
@@ -211,14 +213,8 @@ impl Manager {
             reason: Some(decision.reason.clone()),
             ..Ended::plain(Outcome::Denied, self.options.origin.now())
         };
-        let noted =
-            self.operation(about)
-                .and_then(|operation| match self.store.note(&operation, &ended) {
-                    Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
-                        Ok(self.store.note(&operation, &ended)?)
-                    }
-                    answer => Ok(answer?),
-                });
+        let operation = self.operation(about);
+        let noted = operation.and_then(|operation| self.note(&operation, &ended));
         // It stays denied, whether the log knows or not.
         if let Err(error) = noted {
             let why = chain(&error);
@@ -226,6 +222,46 @@ impl Manager {
                 "{} was denied, but the log could not be told: {why}",
                 decision.action
             ));
+        }
+    }
+
+    /// Notes a commit that was stopped before it began.
+    pub(super) fn note_stopped(
+        &self,
+        plan: &Plan,
+        message: Option<&str>,
+        since: Timestamp,
+        why: &str,
+    ) {
+        let about = self.about("commit", Some(plan.id), &plan.name);
+        let noted = about.and_then(|about| {
+            let operation = self.operation(About { message, ..about })?;
+            let operation = Operation {
+                started_at: since,
+                ..operation
+            };
+            let ended = Ended {
+                error: Some(why.to_owned()),
+                ..Ended::plain(Outcome::Failed, self.options.origin.now())
+            };
+            self.note(&operation, &ended)
+        });
+        // Nothing is committed, whether the log knows or not.
+        if let Err(error) = noted {
+            let why = chain(&error);
+            self.notice(format!(
+                "the commit was stopped, but the log could not be told: {why}"
+            ));
+        }
+    }
+
+    /// Puts into the log what is over already.
+    fn note(&self, operation: &Operation, ended: &Ended) -> Result<()> {
+        match self.store.note(operation, ended) {
+            Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
+                Ok(self.store.note(operation, ended)?)
+            }
+            answer => Ok(answer?),
         }
     }
 

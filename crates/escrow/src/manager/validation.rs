@@ -6,8 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+
 use super::{Manager, Restored};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::private::Lock;
 use crate::model::{Action, PlanId};
@@ -28,11 +30,19 @@ fn lock_name(plan: &Plan) -> Vec<u8> {
 pub struct Validation<'a> {
     manager: &'a Manager,
     plan: &'a Plan,
+    message: Option<&'a str>,
+    since: Timestamp,
     before: Checkpoint,
     _lock: Lock,
 }
 
 impl Validation<'_> {
+    /// Puts into the log that the commit was stopped, and why: it is one that failed, with what was said about it.
+    pub fn stopped(&self, why: &str) {
+        self.manager
+            .note_stopped(self.plan, self.message, self.since, why);
+    }
+
     /// Takes the plan back to what it was before. It stays in these hands.
     pub fn take_back(&self, observer: &dyn Observer) -> Result<()> {
         let _lock = self.manager.lock(self.plan, false)?;
@@ -48,11 +58,12 @@ impl Drop for Validation<'_> {
 }
 
 impl Manager {
-    /// Keeps a plan as it is, for commands to judge it that write whatever they want; refuses while anybody
-    /// else is inside.
+    /// Keeps a plan as it is, for commands to judge it that write whatever they want, before it is committed with
+    /// this message; refuses while anybody else is inside.
     pub fn begin_validation<'a>(
         &'a self,
         plan: &'a Plan,
+        message: Option<&'a str>,
         observer: &dyn Observer,
     ) -> Result<Validation<'a>> {
         self.permit_within(Action::Commit, plan)?;
@@ -62,11 +73,17 @@ impl Manager {
         let lock = lock.ok_or_else(|| self.judged_by_others(plan))?;
         lock.note(&std::process::id().to_string())?;
         let _originals = self.steady_originals(plan)?;
-        let before = self.keep(plan, None, Some(REASON), (false, observer))?;
+        let since = self.options.origin.now();
+        let before = self.keep(plan, None, Some(REASON), (false, observer));
+        let before = before.inspect_err(|error| {
+            self.note_stopped(plan, message, since, &chain(error));
+        })?;
         self.judging().push(plan.id);
         Ok(Validation {
             manager: self,
             plan,
+            message,
+            since,
             before,
             _lock: lock,
         })
