@@ -1,4 +1,4 @@
-//! `escrow recover`: brings interrupted commits to one side.
+//! `escrow recover`: brings interrupted commits and restores to one side.
 
 use clap::Args;
 use escrow::commit::Side;
@@ -10,10 +10,10 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Bring every commit that was interrupted to one side: wholly old or wholly new
+/// Bring every commit and restore that was interrupted to one side: wholly old or wholly new
 ///
 /// Every command that changes something does this first by itself. Can be run again, and while
-/// others work: a commit whose process is alive is left alone.
+/// others work: one whose process is alive is left alone.
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow recover")]
 pub(crate) struct RecoverArgs {}
@@ -32,6 +32,7 @@ impl RecoverArgs {
                 .map(|(plan, answer)| match answer {
                     Ok(done) => json!({
                         "plan": plan,
+                        "what": if done.restore { "restore" } else { "commit" },
                         "found": done.found.as_str(),
                         "side": word(&done.side),
                         "because": done.because,
@@ -46,9 +47,11 @@ impl RecoverArgs {
             for (plan, answer) in &answers {
                 match answer {
                     Ok(done) => {
-                        let side = match done.side {
-                            Side::Old => "every original is as it was before",
-                            Side::New => "every original holds the new state",
+                        let side = match (done.restore, done.side) {
+                            (false, Side::Old) => "every original is as it was before",
+                            (false, Side::New) => "every original holds the new state",
+                            (true, Side::Old) => "every sandbox is as it was before",
+                            (true, Side::New) => "every sandbox is as at the checkpoint",
                         };
                         let because = done.because.as_ref().map(|why| format!(" ({why})"));
                         let because = because.unwrap_or_default();
@@ -64,7 +67,7 @@ impl RecoverArgs {
                 }
             }
             if answers.is_empty() {
-                ui.say("no commit was interrupted; there is nothing to recover");
+                ui.say("nothing was interrupted; there is nothing to recover");
             }
         }
         match failed {

@@ -82,7 +82,7 @@ impl StatusArgs {
             let unfinished: Vec<Value> = status
                 .unfinished
                 .iter()
-                .map(|(plan, phase)| json!({"plan": plan, "phase": phase.as_str()}))
+                .map(|one| json!({"plan": one.plan, "what": one.what, "phase": one.phase.as_str()}))
                 .collect();
             ui.document(&json!({
                 "home": show::location(&home),
@@ -127,9 +127,10 @@ impl StatusArgs {
                 }
             }
         }
-        for (plan, phase) in &status.unfinished {
+        for one in &status.unfinished {
             let word = paint(Tone::Careful, "half way:");
-            ui.line(&format!("{word} a commit of plan {plan} is {phase}"));
+            let (what, plan, phase) = (one.what, &one.plan, one.phase);
+            ui.line(&format!("{word} a {what} of plan {plan} is {phase}"));
             ui.say("  if its process is dead, `escrow recover` brings it to one side");
         }
         tell_rest(&status, disks.as_ref(), ui);

@@ -121,6 +121,38 @@ fn a_restore_is_killed() {
     sweep("restore try A", &[Fault::Kill, Fault::Tear]);
 }
 
+/// What was interrupted is called what it is.
+#[test]
+fn an_interrupted_restore_is_told_as_one() {
+    if !require_stepper() {
+        return;
+    }
+    let mut met = 0;
+    for n in 1.. {
+        let (world, cli) = scene();
+        let restore = cli.stepper(words("restore try A"));
+        let run = restore.only(&["renameat2", "renameat", "rename"]);
+        if run.fault(n, Fault::Kill).hit.is_none() {
+            break;
+        }
+        let unfinished = json(&cli, "status")["unfinished"].clone();
+        if unfinished == serde_json::json!([]) {
+            continue;
+        }
+        met += 1;
+        assert_eq!(unfinished[0]["what"], "restore", "{unfinished}");
+        let said = cli.fails(words("diff try"), 5);
+        let begins = "error: a restore of the plan 'try' was interrupted";
+        assert!(said.starts_with(begins), "{said}");
+        let said = cli.ok(words("status"));
+        assert!(said.contains("half way: a restore of plan try"), "{said}");
+        let said = cli.ok(words("recover"));
+        assert!(said.contains("every sandbox is as"), "{said}");
+        goes_on(&world, &cli, &format!("killed at rename {n}"));
+    }
+    assert!(met > 0, "it was never caught in the middle");
+}
+
 // rule R3, R4
 #[test]
 fn a_restore_fails() {

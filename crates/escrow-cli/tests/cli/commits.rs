@@ -236,7 +236,7 @@ fn a_killed_commit_is_told_and_recovered() {
     let status = json(&cli, "status");
     assert_eq!(
         status["unfinished"],
-        value!([{"plan": "try", "phase": "decided"}])
+        value!([{"plan": "try", "what": "commit", "phase": "decided"}])
     );
     let told = failed(&cli, "diff try", 5);
     assert_eq!(told["error"]["kind"], "recovery_needed");
@@ -244,7 +244,7 @@ fn a_killed_commit_is_told_and_recovered() {
     assert_eq!(keys(&recovered), ["recovered", "success"]);
     assert_eq!(
         recovered["recovered"],
-        value!([{"plan": "try", "found": "decided", "side": "new", "because": null, "kept": [], "left": []}])
+        value!([{"plan": "try", "what": "commit", "found": "decided", "side": "new", "because": null, "kept": [], "left": []}])
     );
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "recover")["recovered"], value!([]));

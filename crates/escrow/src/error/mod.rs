@@ -320,9 +320,11 @@ pub enum Error {
         /// What it said.
         what: String,
     },
-    /// A commit of the plan must be brought to an end first.
-    #[error("a commit of the plan '{plan}' was interrupted (it is {phase}){}", .why.as_deref().map(|why| format!(", and cannot be recovered: {why}")).unwrap_or_default())]
+    /// A commit, or a restore, of the plan must be brought to an end first.
+    #[error("a {what} of the plan '{plan}' was interrupted (it is {phase}){}", .why.as_deref().map(|why| format!(", and cannot be recovered: {why}")).unwrap_or_default())]
     RecoveryNeeded {
+        /// What was interrupted.
+        what: &'static str,
         /// The plan.
         plan: String,
         /// Where it stands.
@@ -330,9 +332,11 @@ pub enum Error {
         /// Why recovery failed, if it did.
         why: Option<String>,
     },
-    /// What a commit needs cannot be relied on.
-    #[error("the commit of the plan '{plan}' cannot be gone on with: {what}")]
+    /// What a commit, or a restore, needs cannot be relied on.
+    #[error("the {of} of the plan '{plan}' cannot be gone on with: {what}")]
     Damaged {
+        /// What cannot be gone on with.
+        of: &'static str,
         /// The plan.
         plan: String,
         /// What is wrong.

@@ -266,6 +266,7 @@ impl Manager {
         };
         if let Some(what) = &journal.damaged {
             return Err(Error::Damaged {
+                of: journal.what(),
                 plan: plan.name.clone(),
                 what: what.clone(),
             });
@@ -404,6 +405,7 @@ impl Manager {
     fn recover_one(&self, plan: Plan, journal: Journal) -> Result<Recovered> {
         if let Some(what) = &journal.damaged {
             return Err(Error::Damaged {
+                of: journal.what(),
                 plan: plan.name.clone(),
                 what: what.clone(),
             });
@@ -446,13 +448,14 @@ impl Manager {
         let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
             return Ok(());
         };
-        let phase = journal.phase;
+        let (what, phase) = (journal.what(), journal.phase);
         match self.recover_one(plan.clone(), journal) {
             Ok(done) => {
                 self.notice(told(&plan.name, Ok(&done)));
                 Ok(())
             }
             Err(error) => Err(Error::RecoveryNeeded {
+                what,
                 plan: plan.name.clone(),
                 phase,
                 why: Some(chain(&error)),
@@ -460,11 +463,12 @@ impl Manager {
         }
     }
 
-    /// Refuses where a commit of the plan is still to be brought to an end.
+    /// Refuses where a commit, or a restore, of the plan is still to be brought to an end.
     pub(super) fn check_unfinished(&self, plan: &Plan) -> Result<()> {
         let journal = self.store.journal_of(plan.id)?;
         match journal.filter(|journal| journal.phase.is_unfinished()) {
             Some(journal) => Err(Error::RecoveryNeeded {
+                what: journal.what(),
                 plan: plan.name.clone(),
                 phase: journal.phase,
                 why: None,
@@ -494,6 +498,7 @@ impl Manager {
             }
             if near {
                 return Err(Error::RecoveryNeeded {
+                    what: journal.what(),
                     plan: other.name,
                     phase: journal.phase,
                     why: None,

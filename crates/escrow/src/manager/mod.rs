@@ -53,7 +53,7 @@ pub use plans::PlanView;
 pub use resources::NewResource;
 pub use runs::RunRequest;
 pub use sandboxes::{Cleaned, Made, SandboxView};
-pub use survey::{Doctor, Running, Status, Verdict};
+pub use survey::{Doctor, Running, Status, Unfinished, Verdict};
 pub use validation::Validation;
 pub use work::{Discarded, PlanDiff, ResourceDiff};
 

@@ -22,6 +22,17 @@ pub struct Running {
     pub alive: bool,
 }
 
+/// A commit or a restore that has not ended.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// The plan.
+    pub plan: String,
+    /// Which of the two it is, as a word.
+    pub what: &'static str,
+    /// Where it stands.
+    pub phase: Phase,
+}
+
 /// What there is at this moment.
 #[derive(Debug)]
 pub struct Status {
@@ -29,8 +40,8 @@ pub struct Status {
     pub plans: Vec<PlanView>,
     /// What has not ended.
     pub running: Vec<Running>,
-    /// Plans whose commit, or undo, has not ended, and where it stands.
-    pub unfinished: Vec<(String, Phase)>,
+    /// What has not ended of plans: a commit, its undo, a restore.
+    pub unfinished: Vec<Unfinished>,
     /// Plans that are over and may still have something on disk, newest first.
     pub over: Vec<Plan>,
     /// What belongs to nothing.
@@ -78,7 +89,11 @@ impl Manager {
         for journal in self.store.unfinished()? {
             let plan = self.store.plan(journal.plan_id)?;
             let name = plan.map_or_else(|| journal.plan_id.to_string(), |plan| plan.name);
-            unfinished.push((name, journal.phase));
+            unfinished.push(Unfinished {
+                plan: name,
+                what: journal.what(),
+                phase: journal.phase,
+            });
         }
         Ok(Status {
             plans,

@@ -230,6 +230,16 @@ pub struct Journal {
     pub damaged: Option<String>,
 }
 
+impl Journal {
+    /// What it is of, for people: originals, or sandboxes that return to a checkpoint.
+    pub fn what(&self) -> &'static str {
+        match self.checkpoint {
+            Some(_) => "restore",
+            None => "commit",
+        }
+    }
+}
+
 /// One sandbox of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalMember {

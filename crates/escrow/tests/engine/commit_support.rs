@@ -202,11 +202,7 @@ pub(crate) fn assert_shares_nothing(root: &Path) {
 /// The plans whose commit, or undo, has not ended.
 pub(crate) fn unfinished(manager: &Manager) -> Vec<String> {
     let status = manager.status().expect("looking is always possible");
-    status
-        .unfinished
-        .into_iter()
-        .map(|(plan, _)| plan)
-        .collect()
+    status.unfinished.into_iter().map(|one| one.plan).collect()
 }
 
 /// Recovers every plan there is to recover.
