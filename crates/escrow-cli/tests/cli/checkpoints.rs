@@ -273,6 +273,61 @@ fn a_restore_keeps_where_it_came_from_and_where_it_went() {
     }
 }
 
+/// Those that nobody asked for: as many as the configuration says, and where the last restore came from.
+// rule R2, R5
+#[test]
+fn as_many_are_kept_as_the_configuration_says() {
+    let (world, cli) = planned("overlay");
+    let keep = |number: u32| {
+        let config = format!("sandbox: {{ checkpoint: {{ keep: {number} }} }}\n");
+        std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+    };
+    let reasons = || -> Vec<String> {
+        let listed = json(&cli, "checkpoint list try");
+        let listed = listed["checkpoints"].as_array().expect("a list").iter();
+        let reason = |one: &serde_json::Value| one["reason"].as_str().unwrap_or("asked").to_owned();
+        listed.map(reason).collect()
+    };
+    let work = |number: u32| drop(run(&cli, "try", &format!("echo {number} > f")));
+    work(0);
+    work(1);
+    work(2);
+    assert_eq!(reasons(), ["before_run"; 2]);
+    keep(0);
+    work(3);
+    assert_eq!(reasons(), [""; 0], "none");
+    create(&cli, "mine");
+    work(4);
+    let restored = json(&cli, "restore try mine");
+    work(5);
+    work(6);
+    assert_eq!(reasons(), ["asked", "before_restore"]);
+    let before = restored["before"].as_str().expect("an id");
+    cli.ok(words(&format!("restore try {before}")));
+    assert_eq!(
+        cli.ok(words("read try app f")),
+        "4\n",
+        "it can be taken back"
+    );
+    // Where it went stays with the restore that went there, and goes with the next.
+    assert_eq!(reasons(), ["asked", "before_restore", "before_restore"]);
+    work(7);
+    assert_eq!(reasons(), ["asked", "before_restore"]);
+    keep(2);
+    (8..12).for_each(work);
+    let kept = ["asked", "before_restore", "before_run", "before_run"];
+    assert_eq!(reasons(), kept);
+    // Nothing happened since the last one: where a restore comes from is one of its own all the same.
+    work(12);
+    run(&cli, "try", "true");
+    let restored = json(&cli, "restore try mine");
+    (13..17).for_each(work);
+    assert_eq!(reasons(), kept);
+    let before = restored["before"].as_str().expect("an id");
+    cli.ok(words(&format!("restore try {before}")));
+    assert_eq!(cli.ok(words("read try app f")), "12\n");
+}
+
 /// Deleting one of two checkpoints of the same moment leaves the other one whole.
 // rule R5
 #[test]

@@ -78,6 +78,10 @@ impl Manager {
         };
         // Where nobody worked yet, nothing can be lost.
         let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
+        if self.options.settings.checkpoint.keep == 0 {
+            // None is taken only to go again; there may be some of when more were kept.
+            return self.prune(plan, &[]);
+        }
         let wanted = self.options.settings.checkpoint.auto.contains(&why);
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
             return Ok(());
@@ -125,9 +129,17 @@ impl Manager {
             Err(error) => return Err(error.and_left(self.let_go(plan))),
         };
         // Nothing happened since the last one, which nobody asked for either. Before a validation it must be
-        // one of its own.
-        let need_not = why.is_some_and(|why| why != validation::REASON);
-        if let Some(last) = last.filter(|last| need_not && last.moments == moments)
+        // one of its own, and before a restore one that stays longer than others.
+        let restores = Automatic::BeforeRestore.as_str();
+        let need_not = |last: &Checkpoint| match why {
+            Some(validation::REASON) | None => false,
+            Some(why) if why == restores => {
+                let reason = last.reason.as_deref();
+                reason.is_none_or(|reason| reason == restores)
+            }
+            Some(_) => true,
+        };
+        if let Some(last) = last.filter(|last| need_not(last) && last.moments == moments)
             && !self.store.is_stale(last.id)?
         {
             return Ok(last);
@@ -294,8 +306,8 @@ impl Manager {
         })
     }
 
-    /// Lets go of automatic checkpoints but the newest, and `spared` ones; those that somebody asked
-    /// for stay (rule R5).
+    /// Lets go of automatic checkpoints but the newest, where the last restore came from (rule R2), and `spared`
+    /// ones; those that somebody asked for stay (rule R5).
     fn prune(&self, plan: &Plan, spared: &[CheckpointId]) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
         let goes = |reason: &String| reason != validation::REASON;
@@ -303,10 +315,14 @@ impl Manager {
         let many = automatic
             .len()
             .saturating_sub(self.options.settings.checkpoint.keep as usize);
-        let old: Vec<CheckpointId> = automatic[..many].iter().map(|one| one.id).collect();
-        let goes: Vec<&CheckpointId> = old.iter().filter(|id| !spared.contains(id)).collect();
+        let restores = Some(Automatic::BeforeRestore.as_str());
+        let from = |one: &&Checkpoint| one.reason.as_deref() == restores;
+        let from = automatic.iter().rfind(from).map(|one| one.id);
+        let stays = |id: CheckpointId| Some(id) == from || spared.contains(&id);
+        let old = automatic[..many].iter().map(|one| one.id);
+        let goes: Vec<CheckpointId> = old.filter(|id| !stays(*id)).collect();
         for id in &goes {
-            self.store.forget_checkpoint(**id)?;
+            self.store.forget_checkpoint(*id)?;
         }
         match goes.is_empty() {
             true => Ok(()),
