@@ -91,17 +91,24 @@ fn tell(collected: &Collected, dry_run: bool, ui: &Ui) {
         ui.news(&format!("{word} {}", line(one)));
     }
     let mut open: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut undo: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for (one, why) in &collected.kept {
         let text = format!("kept {}: {why}", line(one));
-        match one.kind {
-            // Its time comes by itself.
-            LeftoverKind::Undo => ui.whisper(&text),
-            LeftoverKind::Open => match one.plan.as_deref() {
-                Some(plan) => *open.entry(plan).or_default() += one.bytes,
-                None => ui.say(&text),
-            },
+        match (one.kind, one.plan.as_deref()) {
+            (LeftoverKind::Undo, Some(plan)) => {
+                *undo.entry((plan, why)).or_default() += one.bytes;
+                ui.whisper(&text);
+            }
+            (LeftoverKind::Open, Some(plan)) => *open.entry(plan).or_default() += one.bytes,
             _ => ui.say(&text),
         }
+    }
+    for ((plan, why), bytes) in &undo {
+        let bytes = size(*bytes);
+        ui.say(&format!("kept undo data of {plan}  {bytes}: {why}"));
+    }
+    if !undo.is_empty() {
+        ui.say("  until then `escrow undo PLAN` takes such a commit back");
     }
     for (plan, bytes) in &open {
         ui.say(&format!(

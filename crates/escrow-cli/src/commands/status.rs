@@ -13,6 +13,9 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, count, paint, size};
 
 /// Show the open plans, what is being done, and what belongs to nothing
+///
+/// What plans take on disk, of their own, shared with originals and for undo, is shown with `--disk` only:
+/// measuring looks at every file of theirs.
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow status --disk")]
 pub(crate) struct StatusArgs {
@@ -152,11 +155,6 @@ fn tell_rest(status: &Status, disks: Option<&Disks>, ui: &Ui) {
     }
     if let Some(disks) = disks {
         ui.line(&format!("on disk in all: {}", disk_words(disks.total)));
-    } else if !status.over.is_empty() {
-        let plans = count(status.over.len() as u64, "plan that is", "plans that are");
-        ui.say(&format!(
-            "{plans} over may keep something on disk: `escrow status --disk`, `escrow gc`"
-        ));
     }
     for one in &status.orphans {
         let word = match one.kind {
@@ -168,6 +166,17 @@ fn tell_rest(status: &Status, disks: Option<&Disks>, ui: &Ui) {
     }
     if !status.orphans.is_empty() {
         ui.say("  `escrow gc --dry-run` says what of this would go");
+    }
+    match (disks, status.over.len() as u64) {
+        (Some(_), _) => {}
+        (None, 0) if status.plans.is_empty() => {}
+        (None, 0) => ui.say("`escrow status --disk` measures what plans take on disk"),
+        (None, over) => {
+            let plans = count(over, "plan that is", "plans that are");
+            ui.say(&format!(
+                "{plans} over may keep something on disk: `escrow status --disk` measures it, `escrow gc` removes"
+            ));
+        }
     }
 }
 

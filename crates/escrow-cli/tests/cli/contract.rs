@@ -74,6 +74,14 @@ fn documents_have_these_fields() {
     );
     assert_eq!(status["disk"], serde_json::Value::Null);
     let fields = ["private", "shared", "total", "undo", "unread"];
+    let said = cli.run(words("status")).stderr_text();
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("`escrow status --disk`"), "{said}");
+    assert!(
+        !cli.run(words("status --disk"))
+            .stderr_text()
+            .contains("--disk")
+    );
     let status = json(&cli, "status --disk");
     assert_eq!(keys(&status["disk"]), fields);
     assert_eq!(keys(&status["plans"][0]["disk"]), fields);

@@ -111,6 +111,13 @@ fn undo_data_stays_for_its_time_and_goes_when_there_is_no_room_for_it() {
     assert_eq!(kinds(&done["kept"]), ["undo", "undo"]);
     assert_eq!(sandboxes(&world).len(), 2);
     // The oldest first, and no more than needed.
+    let said = cli.run(words("gc")).stderr_text();
+    for plan in ["one", "two"] {
+        let kept = format!("kept undo data of {plan}  ");
+        let line = said.lines().find(|line| line.starts_with(&kept));
+        let line = line.unwrap_or_else(|| panic!("what stays is named: {said}"));
+        assert!(line.ends_with(": its time has not come"), "{line}");
+    }
     let all = done["kept"].as_array().expect("a list");
     let bytes = all.iter().map(|one| one["bytes"].as_u64().expect("bytes"));
     let most = bytes.sum::<u64>() - 1;
