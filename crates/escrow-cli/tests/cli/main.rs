@@ -8,6 +8,7 @@
 mod access;
 mod checkpoints;
 mod checkpoints_faults;
+mod checkpoints_names;
 mod closed;
 mod commits;
 mod config;

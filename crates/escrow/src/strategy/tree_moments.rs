@@ -12,7 +12,7 @@
 //! the moment and is not any more comes from the original; if somebody changed it there, the return is
 //! refused, with nothing done.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -29,6 +29,7 @@ use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, clock, settle};
 use crate::fs::durable::Draft;
+use crate::fs::manifest::{Index, Manifest};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, Stamp, remove, xattr};
 use crate::model::{Change, DiffView, EntryKind, Facts, Field, ResourcePath};
 use crate::seeded;
@@ -303,6 +304,61 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// The inode that stood at a path of the sandbox; `None` where nothing did.
+    fn inode(&self, path: &ResourcePath) -> Option<u64> {
+        if let Some(entry) = self.moment.entry(path) {
+            return Some(entry.ino);
+        }
+        let index = self.copied.find(path)?;
+        Some(self.copied.manifest.record(index).copy_ino).filter(|ino| *ino != 0)
+    }
+
+    /// Names in the sandbox's tree, none of them about to change, of files that the changes bring back under
+    /// others. `stays` are those of the moment that were not touched since.
+    fn other_names(
+        &self,
+        changes: &[Change],
+        stays: Vec<ResourcePath>,
+    ) -> Result<Vec<ResourcePath>> {
+        let of = |change: &Change| change.path.clone();
+        let changed: BTreeSet<ResourcePath> = changes.iter().map(of).collect();
+        let comes = changes.iter().filter(|change| {
+            let new = change.new.as_ref();
+            new.is_some_and(|new| new.kind != EntryKind::Directory)
+        });
+        let comes: HashSet<u64> = comes
+            .filter_map(|change| self.inode(&change.path))
+            .collect();
+        let mut names: Vec<ResourcePath> = stays;
+        names.retain(|path| self.inode(path).is_some_and(|ino| comes.contains(&ino)));
+        let (copied, manifest) = (self.copied, self.copied.manifest);
+        let is_one = |index: Index| {
+            let record = manifest.record(index);
+            record.kind != EntryKind::Directory && comes.contains(&record.copy_ino)
+        };
+        let numbers = changed.iter().filter_map(|path| copied.find(path));
+        let known = numbers.filter(|index| is_one(*index)).count();
+        let all = (0..manifest.len() as Index).filter(|index| is_one(*index));
+        // Seldom is there any, and only then the paths of all of them are made.
+        if all.count() > known {
+            let root = ResourcePath::root();
+            manifest.below(Manifest::ROOT, &root, &mut |index, path| {
+                let kept = self.moment.entry(path).is_some() || changed.contains(path);
+                if is_one(index) && !kept {
+                    names.push(path.clone());
+                }
+            });
+        }
+        let mut there = Vec::new();
+        for path in names {
+            let now = tree_commit::stat(copied.tree, &path)?;
+            if now.is_some_and(|now| Some(now.ino) == self.inode(&path)) {
+                there.push(path);
+            }
+        }
+        Ok(there)
+    }
+
     fn holder(&self, path: &ResourcePath) -> &Dir {
         match self.moment.entry(path) {
             Some(_) => &self.moment.tree,
@@ -406,6 +462,11 @@ impl Versions for Target<'_> {
             ..now
         }))
     }
+
+    /// What it was in the sandbox: what is kept is another file, and so is the original's.
+    fn file(&self, path: &ResourcePath, _: &Meta) -> Option<u64> {
+        self.inode(path)
+    }
 }
 
 /// The sandbox's own tree is nobody else's: what is seen in it is what it is.
@@ -447,12 +508,16 @@ pub(super) fn prepare_restore(
         copied,
     };
     let paths: BTreeSet<ResourcePath> = differs(&from.kept).chain(differs(&moment.kept)).collect();
-    let (mut changes, mut seen) = (Vec::new(), Vec::new());
+    let (mut changes, mut seen, mut stays) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         let now = tree_commit::stat(copied.tree, &path)?;
         if let (Some(entry), Some(now)) = (moment.entry(&path), &now) {
             // Neither what was not touched since, nor what can not be brought back.
-            if !is_kept(now.kind) || (moment.kept.ctime_decides && entry.is(now)) {
+            let same = moment.kept.ctime_decides && entry.is(now);
+            if same && !now.is_dir() {
+                stays.push(path.clone());
+            }
+            if same || !is_kept(now.kind) {
                 continue;
             }
         }
@@ -480,6 +545,7 @@ pub(super) fn prepare_restore(
         }
     }
     let preview = Preview {
+        kept: target.other_names(&changes, stays)?,
         diff: DiffView { changes },
         seen,
         ..Preview::default()

@@ -70,6 +70,11 @@ pub(super) trait Versions {
             answer => answer,
         }
     }
+
+    /// What tells which paths are names of one file, of the version at a path; `None` where it has no other.
+    fn file(&self, _path: &ResourcePath, meta: &Meta) -> Option<u64> {
+        (meta.nlink > 1).then_some(meta.ino)
+    }
 }
 
 impl Versions for Dir {

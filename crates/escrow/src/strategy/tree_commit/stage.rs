@@ -112,9 +112,9 @@ struct Staging<'a> {
     part: bool,
     stage: Dir,
     reflinks: Reflinks,
-    /// Sandbox files of several names, by inode, and where the first of them is staged.
-    same: HashMap<u64, (ResourcePath, Vec<u8>)>,
-    /// Sandbox files that are no change, by inode.
+    /// Sandbox files of several names, by what tells them apart, and where the first of them is staged.
+    same: HashMap<u64, ResourcePath>,
+    /// Sandbox files that are no change, in the same way.
     kept: Option<HashMap<u64, ResourcePath>>,
     names: &'a [ResourcePath],
     links: Vec<Link>,
@@ -237,15 +237,15 @@ impl Staging<'_> {
                 what: "it became another kind of thing in the sandbox",
             });
         }
-        if meta.nlink > 1 {
-            if self.is_kept(change, &meta)? {
+        if let Some(file) = self.source.root.file(&change.path, &meta) {
+            if self.is_kept(change, &meta, file)? {
                 return Ok(false);
             }
-            if let Some((staged, _)) = self.same.get(&meta.ino) {
+            if let Some(staged) = self.same.get(&file) {
                 at.0.hard_link(at.1, &self.stage, staged)?;
                 return Ok(true);
             }
-            self.same.insert(meta.ino, (to.clone(), Vec::new()));
+            self.same.insert(file, to.clone());
         }
         let attributes = closed::xattrs(self.source.area, (&from, name), &meta)?;
         let dropped = match meta.kind {
@@ -263,20 +263,20 @@ impl Staging<'_> {
 
     /// Whether a new name in the sandbox is one of a file that the original has, unchanged: then
     /// it becomes another name for that.
-    fn is_kept(&mut self, change: &Change, meta: &Meta) -> Result<bool> {
+    fn is_kept(&mut self, change: &Change, meta: &Meta, file: u64) -> Result<bool> {
         if self.names.is_empty() {
             return Ok(false);
         }
         if self.kept.is_none() {
             let mut kept = HashMap::new();
             for path in self.names {
-                if let Some(meta) = self.source.root.meta(path)? {
-                    kept.insert(meta.ino, path.clone());
-                }
+                let meta = self.source.root.meta(path)?;
+                let file = meta.and_then(|meta| self.source.root.file(path, &meta));
+                kept.extend(file.map(|file| (file, path.clone())));
             }
             self.kept = Some(kept);
         }
-        let Some(to) = self.kept.as_ref().and_then(|kept| kept.get(&meta.ino)) else {
+        let Some(to) = self.kept.as_ref().and_then(|kept| kept.get(&file)) else {
             return Ok(false);
         };
         let Some(file) = stat(self.original, to)? else {
