@@ -1,5 +1,7 @@
 //! What the engine tells while it works, to whoever wants to show it.
 
+use std::sync::{Mutex, PoisonError};
+
 /// Someone who watches long work.
 pub trait Observer: Sync {
     /// So many more entries and bytes were copied. Called from several threads.
@@ -8,6 +10,45 @@ pub trait Observer: Sync {
     /// Whether the work should be given up; what was begun is then taken away again.
     fn is_cancelled(&self) -> bool {
         false
+    }
+
+    /// Something that whoever asked for the work should know of its result.
+    fn told(&self, _what: String) {}
+}
+
+/// Keeps what is to be known until the work is over; the rest goes to another.
+pub(crate) struct Listening<'a> {
+    to: &'a dyn Observer,
+    told: Mutex<Vec<String>>,
+}
+
+impl<'a> Listening<'a> {
+    pub(crate) fn new(to: &'a dyn Observer) -> Self {
+        Self {
+            to,
+            told: Mutex::default(),
+        }
+    }
+
+    /// What is to be known.
+    pub(crate) fn heard(self) -> Vec<String> {
+        let told = self.told.into_inner();
+        told.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Listening<'_> {
+    fn copied(&self, entries: u64, bytes: u64) {
+        self.to.copied(entries, bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.to.is_cancelled()
+    }
+
+    fn told(&self, what: String) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.push(what);
     }
 }
 

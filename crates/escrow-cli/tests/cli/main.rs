@@ -9,6 +9,7 @@ mod access;
 mod checkpoints;
 mod checkpoints_faults;
 mod checkpoints_names;
+mod checkpoints_touched;
 mod closed;
 mod commits;
 mod config;

@@ -199,7 +199,10 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             "put the original back where it was, or make a new plan for the directory that is there now"
         }
         StrategyError::Carved { .. } => "name that resource instead",
-        StrategyError::Moved { .. } => "look at `escrow diff`, and commit again",
+        StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
+        StrategyError::Lost { .. } => {
+            "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"
+        }
         StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported {
             what: "give native tools a path",

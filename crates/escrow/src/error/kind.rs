@@ -112,7 +112,9 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Leaves { .. }
         | StrategyError::ForgedMark { .. }
         | StrategyError::Forbidden { .. } => Kind::Denied,
-        StrategyError::Replaced { .. } | StrategyError::Moved { .. } => Kind::Conflict,
+        StrategyError::Replaced { .. }
+        | StrategyError::Moved { .. }
+        | StrategyError::Lost { .. } => Kind::Conflict,
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
         StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {

@@ -115,6 +115,14 @@ impl Record {
     pub fn is_current(&self, original: &Meta) -> bool {
         (self.kind, self.ino, self.ctime) == (original.kind, original.ino, original.ctime)
     }
+
+    /// Whether `original` is what was copied but for its ctime, as after a change of mode and back, or a further
+    /// name that came and went. Its attributes are not among what is compared.
+    pub fn looks_current(&self, original: &Meta) -> bool {
+        let looks = (self.mode, self.uid, self.gid) == (original.mode, original.uid, original.gid);
+        let content = (self.size, self.mtime) == (original.size, original.mtime);
+        (self.kind, self.ino) == (original.kind, original.ino) && looks && content
+    }
 }
 
 /// The records of a whole tree; record 0 is the root.

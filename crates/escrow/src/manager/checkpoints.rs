@@ -8,7 +8,7 @@ use super::{Manager, PlanView, ResourceDiff, SandboxView, validation};
 use crate::checkpoint::{self, Return};
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
-use crate::event::{Observer, Unobserved};
+use crate::event::{Listening, Observer, Unobserved};
 use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
@@ -251,7 +251,8 @@ impl Manager {
             let in_use = (paused.is_some(), observer);
             let why = Automatic::BeforeRestore.as_str();
             let before = self.keep(plan, None, Some(why), in_use)?;
-            let engine = self.engine(observer);
+            let listening = Listening::new(observer);
+            let engine = self.engine(&listening);
             let mut ways = Vec::new();
             let members = self.members(&engine, views.clone())?;
             for (member, through) in members.into_iter().zip(through) {
@@ -267,7 +268,11 @@ impl Manager {
                     through,
                 });
             }
-            for left in checkpoint::restore(&engine, plan, checkpoint.id, &ways)? {
+            let left = checkpoint::restore(&engine, plan, checkpoint.id, &ways)?;
+            for told in listening.heard() {
+                self.notice(told);
+            }
+            for left in left {
                 self.notice(format!("what was staged for the restore is left: {left}"));
             }
             // Both ends of the way stay.
@@ -426,8 +431,14 @@ impl Manager {
                 from.push((view, moment));
             }
             let fork = self.add_plan(name, directory.clone())?;
-            match self.fork_sandboxes(&fork, &from, observer) {
-                Ok(()) => self.view(fork),
+            let listening = Listening::new(observer);
+            match self.fork_sandboxes(&fork, &from, &listening) {
+                Ok(()) => {
+                    for told in listening.heard() {
+                        self.notice(told);
+                    }
+                    self.view(fork)
+                }
                 Err(error) => Err(error.and_left(self.clean_up(&fork, false).map(drop))),
             }
         })

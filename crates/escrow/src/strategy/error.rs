@@ -62,8 +62,16 @@ pub enum StrategyError {
         /// Why not.
         why: &'static str,
     },
-    /// The original, or the sandbox, changed while the commit was under way.
-    #[error("'{path}' changed while it was being committed: {what}")]
+    /// What a moment had at a path is nowhere any more.
+    #[error("'{path}' cannot be had as it was then: {what}")]
+    Lost {
+        /// Where.
+        path: ResourcePath,
+        /// Why not.
+        what: &'static str,
+    },
+    /// The original, or the sandbox, changed while a commit or a restore was under way.
+    #[error("'{path}' changed meanwhile: {what}")]
     Moved {
         /// Where.
         path: ResourcePath,

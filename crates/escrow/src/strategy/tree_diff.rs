@@ -25,6 +25,43 @@ pub(super) struct Copied<'a> {
     pub(super) only: Option<&'a ResourcePath>,
 }
 
+/// Whether an entry of the original is still what was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Still {
+    /// Nobody touched it.
+    Itself,
+    /// Somebody touched it, and everything that can be known of it is as it was.
+    Alike,
+    /// It is something else.
+    No,
+}
+
+/// How many paths a remark names.
+const NAMED: usize = 3;
+
+/// A remark on what had to be taken from the original, where somebody had touched it.
+///
+/// No copy of it is left to compare contents with, and a moved ctime tells neither what was done nor what not. A mode
+/// that was changed and changed back, a name that came and went, or a commit and its undo are no change
+/// (rule F8), and a checkpoint must not be lost by them. Somebody who writes into a file and then sets its
+/// time back looks the same (rule F6), so it is said.
+pub(super) fn remark(mut alike: Vec<ResourcePath>) -> Option<String> {
+    alike.sort_unstable();
+    let more = alike.len().saturating_sub(NAMED);
+    let named = alike.iter().take(NAMED).map(|path| format!("'{path}'"));
+    let mut named: Vec<String> = named.collect();
+    if more > 0 {
+        named.push(format!("{more} more"));
+    }
+    let named = named.join(", ");
+    (!alike.is_empty()).then(|| {
+        format!(
+            "taken from the original, where somebody touched it since, though size, times, mode, owner and attributes \
+            are as they were: {named}"
+        )
+    })
+}
+
 /// What a walk over a copy found.
 #[derive(Default)]
 pub(super) struct Found {
@@ -219,6 +256,31 @@ impl Copied<'_> {
             Err(error) => return Err(error.into()),
         };
         Ok(dir.stat(name)?.map(|meta| (dir, meta)))
+    }
+
+    /// Whether what is no directory is still in the original as it was copied. What a link points to is
+    /// compared; of a file that was touched, the contents cannot be.
+    pub(super) fn still(&self, path: &ResourcePath, index: Index) -> Result<Still> {
+        let record = self.manifest.record(index);
+        let Some((dir, meta)) = self.original_of(path)? else {
+            return Ok(Still::No);
+        };
+        if record.is_current(&meta) {
+            return Ok(Still::Itself);
+        }
+        let Some((_, name)) = path.split().filter(|_| record.looks_current(&meta)) else {
+            return Ok(Still::No);
+        };
+        let attributes = tree::xattrs_if_open(&dir, name)?;
+        if attributes.is_none_or(|attributes| record.xattrs != xattr::digest(&attributes)) {
+            return Ok(Still::No);
+        }
+        Ok(match record.kind {
+            EntryKind::Symlink if dir.read_link(name)? != self.manifest.target(index) => Still::No,
+            EntryKind::File if record.size > 0 => Still::Alike,
+            // Nothing else of it could have changed.
+            _ => Still::Itself,
+        })
     }
 
     /// The record at `path`.

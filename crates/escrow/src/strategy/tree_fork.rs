@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use super::closed;
 use super::error::{Result, StrategyError};
 use super::tree;
-use super::tree_diff::Copied;
-use super::tree_moments::{Entry, Open, is_kept};
+use super::tree_diff::{Copied, Still, remark};
+use super::tree_moments::{Entry, FROM_THE_ORIGINAL, Open, is_kept};
 use crate::event::Observer;
 use crate::fs::content::{Reflinks, Transfer};
 use crate::fs::copy::{Care, CopyReport, Leaf, Loss, copy_leaf, settle};
@@ -53,6 +53,7 @@ pub(super) fn fork(
         linked: Mutex::default(),
         directories: Mutex::default(),
         losses: Mutex::default(),
+        alike: Mutex::default(),
         entries: AtomicU64::new(0),
         shared: AtomicU64::new(0),
         copies: AtomicU64::new(0),
@@ -98,6 +99,8 @@ struct Fork<'a> {
     linked: Mutex<Vec<(Index, ResourcePath)>>,
     directories: Mutex<Vec<(ResourcePath, Option<Index>)>>,
     losses: Mutex<Vec<Loss>>,
+    /// What the original had, touched by somebody.
+    alike: Mutex<Vec<ResourcePath>>,
     entries: AtomicU64,
     shared: AtomicU64,
     copies: AtomicU64,
@@ -129,10 +132,10 @@ fn there(root: &Dir, path: &ResourcePath) -> Result<Option<Dir>> {
     }
 }
 
-fn moved(path: &ResourcePath) -> StrategyError {
-    StrategyError::Moved {
+fn lost(path: &ResourcePath) -> StrategyError {
+    StrategyError::Lost {
         path: path.clone(),
-        what: "the fork has to take it from the original, where somebody changed it since",
+        what: FROM_THE_ORIGINAL,
     }
 }
 
@@ -193,18 +196,40 @@ impl Fork<'_> {
             };
             let leaf = match leaf {
                 Some(leaf) => Some(leaf),
-                None => match self.copied.original_of(path)? {
-                    Some((dir, _)) => self.try_copy(record, &dir, to, Record::is_current)?,
-                    None => None,
-                },
+                None => self.as_original(path, index, to)?,
             };
-            Ok(leaf.ok_or_else(|| moved(path))?.copy)
+            Ok(leaf.ok_or_else(|| lost(path))?.copy)
         })?;
         match linked {
             Some(copy) if !several => lock(&self.made).push((index, Became::Copy(copy))),
             _ => lock(&self.linked).push((index, path.clone())),
         }
         Ok(())
+    }
+
+    /// Copies what the original has, if that is still what the record tells of.
+    fn as_original(
+        &self,
+        path: &ResourcePath,
+        index: Index,
+        to: (&Dir, &[u8]),
+    ) -> Result<Option<Leaf>> {
+        let is = match self.copied.still(path, index)? {
+            Still::No => return Ok(None),
+            Still::Itself | Still::Alike => Record::looks_current,
+        };
+        let (dir, _) = self.copied.original.parent(path)?;
+        let record = self.copied.manifest.record(index);
+        let leaf = self.try_copy(record, &dir, to, is)?;
+        if let Some(leaf) = leaf
+            .as_ref()
+            .filter(|leaf| !record.is_current(&leaf.original))
+            && leaf.original.is_file()
+            && leaf.original.size > 0
+        {
+            lock(&self.alike).push(path.clone());
+        }
+        Ok(leaf)
     }
 
     /// Copies what stands in `from` under the same name, if it `is` what the record tells of, before and after.
@@ -331,6 +356,9 @@ impl Fork<'_> {
             manifest.update(index, |record| note(record, &became));
         }
         manifest.ctime_decides = settle(newest);
+        if let Some(remark) = remark(take(self.alike)) {
+            self.observer.told(remark);
+        }
         let mut losses = take(self.losses);
         losses.sort_unstable();
         let report = CopyReport {
@@ -395,7 +423,7 @@ impl Fork<'_> {
                 return Ok(attributes);
             }
         }
-        Err(moved(path))
+        Err(lost(path))
     }
 }
 

@@ -12,6 +12,7 @@
 //! the moment and is not any more comes from the original; if somebody changed it there, the return is
 //! refused, with nothing done.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
@@ -23,7 +24,7 @@ use super::error::{Result, StrategyError};
 use super::moments;
 use super::tree::{self, Original};
 use super::tree_commit::{self, Base, Source, Versions};
-use super::tree_diff::{Copied, Found};
+use super::tree_diff::{Copied, Found, Still, remark};
 use super::{Intent, Moment, OnConflict, PrepareRequest, Preview, Way};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
@@ -110,7 +111,7 @@ pub(super) fn open(copied: &Copied<'_>, area: &Dir, moment: &Moment) -> Result<O
         }
     })?;
     if !kept.copy.is(&copied.tree.meta()?) {
-        return Err(StrategyError::Moved {
+        return Err(StrategyError::Lost {
             path: ResourcePath::root(),
             what: "the sandbox was copied anew since that checkpoint",
         });
@@ -147,7 +148,7 @@ pub(super) fn checkpoint(
 ) -> Result<Moment> {
     let last = match last.map(|moment| open(copied, area, moment)).transpose() {
         // Nothing of another copy can be used again.
-        Err(StrategyError::Moved { .. }) => None,
+        Err(StrategyError::Lost { .. }) => None,
         last => last?,
     };
     let Found { changes, touched } = tree::steady(|| copied.look())?;
@@ -301,9 +302,22 @@ impl Keeping<'_> {
 struct Target<'a> {
     moment: &'a Open,
     copied: &'a Copied<'a>,
+    /// What the original has, touched by somebody.
+    alike: RefCell<Vec<ResourcePath>>,
 }
 
-impl Target<'_> {
+/// Why a version is lost that was not kept.
+pub(super) const FROM_THE_ORIGINAL: &str = "the sandbox had not changed it, so the original has that version, and somebody changed it there since";
+
+impl<'a> Target<'a> {
+    fn new(copied: &'a Copied<'a>, moment: &'a Open) -> Self {
+        Self {
+            moment,
+            copied,
+            alike: RefCell::default(),
+        }
+    }
+
     /// The inode that stood at a path of the sandbox; `None` where nothing did.
     fn inode(&self, path: &ResourcePath) -> Option<u64> {
         if let Some(entry) = self.moment.entry(path) {
@@ -407,16 +421,19 @@ impl Target<'_> {
                     xattr::digest(&read) == record.xattrs
                 }
             },
-            (false, _) => self
-                .copied
-                .original_of(path)?
-                .is_some_and(|(_, meta)| record.is_current(&meta)),
+            (false, _) => {
+                let still = self.copied.still(path, index)?;
+                if still == Still::Alike {
+                    self.alike.borrow_mut().push(path.clone());
+                }
+                still != Still::No
+            }
         };
         match current {
             true => Ok(Some(manifest.facts(index))),
-            false => Err(StrategyError::Moved {
+            false => Err(StrategyError::Lost {
                 path: path.clone(),
-                what: "the sandbox has to take it from the original, where somebody changed it since",
+                what: FROM_THE_ORIGINAL,
             }),
         }
     }
@@ -503,10 +520,7 @@ pub(super) fn prepare_restore(
 ) -> Result<Intent> {
     let from = open(copied, area, &way.from)?;
     let moment = open(copied, area, &way.to)?;
-    let target = Target {
-        moment: &moment,
-        copied,
-    };
+    let target = Target::new(copied, &moment);
     let paths: BTreeSet<ResourcePath> = differs(&from.kept).chain(differs(&moment.kept)).collect();
     let (mut changes, mut seen, mut stays) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
@@ -543,6 +557,9 @@ pub(super) fn prepare_restore(
             changes.push(change);
             seen.push(now);
         }
+    }
+    if let Some(remark) = remark(target.alike.take()) {
+        observer.told(remark);
     }
     let preview = Preview {
         kept: target.other_names(&changes, stays)?,
@@ -591,18 +608,12 @@ pub(super) fn since(
     until: Option<&Moment>,
 ) -> Result<Vec<Change>> {
     let then = open(copied, area, moment)?;
-    let old = Target {
-        moment: &then,
-        copied,
-    };
+    let old = Target::new(copied, &then);
     let visible = |attributes| attributes;
     match until {
         Some(until) => {
             let later = open(copied, area, until)?;
-            let new = Target {
-                moment: &later,
-                copied,
-            };
+            let new = Target::new(copied, &later);
             let sides = (
                 (&then.kept.changes[..], &old as _),
                 (&later.kept.changes[..], &new as _),
