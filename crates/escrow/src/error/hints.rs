@@ -180,6 +180,9 @@ impl Error {
             Self::Store(StoreError::Newer { .. }) => {
                 one("use the newer version, or another `--home`")
             }
+            Self::Store(StoreError::OtherTables { .. }) => {
+                one("use the build that made it to commit or clean up its plans, then another `--home`, or move the file away")
+            }
             _ => Vec::new(),
         }
     }

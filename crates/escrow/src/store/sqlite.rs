@@ -53,6 +53,16 @@ pub enum StoreError {
         /// The database.
         path: Location,
     },
+    /// Its tables are not those of the version it says it is of.
+    #[error(
+        "the state in '{path}' is not what its version says ({what}); an unreleased build of Escrow may have made it"
+    )]
+    OtherTables {
+        /// The database.
+        path: Location,
+        /// What SQLite missed, or met.
+        what: String,
+    },
     /// Another process held it for too long.
     #[error("the state in '{path}' is in use by another process")]
     Busy {
@@ -473,8 +483,34 @@ fn failed(path: &Path, source: rusqlite::Error) -> StoreError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path },
         Some(ErrorCode::NotADatabase) => StoreError::Foreign { path },
         Some(ErrorCode::ConstraintViolation) => StoreError::Exists,
+        Some(ErrorCode::Unknown) | None if is_of_tables(&source) => StoreError::OtherTables {
+            path,
+            what: said(&source),
+        },
         _ => StoreError::Sqlite { path, source },
     }
+}
+
+/// What SQLite says of a failure, without the statement.
+fn said(source: &rusqlite::Error) -> String {
+    match source {
+        rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether a statement of ours does not fit the tables there are.
+fn is_of_tables(source: &rusqlite::Error) -> bool {
+    let said = said(source);
+    let misfits = [
+        "no such column",
+        "no such table",
+        "has no column named",
+        "duplicate column",
+        "already exists",
+    ];
+    misfits.iter().any(|misfit| said.contains(misfit))
 }
 
 fn put_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {

@@ -337,3 +337,22 @@ fn a_foreign_store_is_refused() {
     assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
     assert!(untouched, "it is left as it was");
 }
+
+/// Its number says one thing and its tables another: what is wrong is told, and where, instead of a statement.
+// rule P3
+#[test]
+fn a_store_whose_tables_are_others_is_refused_in_words() {
+    let header = "PRAGMA application_id=1702060914; PRAGMA user_version=6;";
+    let (error, _) = refused(|file| sqlite(file, &format!("{header} CREATE TABLE mine (x);")));
+    let StoreError::OtherTables { path, what } = &error else {
+        panic!("{error}");
+    };
+    let said = error.to_string();
+    assert!(
+        said.contains(&path.to_string()) && said.contains(what),
+        "{said}"
+    );
+    assert!(what.starts_with("no such table"), "{what}");
+    let error = Error::from(error);
+    assert!(error.hints()[0].contains("--home"), "{:?}", error.hints());
+}
