@@ -214,3 +214,64 @@ fn a_checkpoint_that_folds_is_killed_or_fails() {
         }
     }
 }
+
+/// At as many layers as checkpoints may make, whoever made them, a user can still go back, fork and work.
+// rule R2, R5
+#[test]
+fn as_many_checkpoints_as_there_may_be_keep_nobody_from_going_back() {
+    let test = "folding::as_many_checkpoints_as_there_may_be_keep_nobody_from_going_back";
+    rerun_test_as_user_with(test, &[&binary()]);
+    // Once is enough: the engine's tests count the layers as root.
+    if is_root() {
+        return;
+    }
+    let (_world, cli) = planned(20);
+    let write = |plan: &str, text: &str| {
+        let line = words(&format!("write {plan} app f"));
+        cli.clone().stdin(text).ok(line);
+    };
+    let mut last = 0;
+    let said = loop {
+        write("try", &format!("{last}\n"));
+        let made = cli.run(words(&format!("checkpoint create try -m n{last}")));
+        if made.status != 0 {
+            break made.stderr_text();
+        }
+        last += 1;
+    };
+    assert_eq!(last, 399, "{said}");
+    assert!(
+        said.contains("400 layers") && said.contains("let go"),
+        "{said}"
+    );
+    // Without a checkpoint before it, which is said.
+    let mut line = words("run --plan try -- sh -c");
+    line.push("cat f; echo worked > f".into());
+    let ran = cli.run(line);
+    assert_eq!((ran.status, ran.stdout_text()), (0, "399\n".to_owned()));
+    let said = ran.stderr_text();
+    assert!(
+        said.contains("no checkpoint was taken before the command"),
+        "{said}"
+    );
+    cli.ok(words("plan fork try first"));
+    cli.ok(words("plan fork try second --at n7"));
+    assert_eq!(run(&cli, "first", "cat f"), "worked\n");
+    assert_eq!(run(&cli, "second", "cat f"), "7\n");
+    for to in ["n398", "n1", "n397"] {
+        write("try", "other\n");
+        let restored = json(&cli, &format!("restore try {to}"));
+        let before = restored["before"]
+            .as_str()
+            .expect("where it was")
+            .to_owned();
+        assert_eq!(run(&cli, "try", "cat f"), format!("{}\n", &to[1..]));
+        cli.ok(words(&format!("restore try {before}")));
+        assert_eq!(run(&cli, "try", "cat f"), "other\n");
+    }
+    for number in 200..300 {
+        cli.ok(words(&format!("checkpoint delete try n{number}")));
+    }
+    cli.ok(words("restore try n398"));
+    cli.ok(words("checkpoint create try -m room"));
+}

@@ -13,7 +13,13 @@ use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan, Resource};
-use crate::strategy::{Checkpoints, Moment, Way};
+use crate::strategy::{Checkpoints, Moment, Occasion, StrategyError, Way};
+
+/// Why a checkpoint is taken with which a fork begins.
+const FORK: &str = "fork";
+
+/// Why one is taken before an interrupted restore is brought to an end.
+const RECOVERY: &str = "before_recovery";
 
 /// A return to a checkpoint.
 #[derive(Debug)]
@@ -29,7 +35,7 @@ fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Momen
     let found = checkpoint.moments.iter().find(|(id, _)| *id == sandbox);
     let read = |(_, text): &(SandboxId, String)| {
         serde_json::from_str(text).map_err(|error| {
-            Error::from(crate::strategy::StrategyError::Damaged {
+            Error::from(StrategyError::Damaged {
                 what: format!("what a checkpoint needs cannot be read back ({error})"),
             })
         })
@@ -43,6 +49,14 @@ fn needed_moment(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Moment> 
         resource: view.resource.name.clone(),
     };
     moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)
+}
+
+fn cannot_be_kept(view: &SandboxView, error: StrategyError) -> Error {
+    Error::Moment {
+        resource: view.resource.name.clone(),
+        what: "be kept",
+        cause: Box::new(error.into()),
+    }
 }
 
 impl Manager {
@@ -121,6 +135,16 @@ impl Manager {
         for view in &views {
             super::work::check_readable(plan, view)?;
         }
+        let returns = [Some(Automatic::BeforeRestore.as_str()), Some(RECOVERY)];
+        if !in_use && !returns.contains(&why) {
+            let occasion = match why {
+                Some(FORK | validation::REASON) => Occasion::Begun,
+                _ => Occasion::Kept,
+            };
+            for view in &views {
+                self.check_room(view, occasion)?;
+            }
+        }
         let last = self.store.checkpoints(plan.id)?.pop();
         let kept = self.keep_each(&views, last.as_ref(), (in_use, observer));
         let moments = match kept {
@@ -156,6 +180,14 @@ impl Manager {
         Ok(checkpoint)
     }
 
+    /// Refuses a checkpoint for which a sandbox has no room, before any of them is kept.
+    fn check_room(&self, view: &SandboxView, occasion: Occasion) -> Result<()> {
+        let reference = &view.sandbox.reference;
+        let strategy = self.registry().get(&reference.strategy)?;
+        let room = strategy.has_room(reference, occasion);
+        room.map_err(|error| cannot_be_kept(view, error))
+    }
+
     /// The moment of each sandbox.
     fn keep_each(
         &self,
@@ -173,11 +205,7 @@ impl Manager {
                 true => strategy.checkpoint_in_use(reference, before.as_ref(), observer),
                 false => strategy.checkpoint(reference, before.as_ref(), observer),
             };
-            let moment = moment.map_err(|error| Error::Moment {
-                resource: view.resource.name.clone(),
-                what: "be kept",
-                cause: Box::new(error.into()),
-            })?;
+            let moment = moment.map_err(|error| cannot_be_kept(view, error))?;
             let text = serde_json::to_string(&moment).expect("a moment is JSON");
             moments.push((view.sandbox.id, text));
         }
@@ -337,7 +365,7 @@ impl Manager {
 
     /// Keeps where a plan is whose restore was interrupted: somebody may have gone on working.
     pub(super) fn keep_present(&self, plan: &Plan, in_use: bool) -> Result<()> {
-        let kept = self.keep(plan, None, Some("before_recovery"), (in_use, &Unobserved));
+        let kept = self.keep(plan, None, Some(RECOVERY), (in_use, &Unobserved));
         match kept {
             Ok(kept) => self.notice(format!(
                 "where the plan '{}' was before its restore is brought to an end is kept as {}",
@@ -421,7 +449,7 @@ impl Manager {
                 }
                 None => {
                     let paused = self.pause(plan)?;
-                    self.keep(plan, None, Some("fork"), (paused.is_some(), observer))?
+                    self.keep(plan, None, Some(FORK), (paused.is_some(), observer))?
                 }
             };
             let mut from = Vec::new();

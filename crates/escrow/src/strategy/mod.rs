@@ -212,6 +212,15 @@ pub struct RolledBack {
     pub kept: Vec<(ResourcePath, Location)>,
 }
 
+/// What a checkpoint is taken for, if not for a restore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occasion {
+    /// Somebody asked for it, or it is taken by itself at a run, a failure or a commit.
+    Kept,
+    /// A fork or a validation begins with it.
+    Begun,
+}
+
 /// Puts a file into a sandbox through a directory in which it can be seen as a whole.
 pub fn write_through(
     root: &Dir,
@@ -376,6 +385,12 @@ pub trait Strategy: Send + Sync {
         intent: Option<&Intent>,
         observer: &dyn Observer,
     ) -> Result<RolledBack>;
+
+    /// Refuses a checkpoint that could be done without, where there is room only for those that a restore begins with.
+    /// By default there is always room.
+    fn has_room(&self, _sandbox: &SandboxRef, _occasion: Occasion) -> Result<()> {
+        Ok(())
+    }
 
     /// Keeps the sandbox as it is at this moment. `last` is the newest one that is kept.
     ///

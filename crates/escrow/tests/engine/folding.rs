@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use escrow::event::Unobserved;
-use escrow::strategy::{Moment, Registry, Way};
+use escrow::strategy::{Moment, Occasion, Registry, Way};
 use escrow_testkit::World;
 
 use crate::support::{Sandboxed, at};
@@ -130,4 +130,66 @@ fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
         .read_to_string(&mut text)
         .expect("it is text");
     assert_eq!(text, "then");
+}
+
+/// Whoever takes checkpoints, for whatever, leaves room for those with which a restore begins.
+// rule R2, R5
+#[test]
+fn checkpoints_leave_room_for_a_restore() {
+    let world = World::new();
+    let original = world.dir("original");
+    let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
+    let (reference, area) = (sandbox.sandbox().reference, sandbox.area());
+    let registry = Registry::builtin();
+    let overlay = registry.get("overlay").expect("it is built in");
+    let write = |text: &str| {
+        let written = overlay.write(&reference, &at("file"), &mut text.as_bytes());
+        written.expect("it can be written");
+    };
+    let take = |round: usize| {
+        write(&round.to_string());
+        overlay.checkpoint(&reference, None, &Unobserved)
+    };
+    let has_room = |occasion| overlay.has_room(&reference, occasion).is_ok();
+    let layers = || {
+        let now = std::fs::read(area.join("now")).expect("it is there");
+        let now: serde_json::Value = serde_json::from_slice(&now).expect("it is JSON");
+        now["layers"].as_array().expect("a list").len()
+    };
+    let mut kept = Vec::new();
+    let mut limits = Vec::new();
+    for round in 0..500 {
+        write("something new");
+        let room = [Occasion::Kept, Occasion::Begun].map(has_room);
+        let taken = take(round);
+        let state = (room, taken.is_ok());
+        // Of each state the last is looked at.
+        limits.retain(|(last, _)| *last != state);
+        limits.push((state, layers() - usize::from(taken.is_ok())));
+        match taken {
+            Ok(moment) => kept.push(moment),
+            Err(error) => {
+                assert!(
+                    error.to_string().contains("let go of checkpoints"),
+                    "{error}"
+                );
+                break;
+            }
+        }
+    }
+    // The last with room for all, for a fork, for a restore only, and for none.
+    let expected = [
+        (([true, true], true), 399),
+        (([false, true], true), 429),
+        (([false, false], true), 459),
+        (([false, false], false), 460),
+    ];
+    assert_eq!(limits, expected);
+    // What was let go of makes room again.
+    kept.truncate(100);
+    overlay
+        .drop_checkpoint(&reference, &kept)
+        .expect("the others can go");
+    assert!(has_room(Occasion::Kept) && layers() < 200, "{}", layers());
+    take(500).expect("there is room");
 }

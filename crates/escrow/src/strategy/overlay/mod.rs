@@ -38,7 +38,7 @@ use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
+    Occasion, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, Moves, remove};
@@ -333,6 +333,10 @@ impl Strategy for Overlay {
             message: "its changes were discarded".to_owned(),
             ..RolledBack::default()
         })
+    }
+
+    fn has_room(&self, sandbox: &SandboxRef, occasion: Occasion) -> Result<()> {
+        moments::has_room(sandbox, occasion)
     }
 
     fn checkpoint(

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::super::moments;
 use super::super::tree::{self, STAGE};
-use super::super::{CreateRequest, Created, Intent, Moment, Way};
+use super::super::{CreateRequest, Created, Intent, Moment, Occasion, Way};
 use super::fold;
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
@@ -18,8 +18,12 @@ use crate::model::text::Location;
 use crate::model::{Change, DiffView, SandboxRef};
 use crate::seeded;
 
-/// More layers than this are not mounted by every kernel.
+/// So many layers at most have checkpoints that could be done without, those that forks begin with, and those that
+/// restores begin with. A kernel mounts 500; each kind leaves some to the next, so that whoever takes checkpoints,
+/// an agent among them, cannot keep a user from going back.
 const MOST: usize = 400;
+const MOST_BEGUN: usize = 430;
+const MOST_RETURNING: usize = 460;
 
 /// The layers of a moment, topmost first.
 #[derive(Serialize, Deserialize)]
@@ -65,6 +69,45 @@ fn is_unused(stack: &Stack, below: &Stack) -> Result<bool> {
     Ok(top.entries()?.is_empty() && same(top, below)?)
 }
 
+/// Refuses a checkpoint that would need one layer too many.
+pub(super) fn has_room(sandbox: &SandboxRef, occasion: Occasion) -> Result<()> {
+    let most = match occasion {
+        Occasion::Kept => MOST,
+        Occasion::Begun => MOST_BEGUN,
+    };
+    let open = open(sandbox)?;
+    let (mut now, layers) = (open.now, &open.upper);
+    let unused = now.layers.len() >= most && {
+        let below = Stack::open(&now.layers[1..], &open.area)?;
+        is_unused(layers, &below)?
+    };
+    match unused {
+        true => Ok(()),
+        false => make_room(&open.area, &open.lower, &mut now, most),
+    }
+}
+
+/// Makes fewer layers of as many as there may be, if some can become one.
+fn make_room(area: &Dir, lower: &Dir, now: &mut Now, most: usize) -> Result<()> {
+    if now.layers.len() < most {
+        return Ok(());
+    }
+    // Where checkpoints were let go of, some of them can become one.
+    fold::after_checkpoint(area, lower, now);
+    now.write(area, &area.subdir(STAGE)?)?;
+    if now.layers.len() < most {
+        return Ok(());
+    }
+    Err(StrategyError::Unsupported {
+        strategy: NAME,
+        what: "take another checkpoint",
+        why: format!(
+            "it has {} layers, and such a checkpoint leaves it at most {most}; let go of checkpoints that nobody needs, or commit",
+            now.layers.len()
+        ),
+    })
+}
+
 pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
     let open = open(sandbox)?;
     let stage = open.area.subdir(STAGE)?;
@@ -82,22 +125,8 @@ pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
         }
         return Ok(moment(&layers[1..]));
     }
-    let mut layers = layers;
-    if layers.len() >= MOST {
-        // Where checkpoints were let go of, some of them can become one.
-        fold::after_checkpoint(&open.area, &open.lower, &mut now);
-        now.write(&open.area, &stage)?;
-        layers.clone_from(&now.layers);
-    }
-    if layers.len() >= MOST {
-        return Err(StrategyError::Unsupported {
-            strategy: NAME,
-            what: "take another checkpoint",
-            why: format!(
-                "its {MOST} layers are as many as a kernel mounts; let go of checkpoints that nobody needs, or commit"
-            ),
-        });
-    }
+    make_room(&open.area, &open.lower, &mut now, MOST_RETURNING)?;
+    let layers = now.layers.clone();
     // What programs wrote inside may be in memory only; from here on it is kept.
     if !seeded::bug("checkpoint-not-synced") {
         open.area.sync_file_system()?;
