@@ -33,6 +33,7 @@ mod mounts;
 mod odd_places;
 mod parts;
 mod parts_faults;
+mod protected;
 mod regressions;
 mod regressions_commit;
 mod regressions_commit_more;

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::beneath::Dir;
-use super::{Cause, Result};
+use super::{Cause, FsError, Result};
+use crate::model::text::Location;
 
 /// A place on a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,12 +26,34 @@ impl Place {
     /// The place of a directory, which is given by its canonical path.
     pub fn of(at: &Path) -> Result<Self> {
         let dir = Dir::open(at)?;
-        let mount = dir.meta()?.mount;
+        Self::on(at, dir.meta()?.mount)
+    }
+
+    /// The same for what may be gone, or closed to us: told from the directories above that can be looked
+    /// at. A link on the way is not followed: it is what stands there.
+    pub fn expected(at: &Path) -> Result<Self> {
+        let mut above: Vec<&Path> = at.ancestors().collect();
+        above.reverse();
+        let looked = above.into_iter().map_while(|path| {
+            let meta = Dir::look(path).ok()?;
+            meta.is_dir().then_some((path, meta.mount))
+        });
+        let Some((above, mount)) = looked.last() else {
+            return Self::of(at);
+        };
+        let rest = at.strip_prefix(above).unwrap_or(Path::new(""));
+        Ok(rest.iter().fold(Self::on(above, mount)?, Self::entry))
+    }
+
+    fn on(at: &Path, mount: u64) -> Result<Self> {
         let table = read_table()?;
         let found = table.lines().find_map(|line| parse(line, mount));
         let Some((device, root, point)) = found else {
-            let why = Cause::Damaged("the kernel does not list the mount it lies on");
-            return Err(dir.error("find", b"", why));
+            return Err(FsError {
+                action: "find",
+                path: Location::from(at),
+                cause: Cause::Damaged("the kernel does not list the mount it lies on"),
+            });
         };
         // A mount in another root than ours is listed by the path it has there.
         let path = match at.strip_prefix(&point) {

@@ -1,10 +1,11 @@
 //! Private directories: where the engine keeps what is its own, and where nobody else can
 //! prepare anything (rule S3).
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
@@ -31,9 +32,7 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
     let fd = fs::open(path, flags, Mode::empty()).map_err(fail)?;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let target = fs::readlink(link, Vec::new()).map_err(fail)?;
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(
-        target.into_bytes(),
-    )))
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
 }
 
 /// The one absolute path of anything that exists, all links resolved by the kernel.
@@ -42,9 +41,7 @@ pub fn canonical_any(path: &Path) -> Result<PathBuf> {
     let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let target = fs::readlink(link, Vec::new()).map_err(fail)?;
-    Ok(PathBuf::from(std::ffi::OsString::from_vec(
-        target.into_bytes(),
-    )))
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
 }
 
 /// The same for what may be a directory or anything else; errors speak of a directory, which is what
@@ -63,6 +60,58 @@ pub fn known_as(path: &Path) -> Option<PathBuf> {
         Some(directory.join(path.file_name()?))
     };
     canonical_or_file(path).ok().or_else(gone)
+}
+
+/// The ways to something that may be gone, or not there yet: one for each link that is followed, up to the
+/// name of that link, and at last the path without links. Whoever changes what stands on one of them changes
+/// what is meant.
+pub fn ways_to(path: &Path) -> Vec<PathBuf> {
+    let (mut ways, mut here) = (Vec::new(), PathBuf::new());
+    let mut todo = path.to_owned();
+    loop {
+        let mut parts = todo.components();
+        let Some(part) = parts.next() else {
+            break;
+        };
+        let rest = parts.as_path().to_owned();
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                here.pop();
+            }
+            part => here.push(part),
+        }
+        let link = match part {
+            // The kernel does not follow more either.
+            Component::Normal(_) if ways.len() < 40 => fs::readlink(&here, Vec::new()).ok(),
+            _ => None,
+        };
+        todo = match link {
+            Some(target) => {
+                ways.push(plain(&here.join(&rest)));
+                here.pop();
+                let target = OsString::from_vec(target.into_bytes());
+                PathBuf::from(target).join(rest)
+            }
+            None => rest,
+        };
+    }
+    ways.push(here);
+    ways
+}
+
+/// A path without `..`, by its text alone.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
 }
 
 /// Makes a directory and all above it, open to this user only, and opens it. One that exists

@@ -47,6 +47,13 @@ impl Names {
         }
         names
     }
+
+    /// The resources in it that are another thing once a path becomes a link.
+    fn beyond(&self, path: &ResourcePath) -> impl Iterator<Item = Scope> {
+        let below = |one: &&Inner| one.at != *path && one.at.lies_in(path);
+        let inner = self.inner.iter().filter(below);
+        inner.map(|one| Scope::Resource(one.name.clone()))
+    }
 }
 
 impl Manager {
@@ -71,18 +78,23 @@ impl Manager {
 
     /// Every name of what a scope means.
     fn names_of(&self, scope: Scope) -> Result<Vec<Scope>> {
-        let (Scope::Resource(name) | Scope::Path(name, _) | Scope::Within(Some(name))) = &scope
-        else {
-            return Ok(vec![scope]);
+        let name = match &scope {
+            Scope::Resource(name) | Scope::Path(name, _) | Scope::Within(Some(name)) => name,
+            Scope::All | Scope::Within(None) => return Ok(vec![scope]),
         };
         // Without rules names do not matter.
         if !self.options.policy.has_rules() {
             return Ok(vec![scope]);
         }
-        let resources = self.store.resources()?;
-        let Some(resource) = resources.iter().find(|one| one.name == *name) else {
-            return Ok(vec![scope]);
-        };
+        let resources = self.named_resources()?;
+        match resources.iter().find(|one| one.name == *name) {
+            Some(resource) => self.names_in(resource, scope),
+            None => Ok(vec![scope]),
+        }
+    }
+
+    /// The same, of a resource that was found; it may be forgotten meanwhile.
+    fn names_in(&self, resource: &Resource, scope: Scope) -> Result<Vec<Scope>> {
         let names = self.names(resource)?;
         Ok(match scope {
             Scope::Path(_, path) => names.of(&path),
@@ -106,14 +118,13 @@ impl Manager {
         if !self.options.policy.has_rules() {
             return Ok(names);
         }
-        let resources = self.store.resources()?;
+        let resources = self.named_resources()?;
         let graph = Graph::new(&resources);
         for other in resources.iter().filter(|one| one.id != resource.id) {
-            if let Some(root) = graph.root_in(resource, other)? {
-                names.outer.push((other.name.clone(), root));
-            } else if let Some(at) = graph.path_in(other, resource)? {
-                let root = graph.root_in(other, resource)?.unwrap_or_default();
-                let name = other.name.clone();
+            let name = other.name.clone();
+            if let Some((_, root)) = graph.named_in(resource, other)? {
+                names.outer.push((name, root));
+            } else if let Some((at, root)) = graph.named_in(other, resource)? {
                 names.inner.push(Inner { name, at, root });
             }
         }
@@ -148,6 +159,20 @@ impl Manager {
             .names_of(scope)
             .and_then(|names| self.judge(action, &names, form));
         self.denied(action, plan, judged)
+    }
+
+    /// The same of a resource of a plan, which may be forgotten since.
+    fn permit_view(
+        &self,
+        action: Action,
+        plan: &Plan,
+        view: &SandboxView,
+        scope: Scope,
+    ) -> Result<()> {
+        let judged = self
+            .names_in(&view.resource, scope)
+            .and_then(|names| self.judge(action, &names, Form::Entry));
+        self.denied(action, Some(plan), judged)
     }
 
     /// Where a sandbox does not isolate, to work in it is to release, and nobody looks at it later.
@@ -210,7 +235,7 @@ impl Manager {
             return self.permit(action, Some(plan), Scope::Within(None));
         }
         for view in &views {
-            self.permit(action, Some(plan), scope(view))?;
+            self.permit_view(action, plan, view, scope(view))?;
         }
         Ok(())
     }
@@ -236,10 +261,13 @@ impl Manager {
                 (Some(EntryKind::Directory), ChangeKind::Added) => Form::Directory,
                 _ => Form::Entry,
             };
-            match (
-                self.judge(action, &names.of(&change.path), form),
-                &mut first,
-            ) {
+            let mut judged = self.judge(action, &names.of(&change.path), form);
+            if form == Form::Link {
+                let mut beyond = names.beyond(&change.path);
+                let judge = |_, scope| self.judge(action, &[scope], form);
+                judged = judged.and_then(|()| beyond.try_fold((), judge));
+            }
+            match (judged, &mut first) {
                 (Ok(()), _) => {}
                 (Err(error), None) => first = Some(error),
                 (Err(_), Some(Error::Denied { others, .. })) => *others += 1,

@@ -5,13 +5,15 @@
 //! change of the configuration counts at once.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Manager, NewResource};
 use crate::config::Declared;
 use crate::error::{Error, Result};
-use crate::fs::private;
-use crate::resource::detect;
+use crate::fs::{Dir, private};
+use crate::model::text::Location;
+use crate::model::{ResourceId, Shape};
+use crate::resource::{detect, handler};
 use crate::store::Resource;
 use crate::strategy::registry::AUTO;
 
@@ -42,6 +44,50 @@ impl Manager {
     pub fn type_of<'a>(&self, declared: &'a Declared) -> Option<&'a str> {
         let stands = || Some(detect(&private::known_as(&declared.at)?).ok()?.kind());
         declared.kind.as_deref().or_else(stands)
+    }
+
+    /// Every resource that has a name: the known ones, and those of the configuration, whether they were
+    /// ever used or not. Rules speak of both alike.
+    pub(super) fn named_resources(&self) -> Result<Vec<Resource>> {
+        let mut all = self.store.resources()?;
+        for declared in &self.options.settings.resources {
+            // Whoever changes a link on the way to it decides what it is.
+            let places = private::ways_to(&declared.at);
+            let shapes = self.shapes_of(declared, places.last());
+            for at in places.into_iter().rev() {
+                let at = Location::from(at);
+                let known = |one: &Resource| one.name == declared.name && one.at == at;
+                if all.iter().any(known) {
+                    continue;
+                }
+                all.extend(shapes.iter().map(|shape| Resource {
+                    id: ResourceId::new(&*self.options.origin),
+                    name: declared.name.clone(),
+                    kind: declared.kind.clone().unwrap_or_default(),
+                    at: at.clone(),
+                    parent: declared.parent.clone(),
+                    strategy: AUTO.to_owned(),
+                    created_at: self.options.origin.now(),
+                    named: false,
+                    shape: *shape,
+                }));
+            }
+        }
+        Ok(all)
+    }
+
+    /// What a resource of the configuration is by its type, or by what stands there; where neither says,
+    /// it may be either.
+    fn shapes_of(&self, declared: &Declared, at: Option<&PathBuf>) -> Vec<Shape> {
+        let kind = declared.kind.as_deref();
+        let kind = kind.and_then(|name| self.options.settings.types.named(name));
+        let there = at.and_then(|at| Dir::look(at).ok());
+        match (kind.and_then(handler), there) {
+            (Some(handler), _) => vec![handler.shape()],
+            (None, Some(there)) if there.is_dir() => vec![Shape::Tree],
+            (None, Some(_)) => vec![Shape::File],
+            (None, None) => vec![Shape::Tree, Shape::File],
+        }
     }
 
     /// Makes a resource of the configuration known, after those it lies in and with those that

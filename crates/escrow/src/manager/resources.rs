@@ -300,7 +300,9 @@ impl Manager {
             if let Some(known) = resources.iter().find(|resource| resource.at == at) {
                 return Ok(known.clone());
             }
-            let name = free_name(&at, |name| resources.iter().any(|other| other.name == name));
+            // Nobody takes the name of a resource that is only declared, and its permissions with it.
+            let taken = self.known_names(&resources);
+            let name = free_name(&at, |name| taken.iter().any(|other| other == name));
             let new = NewResource {
                 name: &name,
                 kind: None,

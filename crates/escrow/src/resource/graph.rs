@@ -86,12 +86,7 @@ impl<'a> Graph<'a> {
         let (Some(inner), Some(outer)) = (place(resource)?, place(outer)?) else {
             return Ok(None);
         };
-        Ok(inner
-            .within(&outer)
-            .and_then(|path| match path.as_os_str().is_empty() {
-                true => Some(ResourcePath::root()),
-                false => ResourcePath::parse(path.as_os_str().as_bytes()).ok(),
-            }))
+        Ok(path_within(&inner, &outer))
     }
 
     /// Where the paths of a resource begin in another: of a file, in the directory that holds it.
@@ -101,6 +96,24 @@ impl<'a> Graph<'a> {
             Shape::Tree => path,
             Shape::File => path.and_then(|path| path.split().map(|(parent, _)| parent)),
         })
+    }
+
+    /// Where a resource lies in another and where its paths begin there, also while one of them is gone:
+    /// a name counts before there is anything that has it.
+    pub fn named_in(
+        &self,
+        resource: &Resource,
+        outer: &Resource,
+    ) -> Result<Option<(ResourcePath, ResourcePath)>> {
+        let (inner, outer) = (expected(resource)?, expected(outer)?);
+        let Some(at) = path_within(&inner, &outer) else {
+            return Ok(None);
+        };
+        let root = match resource.shape {
+            Shape::Tree => at.clone(),
+            Shape::File => at.split().map(|(parent, _)| parent).unwrap_or_default(),
+        };
+        Ok(Some((at, root)))
     }
 
     /// The first of `others` that overlaps a resource without being related to it.
@@ -122,6 +135,24 @@ impl<'a> Graph<'a> {
         }
         Ok(None)
     }
+}
+
+fn path_within(inner: &Place, outer: &Place) -> Option<ResourcePath> {
+    let path = inner.within(outer)?;
+    match path.as_os_str().is_empty() {
+        true => Some(ResourcePath::root()),
+        false => ResourcePath::parse(path.as_os_str().as_bytes()).ok(),
+    }
+}
+
+/// Where a resource lies, or would.
+fn expected(resource: &Resource) -> Result<Place> {
+    let place = Place::expected(resource.root())?;
+    let name = resource.at.as_path().file_name();
+    Ok(match (resource.shape, name) {
+        (Shape::File, Some(name)) => place.entry(name),
+        _ => place,
+    })
 }
 
 /// Where a resource really lies; `None` where it is gone. A file has its place also while it is deleted:

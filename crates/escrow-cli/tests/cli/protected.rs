@@ -1,0 +1,187 @@
+//! A protected path is protected by every name it has, also before its resource was ever used.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use escrow_testkit::{Cli, World};
+
+use crate::{words, world};
+
+const ALL: &str = "create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin";
+
+/// A configuration that names `app` and protects a part of it; nothing was ever done with it.
+fn configured(resources: &str, denied: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    let text = format!(
+        "resources: {resources}\npolicy:\n  mode: enforce\n  rules:\n    \
+         - {{ allow: [{ALL}], principal: '*', scope: '*' }}\n    - {denied}\n"
+    );
+    fs::write(world.dir("work").join("escrow.yaml"), text).expect("there is room");
+    let workflows = world.dir("work/app/.github/workflows");
+    fs::write(workflows.join("ci.yml"), "safe\n").expect("there is room");
+    let cli = cli.cwd(world.dir("work"));
+    (world, cli)
+}
+
+const PROTECT: &str = "{ deny: [write, commit], principal: '*', scope: 'app:.github/**' }";
+
+/// Makes a plan of `resource`, changes something in it, and asks for the release.
+#[track_caller]
+fn denied(cli: &Cli, resource: &str, script: &str) {
+    for strategy in ["filesystem_copy", "copy_on_write"] {
+        let create = words(&format!("plan create q --strategy {strategy} --resource"));
+        cli.ok([create, vec![resource.into()]].concat());
+        let run = words("run --plan q -- sh -c");
+        cli.ok([run, vec![script.into()]].concat());
+        let said = cli.run(words("commit q --yes"));
+        assert_eq!(
+            said.status,
+            3,
+            "{resource}: {script}: {}",
+            said.stderr_text()
+        );
+        let said = cli.run(words("commit q --dry-run"));
+        assert_eq!(said.status, 3, "{resource}: {script}");
+        cli.ok(words("cleanup q --yes"));
+    }
+}
+
+fn content(path: &Path) -> String {
+    fs::read_to_string(path).expect("it is there")
+}
+
+// rule S6
+#[test]
+fn a_declared_resource_is_protected_before_it_is_used() {
+    let (world, cli) = configured("{ app: { at: app } }", PROTECT);
+    let file = world.path().join("work/app/.github/workflows/ci.yml");
+    let evil = format!("echo EVIL >> '{}'", file.display());
+    for resource in [
+        "./app/.github",
+        "app/.github/workflows",
+        "app/.github/workflows/ci.yml",
+        ".",
+        "app",
+    ] {
+        denied(&cli, resource, &evil);
+        assert_eq!(content(&file), "safe\n", "{resource}");
+    }
+    let run = words("run -r app/.github --commit -- sh -c");
+    let said = cli.run([run, vec![evil.as_str().into()]].concat());
+    assert_ne!(said.status, 0, "{}", said.stderr_text());
+    // Under another name it is the same.
+    cli.ok(words("cleanup --yes"));
+    cli.ok(words("resource add other --at app"));
+    denied(&cli, "other", &evil);
+    assert_eq!(content(&file), "safe\n");
+    for scope in ["other:.github/x", "app:.github/x"] {
+        let line = format!("access check --action commit --scope {scope}");
+        assert_eq!(cli.run(words(&line)).status, 3, "{scope}");
+    }
+    // What is not protected is released.
+    cli.ok(words("plan create q --resource other"));
+    cli.clone().stdin("x\n").ok(words("write q other plain"));
+    cli.ok(words("commit q --yes"));
+}
+
+/// What is declared may not be there yet: who makes it makes what is protected.
+// rule S6
+#[test]
+fn what_is_declared_is_protected_before_it_is_there() {
+    let resources = "{ app: { at: new/deep/app }, page: { at: pages/one.txt } }";
+    let (world, cli) = configured(resources, PROTECT);
+    denied(
+        &cli,
+        ".",
+        "mkdir -p new/deep/app/.github && echo x > new/deep/app/.github/ci",
+    );
+    assert!(!world.path().join("work/new").exists());
+    let page = "{ deny: [commit], principal: '*', scope: 'page:one.txt' }";
+    let (world, cli) = configured(resources, page);
+    denied(&cli, ".", "mkdir pages && echo x > pages/one.txt");
+    world.dir("work/pages");
+    denied(&cli, "pages", "echo x > pages/one.txt");
+    assert!(!world.path().join("work/pages/one.txt").exists());
+}
+
+/// Links on the way lead to the same, and whoever changes one of them changes what is protected.
+// rule S6
+#[test]
+fn a_declared_path_may_lead_through_links() {
+    let (world, cli) = configured("{ app: { at: ways/current/app } }", PROTECT);
+    world.dir("work/releases/one/app/.github");
+    world.dir("work/releases/two/app/.github");
+    symlink("one", world.path().join("work/releases/latest")).expect("nothing is there");
+    world.dir("work/ways");
+    let link = world.path().join("work/ways/current");
+    symlink("../releases/latest", &link).expect("nothing is there");
+    denied(&cli, ".", "echo x > releases/one/app/.github/ci");
+    denied(
+        &cli,
+        "releases/one/app/.github",
+        "echo x > releases/one/app/.github/ci",
+    );
+    denied(&cli, "ways", "ln -sfn ../releases/two ways/current");
+    denied(&cli, "releases", "ln -sfn two releases/latest");
+    denied(
+        &cli,
+        ".",
+        "rm ways/current; mkdir -p ways/current/app/.github; touch ways/current/app/.github/ci",
+    );
+    // What is not on the way is not concerned.
+    cli.ok(words("plan create q --resource releases"));
+    let run = words("run --plan q -- sh -c");
+    cli.ok([
+        run,
+        vec!["ln -s two releases/other; echo x > releases/two/app/.github/ci".into()],
+    ]
+    .concat());
+    cli.ok(words("commit q --yes"));
+    assert_eq!(
+        fs::read_link(link).expect("it is there"),
+        Path::new("../releases/latest")
+    );
+}
+
+/// A directory above a resource that becomes a link takes the resource elsewhere.
+// rule S6
+#[test]
+fn a_link_above_a_resource_does_not_lead_around_its_protection() {
+    let (world, cli) = configured("{ app: { at: x/app } }", PROTECT);
+    world.dir("work/x/app/src");
+    denied(
+        &cli,
+        ".",
+        "mkdir -p y/app/.github; touch y/app/.github/ci; rm -r x; ln -s y x",
+    );
+    assert!(world.path().join("work/x/app/src").is_dir());
+}
+
+/// A directory that happens to be called like a declared resource does not get its permissions.
+// rule S6
+#[test]
+fn a_declared_name_is_not_free_for_others() {
+    let (world, cli) = configured("{ app: { at: app } }", PROTECT);
+    let rules = "resources: { app: { at: app } }\npolicy:\n  mode: enforce\n  rules:\n    \
+         - { allow: [create, read, write, diff, run, cleanup], principal: '*', scope: '*' }\n    \
+         - { allow: [commit], principal: '*', scope: 'app' }\n";
+    fs::write(world.dir("work").join("escrow.yaml"), rules).expect("there is room");
+    world.dir("work/elsewhere/app");
+    denied(&cli, "elsewhere/app", "touch elsewhere/app/evil");
+    assert!(!world.path().join("work/elsewhere/app/evil").exists());
+}
+
+/// An undo is judged by the same names as the commit, although its resource was forgotten with it.
+// rule S6
+#[test]
+fn an_undo_is_judged_by_every_name() {
+    let undo = "{ deny: [undo], principal: '*', scope: 'app' }";
+    let (world, cli) = configured("{ app: { at: app } }", undo);
+    cli.ok(words("plan create q --resource app/.github"));
+    let run = words("run --plan q -- sh -c");
+    cli.ok([run, vec!["touch app/.github/new".into()]].concat());
+    cli.ok(words("commit q --yes"));
+    cli.fails(words("undo q --yes"), 3);
+    assert!(world.path().join("work/app/.github/new").exists());
+}
