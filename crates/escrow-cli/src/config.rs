@@ -55,16 +55,21 @@ fn find(here: Option<&Path>) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
     let owner = here.and_then(|here| here.metadata().ok());
     let owner = owner.map(|here| here.uid());
     let above = here.into_iter().flat_map(Path::ancestors);
-    let user = context::user_config().map(|config| config.join("escrow"));
-    for directory in above.map(Path::to_owned).chain(user) {
+    let above = above.map(|directory| (directory.to_owned(), false));
+    let user = context::user_config().map(|config| (config.join("escrow"), true));
+    for (directory, own) in above.chain(user) {
         let file = directory.join(FILE_NAME);
         // Whatever stands there, opening it must not wait for anybody.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = match rustix::fs::open(&file, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
-            Err(Errno::NOENT | Errno::NOTDIR) => continue,
-            // Where one may not look, nothing was put for one to find.
-            Err(Errno::ACCESS) if file.symlink_metadata().is_err() => continue,
+            // A link that leads nowhere was put there: what it led to may have been a policy.
+            Err(error @ (Errno::NOENT | Errno::NOTDIR)) => match dangling(&file, own) {
+                Some(link) => return Err(lost(&file, &link, &error.into())),
+                None => continue,
+            },
+            // Where one may not look, nothing was put for one to find; one's own is another matter.
+            Err(Errno::ACCESS) if !own && file.symlink_metadata().is_err() => continue,
             Err(error) => return Err(unreadable(&file, &error.into())),
         };
         let meta = opened
@@ -74,8 +79,8 @@ fn find(here: Option<&Path>) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
             return Err(refused(&file, "it is not a file"));
         }
         // Anybody could have put it into a directory above that all can write to.
-        let own = [0, rustix::process::getuid().as_raw()];
-        if !own.contains(&meta.uid()) && owner != Some(meta.uid()) {
+        let trusted = [0, rustix::process::getuid().as_raw()];
+        if !trusted.contains(&meta.uid()) && owner != Some(meta.uid()) {
             let shown = Location::from(file.as_path());
             return Err(refused(&file, "it belongs to another user").hint(format!(
                 "`--config '{shown}'` takes it, if you trust who wrote it"
@@ -85,6 +90,24 @@ fn find(here: Option<&Path>) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
         return Ok(Some((file, text)));
     }
     Ok(None)
+}
+
+/// The link that leads nowhere because of which a file is not found; of one's `own`, also a link on the way
+/// to it.
+fn dangling(file: &Path, own: bool) -> Option<PathBuf> {
+    let way = file.ancestors().take(if own { usize::MAX } else { 1 });
+    let leads_nowhere = |path: &&Path| {
+        let link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+        link && path.metadata().is_err()
+    };
+    way.into_iter().find(leads_nowhere).map(Path::to_owned)
+}
+
+fn lost(file: &Path, link: &Path, error: &std::io::Error) -> Failure {
+    let link = Location::from(link);
+    unreadable(file, error).hint(format!(
+        "'{link}' is a link that leads nowhere; remove it, or mend it"
+    ))
 }
 
 fn text(file: &Path, opened: File) -> Result<Vec<u8>, Failure> {

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use escrow_testkit::skip::require_root;
+use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::user::{GID, UID, rerun_test_as_user_with};
 use escrow_testkit::{Cli, World};
 use serde_json::{Value, json as value};
@@ -179,6 +179,68 @@ fn a_configuration_that_cannot_be_read_is_told() {
     json_error(&cli, "plan list", 2);
     // Named, it may be a pipe, or nothing at all.
     cli.ok(words("--config /dev/null plan list"));
+}
+
+/// What is there and cannot be read may hold a policy, so it does not count as nothing.
+// rule S6
+#[test]
+fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
+    let (world, cli) = world();
+    let link = world.path().join("escrow.yaml");
+    std::os::unix::fs::symlink("gone.yaml", &link).expect("nothing is there");
+    let below = cli.clone().cwd(world.dir("app/src"));
+    for cli in [&cli, &below] {
+        let error = json_error(cli, MAKE, 2);
+        let told = error["message"].to_string();
+        assert!(told.contains("cannot read the configuration"), "{told}");
+        let hints = error["hints"].to_string();
+        assert!(hints.contains("leads nowhere"), "{hints}");
+    }
+    cli.ok(words("--config /dev/null plan list"));
+    std::fs::remove_file(link).expect("it is there");
+    cli.ok(words("plan list"));
+    // The user's own: the file, its directory, or the directory of all configurations.
+    for (at, to) in [
+        ("xdg/escrow/escrow.yaml", "gone"),
+        ("xdg/escrow", "gone"),
+        ("xdg", "gone/deep"),
+    ] {
+        let (world, cli) = self::world();
+        let xdg = cli.env("XDG_CONFIG_HOME", world.path().join("xdg"));
+        xdg.ok(words("plan list"));
+        let link = world.path().join(at);
+        let above = link.parent().expect("it lies in something");
+        std::fs::create_dir_all(above).expect("there is room");
+        std::os::unix::fs::symlink(to, &link).expect("nothing is there");
+        let error = json_error(&xdg, "plan list", 2);
+        let hints = error["hints"].to_string();
+        assert!(hints.contains("leads nowhere"), "{at}: {hints}");
+    }
+}
+
+/// The user's own configuration cannot be passed over because it is closed.
+// rule S6
+#[test]
+fn a_users_own_configuration_that_is_closed_is_told() {
+    let test = "config::a_users_own_configuration_that_is_closed_is_told";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if is_root() {
+        return;
+    }
+    let (world, cli) = world();
+    let directory = world.dir("xdg/escrow");
+    write(&directory, "policy: {mode: enforce}\n");
+    let cli = cli.env("XDG_CONFIG_HOME", world.path().join("xdg"));
+    let mode = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&directory, mode).expect("it is ours");
+    };
+    cli.fails(words(MAKE), 3);
+    mode(0o000);
+    let error = json_error(&cli, MAKE, 2);
+    mode(0o700);
+    let told = error["message"].to_string();
+    assert!(told.contains("Permission denied"), "{told}");
 }
 
 /// Whoever can write to a directory above could choose what commands may write for real.
