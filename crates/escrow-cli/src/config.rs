@@ -37,17 +37,14 @@ pub(crate) fn read(typed: Option<&Path>, registry: &Registry) -> Result<Settings
             None => return Ok(Settings::default()),
         },
     };
-    parse(&text, &file, registry)
+    Ok(Settings::parse(&text, &file, registry).map_err(Error::from)?)
 }
 
-/// Reads a configuration by its name, whatever counts here.
-pub(crate) fn read_file(file: &Path, registry: &Registry) -> Result<Settings, Failure> {
+/// Checks a configuration by its name, all of it, whatever counts here.
+pub(crate) fn check(file: &Path, registry: &Registry) -> Result<Settings, Failure> {
     let opened = File::open(file).map_err(|error| unreadable(file, &error))?;
-    parse(&text(file, opened)?, file, registry)
-}
-
-fn parse(text: &[u8], file: &Path, registry: &Registry) -> Result<Settings, Failure> {
-    Ok(Settings::parse(text, file, registry).map_err(Error::from)?)
+    let text = text(file, opened)?;
+    Ok(Settings::check(&text, file, registry).map_err(Error::from)?)
 }
 
 /// The nearest one from here upward, else the user's own.

@@ -377,7 +377,7 @@ impl Drop for Signals {
 
 /// What is permitted to whom: the `policy` of the configuration.
 fn policy(settings: &Settings) -> Policy {
-    match settings.policy.clone() {
+    match &settings.policy {
         Some(written) => Policy::from_value(written).unwrap_or_else(Policy::unreadable),
         None => Policy::default(),
     }

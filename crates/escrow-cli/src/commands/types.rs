@@ -39,7 +39,7 @@ struct Named {
     name: String,
 }
 
-/// Check a configuration: every key and every name in it
+/// Check a configuration: every key, every name and the policy in it
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow type validate escrow.yaml")]
 struct Validate {
@@ -128,7 +128,7 @@ impl Named {
 
 impl Validate {
     fn run(&self, ui: &Ui) -> Result<(), Failure> {
-        let settings = config::read_file(&self.file, &Registry::builtin())?;
+        let settings = config::check(&self.file, &Registry::builtin())?;
         let own = settings.types.all().iter();
         let own: Vec<&str> = own
             .filter(|kind| kind.extends.is_some())

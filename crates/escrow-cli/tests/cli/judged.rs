@@ -5,7 +5,9 @@ use std::fs;
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
-use crate::{binary, json, words, world};
+use serde_json::json as value;
+
+use crate::{binary, json, json_error, words, world};
 
 fn configured(text: &str, strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
@@ -147,6 +149,117 @@ fn a_policy_that_cannot_be_understood_denies() {
         "{}",
         outcome.stderr_text()
     );
+}
+
+/// Who checks a configuration is told what is wrong with its policy, and where; commands are denied.
+// rule S6
+#[test]
+fn a_policy_that_makes_no_sense_is_told_with_its_place() {
+    let (world, cli) = configured("", "overlay");
+    let file = world.path().join("escrow.yaml");
+    let cli = cli.cwd(world.path());
+    let rules = |rule: &str| format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
+    let whole = "principal: '*', scope: '*'";
+    let rows = [
+        (
+            "policy:\n  mode: enfroce\n".to_owned(),
+            (2, 9),
+            "policy.mode",
+            "did you mean 'enforce'?",
+        ),
+        (
+            "policy:\n  mode: yes please\n".to_owned(),
+            (2, 9),
+            "policy.mode",
+            "known here: local, enforce",
+        ),
+        ("policy:\n  mode:\n".to_owned(), (2, 7), "policy.mode", ""),
+        (
+            "policy:\n  rule: []\n".to_owned(),
+            (2, 3),
+            "policy.rule",
+            "did you mean 'rules'?",
+        ),
+        ("policy: [enforce]\n".to_owned(), (1, 9), "policy", ""),
+        (
+            "policy:\n  rules: {}\n".to_owned(),
+            (2, 10),
+            "policy.rules",
+            "",
+        ),
+        (rules("commit"), (4, 7), "policy.rules[0]", ""),
+        (
+            rules(&format!("{{ alow: [commit], {whole} }}")),
+            (4, 9),
+            "policy.rules[0].alow",
+            "did you mean 'allow'?",
+        ),
+        (
+            rules(&format!("{{ deny: [read, comit], {whole} }}")),
+            (4, 22),
+            "policy.rules[0].deny[1]",
+            "did you mean 'commit'?",
+        ),
+        (
+            rules(&format!("{{ {whole} }}")),
+            (4, 7),
+            "policy.rules[0]",
+            "",
+        ),
+        (
+            rules(&format!("{{ allow: [read], deny: [read], {whole} }}")),
+            (4, 7),
+            "policy.rules[0]",
+            "",
+        ),
+        (
+            rules(&format!("{{ deny: [], {whole} }}")),
+            (4, 15),
+            "policy.rules[0].deny",
+            "",
+        ),
+        (
+            rules(&format!("{{ deny: read, {whole} }}")),
+            (4, 15),
+            "policy.rules[0].deny",
+            "",
+        ),
+        (
+            rules("{ deny: [read], principal: '*' }"),
+            (4, 7),
+            "policy.rules[0]",
+            "",
+        ),
+        (
+            rules("{ deny: [read], principal: 7, scope: '*' }"),
+            (4, 34),
+            "policy.rules[0].principal",
+            "",
+        ),
+        (
+            rules("{ deny: [read], principal: '*', scope: 'app:a{b' }"),
+            (4, 46),
+            "policy.rules[0].scope",
+            "",
+        ),
+    ];
+    for (text, (line, column), key, hint) in rows {
+        fs::write(&file, &text).expect("there is room");
+        let error = json_error(&cli, "type validate escrow.yaml", 2);
+        assert_eq!(error["kind"], "usage", "{text}");
+        let place = value!({"file": "escrow.yaml", "line": line, "column": column, "key": key});
+        assert_eq!(error["details"], place, "{text}{error}");
+        let hints = error["hints"].to_string();
+        assert!(hints.contains(hint), "{text}{hints}");
+        let told = cli.fails(words("type validate escrow.yaml"), 2);
+        let begins = format!("error: escrow.yaml:{line}:{column}: {key}: ");
+        assert!(told.starts_with(&begins), "{told}");
+        // Nobody needs to have checked it: nothing is permitted.
+        let said = cli.fails(words("commit try --yes"), 3);
+        assert!(said.contains("the policy cannot be read"), "{said}");
+    }
+    fs::write(&file, POLICY).expect("there is room");
+    cli.ok(words("type validate escrow.yaml"));
 }
 
 /// What a diff may not show is not shown by way of a checkpoint either, and a restore that was done says so.

@@ -9,6 +9,7 @@ use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Options, Spanned};
 
 use super::{CommandLine, Config, ConfigError};
 use crate::model::text::{Location, nearest};
+use crate::policy::PolicyError;
 
 /// Line and column, both from 1.
 type Position = (u64, u64);
@@ -94,6 +95,27 @@ impl Places {
             near,
             known,
             ..self.fault(path, what)
+        }
+    }
+
+    /// A fault of the policy, in the words of all others.
+    pub(super) fn of_policy(&self, error: PolicyError) -> ConfigError {
+        let path = match error.key.as_str() {
+            "" => "policy".to_owned(),
+            key => format!("policy.{key}"),
+        };
+        // What stands there by way of an anchor is told where it is used.
+        let above = path.rsplit_once('.').map_or("policy", |(above, _)| above);
+        let mut paths = [path.as_str(), above, "policy"].into_iter();
+        let found = paths.find_map(|path| self.all.iter().rfind(|place| place.path == path));
+        let at = found.map_or((0, 0), |place| match error.is_key {
+            true => place.key,
+            false => place.value,
+        });
+        ConfigError {
+            near: nearest(&error.name, &error.known),
+            known: error.known,
+            ..self.fault_at(at, path.clone(), error.what)
         }
     }
 

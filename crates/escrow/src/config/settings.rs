@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Checkpoint, Cleanup, ConfigError, Custom, Keep, check, parse};
 use crate::model::Types;
 use crate::model::text::Location;
+use crate::policy::Policy;
 use crate::strategy::Registry;
 
 /// What the configuration says, or would say if there were one.
@@ -88,6 +89,18 @@ impl Settings {
     pub fn parse(bytes: &[u8], file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
         let (config, places) = parse::read(bytes, file)?;
         check::settle(config, &places, file, registry)
+    }
+
+    /// The same, where the policy must make sense too. Commands go on without: under a policy that
+    /// cannot be read they are denied everything, and told why (rule S6).
+    pub fn check(bytes: &[u8], file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+        let (config, places) = parse::read(bytes, file)?;
+        let settings = check::settle(config, &places, file, registry)?;
+        let read = settings.policy.as_ref().map(Policy::from_value);
+        match read.transpose() {
+            Ok(_) => Ok(settings),
+            Err(error) => Err(places.of_policy(error)),
+        }
     }
 
     /// The resource that the configuration calls so.

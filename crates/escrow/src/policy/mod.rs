@@ -5,24 +5,21 @@
 //!
 //! | file | promise |
 //! |---|---|
+//! | `read` | what is written becomes rules, or an error that says where it is wrong |
 //! | `rules` | what a rule says, and what it covers |
 //! | `names` | names that some file system takes for the same |
 //! | `select` | the same patterns, to choose what is released |
 
 mod names;
+mod read;
 mod rules;
 pub mod select;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::model::policy::{Action, Decision, Scope, principal_fault};
-use rules::{Rule, Typed};
-
-/// Why a policy is none.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PolicyError(pub(crate) String);
+pub use read::PolicyError;
+use rules::Rule;
 
 /// What becomes of a path, as far as that matters to a rule about paths below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +35,7 @@ pub enum Form {
 }
 
 /// What is permitted to whom.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(try_from = "Typed")]
+#[derive(Debug, Clone, Default)]
 pub struct Policy {
     stance: Stance,
 }
@@ -55,25 +51,16 @@ enum Stance {
     Unreadable(String),
 }
 
-impl TryFrom<Typed> for Policy {
-    type Error = PolicyError;
-
-    fn try_from(typed: Typed) -> Result<Self, PolicyError> {
-        let enforced = typed.is_enforced();
+impl Policy {
+    /// Reads a policy: `{mode: local | enforce, rules: [{allow | deny: […], principal, scope}]}`.
+    pub fn from_value(value: &Value) -> Result<Self, PolicyError> {
         // Rules that make no sense are told of in every mode.
-        let rules = typed.rules()?;
+        let (enforced, rules) = read::read(value)?;
         let stance = match enforced {
             true => Stance::Enforce(rules),
             false => Stance::Local,
         };
         Ok(Self { stance })
-    }
-}
-
-impl Policy {
-    /// Reads a policy: `{mode: local | enforce, rules: [{allow | deny: […], principal, scope}]}`.
-    pub fn from_value(value: Value) -> Result<Self, PolicyError> {
-        serde_json::from_value(value).map_err(|error| PolicyError(error.to_string()))
     }
 
     /// What stands for a policy that is there but cannot be read: it denies everything.

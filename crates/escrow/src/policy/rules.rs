@@ -5,7 +5,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
-use serde::Deserialize;
 
 use super::names::{fold, fold_case};
 use super::{Form, PolicyError};
@@ -14,48 +13,12 @@ use crate::model::plan::is_name;
 use crate::model::policy::{Action, Scope};
 use crate::model::text::escape;
 
-/// A policy as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Typed {
-    #[serde(default)]
-    mode: Mode,
-    #[serde(default)]
-    rules: Vec<TypedRule>,
-}
-
-#[derive(Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Mode {
-    #[default]
-    Local,
-    Enforce,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TypedRule {
-    allow: Option<Vec<String>>,
-    deny: Option<Vec<String>>,
-    principal: String,
-    scope: String,
-}
-
-impl Typed {
-    pub(super) fn is_enforced(&self) -> bool {
-        self.mode == Mode::Enforce
-    }
-
-    pub(super) fn rules(self) -> Result<Vec<Rule>, PolicyError> {
-        let rules = self.rules.into_iter().enumerate();
-        rules
-            .map(|(index, typed)| {
-                let number = index + 1;
-                let told = |why| PolicyError(format!("rule {number}: {why}"));
-                Rule::new(number, typed).map_err(told)
-            })
-            .collect()
-    }
+/// A rule as it is written.
+pub(super) struct Written<'a> {
+    pub(super) allow: Option<Vec<&'a str>>,
+    pub(super) deny: Option<Vec<&'a str>>,
+    pub(super) principal: &'a str,
+    pub(super) scope: &'a str,
 }
 
 /// One rule, ready to be asked.
@@ -94,36 +57,42 @@ pub(super) struct Paths {
 }
 
 impl Rule {
-    fn new(number: usize, typed: TypedRule) -> Result<Self, String> {
-        let (denies, words) = match (typed.allow, typed.deny) {
-            (Some(words), None) => (false, words),
-            (None, Some(words)) => (true, words),
-            _ => return Err("it needs either `allow` or `deny`".to_owned()),
+    pub(super) fn new(number: usize, written: Written<'_>) -> Result<Self, PolicyError> {
+        let (key, words) = match (written.allow, written.deny) {
+            (Some(words), None) => ("allow", words),
+            (None, Some(words)) => ("deny", words),
+            _ => return Err(PolicyError::of("", "it needs either `allow` or `deny`")),
         };
         if words.is_empty() {
-            return Err("it names no action".to_owned());
+            return Err(PolicyError::of(key, "it names no action"));
         }
-        let actions = words
-            .iter()
-            .map(|word| word.parse())
-            .collect::<Result<Vec<Action>, String>>()?;
-        if typed.principal.is_empty() {
-            return Err("its principal is empty".to_owned());
+        let action = |(at, word): (usize, &&str)| {
+            word.parse().map_err(|_: String| {
+                let what = format!("there is no action '{}'", escape(word.as_bytes()));
+                let known = Action::ALL.map(Action::as_str);
+                PolicyError::unknown(format!("{key}[{at}]"), what, word, &known)
+            })
+        };
+        let actions = words.iter().enumerate().map(action);
+        let actions = actions.collect::<Result<Vec<Action>, PolicyError>>()?;
+        let (principal, scope) = (written.principal, written.scope);
+        if principal.is_empty() {
+            return Err(PolicyError::of("principal", "its principal is empty"));
         }
+        let denies = key == "deny";
         let text = format!(
-            "{} {} to '{}' on '{}'",
-            if denies { "deny" } else { "allow" },
+            "{key} {} to '{}' on '{}'",
             words.join(", "),
-            escape(typed.principal.as_bytes()),
-            escape(typed.scope.as_bytes()),
+            escape(principal.as_bytes()),
+            escape(scope.as_bytes()),
         );
         Ok(Self {
             number,
             denies,
             text,
             actions,
-            principal: glob(&typed.principal, false)?,
-            covered: covered(&typed.scope, denies)?,
+            principal: glob(principal, false).map_err(|why| PolicyError::of("principal", why))?,
+            covered: covered(scope, denies).map_err(|why| PolicyError::of("scope", why))?,
         })
     }
 

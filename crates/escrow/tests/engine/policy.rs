@@ -57,7 +57,7 @@ impl Guarded {
         let policy = json!({"mode": "enforce", "rules": rules});
         self.with(
             principal,
-            Policy::from_value(policy).expect("it is a policy"),
+            Policy::from_value(&policy).expect("it is a policy"),
         )
     }
 
