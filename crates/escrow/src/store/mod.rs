@@ -15,6 +15,7 @@ mod checkpoints;
 mod journal;
 mod log;
 mod rows;
+mod seals;
 mod sqlite;
 
 pub use rows::{

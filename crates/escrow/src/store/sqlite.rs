@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0005.sql"),
     include_str!("schema/0006.sql"),
     include_str!("schema/0007.sql"),
+    include_str!("schema/0008.sql"),
 ];
 
 /// The newest version.
@@ -214,7 +215,7 @@ impl Store {
         for step in missing.unwrap_or_default() {
             transaction.execute_batch(step).map_err(fail)?;
         }
-        log::begin_chain(&transaction).map_err(fail)?;
+        log::begin_chains(&transaction).map_err(fail)?;
         transaction
             .pragma_update(None, "application_id", APPLICATION_ID)
             .and_then(|()| transaction.pragma_update(None, "user_version", KNOWN))

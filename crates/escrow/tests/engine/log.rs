@@ -204,6 +204,63 @@ fn an_entry_that_was_put_in_is_named() {
     );
 }
 
+/// A row that says of itself that it has not ended, by a process that is dead.
+const UNFINISHED: &str = "INSERT INTO operation (id, principal, action, target, outcome, owner_pid,
+        owner_start, owner_boot, started_at, resources)
+    SELECT 'op_00000000000000000000000009', 'mallory', 'write', 'x', 'running', owner_pid, 1,
+        owner_boot, started_at, '[]' FROM operation WHERE seq = 4;";
+
+// rule S7
+#[test]
+fn an_entry_that_was_put_in_as_unfinished_is_named() {
+    found(UNFINISHED, 7, "it was put in");
+    // The next who comes by ends it as interrupted, and seals it.
+    let world = World::new();
+    let sandbox = history(&world);
+    meddle(&world.home(), UNFINISHED);
+    sandbox.rollback();
+    let forged = ("write".to_owned(), "interrupted".to_owned());
+    assert!(entries(&sandbox.manager).contains(&forged));
+    let seen = check(&sandbox.manager);
+    let fault = seen.fault.expect("it is seen");
+    assert_eq!((seen.entries, fault.entry), (6, 7));
+    assert_eq!(
+        fault.operation.as_deref(),
+        Some("op_00000000000000000000000009")
+    );
+    assert!(fault.what.contains("it was put in"), "{fault:?}");
+}
+
+// rule S7
+#[test]
+fn an_entry_that_was_changed_or_removed_before_it_ended_is_named() {
+    // One that has begun and not ended.
+    let interrupt = "UPDATE operation SET outcome = 'running', finished_at = NULL WHERE seq = 6;
+                     DELETE FROM seal WHERE position = 6;
+                     UPDATE seal_head SET count = 5, hash = (SELECT hash FROM seal WHERE position = 5);";
+    let world = World::new();
+    let sandbox = history(&world);
+    meddle(&world.home(), interrupt);
+    let seen = check(&sandbox.manager);
+    assert_eq!((seen.entries, seen.fault), (5, None));
+    for (statements, what) in [
+        (
+            "UPDATE operation SET principal = 'mallory' WHERE seq = 6",
+            "not what was recorded",
+        ),
+        (
+            "UPDATE operation SET target = 'y' WHERE seq = 6",
+            "not what was recorded",
+        ),
+        ("DELETE FROM operation WHERE seq = 6", "it was removed"),
+        ("DELETE FROM beginning WHERE position = 6", "it is missing"),
+        ("DELETE FROM beginning WHERE position = 3", "it is missing"),
+        ("DELETE FROM beginning_head", "was removed"),
+    ] {
+        found(&format!("{interrupt} {statements}"), 6, what);
+    }
+}
+
 // rule S7
 #[test]
 fn entries_that_changed_places_are_named() {
@@ -249,6 +306,26 @@ fn what_was_logged_before_there_were_seals_is_sealed() {
     assert_eq!(manager.log(None).expect("it can be read").len(), 3);
     meddle(&home, "UPDATE operation SET target = 'y' WHERE seq = 2");
     assert_eq!(check(&manager).fault.map(|fault| fault.entry), Some(2));
+    meddle(&home, "UPDATE operation SET target = 'x' WHERE seq = 2");
+    assert_eq!(check(&manager).fault, None);
+    meddle(&home, "UPDATE operation SET target = 'y' WHERE seq = 3");
+    let fault = check(&manager).fault.expect("how it began is sealed too");
+    assert_eq!(fault.entry, 3);
+}
+
+// rule S7, P3
+#[test]
+fn what_was_logged_before_beginnings_were_sealed_stays_valid() {
+    let world = World::new();
+    let sandbox = history(&world);
+    let before = check(&sandbox.manager);
+    drop(sandbox);
+    let old = "DROP TABLE beginning; DROP TABLE beginning_head; PRAGMA user_version = 7;";
+    meddle(&world.home(), old);
+    let manager = open(&world.home());
+    assert_eq!(check(&manager), before);
+    meddle(&world.home(), UNFINISHED);
+    assert_eq!(check(&manager).fault.map(|fault| fault.entry), Some(7));
 }
 
 // rule S7
