@@ -7,7 +7,7 @@
     reason = "this is the one file that reaches for stdout and stderr"
 )]
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,6 +75,7 @@ pub(crate) struct Ui {
     /// Whether data is talk, because it belongs to a question.
     aside: bool,
     lost: Cell<bool>,
+    coloured: OnceCell<bool>,
 }
 
 impl Ui {
@@ -85,6 +86,7 @@ impl Ui {
             verbose: verbose > 0,
             aside: false,
             lost: Cell::new(false),
+            coloured: OnceCell::new(),
         }
     }
 
@@ -148,7 +150,18 @@ impl Ui {
         if self.aside {
             return talk(text);
         }
-        self.finish(writeln!(Enough(anstream::stdout()), "{}", plain(text)));
+        // One write for a line, and one look at what stdout is: lists can be long.
+        let coloured = self.coloured.get_or_init(|| {
+            anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
+        });
+        let line = format!("{}\n", plain(text));
+        self.finish(match coloured {
+            true => Enough(std::io::stdout()).write_all(line.as_bytes()),
+            false => {
+                let line = anstream::adapter::strip_str(&line).to_string();
+                Enough(std::io::stdout()).write_all(line.as_bytes())
+            }
+        });
     }
 
     /// Where content can be poured: escaped on a terminal, untouched in a pipe.
