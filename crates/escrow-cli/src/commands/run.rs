@@ -183,9 +183,12 @@ impl RunArgs {
 
     /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
     fn keep_or_drop(&self, context: &Context, ui: &Ui, plan: &Plan) -> Result<(), Failure> {
-        let found = context.manager.diff(plan, None)?;
-        let changed = found.resources.iter().any(|one| !one.diff.is_empty());
-        drop(found);
+        let changed = match context.manager.glance(plan) {
+            Ok(found) => found.resources.iter().any(|one| !one.diff.is_empty()),
+            // Why the command could not be run is what there is to tell.
+            Err(escrow::error::Error::Denied { .. }) => false,
+            Err(error) => return Err(error.into()),
+        };
         match changed {
             true => next(ui, plan),
             false if self.plan.is_none() => drop(context.manager.take_away_unused(plan)?),
@@ -287,21 +290,24 @@ impl RunArgs {
 
     /// What is done when the command has ended; gives the status to end with.
     fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<i32, Failure> {
-        let found = match context.manager.diff(plan, None) {
-            // Who may run a command need not be permitted to see what it did.
-            Err(error @ escrow::error::Error::Denied { .. }) if !self.commit && !self.rollback => {
-                ui.say(&error.to_string());
-                return Ok(status);
+        // Who may run a command need not be permitted to see what it did, and did not ask for it.
+        let seen = match context.manager.glance(plan) {
+            Err(error @ escrow::error::Error::Denied { .. }) => {
+                ui.say(&format!("what was changed is not shown: {error}"));
+                None
             }
             // Whoever waited for the command was quicker.
             Err(escrow::error::Error::PlanOver { state, .. }) if self.plan.is_some() => {
                 ui.say(&format!("the plan {} was {state} meanwhile", plan.name));
                 return Ok(status);
             }
-            found => found?,
+            found => Some(found?),
         };
-        let changed = found.resources.iter().any(|one| !one.diff.is_empty());
-        for one in &found.resources {
+        let changed = seen.as_ref().map(|found| {
+            let all = &found.resources;
+            all.iter().any(|one| !one.diff.is_empty())
+        });
+        for one in seen.iter().flat_map(|found| &found.resources) {
             let name = paint(Tone::Strong, &one.view.resource.name);
             match one.diff.is_empty() {
                 true => ui.say(&format!("{name}: no changes")),
@@ -311,12 +317,14 @@ impl RunArgs {
                 ui.say(&show::later_line(&one.view.resource.name, &later));
             }
         }
-        drop(found);
-        self.tell_scratch(context, ui, plan)?;
+        drop(seen);
+        if changed.is_some() {
+            self.tell_scratch(context, ui, plan)?;
+        }
         let choice = match (self.rollback, self.commit && status == 0) {
             (true, _) => Choice::Discard,
             (_, true) => Choice::Release,
-            _ if changed && !self.commit => ask(context, ui, plan)?,
+            _ if changed == Some(true) && !self.commit => ask(context, ui, plan)?,
             _ => Choice::Keep,
         };
         match choice {
@@ -344,9 +352,13 @@ impl RunArgs {
                 next(ui, plan);
                 return Ok(128 + signal_hook::consts::SIGINT);
             }
-            Choice::Keep if changed => next(ui, plan),
+            Choice::Keep if changed == Some(true) => next(ui, plan),
             // Nothing was done in a plan that was made for this command alone.
-            Choice::Keep if self.plan.is_none() => drop(context.manager.take_away_unused(plan)?),
+            Choice::Keep if self.plan.is_none() => {
+                if !context.manager.take_away_unused(plan)? {
+                    next(ui, plan);
+                }
+            }
             Choice::Keep => {}
         }
         Ok(status)

@@ -1,12 +1,12 @@
 //! Validations of the configuration while others work, and when they are killed: what is released is what was judged,
-//! and nobody's work goes with what they wrote.
+//! and nobody's work goes with what they wrote. And what a policy says of whoever runs a command.
 
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use rustix::process::Signal;
 
 use crate::running::{Running, WAIT};
-use crate::{STRATEGIES, binary, inside, json, words, world};
+use crate::{STRATEGIES, binary, inside, json, words, world, write};
 
 /// A validation that writes, and goes on when it may.
 const PATIENT: &str =
@@ -139,4 +139,55 @@ fn a_validation_that_cannot_be_run_stops_the_commit() {
     }
     assert!(!world.path().join("app/early").exists());
     assert_eq!(cli.ok(words("diff try --name-status")), "A\tearly\n");
+}
+
+/// What a command changed is told as a courtesy: who may not see it is told so, everything else goes on, and nothing is
+/// in the log that nobody asked for.
+// rules S6, S7
+#[test]
+fn who_may_not_see_what_he_changed_may_run_all_the_same() {
+    let test = "judged::who_may_not_see_what_he_changed_may_run_all_the_same";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = world();
+    let rule = "{ allow: [create, run, commit, rollback], principal: blind, scope: '*' }";
+    let policy = format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
+    write(world.path().join("escrow.yaml"), &policy);
+    let cli = cli.env("ESCROW_PRINCIPAL", "blind");
+    let plans = || {
+        json(&cli, "status")["plans"]
+            .as_array()
+            .expect("a list")
+            .len()
+    };
+    let not_shown = "what was changed is not shown: 'blind' may not diff 'app'";
+    for (line, script, status, stay) in [
+        ("run", "echo x > f; exit 7", 7, 1),
+        ("run", "exit 8", 8, 1),
+        ("run --rollback", "echo x > g; exit 9", 9, 2),
+        ("run --commit", "echo x > h", 0, 2),
+        ("run --commit", "echo x > i; exit 3", 3, 3),
+    ] {
+        let outcome = cli.run(inside(line, script));
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.status, status, "{line} {script}: {said}");
+        let told = said.lines().filter(|one| one.contains("may not")).count();
+        assert!(
+            told == 1 && said.contains(not_shown),
+            "{line} {script}: {said}"
+        );
+        assert_eq!(plans(), stay, "{line} {script}: {said}");
+    }
+    let app = world.path().join("app");
+    let there = ["f", "g", "h", "i"].map(|name| app.join(name).exists());
+    assert_eq!(there, [false, false, true, false]);
+    let said = cli.fails(words("run -- no-such-program-at-all"), 127);
+    assert!(said.contains("no-such-program-at-all"), "{said}");
+    let denied = || {
+        let log = json(&cli, "log");
+        let all = log["operations"].as_array().expect("a list").iter();
+        all.filter(|one| one["outcome"] == "denied").count()
+    };
+    assert_eq!(denied(), 0);
+    cli.fails(words("diff"), 3);
+    assert_eq!(denied(), 1, "what somebody asked for is in the log");
 }

