@@ -74,6 +74,7 @@ impl StatusArgs {
                     json!({
                         "action": one.operation.action,
                         "plan_id": one.operation.plan_id,
+                        "plan": one.plan,
                         "target": one.operation.target,
                         "principal": one.operation.principal,
                         "pid": one.operation.owner.pid,
@@ -124,8 +125,12 @@ impl StatusArgs {
                 true => ui.line(&format!("running: {what}")),
                 false => {
                     ui.line(&format!("{} {what}", paint(Tone::Careful, "interrupted:")));
-                    if status.unfinished.is_empty() {
-                        ui.say("  run it again to finish it, or `escrow cleanup` the plan");
+                    match &one.plan {
+                        Some(_) if !status.unfinished.is_empty() => {}
+                        Some(plan) => ui.say(&format!(
+                            "  run it again to finish it; `escrow cleanup {plan}` gives the whole plan up"
+                        )),
+                        None => ui.say("  no open plan is left of it; the next command that changes something notes its end"),
                     }
                 }
             }

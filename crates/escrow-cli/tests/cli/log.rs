@@ -4,6 +4,9 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use escrow::fs::process::Owner;
+use escrow::model::{OperationId, Origin, PlanId, SystemOrigin};
+use escrow::store::{Operation, Store};
 use escrow_testkit::{Cli, World};
 use serde_json::{Value, json as value};
 
@@ -172,4 +175,72 @@ fn nobody_s_words_look_like_a_line_of_ours() {
         .filter(|one| one["message"] == value!(said))
         .count();
     assert_eq!(kept, 2, "as it was said: {log}");
+}
+
+/// Whoever dies before there is a plan leaves nothing to clean up, and nobody is sent after another one.
+// rule S7, P6
+#[test]
+fn an_operation_that_died_before_its_plan_was_there_is_ended() {
+    let (world, cli) = world();
+    cli.ok(words("plan create f10b --resource ./app"));
+    let mut child = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .expect("it starts");
+    let owner = Owner::of(child.id())
+        .expect("it can be seen")
+        .expect("it runs");
+    let begin = |plan: Option<PlanId>, action: &str, target: &str| {
+        let operation = Operation {
+            id: OperationId::new(&SystemOrigin),
+            principal: "user:someone".to_owned(),
+            action: action.to_owned(),
+            plan_id: plan,
+            target: target.to_owned(),
+            owner: owner.clone(),
+            started_at: SystemOrigin.now(),
+            message: None,
+            resources: Vec::new(),
+        };
+        let store = Store::open(&world.home().join("state.db")).expect("it is there");
+        store.begin(&operation).expect("there is room");
+    };
+    let plan = json(&cli, "plan show f10b")["id"].clone();
+    let plan: PlanId = plan.as_str().and_then(|id| id.parse().ok()).expect("an id");
+    begin(Some(PlanId::new(&SystemOrigin)), "plan create", "f10");
+    begin(None, "resource add", "x");
+    begin(Some(plan), "fork", "f10b");
+    let outcomes = || -> Vec<String> {
+        let log = json(&cli, "log");
+        let all = log["operations"].as_array().expect("a list").iter();
+        let theirs = all.filter(|one| one["principal"] == "user:someone");
+        theirs.map(|one| one["outcome"].to_string()).collect()
+    };
+    // While it lives, nobody ends it.
+    cli.ok(words("plan create other"));
+    assert_eq!(outcomes(), ["\"running\""; 3]);
+    child.kill().expect("it is ours");
+    child.wait().expect("it ends");
+    let said = cli.run(words("status"));
+    let told = format!("{}{}", said.stdout_text(), said.stderr_text());
+    assert!(told.contains("interrupted: plan create of f10 "), "{told}");
+    assert!(told.contains("no open plan is left of it"), "{told}");
+    assert!(told.contains("`escrow cleanup f10b`"), "{told}");
+    assert!(!told.contains("cleanup f10`"), "{told}");
+    let operations = json(&cli, "status")["operations"].clone();
+    let plans: Vec<&Value> = operations
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| &one["plan"])
+        .collect();
+    assert_eq!(plans, [&Value::Null, &Value::Null, &value!("f10b")]);
+    // Whoever changes anything ends it; that of an open plan waits for who changes that plan.
+    cli.ok(words("plan create third"));
+    let ended = ["\"interrupted\"", "\"interrupted\"", "\"running\""];
+    assert_eq!(outcomes(), ended);
+    cli.ok(words("rollback f10b --yes"));
+    assert_eq!(outcomes(), ["\"interrupted\""; 3]);
+    assert_eq!(json(&cli, "status")["operations"], value!([]));
+    valid(&cli);
 }

@@ -381,6 +381,7 @@ impl Manager {
     }
 
     fn recover_all(&self) -> Result<Vec<(String, Result<Recovered>)>> {
+        self.bury_strays()?;
         let mut answers = Vec::new();
         for journal in self.store.unfinished()? {
             let Some(plan) = self.store.plan(journal.plan_id)? else {

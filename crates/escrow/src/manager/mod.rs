@@ -236,16 +236,41 @@ impl Manager {
         }))
     }
 
-    /// Notes that operations of this plan, and of none, whose process died were interrupted.
+    /// Notes that operations of this plan whose process died were interrupted. The plan is locked.
     fn bury(&self, plan: PlanId) -> Result<()> {
         for operation in self.store.running()? {
-            let ours = operation.plan_id.is_none_or(|id| id == plan);
-            if ours && !operation.owner.is_alive()? {
-                let now = self.options.origin.now();
-                let ended = Ended::plain(Outcome::Interrupted, now);
-                self.store.end(operation.id, &ended)?;
+            if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
+                self.store.end(operation.id, &self.interrupted())?;
             }
         }
         Ok(())
+    }
+
+    /// The same for operations that no open plan will be locked for again: of no plan, of one that came to
+    /// nothing before it was there, and of one that is over.
+    fn bury_strays(&self) -> Result<()> {
+        for operation in self.store.running()? {
+            let stray = match operation.plan_id {
+                Some(plan) => !self.is_open(plan)?,
+                None => true,
+            };
+            if stray && !operation.owner.is_alive()? {
+                match self.store.end(operation.id, &self.interrupted()) {
+                    // Whoever makes room must not be stopped by it.
+                    Err(error) if error.wants_room() => {}
+                    ended => ended?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn interrupted(&self) -> Ended {
+        Ended::plain(Outcome::Interrupted, self.options.origin.now())
+    }
+
+    fn is_open(&self, plan: PlanId) -> Result<bool> {
+        let plan = self.store.plan(plan)?;
+        Ok(plan.is_some_and(|plan| plan.state == PlanState::Open))
     }
 }

@@ -194,6 +194,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<PlanView> {
         self.permit(Action::Create, None, Scope::Within(None))?;
+        self.recover_dead()?;
         let directory = Location::from(private::canonical(directory)?);
         self.check_new_name(name)?;
         if let Some(strategy) = strategy {

@@ -20,6 +20,8 @@ pub struct Running {
     pub operation: Operation,
     /// Whether its process still runs; otherwise it was interrupted.
     pub alive: bool,
+    /// The name of the open plan it is done on, if there is one: it may have died before there was.
+    pub plan: Option<String>,
 }
 
 /// A commit or a restore that has not ended.
@@ -83,7 +85,13 @@ impl Manager {
         let mut running = Vec::new();
         for operation in self.store.running()? {
             let alive = operation.owner.is_alive()?;
-            running.push(Running { operation, alive });
+            let on = |view: &&PlanView| Some(view.plan.id) == operation.plan_id;
+            let plan = plans.iter().find(on).map(|view| view.plan.name.clone());
+            running.push(Running {
+                operation,
+                alive,
+                plan,
+            });
         }
         let mut unfinished = Vec::new();
         for journal in self.store.unfinished()? {
