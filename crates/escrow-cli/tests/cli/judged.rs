@@ -271,6 +271,7 @@ fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
   rules:
     - { allow: [create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin], principal: '*', scope: '*' }
     - { deny: [diff], principal: '*', scope: 'app:secret/**' }
+    - { deny: [create], principal: 'nobody:*', scope: 'app' }
 ";
     for strategy in ["overlay", "filesystem_copy"] {
         let (_world, cli) = configured(rules, strategy);
@@ -285,6 +286,8 @@ fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
             "diff try --since first",
             "diff try --since first --name-status",
             "--json diff try --since plain",
+            "checkpoint show try first",
+            "--principal nobody:new plan fork try other",
         ] {
             let outcome = cli.run(words(line));
             assert_eq!(outcome.status, 3, "{strategy}: {line}");

@@ -101,6 +101,42 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
     assert!(line.contains("on app") && line.ends_with("s"), "{line}");
 }
 
+/// An undo changes originals as a commit does, and tells the same paths.
+// rule S7
+#[test]
+fn an_undo_and_a_restore_say_on_what() {
+    for strategy in ["overlay", "filesystem_copy"] {
+        let (world, cli) = world();
+        std::fs::create_dir_all(world.path().join("app/old/deep")).expect("there is room");
+        std::fs::write(world.path().join("app/old/deep/x"), "x").expect("there is room");
+        cli.ok(words(&format!(
+            "plan create try --resource ./app --strategy {strategy}"
+        )));
+        cli.ok(words("checkpoint create try -m first"));
+        let script = "mkdir -p app/d/e; echo 1 > app/d/e/f; rm -r app/old; echo 2 >> app/a.txt; chmod 700 app/src";
+        let run = || cli.ok([words("run --plan try -- sh -c"), vec![script.into()]].concat());
+        run();
+        cli.ok(words("restore try first"));
+        run();
+        cli.ok(words("commit try --yes"));
+        cli.ok(words("undo try --yes"));
+        let log = json(&cli, "log try");
+        let operations = log["operations"].as_array().expect("a list");
+        let of = |action: &str| {
+            let mut all = operations.iter();
+            all.find(|one| one["action"] == action).expect("it is told")
+        };
+        let (commit, undo) = (of("commit"), of("undo"));
+        assert_eq!(undo["resources"], value!(["app"]), "{strategy}");
+        assert_eq!(undo["paths"], commit["paths"], "{strategy}");
+        assert_eq!(undo["path_count"], commit["path_count"], "{strategy}");
+        assert!(undo["path_count"].as_u64() >= Some(8), "{undo}");
+        // What a restore brings back is not compared unless somebody asks.
+        assert_eq!(of("restore")["resources"], value!(["app"]), "{strategy}");
+        valid(&cli);
+    }
+}
+
 // rule S7
 #[test]
 fn processes_that_write_at_once_keep_one_chain() {

@@ -22,6 +22,8 @@ pub(super) struct Outcome {
     pub(super) kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why. No original is concerned (rule C7).
     pub(super) left: Vec<String>,
+    /// The paths that were taken back, as far as they are known.
+    pub(super) paths: Vec<(String, ResourcePath)>,
 }
 
 impl Outcome {
@@ -158,6 +160,8 @@ fn take_one(
         member.call(|strategy| strategy.rollback(reference, Some(&intent), engine.observer))?;
     engine.store.add_moved(member.device()?, &undone.moved)?;
     let name = member.name();
+    let paths = undone.paths.into_iter();
+    outcome.paths.extend(paths.map(|path| (name.clone(), path)));
     let kept = undone.kept.into_iter();
     outcome
         .kept

@@ -16,6 +16,8 @@ pub struct Undone {
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was kept for undo and could not be removed, and why.
     pub left: Vec<String>,
+    /// What was taken back: resource and path, as far as it is known.
+    pub paths: Vec<(String, ResourcePath)>,
     /// It was the commit of a part: what it had released is its plan's again.
     pub part: bool,
     /// How many earlier commits of the plan still stand.
@@ -99,6 +101,7 @@ pub(super) fn go_on(
         resources,
         kept: outcome.kept,
         left: outcome.left,
+        paths: outcome.paths,
         part: journal.part,
         standing: standing(engine, plan),
     })

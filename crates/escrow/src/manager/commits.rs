@@ -278,10 +278,15 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, false)?;
         self.check_neighbours(&plan, &resources)?;
-        self.record("undo", Some(plan.id), &plan.name, || {
+        let about = self.about("undo", Some(plan.id), &plan.name)?;
+        self.record_about(about, |touched| {
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
-            undo::undo(engine, &plan, journal, &members)
+            let undone = undo::undo(engine, &plan, journal, &members)?;
+            for (resource, path) in &undone.paths {
+                touched.path(resource, path);
+            }
+            Ok(undone)
         })
     }
 

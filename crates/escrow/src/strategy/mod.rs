@@ -210,6 +210,8 @@ pub struct RolledBack {
     pub moved: Vec<Moved>,
     /// Versions that somebody else wrote into the original meanwhile, and where they are now.
     pub kept: Vec<(ResourcePath, Location)>,
+    /// The paths of the original that are as before again, where a commit was taken back and they are known.
+    pub paths: Vec<ResourcePath>,
 }
 
 /// What a checkpoint is taken for, if not for a restore.

@@ -32,6 +32,8 @@ mod stage;
 mod steps;
 mod undo;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 pub(super) use apply::apply;
@@ -196,6 +198,23 @@ impl TreeIntent {
     /// Whether there is nothing to do at all.
     fn is_empty(&self) -> bool {
         self.steps.is_empty() && self.links.is_empty() && self.directories.is_empty()
+    }
+
+    /// Every path that it changes, each once.
+    fn paths(&self) -> Vec<ResourcePath> {
+        let steps = self.steps.iter().flat_map(|step| {
+            let below = step.old_below.iter().chain(&step.below);
+            [&step.path].into_iter().chain(below.map(|(path, _)| path))
+        });
+        let links = self.links.iter().map(|link| &link.path);
+        let other = |one: &&Dressing| {
+            let (before, after) = (&one.before, &one.after);
+            let looks = (before.mode, before.owner) != (after.mode, after.owner);
+            looks || before.xattrs != after.xattrs
+        };
+        let directories = self.directories.iter().filter(other).map(|one| &one.path);
+        let all: BTreeSet<&ResourcePath> = steps.chain(links).chain(directories).collect();
+        all.into_iter().cloned().collect()
     }
 
     fn store(&self) -> Intent {

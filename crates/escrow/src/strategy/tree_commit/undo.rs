@@ -186,6 +186,7 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
     // Not the directories one by one: the sync of one of them may be what failed before.
     undoing.original.sync_file_system()?;
     undoing.settle()?;
+    undoing.done.paths = tree.paths();
     Ok(undoing.done)
 }
 
