@@ -31,7 +31,7 @@ const QUESTION: u64 = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is answered.
-const ONLY: &str = "inside a run only `escrow status`, `diff`, `checkpoint` and `restore` of its own plan are answered";
+const ONLY: &str = "inside a run only `escrow status`, `diff`, `checkpoint create|list|show` and `restore` of its own plan are answered";
 
 #[derive(Serialize, Deserialize)]
 struct Question {
@@ -115,7 +115,7 @@ fn asked(command: Command) -> Option<Asked> {
     match command {
         Command::Status(args) => Some(args.asked()),
         Command::Diff(args) => Some(args.asked()),
-        Command::Checkpoint(args) => Some(args.asked()),
+        Command::Checkpoint(args) => args.asked(),
         Command::Restore(args) => Some(args.asked()),
         _ => None,
     }
@@ -371,8 +371,8 @@ mod tests {
             ),
             ("checkpoint show one", "checkpoint show -- PLAN one"),
             (
-                "checkpoint delete -- --home=x",
-                "checkpoint delete -- PLAN --home=x",
+                "checkpoint show -- --home=x",
+                "checkpoint show -- PLAN --home=x",
             ),
             ("restore try one", "restore -- PLAN one"),
             ("restore one -vv", "restore -v -v -- PLAN one"),

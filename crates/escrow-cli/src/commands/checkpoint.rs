@@ -88,13 +88,14 @@ pub(super) fn document(checkpoint: &Checkpoint) -> Value {
 }
 
 impl CheckpointArgs {
-    /// The same from inside.
-    pub(super) fn asked(self) -> Asked {
+    /// The same from inside. Whoever is inside may go back, but not take ways back away from others: no checkpoint
+    /// says whose it is.
+    pub(super) fn asked(self) -> Option<Asked> {
         let verb = |verb| Asked {
             verb,
             ..Asked::default()
         };
-        match self.verb {
+        Some(match self.verb {
             Verb::Create(Create { plan, message }) => {
                 let create = verb(&["checkpoint", "create"]);
                 Asked { plan, ..create }.value("--message", message)
@@ -104,8 +105,8 @@ impl CheckpointArgs {
                 ..verb(&["checkpoint", "list"])
             },
             Verb::Show(One { words }) => verb(&["checkpoint", "show"]).words(words),
-            Verb::Delete(One { words }) => verb(&["checkpoint", "delete"]).words(words),
-        }
+            Verb::Delete(_) => return None,
+        })
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {

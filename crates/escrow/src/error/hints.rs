@@ -66,6 +66,9 @@ impl Error {
             Self::NotUsable { .. } => {
                 one("`escrow rollback` discards its changes and makes it usable again")
             }
+            Self::Forgotten { .. } => {
+                one("try again; `escrow resource add` gives it a name, and it stays")
+            }
             Self::Busy { .. } => one("wait for it to end; `escrow status` shows what runs"),
             Self::Partly {
                 what, done, kind, ..

@@ -66,6 +66,7 @@ impl Error {
             | Self::Contradicted { .. }
             | Self::Move(_) => Kind::Conflict,
             Self::Busy { .. }
+            | Self::Forgotten { .. }
             | Self::Live { .. }
             | Self::OtherLook { .. }
             | Self::BusyOriginal { .. }

@@ -180,6 +180,13 @@ pub enum Error {
         /// What is known of the process.
         owner: Option<String>,
     },
+    /// Another process forgot a resource that nobody named, and a third one added it again, while a sandbox of it
+    /// was begun.
+    #[error("the resource '{resource}' was forgotten and added again meanwhile")]
+    Forgotten {
+        /// The resource.
+        resource: String,
+    },
     /// The sandbox is half removed: whoever removed it died.
     #[error("the sandbox of '{resource}' in the plan '{plan}' is half removed")]
     HalfRemoved {

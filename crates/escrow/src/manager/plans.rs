@@ -23,6 +23,9 @@ pub struct PlanView {
     pub sandboxes: Vec<SandboxView>,
 }
 
+/// How often a resource is taken again that others forget and add meanwhile.
+const TRIES: usize = 16;
+
 impl Manager {
     /// Every plan, newest first, each with its sandboxes.
     pub fn plans(&self) -> Result<Vec<PlanView>> {
@@ -226,11 +229,11 @@ impl Manager {
         &mut self,
         name: Option<&str>,
         directory: &Location,
-        resources: &[OsString],
+        typed: &[OsString],
         strategy: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<PlanView> {
-        let resources = resources
+        let resources = typed
             .iter()
             .map(|typed| self.take_resource(typed, directory.as_path()))
             .collect::<Result<Vec<_>>>()?;
@@ -240,8 +243,17 @@ impl Manager {
             self.check_strategy(resource, strategy)?;
         }
         let plan = self.add_plan(name, directory.clone())?;
-        for resource in &resources {
-            if let Err(error) = self.create_sandbox(&plan, resource, strategy, observer) {
+        for (typed, resource) in typed.iter().zip(resources) {
+            let mut made = self.create_sandbox(&plan, &resource, strategy, observer);
+            for _ in 0..TRIES {
+                // It has another number now.
+                let Err(Error::Forgotten { .. }) = made else {
+                    break;
+                };
+                let again = self.take_resource(typed, directory.as_path());
+                made = again.and_then(|one| self.create_sandbox(&plan, &one, strategy, observer));
+            }
+            if let Err(error) = made {
                 return Err(error.and_left(self.abandon(&plan)));
             }
         }

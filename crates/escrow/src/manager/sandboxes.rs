@@ -254,9 +254,8 @@ impl Manager {
         match self.store.recall_resource(resource.id) {
             Err(StoreError::Exists) => {
                 self.store.forget_sandbox(id)?;
-                return Err(Error::Busy {
-                    plan: plan.name.clone(),
-                    owner: Some("the resource was forgotten and added again meanwhile".to_owned()),
+                return Err(Error::Forgotten {
+                    resource: resource.name.clone(),
                 });
             }
             answer => answer?,
