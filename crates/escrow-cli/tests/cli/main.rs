@@ -11,6 +11,7 @@ mod checkpoints_faults;
 mod checkpoints_names;
 mod checkpoints_touched;
 mod closed;
+mod closed_dirs;
 mod commits;
 mod config;
 mod conformance;

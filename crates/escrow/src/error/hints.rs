@@ -206,6 +206,9 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         }
         StrategyError::Carved { .. } => "name that resource instead",
         StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
+        StrategyError::Closed { .. } => {
+            "whoever it belongs to can open it; `escrow rollback` discards the sandbox's changes"
+        }
         StrategyError::Lost { .. } => {
             "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"
         }

@@ -103,6 +103,17 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether a directory of a sandbox is closed, and might be opened.
+    pub(crate) fn is_of_closed(&self) -> bool {
+        match self {
+            Self::Strategy(StrategyError::Closed { .. }) => true,
+            Self::Member { cause, .. } | Self::Moment { cause, .. } => cause.is_of_closed(),
+            _ => false,
+        }
+    }
+}
+
 fn strategy_kind(error: &StrategyError) -> Kind {
     match error {
         StrategyError::NotThere { .. } => Kind::NotFound,
@@ -112,6 +123,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         | StrategyError::Carved { .. } => Kind::Usage,
         StrategyError::Leaves { .. }
         | StrategyError::ForgedMark { .. }
+        | StrategyError::Closed { .. }
         | StrategyError::Forbidden { .. } => Kind::Denied,
         StrategyError::Replaced { .. }
         | StrategyError::Moved { .. }

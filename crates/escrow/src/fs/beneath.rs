@@ -7,13 +7,14 @@
 //!
 //! A path may be longer than the kernel takes at once: it is resolved in pieces (rule F5).
 
+use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use rustix::fs::{
@@ -74,7 +75,11 @@ pub struct Dir {
     path: PathBuf,
     resolver: Resolver,
     mount: u64,
+    modes: Option<Arc<Modes>>,
 }
+
+/// Directories that are open to their owner for a moment, by number: the mode they have meanwhile, and their own.
+pub type Modes = HashMap<u64, (u16, u16)>;
 
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -99,6 +104,7 @@ impl Dir {
             path: path.to_owned(),
             resolver,
             mount,
+            modes: None,
         })
     }
 
@@ -119,6 +125,7 @@ impl Dir {
             path: located,
             resolver: Resolver::here(),
             mount,
+            modes: None,
         })
     }
 
@@ -139,6 +146,31 @@ impl Dir {
             })?,
             self.path.clone(),
         )
+    }
+
+    /// The same directory, in which, and in all beneath it, these are seen with their own modes.
+    pub fn seeing(mut self, modes: Arc<Modes>) -> Self {
+        self.modes = Some(modes);
+        self
+    }
+
+    /// The same directory, in which is seen what is seen in another.
+    pub fn seeing_as(mut self, other: &Self) -> Self {
+        self.modes.clone_from(&other.modes);
+        self
+    }
+
+    /// Whether some directories are seen with another mode than they have.
+    pub fn is_seeing(&self) -> bool {
+        self.modes.is_some()
+    }
+
+    fn shown(&self, meta: Meta) -> Meta {
+        let modes = self.modes.as_ref().filter(|_| meta.is_dir());
+        match modes.and_then(|modes| modes.get(&meta.ino)) {
+            Some((open, own)) if *open == meta.mode => Meta { mode: *own, ..meta },
+            _ => meta,
+        }
     }
 
     /// Where it was opened; for messages, never for access.
@@ -174,6 +206,7 @@ impl Dir {
             path,
             resolver: self.resolver,
             mount: self.mount,
+            modes: self.modes.clone(),
         })
     }
 
@@ -310,7 +343,7 @@ impl Dir {
     /// What stands at `name`; `None` where nothing does.
     pub fn stat(&self, name: &[u8]) -> Result<Option<Meta>> {
         match stat_at(self.fd.as_fd(), name) {
-            Ok(meta) => Ok(Some(meta)),
+            Ok(meta) => Ok(Some(self.shown(meta))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.fail("look at", name)(errno)),
         }
@@ -330,7 +363,8 @@ impl Dir {
 
     /// The metadata of this directory.
     pub fn meta(&self) -> Result<Meta> {
-        stat_fd(&self.fd).map_err(self.fail("look at", b""))
+        let meta = stat_fd(&self.fd).map_err(self.fail("look at", b""))?;
+        Ok(self.shown(meta))
     }
 
     /// The metadata of an open file of this directory.

@@ -13,6 +13,7 @@ use super::xattr::{self, Xattrs};
 use crate::model::EntryKind;
 
 /// An entry that can be given its metadata.
+#[derive(Debug)]
 pub enum Handle<'a> {
     /// A file or directory that is open.
     Open(BorrowedFd<'a>),

@@ -405,7 +405,7 @@ impl Manager {
         until: Option<&Checkpoint>,
     ) -> Result<Vec<ResourceDiff>> {
         self.permit_within(Action::Diff, plan)?;
-        let _lock = self.lock(plan, true)?;
+        let mut lock = self.lock(plan, true)?;
         for one in [Some(checkpoint), until].into_iter().flatten() {
             self.check_fresh(plan, one)?;
         }
@@ -418,11 +418,23 @@ impl Manager {
             let until = until.transpose()?;
             let reference = &view.sandbox.reference;
             let strategy = self.registry().get(&reference.strategy)?;
-            let diff = strategy.since(reference, &moment, until.as_ref())?;
+            let look = || -> Result<_> { Ok(strategy.since(reference, &moment, until.as_ref())?) };
+            let diff = match look() {
+                Err(error) if Error::is_of_closed(&error) => {
+                    // What is closed is opened for a moment, which nobody else may see.
+                    drop(lock);
+                    lock = self.lock(plan, false)?;
+                    let _paused = self.pause(plan)?;
+                    let _opened = self.unlock(&view)?;
+                    look()?
+                }
+                diff => diff?,
+            };
             let judged = self.judge_changes(Action::Diff, &view.resource, &diff);
             self.denied(Action::Diff, Some(plan), judged)?;
             found.push(ResourceDiff { view, diff });
         }
+        drop(lock);
         Ok(found)
     }
 

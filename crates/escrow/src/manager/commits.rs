@@ -129,13 +129,27 @@ impl Manager {
         selection: &Selection,
     ) -> Result<CommitPreview> {
         self.permit_within(Action::Commit, plan)?;
-        let _lock = self.lock(plan, true)?;
+        let lock = self.lock(plan, true)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
         let engine = self.engine(&Unobserved);
-        let members = self.members(&engine, views.clone())?;
-        let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
+        let look = || {
+            let members = self.members(&engine, views.clone())?;
+            let engine = self.engine(&Unobserved);
+            Batch::new(engine, plan.clone(), members).preview(terms)
+        };
+        let previewed = match look() {
+            Err(error) if error.is_of_closed() => {
+                // What is closed is opened for a moment, which nobody else may see.
+                drop(lock);
+                let _lock = self.lock(plan, false)?;
+                let _paused = self.pause(plan)?;
+                let _opened = self.unlock_all(&views)?;
+                look()?
+            }
+            previewed => previewed?,
+        };
         let preview = previewed.select(selection)?.show();
         let judged = self.judge_release(&preview, &views);
         self.denied(Action::Commit, Some(plan), judged)?;
@@ -190,9 +204,20 @@ impl Manager {
             // Whoever was killed at a checkpoint may have left what looks like further names of files.
             self.let_go(plan)?;
             let engine = self.engine(observer);
-            let members = self.members(&engine, views.clone())?;
-            let batch = Batch::new(engine, plan.clone(), members);
-            let previewed = batch.preview(request.terms)?.select(selection)?;
+            let look = || {
+                let members = self.members(&engine, views.clone())?;
+                let engine = self.engine(observer);
+                Batch::new(engine, plan.clone(), members).preview(request.terms)
+            };
+            let mut _opened = Vec::new();
+            let previewed = match look() {
+                Err(error) if error.is_of_closed() => {
+                    _opened = self.unlock_all(&views)?;
+                    look()?
+                }
+                previewed => previewed?,
+            };
+            let previewed = previewed.select(selection)?;
             let preview = previewed.show();
             for member in &preview.members {
                 touched.all(&member.resource, &member.diff);

@@ -18,7 +18,7 @@ use crate::model::{
     Action, ChangeKind, Cleanup, DiffView, Phase, PlanState, ResourcePath, SandboxState, Scope,
 };
 use crate::store::{Journal, Plan, Resource};
-use crate::strategy::{self, Access, StrategyError};
+use crate::strategy::{self, Access, Opened, StrategyError};
 
 /// What one sandbox changed.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub struct ResourceDiff {
 pub struct PlanDiff {
     /// One entry for each sandbox.
     pub resources: Vec<ResourceDiff>,
+    /// What is open for as long as contents are read.
+    _opened: Vec<Opened>,
     _lock: Lock,
 }
 
@@ -261,7 +263,7 @@ impl Manager {
             Some(resource) => self.judge_resource(Action::Diff, resource)?,
             None => self.judge_within(Action::Diff, plan)?,
         }
-        let lock = self.lock(plan, true)?;
+        let (mut lock, mut opened) = (self.lock(plan, true)?, Vec::new());
         let (views, prefix) = match only {
             Some(resource) => {
                 let (view, prefix) = self.sandbox_of(plan, resource)?;
@@ -272,19 +274,56 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let originals = self.lock_originals(&resources, true)?;
         let mut diffs = Vec::new();
-        for view in views.clone() {
-            check_readable(plan, &view)?;
+        let look = |view: &SandboxView| -> Result<DiffView> {
+            check_readable(plan, view)?;
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            let mut diff = strategy.diff(&view.sandbox.reference)?;
+            Ok(strategy.diff(&view.sandbox.reference)?)
+        };
+        let mut paused = None;
+        for view in views.clone() {
+            let mut diff = match look(&view) {
+                Err(error) if error.is_of_closed() => {
+                    // What is closed is opened for a moment, which nobody else may see.
+                    if opened.is_empty() {
+                        drop(lock);
+                        lock = self.lock(plan, false)?;
+                        paused = self.pause(plan)?;
+                    }
+                    opened.extend(self.unlock(&view)?);
+                    look(&view)?
+                }
+                diff => diff?,
+            };
             diff.changes.retain(|change| change.path.lies_in(&prefix));
             self.judge_changes(Action::Diff, &view.resource, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
         drop(originals);
+        // Those inside go on, and find everything as it was.
+        if paused.is_some() {
+            opened.clear();
+        }
         Ok(PlanDiff {
             resources: diffs,
+            _opened: opened,
             _lock: lock,
         })
+    }
+
+    /// Opens what is closed in a sandbox, for whoever has the plan for himself.
+    pub(super) fn unlock(&self, view: &SandboxView) -> Result<Vec<Opened>> {
+        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+        Ok(strategy.unlock(&view.sandbox.reference)?)
+    }
+
+    /// The same for several.
+    pub(super) fn unlock_all(&self, views: &[SandboxView]) -> Result<Vec<Opened>> {
+        let opened = views.iter().map(|view| self.unlock(view));
+        Ok(opened
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     /// Where the bytes of a diff come from.

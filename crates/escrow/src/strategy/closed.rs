@@ -6,7 +6,7 @@
 //! ```text
 //! <area>/
 //!   opened/
-//!     N         path, number and mode of a file that is open for a moment; named by its number
+//!     N         path, number and mode of a file, or a directory, that is open for a moment; named by its number
 //! ```
 
 use std::io::{Read, Write};
@@ -22,17 +22,23 @@ use crate::fs::xattr::Xattrs;
 use crate::fs::{Cause, Dir, Meta};
 use crate::model::ResourcePath;
 
-use super::tree;
+use super::{closed_dirs, tree};
 
-const OPENED: &[u8] = b"opened";
+pub(super) const OPENED: &[u8] = b"opened";
 
-/// What is noted of a file.
-#[derive(Serialize, Deserialize)]
-struct Note {
+/// What is noted of a file, or of a directory.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Note {
     /// Where it is, from the area.
-    path: ResourcePath,
-    ino: u64,
-    mode: u16,
+    pub(super) path: ResourcePath,
+    pub(super) ino: u64,
+    pub(super) mode: u16,
+}
+
+impl Note {
+    fn name(&self) -> Vec<u8> {
+        self.ino.to_string().into_bytes()
+    }
 }
 
 /// Whether a file is one that its own user may not read.
@@ -84,24 +90,22 @@ pub(super) fn read<T>(
     let path = parts.fold(ResourcePath::root(), |path, part| path.join(part));
     let fail = |errno| at.0.error("open for a moment", at.1, Cause::Os(errno));
     let handle = at.0.handle(at.1)?;
-    let name = meta.ino.to_string().into_bytes();
-    let room = note(
-        area,
-        &name,
-        &Note {
-            path,
-            ino: meta.ino,
-            mode: meta.mode,
-        },
-    )?;
+    let note = Note {
+        path,
+        ino: meta.ino,
+        mode: meta.mode,
+    };
+    let room = room(area)?;
+    write_note(&room, &note)?;
     handle.set_mode(meta.mode | 0o400).map_err(fail)?;
     let done = work();
     handle.set_mode(meta.mode).map_err(fail)?;
-    room.unlink(&name)?;
+    strike(&room, &note)?;
     done
 }
 
-fn note(area: &Dir, name: &[u8], note: &Note) -> Result<Dir> {
+/// Where the notes of an area are; made if it is not there.
+pub(super) fn room(area: &Dir) -> Result<Dir> {
     match area.make_dir(OPENED, 0o700) {
         Err(error) if error.is(Errno::EXIST) => {}
         made => {
@@ -109,52 +113,78 @@ fn note(area: &Dir, name: &[u8], note: &Note) -> Result<Dir> {
             area.sync()?;
         }
     }
-    let room = area.subdir(OPENED)?;
-    let text = serde_json::to_vec(note).expect("a path and numbers are JSON");
-    let draft = Draft {
-        stage: &room,
-        to: &room,
-        name,
-        fresh: true,
-    };
-    draft.write(|file| file.write_all(&text), |_| Ok(()))?;
-    Ok(room)
+    Ok(area.subdir(OPENED)?)
 }
 
-/// Puts the modes back of files that whoever opened them did not close again, because he died.
-pub(super) fn put_back(area: &Dir) -> Result<()> {
-    let room = match area.subdir(OPENED) {
-        Err(error) if error.is_absent() => return Ok(()),
-        room => room?,
+/// Notes something, durably.
+pub(super) fn write_note(room: &Dir, note: &Note) -> Result<()> {
+    let text = serde_json::to_vec(note).expect("a path and numbers are JSON");
+    let draft = Draft {
+        stage: room,
+        to: room,
+        name: &note.name(),
+        fresh: true,
     };
+    Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
+}
+
+/// What a note says; `None` where it is gone, or half a name of a draft that never took its place.
+pub(super) fn read_note(room: &Dir, name: &[u8]) -> Result<Option<Note>> {
+    let (mut file, _) = match room.file(name) {
+        Err(error) if error.is_absent() => return Ok(None),
+        file => file?,
+    };
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        room.error("read", name, Cause::Os(errno))
+    })?;
+    Ok(serde_json::from_slice(&text).ok())
+}
+
+/// Strikes a note that is done with.
+pub(super) fn strike(room: &Dir, note: &Note) -> Result<()> {
+    gone(room.unlink(&note.name()))
+}
+
+fn gone(unlinked: crate::fs::Result<()>) -> Result<()> {
+    match unlinked {
+        Err(error) if error.is_absent() => Ok(()),
+        unlinked => Ok(unlinked?),
+    }
+}
+
+/// Puts the modes back of what whoever opened it did not close again, because he died.
+pub(super) fn put_back(area: &Dir, room: &Dir) -> Result<()> {
+    let mut notes = Vec::new();
     for entry in room.entries()? {
-        let (mut file, _) = room.file(&entry.name)?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            room.error("read", &entry.name, Cause::Os(errno))
-        })?;
-        // Half a name of a draft that never took its place says nothing.
-        if let Ok(note) = serde_json::from_slice::<Note>(&text) {
+        notes.push((read_note(room, &entry.name)?, entry.name));
+    }
+    // What is in a directory before the directory.
+    notes.sort_by_key(|(note, _)| std::cmp::Reverse(note.as_ref().map(|note| note.path.clone())));
+    for (note, name) in notes {
+        if let Some(note) = note {
             close(area, &note)?;
         }
-        match room.unlink(&entry.name) {
-            Err(error) if error.is_absent() => {}
-            gone => gone?,
-        }
+        gone(room.unlink(&name))?;
     }
     Ok(())
 }
 
-fn close(area: &Dir, note: &Note) -> Result<()> {
+/// Gives what is still what was noted its mode again.
+pub(super) fn close(area: &Dir, note: &Note) -> Result<()> {
     let (dir, name) = match area.parent(&note.path) {
+        // Nothing in a directory that is closed again is open.
+        Err(error) if error.is(Errno::ACCESS) => return Ok(()),
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
         found => found?,
     };
-    let Some(_) = dir
-        .stat(name)?
-        .filter(|now| now.ino == note.ino && now.is_file())
-    else {
+    // A directory that has another mode by now got it from somebody.
+    let ours = |now: &Meta| {
+        let open = now.is_dir() && now.mode == closed_dirs::while_open(note.mode);
+        now.ino == note.ino && (now.is_file() || open)
+    };
+    let Some(_) = dir.stat(name)?.filter(ours) else {
         return Ok(());
     };
     let fail = |errno| StrategyError::from(dir.error("close again", name, Cause::Os(errno)));

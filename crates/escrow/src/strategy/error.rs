@@ -62,6 +62,12 @@ pub enum StrategyError {
         /// Why not.
         why: &'static str,
     },
+    /// A directory of the sandbox is closed to this user.
+    #[error("the directory '{path}' of the sandbox is closed to this user")]
+    Closed {
+        /// Where.
+        path: ResourcePath,
+    },
     /// What a moment had at a path is nowhere any more.
     #[error("'{path}' cannot be had as it was then: {what}")]
     Lost {

@@ -19,6 +19,7 @@
 //! many sandboxes go back as one ([`crate::checkpoint`]).
 
 mod closed;
+mod closed_dirs;
 pub mod conformance;
 mod copy_on_write;
 mod error;
@@ -42,6 +43,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use closed_dirs::Opened;
 pub use error::{Result, StrategyError};
 pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
@@ -284,6 +286,15 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* changes nothing; lists every path that differs and no other: a read, a new
     /// time stamp or the same bytes written again are no difference (rules F6, F8).
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView>;
+
+    /// Opens what the sandbox's own user closed in it, as directories of mode 0, until the answer is dropped: what only looks,
+    /// and is refused, may look again then. Nobody else works in the sandbox meanwhile, or looks at it.
+    ///
+    /// *Guarantees:* the sandbox is the same afterwards, and also looks the same meanwhile to all but programs. *After a crash:* whatever
+    /// opens the sandbox next closes it. By default nothing is ever closed.
+    fn unlock(&self, _sandbox: &SandboxRef) -> Result<Vec<Opened>> {
+        Ok(Vec::new())
+    }
 
     /// What a commit would do, and what contradicts it.
     ///

@@ -17,14 +17,14 @@ use std::path::Path;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::closed;
+use super::closed_dirs;
 use super::error::{Result, StrategyError};
 use super::released::{self, Released};
 use super::tree::{self, Original, STAGE};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
+    Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
 use super::{tree_commit, tree_fork, tree_moments, tree_restore};
 use crate::event::Observer;
@@ -86,9 +86,13 @@ struct Sandbox {
 
 impl<K: CopyKind> TreeCopy<K> {
     fn open(&self, sandbox: &SandboxRef) -> Result<Sandbox> {
+        let area = area_of(sandbox)?;
+        let opened = self.open_in(sandbox, closed_dirs::enter(area.again()?)?);
+        opened.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
+    }
+
+    fn open_in(&self, sandbox: &SandboxRef, area: Dir) -> Result<Sandbox> {
         let metadata: Metadata = tree::metadata(sandbox)?;
-        let area = Dir::open(metadata.area.as_path())?;
-        closed::put_back(&area)?;
         Ok(Sandbox {
             original: metadata.original,
             tree: area.subdir(COPY)?.subdir(TREE)?,
@@ -103,7 +107,30 @@ impl<K: CopyKind> TreeCopy<K> {
         sandbox: &SandboxRef,
         work: impl FnOnce(&Copied<'_>, &Sandbox) -> Result<T>,
     ) -> Result<T> {
-        let open = self.open(sandbox)?;
+        let done = self.with_it(self.open(sandbox)?, work);
+        let area = area_of(sandbox)?;
+        done.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
+    }
+
+    /// The same while nobody else works in it: directories that are closed are opened for the moment it takes.
+    fn alone<T>(
+        &self,
+        sandbox: &SandboxRef,
+        work: impl Fn(&Copied<'_>, &Sandbox, bool) -> Result<T>,
+    ) -> Result<T> {
+        let area = area_of(sandbox)?;
+        let all = || Ok(vec![Opened::all(&area, &[root()])?]);
+        closed_dirs::with_open(&area, &[root()], all, |area, again| {
+            let open = self.open_in(sandbox, area.again()?)?;
+            self.with_it(open, |copied, open| work(copied, open, again))
+        })
+    }
+
+    fn with_it<T>(
+        &self,
+        open: Sandbox,
+        work: impl FnOnce(&Copied<'_>, &Sandbox) -> Result<T>,
+    ) -> Result<T> {
         let manifest = present_manifest(&open.area, &open.tree)?;
         let copied = Copied {
             original: &open.original.open()?,
@@ -113,6 +140,23 @@ impl<K: CopyKind> TreeCopy<K> {
         };
         work(&copied, &open)
     }
+}
+
+fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
+    let metadata: Metadata = tree::metadata(sandbox)?;
+    Ok(Dir::open(metadata.area.as_path())?)
+}
+
+/// The sandbox itself, from its area.
+fn root() -> ResourcePath {
+    ResourcePath::root().join(COPY).join(TREE)
+}
+
+/// Goes back, or forth, in a sandbox's own tree.
+fn go<T>(sandbox: &SandboxRef, work: impl Fn() -> Result<T>) -> Result<T> {
+    let area = area_of(sandbox)?;
+    let all = || Ok(vec![Opened::all(&area, &[root()])?]);
+    closed_dirs::with_open(&area, &[root()], all, |_, _| work())
 }
 
 impl<K: CopyKind> TreeCopy<K> {
@@ -308,6 +352,10 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         })
     }
 
+    fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
+        Ok(vec![Opened::all(&area_of(sandbox)?, &[root()])?])
+    }
+
     fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
         self.with(sandbox, |copied, open| {
             let mut found = tree::steady(|| copied.look())?;
@@ -347,7 +395,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     }
 
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
-        self.with(sandbox, |copied, open| {
+        self.alone(sandbox, |copied, open, again| {
+            tree_commit::begin(request.area, again)?;
             let source = tree_commit::Source {
                 area: &open.area,
                 root: copied.tree,
@@ -450,7 +499,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         last: Option<&Moment>,
         observer: &dyn Observer,
     ) -> Result<Moment> {
-        self.with(sandbox, |copied, open| {
+        self.alone(sandbox, |copied, open, _| {
             tree_moments::checkpoint(copied, &open.area, last, observer)
         })
     }
@@ -462,22 +511,23 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         area: &Path,
         observer: &dyn Observer,
     ) -> Result<Intent> {
-        self.with(sandbox, |copied, open| {
+        self.alone(sandbox, |copied, open, again| {
+            tree_commit::begin(area, again)?;
             tree_moments::prepare_restore(copied, &open.area, way, area, observer)
         })
     }
 
     fn restore_checkpoint(
         &self,
-        _sandbox: &SandboxRef,
+        sandbox: &SandboxRef,
         intent: &Intent,
         observer: &dyn Observer,
     ) -> Result<()> {
-        tree_commit::apply(intent, observer)
+        go(sandbox, || tree_commit::apply(intent, observer))
     }
 
-    fn undo_restore(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
-        tree_commit::undo(intent)
+    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
+        go(sandbox, || tree_commit::undo(intent))
     }
 
     fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
@@ -510,7 +560,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             remove::remove(&area, remains)?;
         }
         area.make_dir(STAGE, 0o700)?;
-        let report = self.with(sandbox, |copied, open| {
+        let report = self.alone(sandbox, |copied, open, _| {
             // What was released would not be the fork's, also once the release is taken back.
             if !Released::read(&open.area, &identity(&open.tree)?)?.is_empty() {
                 return Err(StrategyError::Unsupported {

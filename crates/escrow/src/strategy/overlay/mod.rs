@@ -31,14 +31,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::closed;
+use super::closed_dirs;
 use super::error::{Result, StrategyError};
 use super::released::{self, Released};
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    Occasion, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
+    Occasion, Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, Moves, remove};
@@ -81,10 +81,19 @@ impl Sandbox {
     }
 }
 
-fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
+fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
     let metadata: Metadata = tree::metadata(sandbox)?;
-    let area = Dir::open(metadata.area.as_path())?;
-    closed::put_back(&area)?;
+    Ok(Dir::open(metadata.area.as_path())?)
+}
+
+fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
+    let area = area_of(sandbox)?;
+    let opened = open_in(sandbox, closed_dirs::enter(area.again()?)?);
+    opened.map_err(|error| in_the_sandbox(sandbox, error))
+}
+
+fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<Sandbox> {
+    let metadata: Metadata = tree::metadata(sandbox)?;
     let now = Now::read(&area)?;
     Ok(Sandbox {
         lower: metadata.original.open()?,
@@ -94,6 +103,63 @@ fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
         original: metadata.original,
         carved: metadata.carved,
     })
+}
+
+/// Does something that only looks.
+fn look<T>(sandbox: &SandboxRef, work: impl FnOnce(&Sandbox) -> Result<T>) -> Result<T> {
+    let open = open(sandbox)?;
+    work(&open).map_err(|error| in_the_sandbox(sandbox, error))
+}
+
+/// Does something while nobody else works in the sandbox: directories of its layers that are closed are opened for the
+/// moment it takes, those of other sandboxes among them.
+fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&Sandbox, bool) -> Result<T>) -> Result<T> {
+    let area = area_of(sandbox)?;
+    let roots = roots(&area)?;
+    let all = || unlock(sandbox, &area);
+    closed_dirs::with_open(&area, &roots, all, |area, again| {
+        work(&open_in(sandbox, area.again()?)?, again)
+    })
+}
+
+/// The layers of an area.
+fn roots(area: &Dir) -> Result<Vec<ResourcePath>> {
+    let layers = Now::room(area)?.entries()?;
+    let names = layers.iter().map(|entry| &*entry.name);
+    Ok(names.map(stack::layer).collect())
+}
+
+/// Opens what is closed in the layers of an area, and in those of other sandboxes that this one is made of.
+fn unlock(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<Opened>> {
+    let metadata: Metadata = tree::metadata(sandbox)?;
+    let layers = Now::read(area)?.layers;
+    let mut opened = vec![Opened::all(area, &roots(area)?)?];
+    for lender in &metadata.lenders {
+        let theirs = layers
+            .iter()
+            .filter(|one| one.area.as_ref() == Some(lender));
+        let roots: Vec<ResourcePath> = theirs.map(|one| stack::layer(&one.name())).collect();
+        opened.push(Opened::all(&Dir::open(lender.as_path())?, &roots)?);
+    }
+    Ok(opened)
+}
+
+/// A refusal in terms of the sandbox, not of its layers.
+fn in_the_sandbox(sandbox: &SandboxRef, error: StrategyError) -> StrategyError {
+    let Ok(Metadata { area, lenders, .. }) = tree::metadata(sandbox) else {
+        return error;
+    };
+    [area]
+        .into_iter()
+        .chain(lenders)
+        .fold(error, |error, area| {
+            let area = Dir::open(area.as_path());
+            let area = area.map(|area| (roots(&area), area));
+            match area {
+                Ok((Ok(roots), area)) => closed_dirs::in_the_sandbox(&area, &roots, error),
+                _ => error,
+            }
+        })
 }
 
 /// In what a layer differs from the directory below it.
@@ -222,45 +288,54 @@ impl Strategy for Overlay {
     }
 
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        let open = open(sandbox)?;
-        let released = open.released()?;
-        let look = || diff::look_beside(&open.upper, &open.lower, &released);
-        let mut found = tree::steady(look)?.changes;
-        tree::only_own(&mut found, &open.carved);
-        Ok(DiffView::new(found))
+        look(sandbox, |open| {
+            let released = open.released()?;
+            let look = || diff::look_beside(&open.upper, &open.lower, &released);
+            let mut found = tree::steady(look)?.changes;
+            tree::only_own(&mut found, &open.carved);
+            Ok(DiffView::new(found))
+        })
+    }
+
+    fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
+        unlock(sandbox, &area_of(sandbox)?)
     }
 
     fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
-        let open = open(sandbox)?;
-        let (upper, lower) = (&open.upper, &open.lower);
-        let released = open.released()?;
-        let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
-        tree::check_stray(&found.changes, &open.carved)?;
-        tree::only_own(&mut found.changes, &open.carved);
-        let base = base::LayerBase::open(upper, lower, &found.gone, request.moved, &released)?;
-        let diff = DiffView::new(found.changes);
-        let mut preview = tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
-        if request.strict {
-            preview
-                .conflicts
-                .extend(base.everything_moved(&open.carved)?);
-            tree_commit::sort(&mut preview.conflicts);
-        }
-        Ok(preview)
+        look(sandbox, |open| {
+            let (upper, lower) = (&open.upper, &open.lower);
+            let released = open.released()?;
+            let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
+            tree::check_stray(&found.changes, &open.carved)?;
+            tree::only_own(&mut found.changes, &open.carved);
+            let base = base::LayerBase::open(upper, lower, &found.gone, request.moved, &released)?;
+            let diff = DiffView::new(found.changes);
+            let mut preview =
+                tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
+            if request.strict {
+                preview
+                    .conflicts
+                    .extend(base.everything_moved(&open.carved)?);
+                tree_commit::sort(&mut preview.conflicts);
+            }
+            Ok(preview)
+        })
     }
 
     fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
-        let open = open(sandbox)?;
-        let (gone, moves) = (HashSet::new(), &request.preview.moved);
-        let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
-        let source = tree_commit::Source {
-            area: &open.area,
-            root: upper,
-            visible: layers::visible,
-            whole: false,
-            base: &base::LayerBase::open(upper, lower, &gone, moves, &released)?,
-        };
-        tree_commit::prepare(&open.original, &source, request)
+        alone(sandbox, |open, again| {
+            tree_commit::begin(request.area, again)?;
+            let (gone, moves) = (HashSet::new(), &request.preview.moved);
+            let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
+            let source = tree_commit::Source {
+                area: &open.area,
+                root: upper,
+                visible: layers::visible,
+                whole: false,
+                base: &base::LayerBase::open(upper, lower, &gone, moves, &released)?,
+            };
+            tree_commit::prepare(&open.original, &source, request)
+        })
     }
 
     fn commit(

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::closed_dirs;
 use super::super::error::{Result, StrategyError};
 use super::super::moments;
 use super::super::tree::{self, STAGE};
@@ -11,7 +12,7 @@ use super::super::{CreateRequest, Created, Intent, Moment, Occasion, Way};
 use super::fold;
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
-use super::{Metadata, NAME, WORK, base, diff, in_use, open, through};
+use super::{Metadata, NAME, Sandbox, WORK, alone, base, diff, in_use, look, through};
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::text::Location;
@@ -75,8 +76,11 @@ pub(super) fn has_room(sandbox: &SandboxRef, occasion: Occasion) -> Result<()> {
         Occasion::Kept => MOST,
         Occasion::Begun => MOST_BEGUN,
     };
-    let open = open(sandbox)?;
-    let (mut now, layers) = (open.now, &open.upper);
+    alone(sandbox, |open, _| has_room_for(open, most))
+}
+
+fn has_room_for(open: &Sandbox, most: usize) -> Result<()> {
+    let (mut now, layers) = (open.now.clone(), &open.upper);
     let unused = now.layers.len() >= most && {
         let below = Stack::open(&now.layers[1..], &open.area)?;
         is_unused(layers, &below)?
@@ -109,9 +113,12 @@ fn make_room(area: &Dir, lower: &Dir, now: &mut Now, most: usize) -> Result<()> 
 }
 
 pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
-    let open = open(sandbox)?;
+    alone(sandbox, |open, _| checkpoint_of(open))
+}
+
+fn checkpoint_of(open: &Sandbox) -> Result<Moment> {
     let stage = open.area.subdir(STAGE)?;
-    let mut now = open.now;
+    let mut now = open.now.clone();
     let moment = |layers: &[Number]| {
         Moment(tree::stored(&Layers {
             layers: layers.to_vec(),
@@ -149,11 +156,14 @@ pub(super) fn checkpoint_in_use(
     last: Option<&Moment>,
     observer: &dyn Observer,
 ) -> Result<Moment> {
-    let open = open(sandbox)?;
+    alone(sandbox, |open, _| keep_in_use(open, last, observer))
+}
+
+fn keep_in_use(open: &Sandbox, last: Option<&Moment>, observer: &dyn Observer) -> Result<Moment> {
     let last = last.map(read).transpose()?;
     let last = last.map(|last| open.now.current(last.layers));
-    let layers = in_use::keep(&open, last, observer)?;
-    let mut now = open.now;
+    let layers = in_use::keep(open, last, observer)?;
+    let mut now = open.now.clone();
     if pin(&mut now, &layers) {
         now.next += 1;
         now.write(&open.area, &open.area.subdir(STAGE)?)?;
@@ -183,7 +193,10 @@ fn clear_work(area: &Dir) -> Result<()> {
 }
 
 pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<Intent> {
-    let open = open(sandbox)?;
+    alone(sandbox, |open, _| prepare_switch(open, moment))
+}
+
+fn prepare_switch(open: &Sandbox, moment: &Moment) -> Result<Intent> {
     let layers = open.now.current(read(moment)?.layers);
     let next = open.now.next;
     open.now.sweep(&open.area)?;
@@ -196,7 +209,7 @@ pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<I
     };
     let before = Now {
         next: next + 1,
-        ..open.now
+        ..open.now.clone()
     };
     // The number is taken, whoever keeps something before it is used.
     before.write(&open.area, &open.area.subdir(STAGE)?)?;
@@ -205,7 +218,10 @@ pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<I
 
 /// The same while somebody works in it: what is prepared serves when nobody does any more.
 pub(super) fn prepare_restore_in_use(sandbox: &SandboxRef, way: &Way) -> Result<Intent> {
-    let open = open(sandbox)?;
+    alone(sandbox, |open, _| prepare_switch_in_use(open, way))
+}
+
+fn prepare_switch_in_use(open: &Sandbox, way: &Way) -> Result<Intent> {
     open.now.sweep(&open.area)?;
     let next = open.now.next;
     let beginning = |moment: &Moment, number: u32| -> Result<Now> {
@@ -236,12 +252,13 @@ pub(super) fn switch_in_use(
     back: bool,
 ) -> Result<()> {
     let Switch { before, after } = way(intent)?;
-    let open = open(sandbox)?;
     let to = if back { before } else { after };
-    // The topmost one is empty.
-    let layers = open.now.current(to.layers[1..].to_vec());
-    let target = Stack::open(&layers, &open.area)?;
-    through::go(&open, &target, through)
+    alone(sandbox, |open, _| {
+        // The topmost one is empty.
+        let layers = open.now.current(to.layers[1..].to_vec());
+        let target = Stack::open(&layers, &open.area)?;
+        through::go(open, &target, through)
+    })
 }
 
 fn way(intent: &Intent) -> Result<Switch> {
@@ -252,7 +269,7 @@ fn way(intent: &Intent) -> Result<Switch> {
 
 pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Result<()> {
     let Metadata { area, .. } = tree::metadata(sandbox)?;
-    let area = Dir::open(area.as_path())?;
+    let area = closed_dirs::enter(Dir::open(area.as_path())?)?;
     let Switch { before, after } = way(intent)?;
     let (now, to) = (Now::read(&area)?, if back { before } else { after });
     let Some((top, below)) = to.layers.split_first() else {
@@ -305,13 +322,14 @@ pub(super) fn since(
     moment: &Moment,
     until: Option<&Moment>,
 ) -> Result<DiffView> {
-    let open = open(sandbox)?;
+    look(sandbox, |open| since_of(open, moment, until))
+}
+
+fn since_of(open: &Sandbox, moment: &Moment, until: Option<&Moment>) -> Result<DiffView> {
     let at = |moment: &Moment| Stack::open(&open.now.current(read(moment)?.layers), &open.area);
     let then = at(moment)?;
-    let later = match until {
-        Some(until) => at(until)?,
-        None => open.upper,
-    };
+    let until = until.map(at).transpose()?;
+    let later = until.as_ref().unwrap_or(&open.upper);
     let look = |stack: &Stack| -> Result<Vec<Change>> {
         let mut changes = tree::steady(|| diff::look(stack, &open.lower))?.changes;
         tree::only_own(&mut changes, &open.carved);
@@ -319,7 +337,7 @@ pub(super) fn since(
     };
     let changes = moments::between(
         (&look(&then)?, &then),
-        (&look(&later)?, &later),
+        (&look(later)?, later),
         layers::visible,
     )?;
     Ok(DiffView::new(changes))
@@ -331,10 +349,13 @@ pub(super) fn fork(
     moment: &Moment,
     request: &CreateRequest<'_>,
 ) -> Result<Created> {
-    let open = open(sandbox)?;
+    alone(sandbox, |open, _| fork_of(open, moment, request))
+}
+
+fn fork_of(open: &Sandbox, moment: &Moment, request: &CreateRequest<'_>) -> Result<Created> {
     let mut layers = open.now.current(read(moment)?.layers);
     // Before anything begins on them.
-    let mut lender = open.now;
+    let mut lender = open.now.clone();
     lender.lent.extend(
         own(&layers)
             .filter(|number| !lender.lent.contains(number))
@@ -360,9 +381,9 @@ pub(super) fn fork(
     now.write(&area, &area.subdir(STAGE)?)?;
     area.sync()?;
     let metadata = Metadata {
-        original: open.original,
+        original: open.original.clone(),
         area: Location::from(request.area),
-        carved: open.carved,
+        carved: open.carved.clone(),
         lenders,
     };
     Ok(Created {

@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::super::closed_dirs;
 use super::super::error::{Result, StrategyError};
 use super::super::tree_commit::Versions;
 use super::fold::Fold;
@@ -81,11 +82,16 @@ impl Number {
 
     pub(super) fn open(&self, area: &Dir) -> Result<Dir> {
         let dir = match &self.area {
-            Some(area) => Dir::open(area.as_path())?,
+            Some(area) => closed_dirs::enter(Dir::open(area.as_path())?)?,
             None => area.again()?,
         };
         Ok(dir.subdir(LAYERS)?.subdir(&self.name())?)
     }
+}
+
+/// Where a layer is, from its area.
+pub(super) fn layer(name: &[u8]) -> ResourcePath {
+    ResourcePath::root().join(LAYERS).join(name)
 }
 
 impl Now {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use rustix::io::Errno;
 
-use super::{CAPABILITY, TreeIntent, stat};
+use super::{CAPABILITY, Looked, TreeIntent, stat, stat_if_open};
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, copy_leaf};
 use crate::fs::{Cause, Dir, Meta, Moved, Seen, remove, xattr};
@@ -37,7 +37,9 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
     let mut notes = Vec::new();
     let linked: HashSet<ResourcePath> = tree.linked.iter().cloned().collect();
     let mut settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
-        let Some(mut now) = stat(&original, path)?.filter(|now| seen.is(now)) else {
+        // What lies in a directory that is closed was copied there, and nothing happened to it.
+        let now = stat_if_open(&original, path)?.there();
+        let Some(mut now) = now.filter(|now| seen.is(now)) else {
             // What somebody replaced meanwhile keeps its description, and so shows as replaced.
             return Ok(());
         };
@@ -63,7 +65,7 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
         }
     }
     for dressing in &mut tree.directories {
-        if let Some(now) = stat(&original, &dressing.path)? {
+        if let Looked::Is(now) = stat_if_open(&original, &dressing.path)? {
             dressing.after.mtime = Some(now.mtime);
         }
     }

@@ -40,10 +40,11 @@ pub(super) use apply::apply;
 pub(super) use conflicts::{Base, look};
 pub(super) use finish::{finish, shares};
 pub(super) use part::{area_of, released};
-pub(super) use stage::{Source, prepare};
+pub(super) use stage::{Source, begin, prepare};
 pub(super) use undo::{check, undo};
 
 use super::Intent;
+use super::closed_dirs;
 use super::error::{Result, StrategyError};
 use super::tree::{Original, STAGE};
 use crate::fs::xattr::{Digest, Xattrs};
@@ -102,6 +103,9 @@ struct TreeIntent {
     linked: Vec<ResourcePath>,
     /// Marks of a layer on them, which go when the sandbox is gone.
     marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
+    /// The area of the sandbox whose own tree this is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    own: Option<Location>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
     /// Where only a part is released: each path of it, as the sandbox had it when it was staged.
@@ -222,7 +226,50 @@ impl TreeIntent {
     }
 
     fn stage(&self) -> Result<Dir> {
-        Ok(Dir::open(self.area.as_path())?.subdir(STAGE)?)
+        let area = Dir::open(self.area.as_path())?;
+        Ok(self.seen(area)?.subdir(STAGE)?)
+    }
+
+    /// The tree that is changed.
+    fn root(&self) -> Result<Dir> {
+        self.seen(self.original.open()?)
+    }
+
+    /// A directory as the sandbox's own is seen, if it is one of that.
+    fn seen(&self, dir: Dir) -> Result<Dir> {
+        match &self.own {
+            Some(area) => {
+                let area = closed_dirs::enter(Dir::open(area.as_path())?)?;
+                Ok(dir.seeing_as(&area))
+            }
+            None => Ok(dir),
+        }
+    }
+
+    /// Opens directories that a commit closes, or finds closed, to their owner; they get their modes when they are
+    /// dressed. Where they are open already nothing is done.
+    fn open_closed(&self, original: &Dir) -> Result<()> {
+        // Backwards every directory comes after the one it lies in.
+        for dressing in self.directories.iter().rev() {
+            let modes = [dressing.before.mode, dressing.after.mode];
+            let Some((parent, name)) = dressing.path.split() else {
+                continue;
+            };
+            if modes.iter().all(|mode| mode & 0o500 == 0o500) {
+                continue;
+            }
+            let parent = match original.dir(&parent) {
+                Err(error) if error.is_absent() || error.leaves() => continue,
+                parent => parent?,
+            };
+            match parent.stat(name)? {
+                Some(now) if closed_dirs::is_closed(&now) && modes.contains(&now.mode) => {
+                    parent.unlock(name)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -230,6 +277,31 @@ impl TreeIntent {
 pub(super) fn sort(conflicts: &mut Vec<Conflict>) {
     conflicts.sort_by(|a, b| a.path.cmp(&b.path));
     conflicts.dedup_by(|a, b| a.path == b.path);
+}
+
+/// The same; an error that says nothing where it cannot be looked at, because it lies in a directory that is closed.
+fn stat_if_open(root: &Dir, path: &ResourcePath) -> Result<Looked> {
+    match stat(root, path) {
+        Err(error) if closed_dirs::refused(&error) => Ok(Looked::Hidden),
+        answer => Ok(answer?.map_or(Looked::Nothing, Looked::Is)),
+    }
+}
+
+/// What stands at a path.
+enum Looked {
+    Is(Meta),
+    Nothing,
+    /// It lies in a directory that is closed: nobody but its owner can have been at it.
+    Hidden,
+}
+
+impl Looked {
+    fn there(self) -> Option<Meta> {
+        match self {
+            Self::Is(meta) => Some(meta),
+            Self::Nothing | Self::Hidden => None,
+        }
+    }
 }
 
 /// What stands at `path`; `None` where nothing does, or where its directory is none any more.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::stage::Source;
-use super::{Ours, TreeIntent, stat};
+use super::{Ours, TreeIntent, stat_if_open};
 use crate::fs::copy::{clock, settle};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Seen, Stamp};
@@ -108,7 +108,10 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
                 let theirs = match left.get(&one.path) {
                     Some(seen) => Some(*seen),
                     // A directory that was there, or another name for a file that was.
-                    None => stat(&original, &one.path)?.as_ref().map(Seen::from),
+                    None => {
+                        let now = stat_if_open(&original, &one.path)?.there();
+                        now.as_ref().map(Seen::from)
+                    }
                 };
                 Some(Both {
                     ours,
@@ -131,7 +134,7 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
     }
     let mut directories = Vec::new();
     for dressing in &tree.directories {
-        let now = stat(&original, &dressing.path)?;
+        let now = stat_if_open(&original, &dressing.path)?.there();
         let same = now.filter(|now| dressing.seen.is_some_and(|seen| seen.is(now)));
         directories.extend(same.map(|now| (now.ino, now.ctime, dressing.known)));
     }

@@ -5,7 +5,7 @@
 //! lose something on the way, is copied instead, and so is everything where the sandbox stays: the
 //! original must not change with it later.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::Care;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Handle, Meta, Seen};
+use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, Field, ResourcePath};
 use crate::seeded;
@@ -39,14 +39,25 @@ pub(in crate::strategy) struct Source<'a> {
     pub(in crate::strategy) base: &'a dyn Base,
 }
 
+/// Makes an area empty in which something was staged before.
+pub(in crate::strategy) fn begin(area: &std::path::Path, again: bool) -> Result<()> {
+    match again {
+        true => Ok(remove::remove(&Dir::open(area)?, STAGE)?),
+        false => Ok(()),
+    }
+}
+
 /// Stages everything and returns what is needed to put it in place.
 pub(in crate::strategy) fn prepare(
     original: &Original,
     source: &Source<'_>,
     request: &PrepareRequest<'_>,
 ) -> Result<Intent> {
-    let root = original.open()?;
-    let area = Dir::open(request.area)?;
+    let mut root = original.open()?;
+    let mut area = Dir::open(request.area)?;
+    if source.whole {
+        (root, area) = (root.seeing_as(source.area), area.seeing_as(source.area));
+    }
     area.make_dir(STAGE, 0o700)?;
     let stage = area.subdir(STAGE)?;
     // Looked at before anything is copied: what is written meanwhile is no part of it.
@@ -70,6 +81,13 @@ pub(in crate::strategy) fn prepare(
         linked: Vec::new(),
         marked: Vec::new(),
         finals: Vec::new(),
+        closing: request
+            .preview
+            .diff
+            .changes
+            .iter()
+            .filter_map(closes)
+            .collect(),
     };
     let mut steps = Vec::new();
     for (number, planned) in plan.steps.iter().enumerate() {
@@ -93,6 +111,7 @@ pub(in crate::strategy) fn prepare(
         marked: staging.marked,
         directories,
         finished: false,
+        own: source.whole.then(|| Location::from(source.area.path())),
         part,
     };
     // One sync for everything that was staged; called once, since a failed one is final.
@@ -122,6 +141,16 @@ struct Staging<'a> {
     marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
     /// New directories that get their own mode last.
     finals: Vec<(ResourcePath, Looks)>,
+    /// Directories that nobody can look into afterwards.
+    closing: HashSet<ResourcePath>,
+}
+
+/// The directory that a change closes to its owner.
+fn closes(change: &Change) -> Option<ResourcePath> {
+    let new = change.new.as_ref();
+    let closed =
+        new.is_some_and(|new| new.kind == EntryKind::Directory && new.mode & 0o500 != 0o500);
+    (closed && !rustix::process::geteuid().is_root()).then(|| change.path.clone())
 }
 
 /// Where in the stage the slot of a step is, or what lies `below` it.
@@ -253,7 +282,13 @@ impl Staging<'_> {
             _ => Vec::new(),
         };
         let source = (&from, name);
-        let linkable = dropped.is_empty() && !self.source.whole;
+        // In a directory that is closed by then nobody could take off what shows the sandbox.
+        let closing = !self.closing.is_empty()
+            && change
+                .path
+                .ancestors()
+                .any(|path| self.closing.contains(&path));
+        let linkable = dropped.is_empty() && !self.source.whole && !closing;
         if linkable && self.link(&change.path, source, at, &meta, &attributes)? {
             return Ok(true);
         }

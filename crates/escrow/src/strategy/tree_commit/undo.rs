@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::apply::{dress, is_as_left, open_parent, retime, unlock_moving};
 use super::stage::staged_path;
-use super::{Dressing, Link, Step, TreeIntent, sort, stat};
+use super::{Dressing, Link, Looked, Step, TreeIntent, sort, stat, stat_if_open};
 use crate::fs::durable::Draft;
 use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Moves, Seen};
 use crate::model::text::Location;
@@ -33,7 +33,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     if tree.is_empty() {
         return Ok(Vec::new());
     }
-    let original = tree.original.open()?;
+    let original = tree.root()?;
     let stage = match tree.stage() {
         Err(StrategyError::Fs(error)) if error.is_absent() => None,
         stage => Some(stage?),
@@ -54,7 +54,9 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         foreign(step, here, &linked, exact, &mut |path, what, now| {
             tell(path, what, now.map(Meta::facts));
         })?;
-        if let Err(error) = original.parent(&step.path) {
+        if let Err(error) = original.parent(&step.path)
+            && !error.is(Errno::ACCESS)
+        {
             match error.is_absent() || error.leaves() {
                 true => tell(
                     step.path.clone(),
@@ -76,7 +78,11 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         }
     }
     for link in &tree.links {
-        let now = stat(&original, &link.path)?;
+        let now = match stat_if_open(&original, &link.path)? {
+            Looked::Is(now) => Some(now),
+            Looked::Nothing => None,
+            Looked::Hidden => continue,
+        };
         if !now.is_some_and(|now| link.file.is(&now)) {
             let theirs = now.as_ref().map(Meta::facts);
             tell(link.path.clone(), "replaced there since", theirs);
@@ -85,7 +91,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     // The directory that holds a file is not part of it.
     let own = |_: &&Dressing| tree.original.only().is_none();
     for dressing in tree.directories.iter().filter(own) {
-        let Some(now) = stat(&original, &dressing.path)? else {
+        let Looked::Is(now) = stat_if_open(&original, &dressing.path)? else {
             continue;
         };
         if !is_as_left(&original, dressing, &now)? {
@@ -113,7 +119,7 @@ fn foreign(
         if linked.contains(&step.path) {
             return Ok(());
         }
-        if let Some(now) = stat(root, &shift(&step.path))? {
+        if let Looked::Is(now) = stat_if_open(root, &shift(&step.path))? {
             tell(step.path.clone(), "added there since", Some(&now));
         }
         return Ok(());
@@ -121,7 +127,11 @@ fn foreign(
     let known: HashSet<&ResourcePath> = step.below.iter().map(|(path, _)| path).collect();
     let below = step.below.iter().map(|(path, seen)| (path, seen));
     for (path, seen) in std::iter::once((&step.path, new)).chain(below) {
-        let now = stat(root, &shift(path))?;
+        let now = match stat_if_open(root, &shift(path))? {
+            Looked::Is(now) => Some(now),
+            Looked::Nothing => None,
+            Looked::Hidden => continue,
+        };
         let same = |now: &Meta| match exact {
             Some(moved) => {
                 let same = moved.leads(now.ino, now.ctime, seen.ctime);
@@ -148,7 +158,11 @@ fn foreign(
             Err(error) if error.is(Errno::ACCESS) => continue,
             answer => answer?,
         };
-        for entry in dir.entries()? {
+        let entries = match dir.entries() {
+            Err(error) if error.is(Errno::ACCESS) => continue,
+            entries => entries?,
+        };
+        for entry in entries {
             let path = path.join(&entry.name);
             if !known.contains(&path) && !linked.contains(&path) {
                 tell(path, "added there since", Some(&entry.meta));
@@ -213,7 +227,8 @@ struct Undoing<'a> {
 impl<'a> Undoing<'a> {
     fn begin(tree: &'a TreeIntent) -> Result<Self> {
         let area = Dir::open(tree.area.as_path())?;
-        let (original, stage) = (tree.original.open()?, tree.stage()?);
+        let (original, stage) = (tree.root()?, tree.stage()?);
+        tree.open_closed(&original)?;
         let mut undoing = Self {
             tree,
             original,
