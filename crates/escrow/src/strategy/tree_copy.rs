@@ -327,7 +327,14 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         let open = self.open(sandbox)?;
         open.original.check(path)?;
         tree::check_carved(path, &open.carved)?;
-        tree::read(&open.tree, path)
+        // A file that is closed is told as any other that cannot be opened.
+        let hidden = |error| match &error {
+            StrategyError::Fs(cause) if cause.action == "open the directory" => {
+                closed_dirs::in_the_sandbox(&open.area, &[root()], error)
+            }
+            _ => error,
+        };
+        tree::read(&open.tree, path).map_err(hidden)
     }
 
     fn write(

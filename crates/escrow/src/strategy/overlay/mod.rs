@@ -240,7 +240,9 @@ impl Strategy for Overlay {
     fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(sandbox)?;
         tree::check_carved(path, &open.carved)?;
-        let (dir, meta) = match layers::find(&open.upper, &open.lower, path)? {
+        let found = layers::find(&open.upper, &open.lower, path);
+        let found = found.map_err(|error| in_the_sandbox(sandbox, error))?;
+        let (dir, meta) = match found {
             Found::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
             Found::Upper(dir, meta) | Found::Lower(dir, meta) => (dir, meta),
         };
