@@ -229,16 +229,20 @@ fn locks(home: &Path) -> Vec<String> {
     found
 }
 
-/// Entries below `dir` whose name begins with `.escrow-`.
-fn areas(dir: &Path) -> Vec<String> {
+/// Entries below `dir` whose name begins with `.escrow-`, but for those in `home`: a draft that was killed on its way
+/// goes with the sandbox it was made in.
+fn areas(dir: &Path, home: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten() {
         let entry = entry.expect("it can be listed");
+        if entry.path() == home {
+            continue;
+        }
         if entry.file_name().as_bytes().starts_with(b".escrow-") {
             found.push(format!("an area {}", entry.path().display()));
         }
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(areas(&entry.path()));
+            found.extend(areas(&entry.path(), home));
         }
     }
     found
@@ -251,7 +255,7 @@ fn left(world: &World) -> Vec<String> {
         processes(world),
         mounts(world),
         locks(&home),
-        areas(world.path()),
+        areas(world.path(), &home),
     ]
     .concat()
 }
