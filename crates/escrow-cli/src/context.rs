@@ -65,14 +65,14 @@ pub(crate) fn files_before() -> Option<u64> {
 }
 
 /// The limit as it was when this program began, for whoever it starts next.
-pub(crate) fn open_as_before() {
+pub(crate) fn open_as_before() -> std::io::Result<()> {
     let limit = Rlimit {
         current: files_before(),
         ..getrlimit(Limited::Nofile)
     };
-    if limit.current.is_some() {
-        // To lower a limit is always permitted.
-        let _ = setrlimit(Limited::Nofile, limit);
+    match limit.current {
+        Some(_) => Ok(setrlimit(Limited::Nofile, limit)?),
+        None => Ok(()),
     }
 }
 

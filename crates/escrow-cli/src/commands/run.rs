@@ -263,7 +263,7 @@ impl RunArgs {
         };
         let (manager, resource) = (&context.manager, &first.resource);
         let ran = manager.run_unconfined(plan, resource, &self.command, |directory| {
-            context::open_as_before();
+            context::open_as_before()?;
             let ended = std::process::Command::new(&self.command[0])
                 .args(&self.command[1..])
                 .env_clear()
