@@ -179,10 +179,13 @@ pub(super) fn close(area: &Dir, note: &Note) -> Result<()> {
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
         found => found?,
     };
-    // A directory that has another mode by now got it from somebody.
+    // What has another mode by now got it from somebody; after a power cut a note may be there that was struck.
     let ours = |now: &Meta| {
-        let open = now.is_dir() && now.mode == closed_dirs::while_open(note.mode);
-        now.ino == note.ino && (now.is_file() || open)
+        let open = match now.is_dir() {
+            true => closed_dirs::while_open(note.mode),
+            false => note.mode | 0o400,
+        };
+        now.ino == note.ino && now.mode == open
     };
     let Some(_) = dir.stat(name)?.filter(ours) else {
         return Ok(());
