@@ -405,36 +405,35 @@ impl Manager {
         until: Option<&Checkpoint>,
     ) -> Result<Vec<ResourceDiff>> {
         self.permit_within(Action::Diff, plan)?;
-        let mut lock = self.lock(plan, true)?;
+        self.looking(|alone| self.since_as(plan, checkpoint, until, alone))
+    }
+
+    fn since_as(
+        &self,
+        plan: &Plan,
+        checkpoint: &Checkpoint,
+        until: Option<&Checkpoint>,
+        alone: bool,
+    ) -> Result<Vec<ResourceDiff>> {
+        let _lock = self.lock(plan, !alone)?;
         for one in [Some(checkpoint), until].into_iter().flatten() {
             self.check_fresh(plan, one)?;
         }
         let _originals = self.steady_originals(plan)?;
+        let views = self.live_sandboxes(plan)?;
+        let _open = self.open_for(plan, &views, alone)?;
         let mut found = Vec::new();
-        for view in self.live_sandboxes(plan)? {
-            super::work::check_readable(plan, &view)?;
+        for view in views {
             let moment = needed_moment(checkpoint, &view)?;
             let until = until.map(|until| needed_moment(until, &view));
             let until = until.transpose()?;
             let reference = &view.sandbox.reference;
             let strategy = self.registry().get(&reference.strategy)?;
-            let look = || -> Result<_> { Ok(strategy.since(reference, &moment, until.as_ref())?) };
-            let diff = match look() {
-                Err(error) if Error::is_of_closed(&error) => {
-                    // What is closed is opened for a moment, which nobody else may see.
-                    drop(lock);
-                    lock = self.lock(plan, false)?;
-                    let _paused = self.pause(plan)?;
-                    let _opened = self.unlock(&view)?;
-                    look()?
-                }
-                diff => diff?,
-            };
+            let diff = strategy.since(reference, &moment, until.as_ref())?;
             let judged = self.judge_changes(Action::Diff, &view.resource, &diff);
             self.denied(Action::Diff, Some(plan), judged)?;
             found.push(ResourceDiff { view, diff });
         }
-        drop(lock);
         Ok(found)
     }
 

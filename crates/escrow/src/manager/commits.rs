@@ -129,27 +129,24 @@ impl Manager {
         selection: &Selection,
     ) -> Result<CommitPreview> {
         self.permit_within(Action::Commit, plan)?;
-        let lock = self.lock(plan, true)?;
-        let views = self.committable(plan)?;
+        self.looking(|alone| self.preview_as(plan, terms, selection, alone))
+    }
+
+    fn preview_as(
+        &self,
+        plan: &Plan,
+        terms: Terms,
+        selection: &Selection,
+        alone: bool,
+    ) -> Result<CommitPreview> {
+        let _lock = self.lock(plan, !alone)?;
+        let views = self.live_sandboxes(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
+        let _open = self.open_for(plan, &views, alone)?;
         let engine = self.engine(&Unobserved);
-        let look = || {
-            let members = self.members(&engine, views.clone())?;
-            let engine = self.engine(&Unobserved);
-            Batch::new(engine, plan.clone(), members).preview(terms)
-        };
-        let previewed = match look() {
-            Err(error) if error.is_of_closed() => {
-                // What is closed is opened for a moment, which nobody else may see.
-                drop(lock);
-                let _lock = self.lock(plan, false)?;
-                let _paused = self.pause(plan)?;
-                let _opened = self.unlock_all(&views)?;
-                look()?
-            }
-            previewed => previewed?,
-        };
+        let members = self.members(&engine, views.clone())?;
+        let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
         let preview = previewed.select(selection)?.show();
         let judged = self.judge_release(&preview, &views);
         self.denied(Action::Commit, Some(plan), judged)?;

@@ -17,6 +17,7 @@ use crate::fs::private::{self, Lock};
 use crate::model::{
     Action, ChangeKind, Cleanup, DiffView, Phase, PlanState, ResourcePath, SandboxState, Scope,
 };
+use crate::run::Paused;
 use crate::store::{Journal, Plan, Resource};
 use crate::strategy::{self, Access, Opened, StrategyError};
 
@@ -37,6 +38,13 @@ pub struct PlanDiff {
     /// What is open for as long as contents are read.
     _opened: Vec<Opened>,
     _lock: Lock,
+}
+
+/// What is open to whoever looks alone; closed again before anybody else goes on.
+#[derive(Default)]
+pub(super) struct Open {
+    opened: Vec<Opened>,
+    paused: Option<Paused>,
 }
 
 /// A sandbox whose changes were discarded.
@@ -263,7 +271,11 @@ impl Manager {
             Some(resource) => self.judge_resource(Action::Diff, resource)?,
             None => self.judge_within(Action::Diff, plan)?,
         }
-        let (mut lock, mut opened) = (self.lock(plan, true)?, Vec::new());
+        self.looking(|alone| self.compare_as(plan, only, alone))
+    }
+
+    fn compare_as(&self, plan: &Plan, only: Option<&Resource>, alone: bool) -> Result<PlanDiff> {
+        let lock = self.lock(plan, !alone)?;
         let (views, prefix) = match only {
             Some(resource) => {
                 let (view, prefix) = self.sandbox_of(plan, resource)?;
@@ -273,36 +285,22 @@ impl Manager {
         };
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let originals = self.lock_originals(&resources, true)?;
+        let open = self.open_for(plan, &views, alone)?;
         let mut diffs = Vec::new();
-        let look = |view: &SandboxView| -> Result<DiffView> {
-            check_readable(plan, view)?;
-            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            Ok(strategy.diff(&view.sandbox.reference)?)
-        };
-        let mut paused = None;
         for view in views.clone() {
-            let mut diff = match look(&view) {
-                Err(error) if error.is_of_closed() => {
-                    // What is closed is opened for a moment, which nobody else may see.
-                    if opened.is_empty() {
-                        drop(lock);
-                        lock = self.lock(plan, false)?;
-                        paused = self.pause(plan)?;
-                    }
-                    opened.extend(self.unlock(&view)?);
-                    look(&view)?
-                }
-                diff => diff?,
-            };
+            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+            let mut diff = strategy.diff(&view.sandbox.reference)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
             self.judge_changes(Action::Diff, &view.resource, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
         drop(originals);
         // Those inside go on, and find everything as it was.
+        let Open { mut opened, paused } = open;
         if paused.is_some() {
             opened.clear();
         }
+        drop(paused);
         Ok(PlanDiff {
             resources: diffs,
             _opened: opened,
@@ -310,20 +308,36 @@ impl Manager {
         })
     }
 
-    /// Opens what is closed in a sandbox, for whoever has the plan for himself.
-    pub(super) fn unlock(&self, view: &SandboxView) -> Result<Vec<Opened>> {
-        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        Ok(strategy.unlock(&view.sandbox.reference)?)
+    /// Looks at a plan together with others; where something in it is closed to its own user, once more and alone, when
+    /// that can be opened for a moment.
+    pub(super) fn looking<T>(&self, look: impl Fn(bool) -> Result<T>) -> Result<T> {
+        match look(false) {
+            Err(error) if error.is_of_closed() => look(true),
+            found => found,
+        }
     }
 
-    /// The same for several.
+    /// For whoever looks `alone`, at a plan that is locked: those inside stand still, and what is closed is open.
+    pub(super) fn open_for(&self, plan: &Plan, views: &[SandboxView], alone: bool) -> Result<Open> {
+        for view in views {
+            check_readable(plan, view)?;
+        }
+        let mut open = Open::default();
+        if alone {
+            open.paused = self.pause(plan)?;
+            open.opened = self.unlock_all(views)?;
+        }
+        Ok(open)
+    }
+
+    /// Opens what is closed in sandboxes, for whoever has the plan for himself.
     pub(super) fn unlock_all(&self, views: &[SandboxView]) -> Result<Vec<Opened>> {
-        let opened = views.iter().map(|view| self.unlock(view));
-        Ok(opened
-            .collect::<Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .collect())
+        let mut opened = Vec::new();
+        for view in views {
+            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+            opened.extend(strategy.unlock(&view.sandbox.reference)?);
+        }
+        Ok(opened)
     }
 
     /// Where the bytes of a diff come from.
