@@ -99,23 +99,12 @@ impl Turn {
     }
 
     fn name(&self, hit: Option<&Step>) -> String {
-        let call = hit.map_or_else(|| "never reached".to_owned(), Step::to_string);
-        let bug = self.bug.map(|bug| format!(" with {bug}"));
-        format!(
-            "{}: {:?}{}: {:?} at call {} ({call})",
-            self.scenario.name(),
-            self.act,
-            bug.unwrap_or_default(),
-            self.fault,
-            self.n,
-        )
+        let (what, fault) = (format!("{:?}", self.act), (self.n, self.fault));
+        sweep::name(&self.scenario, &what, self.bug, fault, hit)
     }
 
     fn subject(&self) -> Result<Subject, String> {
-        let mut subject = Subject::new(&self.scenario);
-        if let Some(bug) = self.bug {
-            subject.cli = subject.cli.clone().env("ESCROW_SEEDED_BUG", bug);
-        }
+        let subject = Subject::new(&self.scenario).bugged(self.bug);
         self.lead_up(&subject)?;
         Ok(subject)
     }
@@ -142,10 +131,7 @@ impl Turn {
         let subject = self
             .subject()
             .unwrap_or_else(|error| panic!("{}: {error}", self.name(None)));
-        let run = self.stepper(&subject).run();
-        let said = run.outcome.stderr_text();
-        assert_eq!(run.outcome.status, 0, "{}: {said}", self.name(None));
-        run.calls
+        sweep::calls(self.stepper(&subject), &self.name(None))
     }
 
     fn try_run(&self, verdict: &mut Verdict) -> Result<(), String> {

@@ -99,16 +99,9 @@ impl Turn {
     }
 
     fn name(&self, hit: Option<&Step>) -> String {
-        let call = hit.map_or_else(|| "never reached".to_owned(), Step::to_string);
-        let bug = self.bug.map(|bug| format!(" with {bug}"));
-        format!(
-            "{}: {:?} of a part{}: {:?} at call {} ({call})",
-            self.scenario.name(),
-            self.act,
-            bug.unwrap_or_default(),
-            self.fault,
-            self.n,
-        )
+        let what = format!("{:?} of a part", self.act);
+        let fault = (self.n, self.fault);
+        sweep::name(&self.scenario, &what, self.bug, fault, hit)
     }
 
     fn selected(&self) -> &'static [&'static str] {
@@ -124,10 +117,7 @@ impl Turn {
     }
 
     fn subject(&self) -> Result<Subject, String> {
-        let mut subject = Subject::new(&self.scenario);
-        if let Some(bug) = self.bug {
-            subject.cli = subject.cli.clone().env("ESCROW_SEEDED_BUG", bug);
-        }
+        let subject = Subject::new(&self.scenario).bugged(self.bug);
         if self.act == Act::Undo {
             let released = self.enter(&subject).release(self.selected());
             released.map_err(|error| format!("the release before failed: {error}"))?;
@@ -155,10 +145,7 @@ impl Turn {
         let subject = self
             .subject()
             .unwrap_or_else(|error| panic!("{}: {error}", self.name(None)));
-        let run = self.stepper(&subject).run();
-        let said = run.outcome.stderr_text();
-        assert_eq!(run.outcome.status, 0, "{}: {said}", self.name(None));
-        run.calls
+        sweep::calls(self.stepper(&subject), &self.name(None))
     }
 
     /// What an original must be; times of directories apart.

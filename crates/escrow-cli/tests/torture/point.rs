@@ -20,7 +20,7 @@ use crate::checker::{Side, leftovers, side};
 use crate::door::{Door, Session};
 use crate::scenario::Scenario;
 use crate::subject::{PLAN, Subject};
-use crate::sweep::Trial;
+use crate::sweep::{self, Trial};
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,26 +103,14 @@ impl Point {
             Before::CommitKilled(n) => format!(" after a commit killed at {n}"),
             Before::UndoKilled(n) => format!(" after an undo killed at {n}"),
         };
-        let call = hit.map_or_else(|| "never reached".to_owned(), Step::to_string);
-        let bug = self
-            .bug
-            .map(|bug| format!(" with {bug}"))
-            .unwrap_or_default();
-        format!(
-            "{}: {}{before}{bug}: {:?} at call {} ({call})",
-            self.scenario.name(),
-            self.verb.name(),
-            self.fault,
-            self.n,
-        )
+        let what = format!("{}{before}", self.verb.name());
+        let fault = (self.n, self.fault);
+        sweep::name(&self.scenario, &what, self.bug, fault, hit)
     }
 
     /// A world in which the verb is about to be run.
     pub(crate) fn subject(&self) -> Result<Subject, String> {
-        let mut subject = Subject::new(&self.scenario);
-        if let Some(bug) = self.bug {
-            subject.cli = subject.cli.clone().env("ESCROW_SEEDED_BUG", bug);
-        }
+        let subject = Subject::new(&self.scenario).bugged(self.bug);
         self.lead_up(&subject)?;
         Ok(subject)
     }

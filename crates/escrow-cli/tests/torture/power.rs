@@ -33,12 +33,9 @@ impl Machine {
     pub(crate) fn new(kind: Fs, scenario: &Scenario, bug: Option<&'static str>) -> Option<Self> {
         let fs = LoopFs::in_memory(kind, 48)?;
         let world = World::under(fs.path());
-        let mut subject = Subject::within(scenario, &world);
+        let subject = Subject::within(scenario, &world).bugged(bug);
         // It goes with the image.
         std::mem::forget(world);
-        if let Some(bug) = bug {
-            subject.cli = subject.cli.clone().env("ESCROW_SEEDED_BUG", bug);
-        }
         Some(Self { subject, fs })
     }
 

@@ -103,6 +103,14 @@ impl Subject {
         Self::furnish(scenario, cli, home, place, Some(world))
     }
 
+    /// The same for a program that has a bug on purpose.
+    pub(crate) fn bugged(mut self, bug: Option<&str>) -> Self {
+        if let Some(bug) = bug {
+            self.cli = self.cli.clone().env("ESCROW_SEEDED_BUG", bug);
+        }
+        self
+    }
+
     /// The same in a world that stays.
     pub(crate) fn within(scenario: &Scenario, world: &World) -> Self {
         let cli = Cli::new(world, &crate::binary());

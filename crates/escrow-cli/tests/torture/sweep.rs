@@ -7,7 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use escrow_testkit::stepper::Step;
+use escrow_testkit::{Fault, Stepper};
+
 use crate::point::Verdict;
+use crate::scenario::Scenario;
 
 /// One thing that goes wrong, and what is found after it.
 pub(crate) trait Trial: Clone + Sync {
@@ -187,4 +191,26 @@ pub(crate) fn thin<T: Clone>(all: &[T], most: usize) -> Vec<T> {
 /// Runs every point.
 pub(crate) fn points(all: &[impl Trial], until: Option<Instant>) -> Figures {
     each(all, until, |trial| (trial.plan(), trial.run()))
+}
+
+/// What a fault is called.
+pub(crate) fn name(
+    scenario: &Scenario,
+    what: &str,
+    bug: Option<&str>,
+    (n, fault): (u64, Fault),
+    hit: Option<&Step>,
+) -> String {
+    let call = hit.map_or_else(|| "never reached".to_owned(), Step::to_string);
+    let bug = bug.map_or_else(String::new, |bug| format!(" with {bug}"));
+    let scenario = scenario.name();
+    format!("{scenario}: {what}{bug}: {fault:?} at call {n} ({call})")
+}
+
+/// The calls of a program, when nothing goes wrong.
+pub(crate) fn calls(stepper: Stepper, name: &str) -> u64 {
+    let run = stepper.run();
+    let said = run.outcome.stderr_text();
+    assert_eq!(run.outcome.status, 0, "{name}: {said}");
+    run.calls
 }
