@@ -154,14 +154,11 @@ impl Ui {
         let coloured = self.coloured.get_or_init(|| {
             anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
         });
-        let line = format!("{}\n", plain(text));
-        self.finish(match coloured {
-            true => Enough(std::io::stdout()).write_all(line.as_bytes()),
-            false => {
-                let line = anstream::adapter::strip_str(&line).to_string();
-                Enough(std::io::stdout()).write_all(line.as_bytes())
-            }
-        });
+        let mut line = format!("{}\n", plain(text));
+        if !coloured {
+            line = anstream::adapter::strip_str(&line).to_string();
+        }
+        self.finish(Enough(std::io::stdout()).write_all(line.as_bytes()));
     }
 
     /// Where content can be poured: escaped on a terminal, untouched in a pipe.
