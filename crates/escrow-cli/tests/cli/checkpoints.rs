@@ -367,3 +367,19 @@ fn a_label_never_stands_in_for_another_checkpoint() {
     create(&cli, short);
     cli.fails(words(&format!("restore try {short}")), 1);
 }
+
+/// `c` begins every id, and so means none of them; as a label it means one checkpoint.
+#[test]
+fn a_label_that_begins_every_id_is_a_label() {
+    let (_world, cli) = planned("overlay");
+    for label in ["c", "chk_", "other"] {
+        run(&cli, "try", &format!("echo {label} > f"));
+        create(&cli, label);
+    }
+    for label in ["c", "chk_", "other"] {
+        cli.ok(words(&format!("restore try {label}")));
+        assert_eq!(cli.ok(words("read try app f")), format!("{label}\n"));
+    }
+    let said = cli.fails(words("restore try chk"), 1);
+    assert!(said.contains("more than one checkpoint 'chk'"), "{said}");
+}

@@ -217,6 +217,27 @@ fn a_committed_plan_is_over_and_its_name_is_free() {
     assert!(text.contains("no commit to undo"), "{text}");
 }
 
+/// Which plan was made last says nothing about which was committed last.
+#[test]
+fn undo_without_a_name_takes_back_what_was_committed_last() {
+    let (world, cli) = world();
+    for plan in ["older", "newer"] {
+        cli.ok(words(&format!("plan create {plan} --resource ./app")));
+        let line = format!("write {plan} app {plan}");
+        cli.clone().stdin("new\n").ok(words(&line));
+    }
+    cli.ok(words("commit newer"));
+    cli.ok(words("commit older"));
+    let app = world.path().join("app");
+    let here = cli.clone().cwd(&app);
+    assert_eq!(json(&here, "undo")["plan"], "older");
+    assert!(!app.join("older").exists() && app.join("newer").exists());
+    here.ok(words("undo"));
+    assert!(!app.join("newer").exists());
+    let text = here.fails(words("undo"), 1);
+    assert!(text.contains("has a commit to undo"), "{text}");
+}
+
 // rule C3, C17
 #[test]
 fn a_killed_commit_is_told_and_recovered() {

@@ -31,6 +31,7 @@ mod judged;
 mod log;
 mod many;
 mod mounts;
+mod moved_home;
 mod odd_places;
 mod parts;
 mod parts_faults;

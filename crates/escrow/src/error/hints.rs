@@ -38,6 +38,7 @@ impl Error {
                 "name a plan; `escrow plan list` shows them".into(),
                 "`escrow plan create --resource .` begins one for this directory".into(),
             ],
+            Self::NoCommitHere { .. } => one("name a plan; `escrow log` shows what was committed"),
             Self::PlanExists { .. } => {
                 one("choose another name, or `escrow cleanup` the other plan")
             }

@@ -50,6 +50,7 @@ impl Error {
             Self::UnknownResource { .. }
             | Self::UnknownPlan { .. }
             | Self::NoPlanHere { .. }
+            | Self::NoCommitHere { .. }
             | Self::NoSandbox { .. }
             | Self::UnknownCheckpoint { .. }
             | Self::LaterThanCheckpoint { .. }

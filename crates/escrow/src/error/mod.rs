@@ -126,6 +126,12 @@ pub enum Error {
         /// The current directory.
         directory: Location,
     },
+    /// No plan was named and none of this directory has a commit to undo.
+    #[error("no plan of '{directory}' has a commit to undo")]
+    NoCommitHere {
+        /// The current directory.
+        directory: Location,
+    },
     /// The name is taken by another open plan.
     #[error("there is an open plan '{name}' already")]
     PlanExists {

@@ -217,27 +217,35 @@ impl Manager {
         Ok(self.store.checkpoints(plan.id)?)
     }
 
-    /// The checkpoint that was typed: its id, the beginning of it, or its label. Who is inside may label
-    /// checkpoints too, so a label never stands in for an id, and what means two of them means none.
+    /// The checkpoint that was typed: its id, its label, or the beginning of its id. A command inside may label
+    /// checkpoints too, so a label never stands in for the beginning of one other id, and what means two
+    /// checkpoints means none.
     pub fn resolve_checkpoint(&self, plan: &Plan, typed: &str) -> Result<Checkpoint> {
         let all = self.checkpoints(plan)?;
         if let Some(exact) = all.iter().find(|one| one.id.to_string() == typed) {
             return Ok(exact.clone());
         }
-        let means = |one: &&Checkpoint| {
+        let labelled = |one: &&Checkpoint| one.label.as_deref() == Some(typed);
+        let begins = |one: &&Checkpoint| {
             let id = one.id.to_string();
-            let short =
-                id.starts_with(typed) || id[CheckpointId::PREFIX.len()..].starts_with(typed);
-            one.label.as_deref() == Some(typed) || short && !typed.is_empty()
+            let bare = &id[CheckpointId::PREFIX.len()..];
+            !typed.is_empty() && (id.starts_with(typed) || bare.starts_with(typed))
         };
-        let mut found = all.iter().filter(means);
-        match (found.next(), found.next()) {
-            (Some(one), None) => Ok(one.clone()),
-            (first, _) => Err(Error::UnknownCheckpoint {
-                plan: plan.name.clone(),
-                typed: typed.to_owned(),
-                ambiguous: first.is_some(),
-            }),
+        let by_label: Vec<&Checkpoint> = all.iter().filter(labelled).collect();
+        let by_id: Vec<&Checkpoint> = all.iter().filter(begins).collect();
+        let unknown = |ambiguous| Error::UnknownCheckpoint {
+            plan: plan.name.clone(),
+            typed: typed.to_owned(),
+            ambiguous,
+        };
+        match (by_label.as_slice(), by_id.as_slice()) {
+            ([one], []) | ([], [one]) => Ok((*one).clone()),
+            ([one], [other]) if one.id == other.id => Ok((*one).clone()),
+            ([_], [_]) => Err(unknown(true)),
+            // A beginning that several have in common means none of them.
+            ([one], _) => Ok((*one).clone()),
+            ([], []) => Err(unknown(false)),
+            _ => Err(unknown(true)),
         }
     }
 

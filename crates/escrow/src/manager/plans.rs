@@ -76,7 +76,7 @@ impl Manager {
     pub fn resolve_plan(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
         match typed {
             Some(typed) => self.plan_named(typed),
-            None => self.plan_of(directory, PlanState::Open),
+            None => self.open_plan_of(directory),
         }
     }
 
@@ -84,14 +84,9 @@ impl Manager {
     pub fn resolve_committed(&self, typed: Option<&str>, directory: &Path) -> Result<Plan> {
         match typed {
             Some(typed) => {
-                let plans = self.store.plans()?;
-                let exact = |plan: &&Plan| plan.name == typed || plan.id.to_string() == typed;
-                let standing = self.store.standing()?;
-                let committed = |plan: &&Plan| {
-                    plan.state == PlanState::Committed || standing.contains(&plan.id)
-                };
-                match plans.iter().filter(exact).find(committed) {
-                    Some(plan) => Ok(plan.clone()),
+                let exact = |plan: &Plan| plan.name == typed || plan.id.to_string() == typed;
+                match self.committed_plans()?.into_iter().find(exact) {
+                    Some(plan) => Ok(plan),
                     None => self.plan_named(typed),
                 }
             }
@@ -101,15 +96,22 @@ impl Manager {
 
     /// The plan of `directory` that was committed last, in part or as a whole.
     fn committed_of(&self, directory: &Path) -> Result<Plan> {
-        let committed = self.plan_of(directory, PlanState::Committed);
-        let open = self.plan_of(directory, PlanState::Open);
+        let near = self.plans_near(directory, self.committed_plans()?)?;
+        let first = near.into_iter().next().map(|(_, plan)| plan);
+        first.ok_or_else(|| Error::NoCommitHere {
+            directory: shown(directory),
+        })
+    }
+
+    /// The plans that were committed, in part or as a whole; the one committed last comes first. Those whose commit
+    /// can no longer be undone come after all others.
+    fn committed_plans(&self) -> Result<Vec<Plan>> {
         let standing = self.store.standing()?;
         let age = |plan: &Plan| standing.iter().rposition(|id| *id == plan.id);
-        match (committed, open) {
-            (Ok(committed), Ok(open)) if age(&open) > age(&committed) => Ok(open),
-            (Err(_), Ok(open)) if age(&open).is_some() => Ok(open),
-            (committed, _) => committed,
-        }
+        let mut plans = self.store.plans()?;
+        plans.retain(|plan| plan.state == PlanState::Committed || age(plan).is_some());
+        plans.sort_by_key(|plan| std::cmp::Reverse(age(plan)));
+        Ok(plans)
     }
 
     fn plan_named(&self, typed: &str) -> Result<Plan> {
@@ -155,13 +157,23 @@ impl Manager {
         }
     }
 
-    /// The plan of `directory` in this state: one that was made right here, or that has a sandbox
-    /// of a resource that `directory` lies in. The nearest wins, then the newest.
-    fn plan_of(&self, directory: &Path, state: PlanState) -> Result<Plan> {
+    /// The open plan of `directory`. The nearest wins, then the newest.
+    fn open_plan_of(&self, directory: &Path) -> Result<Plan> {
+        let near = self.plans_near(directory, self.open_plans()?)?;
+        // Of several that are as near, `max_by_key` gives the last one, and they come newest first.
+        let nearest = near.into_iter().rev().max_by_key(|(near, _)| *near);
+        nearest
+            .map(|(_, plan)| plan)
+            .ok_or_else(|| Error::NoPlanHere {
+                directory: shown(directory),
+            })
+    }
+
+    /// Those of `plans`, in their order, that were made right in `directory`, or have a sandbox of a resource that
+    /// `directory` lies in; with the length of the path they have in common.
+    fn plans_near(&self, directory: &Path, plans: Vec<Plan>) -> Result<Vec<(usize, Plan)>> {
         let directory = private::canonical(directory)?;
-        let mut best: Option<(usize, Plan)> = None;
-        let mut plans = self.store.plans()?;
-        plans.retain(|plan| plan.state == state);
+        let mut found = Vec::new();
         for view in self.views(plans)? {
             let (plan, views) = (view.plan, view.sandboxes);
             let mut places = vec![plan.directory.clone()];
@@ -174,16 +186,9 @@ impl Manager {
                 .filter(|place| directory.starts_with(place.as_path()))
                 .map(|place| place.as_bytes().len())
                 .max();
-            // Plans come newest first, so an older one must be nearer.
-            if let Some(near) = near
-                && best.as_ref().is_none_or(|(nearest, _)| near > *nearest)
-            {
-                best = Some((near, plan));
-            }
+            found.extend(near.map(|near| (near, plan)));
         }
-        best.map(|(_, plan)| plan).ok_or_else(|| Error::NoPlanHere {
-            directory: Location::from(directory),
-        })
+        Ok(found)
     }
 
     /// Begins a plan and makes a sandbox of each resource; if one of them cannot be made, nothing
@@ -307,4 +312,10 @@ impl Manager {
         self.clean_up(plan, true)?;
         Ok(self.store.forget_plan(plan.id)?)
     }
+}
+
+/// The path of a directory as messages show it.
+fn shown(directory: &Path) -> Location {
+    let known = private::canonical(directory);
+    Location::from(known.unwrap_or_else(|_| directory.to_owned()))
 }

@@ -28,7 +28,11 @@ impl Store {
                 connection.execute(
                     "INSERT INTO checkpoint_member (checkpoint_id, sandbox_id, moment)
                      VALUES (?1, ?2, ?3)",
-                    params![checkpoint.id.to_string(), sandbox.to_string(), moment],
+                    params![
+                        checkpoint.id.to_string(),
+                        sandbox.to_string(),
+                        self.stored_text(moment)
+                    ],
                 )?;
             }
             Ok(())
@@ -59,7 +63,7 @@ impl Store {
             )?;
             for checkpoint in &mut found {
                 let moments = query.query_map([checkpoint.id.to_string()], |row| {
-                    Ok((parsed(row, 0)?, row.get(1)?))
+                    Ok((parsed(row, 0)?, self.found_text(row.get(1)?)))
                 })?;
                 checkpoint.moments = moments.collect::<rusqlite::Result<_>>()?;
             }

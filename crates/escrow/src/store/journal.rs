@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::rows::{CommitArea, Journal};
-use super::sqlite::{Result, Store, StoreError, conversion, location, parsed};
+use super::sqlite::{Result, Store, StoreError, conversion, parsed};
 use crate::fs::{Moved, Moves, Stamp};
 use crate::model::text::Location;
 use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
@@ -53,7 +53,7 @@ impl Store {
                         journal.id.to_string(),
                         position as i64,
                         member.sandbox_id.to_string(),
-                        member.area.as_bytes(),
+                        self.stored_location(&member.area),
                     ],
                 )?;
             }
@@ -63,7 +63,8 @@ impl Store {
 
     /// Stores what one member needs.
     pub fn put_intent(&self, id: CommitId, position: usize, intent: &str) -> Result<()> {
-        self.run(|connection| set_intent(connection, id, position, intent))
+        let intent = self.stored_text(intent);
+        self.run(|connection| set_intent(connection, id, position, &intent))
     }
 
     /// Notes that a member which cannot be undone was carried out.
@@ -106,7 +107,7 @@ impl Store {
             let (from, to) = (Phase::Applied, Phase::Committed);
             for (position, intent) in intents.iter().enumerate() {
                 if let Some(intent) = intent {
-                    set_intent(connection, journal.id, position, intent)?;
+                    set_intent(connection, journal.id, position, &self.stored_text(intent))?;
                 }
             }
             for (sandbox, state) in sandboxes {
@@ -239,7 +240,7 @@ impl Store {
                 .query_map([], |row| {
                     let area: Option<Vec<u8>> = row.get(4)?;
                     let area = area.map(|bytes| {
-                        Ok::<_, rusqlite::Error>((parsed(row, 3)?, Location::from_bytes(&bytes)))
+                        Ok::<_, rusqlite::Error>((parsed(row, 3)?, self.found_location(&bytes)))
                     });
                     Ok(CommitArea {
                         plan_id: parsed(row, 0)?,
@@ -265,8 +266,8 @@ impl Store {
                     let right = intent.as_deref().map(checksum) == stored;
                     let member = JournalMember {
                         sandbox_id: parsed(row, 0)?,
-                        area: location(row, 1)?,
-                        intent,
+                        area: self.found_location(row.get_ref(1)?.as_blob()?),
+                        intent: intent.map(|text| self.found_text(text)),
                         carried: row.get(4)?,
                     };
                     Ok((member, right))

@@ -14,6 +14,7 @@
 mod checkpoints;
 mod journal;
 mod log;
+mod portable;
 mod rows;
 mod seals;
 mod sqlite;

@@ -372,14 +372,14 @@ impl Store {
 
     /// Adds a sandbox, or replaces the record of the same id.
     pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
-        self.run(|connection| put_sandbox(connection, sandbox))
+        self.run(|connection| self.insert_sandbox(connection, sandbox))
     }
 
     /// The same for several at once: all of them, or none.
     pub fn put_sandboxes(&self, sandboxes: &[Sandbox]) -> Result<()> {
         self.transact(|transaction| {
             let mut each = sandboxes.iter();
-            each.try_for_each(|sandbox| put_sandbox(transaction, sandbox))
+            each.try_for_each(|sandbox| self.insert_sandbox(transaction, sandbox))
         })
     }
 
@@ -411,9 +411,56 @@ impl Store {
                  FROM sandbox WHERE ?1 IS NULL OR plan_id = ?1 ORDER BY seq",
             )?;
             query
-                .query_map([plan.map(|id| id.to_string())], sandbox_row)?
+                .query_map([plan.map(|id| id.to_string())], |row| self.sandbox_row(row))?
                 .collect()
         })
+    }
+
+    fn sandbox_row(&self, row: &Row<'_>) -> rusqlite::Result<Sandbox> {
+        Ok(Sandbox {
+            id: parsed(row, 0)?,
+            reference: SandboxRef {
+                plan_id: parsed(row, 1)?,
+                resource_id: parsed(row, 2)?,
+                strategy: row.get(4)?,
+                metadata: self.found_json(json(row, 7)?),
+            },
+            requested: row.get(3)?,
+            state: parsed::<SandboxState>(row, 5)?,
+            area: self.found_location(row.get_ref(6)?.as_blob()?),
+            message: row.get(8)?,
+            warnings: json(row, 9)?,
+            created_at: parsed::<Timestamp>(row, 10)?,
+            reasons: json(row, 11)?,
+        })
+    }
+
+    fn insert_sandbox(&self, connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
+        let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
+        let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
+        connection.execute(
+            "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
+                                  metadata, message, warnings, created_at, reasons)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+             ON CONFLICT (id) DO UPDATE SET requested = ?4, strategy = ?5, state = ?6, area = ?7,
+                                            metadata = ?8, message = ?9, warnings = ?10,
+                                            reasons = ?12",
+            params![
+                sandbox.id.to_string(),
+                sandbox.reference.plan_id.to_string(),
+                sandbox.reference.resource_id.to_string(),
+                sandbox.requested,
+                sandbox.reference.strategy,
+                sandbox.state.as_str(),
+                self.stored_location(&sandbox.area),
+                self.stored_json(sandbox.reference.metadata.clone()),
+                sandbox.message,
+                warnings,
+                sandbox.created_at.to_string(),
+                reasons,
+            ],
+        )?;
+        Ok(())
     }
 }
 
@@ -428,25 +475,6 @@ fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
         created_at: parsed::<Timestamp>(row, 6)?,
         named: row.get(7)?,
         shape: parsed::<Shape>(row, 8)?,
-    })
-}
-
-fn sandbox_row(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
-    Ok(Sandbox {
-        id: parsed(row, 0)?,
-        reference: SandboxRef {
-            plan_id: parsed(row, 1)?,
-            resource_id: parsed(row, 2)?,
-            strategy: row.get(4)?,
-            metadata: json(row, 7)?,
-        },
-        requested: row.get(3)?,
-        state: parsed::<SandboxState>(row, 5)?,
-        area: location(row, 6)?,
-        message: row.get(8)?,
-        warnings: json(row, 9)?,
-        created_at: parsed::<Timestamp>(row, 10)?,
-        reasons: json(row, 11)?,
     })
 }
 
@@ -512,32 +540,4 @@ fn is_of_tables(source: &rusqlite::Error) -> bool {
         "already exists",
     ];
     misfits.iter().any(|misfit| said.contains(misfit))
-}
-
-fn put_sandbox(connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
-    let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
-    let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
-    connection.execute(
-        "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
-                              metadata, message, warnings, created_at, reasons)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
-         ON CONFLICT (id) DO UPDATE SET requested = ?4, strategy = ?5, state = ?6, area = ?7,
-                                        metadata = ?8, message = ?9, warnings = ?10,
-                                        reasons = ?12",
-        params![
-            sandbox.id.to_string(),
-            sandbox.reference.plan_id.to_string(),
-            sandbox.reference.resource_id.to_string(),
-            sandbox.requested,
-            sandbox.reference.strategy,
-            sandbox.state.as_str(),
-            sandbox.area.as_bytes(),
-            sandbox.reference.metadata.to_string(),
-            sandbox.message,
-            warnings,
-            sandbox.created_at.to_string(),
-            reasons,
-        ],
-    )?;
-    Ok(())
 }

@@ -64,6 +64,13 @@ pub(super) struct Release {
     pub(super) directories: Vec<(u64, Stamp, bool)>,
 }
 
+impl Release {
+    /// Whether this is what the commit with this area released. Its name is unique, wherever it lies by now.
+    fn is_of(&self, commit: &Location) -> bool {
+        self.area.as_path().file_name() == commit.as_path().file_name()
+    }
+}
+
 /// What is on disk.
 #[derive(Default, Serialize, Deserialize)]
 struct Stored {
@@ -126,7 +133,7 @@ pub(super) fn add(area: &Dir, of: &str, release: Release) -> Result<()> {
         all.len() - 1
     });
     let stored = &mut all[at];
-    stored.releases.retain(|one| one.area != release.area);
+    stored.releases.retain(|one| !one.is_of(&release.area));
     stored.releases.push(release);
     write(area, &all)
 }
@@ -136,7 +143,7 @@ pub(super) fn forget(area: &Dir, commit: &Location) -> Result<()> {
     let mut all = read_all(area)?;
     let mut noted = false;
     for stored in &mut all {
-        let Some(at) = stored.releases.iter().position(|one| one.area == *commit) else {
+        let Some(at) = stored.releases.iter().position(|one| one.is_of(commit)) else {
             continue;
         };
         noted = true;

@@ -116,15 +116,36 @@ impl Now {
             area.error("read", NOW, Cause::Os(errno))
         })?;
         let now: Option<Self> = serde_json::from_slice(&text).ok();
-        now.filter(|now| !now.layers.is_empty())
-            .ok_or_else(|| StrategyError::Damaged {
-                what: "it does not say which layers it is made of".to_owned(),
-            })
+        let now = now.filter(|now| !now.layers.is_empty());
+        let mut now = now.ok_or_else(|| StrategyError::Damaged {
+            what: "it does not say which layers it is made of".to_owned(),
+        })?;
+        let beside = area.path().parent().unwrap_or(area.path());
+        for shared in now.shared_areas() {
+            *shared = Location::from(beside.join(shared.as_path()));
+        }
+        Ok(now)
     }
 
-    /// Puts these to use from now on, durably.
+    /// The areas of other sandboxes that this stack has layers of.
+    fn shared_areas(&mut self) -> impl Iterator<Item = &mut Location> {
+        self.layers
+            .iter_mut()
+            .filter_map(|layer| layer.area.as_mut())
+    }
+
+    /// Puts these to use from now on, durably. Areas that lie beside this one are written by their names, so that all
+    /// of them can be moved together.
     pub(super) fn write(&self, area: &Dir, stage: &Dir) -> Result<()> {
-        let text = serde_json::to_vec(self).expect("numbers are JSON");
+        let mut portable = self.clone();
+        if let Some(beside) = area.path().parent() {
+            for shared in portable.shared_areas() {
+                if let Ok(name) = shared.as_path().strip_prefix(beside) {
+                    *shared = Location::from(name);
+                }
+            }
+        }
+        let text = serde_json::to_vec(&portable).expect("numbers are JSON");
         let draft = Draft {
             stage,
             to: area,
