@@ -76,13 +76,19 @@ pub(in crate::strategy) fn look(
         met: HashSet::new(),
     };
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut owners = LostOwners::default();
     for change in changes {
-        seen.push(look.change(change)?);
+        let now = look.change(change)?;
+        seen.push(now);
         let Some(new) = &change.new else { continue };
-        let (note, room) = note(sandbox, change, new, &mut known)?;
-        bytes += room;
-        notes.extend(note);
+        let version = note(sandbox, change, new, &mut known)?;
+        bytes += version.room;
+        notes.extend(version.note);
+        if let (Some(now), Some(new)) = (now, version.meta) {
+            owners.compare(change, &now, &new);
+        }
     }
+    notes.extend(owners.note());
     let mut conflicts = look.conflicts;
     sort(&mut conflicts);
     Ok(Preview {
@@ -250,13 +256,24 @@ fn is_directory(facts: Option<&Facts>) -> bool {
     facts.is_some_and(|facts| facts.kind == EntryKind::Directory)
 }
 
+/// A new version of a path.
+#[derive(Default)]
+struct Version {
+    /// What of it will not come across.
+    note: Option<Note>,
+    /// How much room it takes.
+    room: u64,
+    /// A file's metadata, if it is written anew.
+    meta: Option<Meta>,
+}
+
 /// What of a new version will not come across, and how much room it takes.
 fn note(
     sandbox: &dyn Versions,
     change: &Change,
     new: &Facts,
     kept: &mut Kept<'_>,
-) -> Result<(Option<Note>, u64)> {
+) -> Result<Version> {
     let path = change.path.clone();
     match new.kind {
         EntryKind::Device => Err(StrategyError::Forbidden {
@@ -265,17 +282,20 @@ fn note(
         }),
         EntryKind::Socket => {
             let what = "a socket is not committed".to_owned();
-            Ok((Some(Note { path, what }), 0))
+            Ok(Version {
+                note: Some(Note { path, what }),
+                ..Version::default()
+            })
         }
         EntryKind::File => {
             let (dir, name) = sandbox.parent(&change.path)?;
             let Some(meta) = dir.stat(name)? else {
-                return Ok((None, 0));
+                return Ok(Version::default());
             };
             let mut room = meta.blocks * 512;
             if meta.nlink > 1 {
                 match kept.met(&meta)? {
-                    Met::Kept => return Ok((None, 0)),
+                    Met::Kept => return Ok(Version::default()),
                     Met::Before => room = 0,
                     Met::First => {}
                 }
@@ -283,10 +303,55 @@ fn note(
             let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
             let dropped = introduced(change, meta.mode, &attributes);
             let what = format!("{} dropped", dropped.join(" and "));
-            let note = (!dropped.is_empty()).then_some(Note { path, what });
-            Ok((note, room))
+            Ok(Version {
+                note: (!dropped.is_empty()).then_some(Note { path, what }),
+                room,
+                meta: Some(meta),
+            })
         }
-        _ => Ok((None, 0)),
+        _ => Ok(Version::default()),
+    }
+}
+
+/// Files whose new versions do not have the owner or the group of the old ones, because the user can give files only to
+/// groups of their own. One note for all of them: there may be as many as changes.
+#[derive(Default)]
+struct LostOwners {
+    first: Option<Note>,
+    more: usize,
+}
+
+impl LostOwners {
+    fn compare(&mut self, change: &Change, now: &Meta, new: &Meta) {
+        let same = (now.uid, now.gid) == (new.uid, new.gid);
+        // What the sandbox changed itself is in the diff.
+        if same || !now.is_file() || change.fields.contains(&Field::Owner) {
+            return;
+        }
+        if self.first.is_some() {
+            self.more += 1;
+            return;
+        }
+        let lost = match (now.uid != new.uid, now.gid != new.gid) {
+            (true, true) => format!("owner {} and group {} are", now.uid, now.gid),
+            (true, false) => format!("owner {} is", now.uid),
+            (false, _) => format!("group {} is", now.gid),
+        };
+        self.first = Some(Note {
+            path: change.path.clone(),
+            what: format!(
+                "its {lost} not kept: it will belong to user {} and group {}",
+                new.uid, new.gid
+            ),
+        });
+    }
+
+    fn note(self) -> Option<Note> {
+        let mut note = self.first?;
+        if self.more > 0 {
+            note.what = format!("{}; so will {} more files", note.what, self.more);
+        }
+        Some(note)
     }
 }
 
