@@ -23,6 +23,7 @@ needs=(
     losetup:mount
     patch:patch
     setcap:libcap2-bin
+    newgidmap:uidmap
 )
 
 # Sets `missing` (commands) and `packages` (what to install for them).

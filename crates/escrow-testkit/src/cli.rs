@@ -1,6 +1,8 @@
 //! Running a built binary hermetically: in a world, with an environment that holds nothing of the caller's.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,6 +23,8 @@ pub struct Cli {
     env: Vec<(OsString, OsString)>,
     stdin: Vec<u8>,
     user: Option<Arc<World>>,
+    groups: Vec<u32>,
+    machine: Option<Arc<World>>,
 }
 
 /// What a run left.
@@ -75,6 +79,8 @@ impl Cli {
             env,
             stdin: Vec::new(),
             user: None,
+            groups: Vec::new(),
+            machine: None,
         }
     }
 
@@ -92,6 +98,39 @@ impl Cli {
             self.binary = copy_executable(&self.binary, world.path());
             self.user = Some(Arc::new(world));
         }
+        self
+    }
+
+    /// Lets the test user have these groups beside the own one.
+    #[must_use]
+    pub fn groups(mut self, groups: &[u32]) -> Self {
+        self.groups = groups.to_vec();
+        self
+    }
+
+    /// Lets the program, and only it, see other files of the machine: each a path below `/etc` or `/usr/bin`, and its
+    /// text; what is in `/usr/bin` can be run. They are mounted in a namespace of its own, so the machine keeps its own.
+    /// For root only, who may still run the program as the test user.
+    #[must_use]
+    pub fn machine(mut self, files: &[(&str, &str)]) -> Self {
+        let world = World::new();
+        for directory in ["etc", "bin"] {
+            world.dir(directory);
+        }
+        for (path, text) in files {
+            let (to, mode) = match path.strip_prefix("/etc/") {
+                Some(name) => (world.path().join("etc").join(name), 0o644),
+                None => {
+                    let name = path.strip_prefix("/usr/bin/");
+                    let name = name.unwrap_or_else(|| panic!("{path} is in neither directory"));
+                    (world.path().join("bin").join(name), 0o755)
+                }
+            };
+            std::fs::write(&to, text)
+                .and_then(|()| std::fs::set_permissions(&to, Permissions::from_mode(mode)))
+                .unwrap_or_else(|error| panic!("cannot write {}: {error}", to.display()));
+        }
+        self.machine = Some(Arc::new(world));
         self
     }
 
@@ -214,12 +253,31 @@ impl Cli {
     }
 
     fn prefix(&self) -> Vec<OsString> {
-        if self.user.is_none() {
-            return Vec::new();
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(world) = &self.machine {
+            words.extend(["unshare", "-m", "sh", "-eu", "-c", MACHINE, "sh"].map(OsString::from));
+            words.push(world.path().into());
         }
-        let [uid, gid] = [format!("--reuid={UID}"), format!("--regid={GID}")];
-        ["setpriv", &uid, &gid, "--clear-groups", "--"]
-            .map(OsString::from)
-            .into()
+        if self.user.is_some() {
+            let [uid, gid] = [format!("--reuid={UID}"), format!("--regid={GID}")];
+            let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
+            let groups = match groups.is_empty() {
+                true => "--clear-groups".to_owned(),
+                false => format!("--groups={}", groups.join(",")),
+            };
+            words.extend(["setpriv", &uid, &gid, &groups, "--"].map(OsString::from));
+        }
+        words
     }
 }
+
+/// Lays the files in `$1` over those of the machine, then becomes the rest.
+const MACHINE: &str = r#"
+for pair in etc:/etc bin:/usr/bin; do
+    if [ -n "$(ls -A "$1/${pair%%:*}")" ]; then
+        mount -t overlay overlay -o "lowerdir=$1/${pair%%:*}:${pair#*:}" "${pair#*:}"
+    fi
+done
+shift
+exec "$@"
+"#;

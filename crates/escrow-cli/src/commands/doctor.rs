@@ -40,6 +40,7 @@ impl DoctorArgs {
                         "name": one.name,
                         "works": one.probe.works,
                         "reason": one.probe.reason,
+                        "limit": one.probe.limit,
                         "capabilities": one.capabilities,
                     })
                 })
@@ -61,14 +62,18 @@ impl DoctorArgs {
             paint(Tone::Strong, doctor.auto)
         ));
         for one in &doctor.verdicts {
-            let verdict = match one.probe.works {
-                true => paint(Tone::Good, "works"),
-                false => paint(Tone::Careful, "no   "),
+            let verdict = match (one.probe.works, &one.probe.limit) {
+                (true, None) => paint(Tone::Good, "works"),
+                (true, Some(_)) => paint(Tone::Careful, "works"),
+                (false, _) => paint(Tone::Careful, "no   "),
             };
             ui.line(&format!(
                 "  {verdict}  {:<16} {}",
                 one.name, one.probe.reason
             ));
+            if let Some(limit) = &one.probe.limit {
+                ui.line(&format!("         {:<16} but {limit}", ""));
+            }
         }
         ui.line(&format!("  sandboxes are made in {}", doctor.area));
         ui.line(&format!("    {}", doctor.area_reason));

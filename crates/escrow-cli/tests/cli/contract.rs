@@ -100,7 +100,7 @@ fn documents_have_these_fields() {
     );
     assert_eq!(
         keys(&doctor["strategies"][0]),
-        ["capabilities", "name", "reason", "works"]
+        ["capabilities", "limit", "name", "reason", "works"]
     );
     let list = json(&cli, "strategy list");
     assert_eq!(

@@ -9,6 +9,7 @@
 //! | `attacks` | what a hostile command tries, and what comes of it |
 //! | `attacks_files` | the same, for files that are meant to mislead the diff or the commit |
 //! | `attacks_root` | the same, for what only root could reach |
+//! | `groups` | files of other groups and users: what can be changed inside, what is said of the rest |
 //! | `life` | whoever dies takes the rest with it, at every stage |
 //! | `join` | one namespace for a plan, however many commands there are |
 //! | `judged` | what is released is what was validated, whoever comes meanwhile or dies |
@@ -25,6 +26,7 @@ mod ask;
 mod attacks;
 mod attacks_files;
 mod attacks_root;
+mod groups;
 mod jobs;
 mod join;
 mod judged;

@@ -407,13 +407,26 @@ impl Dir {
         }
     }
 
+    /// At most so many entries of this directory, in the order of the file system.
+    pub fn first_entries(&self, most: usize) -> Result<Vec<Entry>> {
+        let look = |name: Box<[u8]>| Ok(self.stat(&name)?.map(|meta| Entry { name, meta }));
+        let names = self.first_names(most)?.into_iter();
+        names.filter_map(|name| look(name).transpose()).collect()
+    }
+
     pub(super) fn names(&self) -> Result<Vec<Box<[u8]>>> {
+        self.first_names(usize::MAX)
+    }
+
+    fn first_names(&self, most: usize) -> Result<Vec<Box<[u8]>>> {
         let fail = self.fail("list the directory", b"");
         fs::seek(&self.fd, fs::SeekFrom::Start(0)).map_err(&fail)?;
         let mut names = Vec::new();
         let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
         let mut listing = RawDir::new(&self.fd, &mut buffer);
-        while let Some(entry) = listing.next() {
+        while names.len() < most
+            && let Some(entry) = listing.next()
+        {
             let name = entry.map_err(&fail)?.file_name().to_bytes().to_owned();
             if name != b"." && name != b".." {
                 names.push(name.into_boxed_slice());

@@ -5,6 +5,7 @@
 //!
 //! | file | promise |
 //! |---|---|
+//! | `accounts` | what the machine's account files say of users and groups |
 //! | `areas` | whose an entry among areas is, told by its name |
 //! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `meta` | what the kernel says of one entry |
@@ -24,6 +25,7 @@
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
 //! | `usage` | how much of a disk a tree takes, and how much of that others hold too |
 
+pub mod accounts;
 pub mod areas;
 pub mod beneath;
 pub mod content;

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use super::live::Entry;
 use super::{Manager, SandboxView};
@@ -20,7 +21,10 @@ use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
 use crate::run::{Ended, Look, Outside, RunError, Spec, supervise};
 use crate::store::{Plan, Resource};
-use crate::strategy::{Access, overlay};
+use crate::strategy::{Access, Strategy, overlay};
+
+/// How many entries of an original are looked at for what a command that failed could not have done.
+const LOOKED_AT_AFTERWARDS: usize = 10_000;
 
 /// What is to be run, and how.
 pub struct RunRequest<'a> {
@@ -108,6 +112,7 @@ impl Manager {
                             listen(UnixListener::from(socket), serve);
                         }
                     },
+                    notice: &mut |text| self.notice(text),
                 },
             );
             drop(lock.take());
@@ -116,6 +121,7 @@ impl Manager {
             let ended = ended?;
             if last && ended.status() != 0 {
                 self.keep_failed(plan);
+                self.explain_limits(&views);
             }
             Ok(ended)
         })
@@ -133,6 +139,24 @@ impl Manager {
             self.notice(format!(
                 "what the command left was not kept as a checkpoint: {why}"
             ));
+        }
+    }
+
+    /// Says after a command that failed what it could not have done. More is looked at than when a sandbox is made, but
+    /// still not everything.
+    fn explain_limits(&self, views: &[SandboxView]) {
+        for view in views {
+            let strategy = self.registry().get(&view.sandbox.reference.strategy);
+            let limit = |strategy: &Arc<dyn Strategy>| {
+                strategy.limit(view.resource.at.as_path(), LOOKED_AT_AFTERWARDS)
+            };
+            if let Some(limit) = strategy.ok().and_then(limit) {
+                let name = &view.resource.name;
+                self.notice(format!(
+                    "the command failed, perhaps because of a limit of the sandbox of {name}: {limit}; a plan made with \
+                     `--strategy copy_on_write` does not have it"
+                ));
+            }
         }
     }
 

@@ -122,10 +122,8 @@ pub trait Handler: Send + Sync {
         if let Some(instead) = choice.instead {
             created.message = format!("{instead}; instead: {}", created.message);
         }
-        let reason = |(name, probe): &(&str, Probe)| match probe.works {
-            true => format!("{name} works: {}", probe.reason),
-            false => format!("{name} does not: {}", probe.reason),
-        };
+        created.warnings.extend(choice.warning);
+        let reason = |(name, probe): &(&str, Probe)| probe.summary(name);
         let reasons = choice.probes.iter().map(reason).collect();
         Ok(Begun { created, reasons })
     }

@@ -15,7 +15,7 @@ use rustix::thread::UnshareFlags;
 
 use super::spec::{Build, Look, Spec};
 use super::supervise::{Channel, RunError};
-use super::{News, Wish, keeper, mounts, sys};
+use super::{News, Wish, idmap, keeper, mounts, sys};
 use crate::fs::process::Owner;
 use crate::model::text::Location;
 
@@ -149,6 +149,9 @@ fn have_built(spec: &Spec, build: Build, channel: &Channel) -> Step<Owner> {
         match news.hear::<News>().map_err(at("hear from the warden"))? {
             Some(News::Built(pid)) => process_1 = Some(pid),
             Some(News::Started) => ready = true,
+            Some(notice @ News::Notice(_)) => {
+                channel.tell(&notice).map_err(at("tell the supervisor"))?;
+            }
             Some(News::Failed(step, errno)) => {
                 return Err((step, Errno::from_raw_os_error(errno)));
             }
@@ -211,7 +214,10 @@ fn guard(spec: &Spec, build: Build, channel: &Channel) -> Step<()> {
     // Its own share would keep it from ever being the last.
     drop(sys::adopt(spec.share));
     sys::leave_terminal().map_err(at("part from the terminal"))?;
-    make_namespaces(spec)?;
+    if let Some(notice) = make_namespaces(spec)? {
+        let told = channel.tell(&News::Notice(notice));
+        told.map_err(at("tell of the inside"))?;
+    }
     mounts::make(spec)?;
     let child = sys::fork().map_err(at("start process 1"))?;
     if child == 0 {
@@ -249,32 +255,20 @@ fn process_of(pid: u32) -> Step<Owner> {
     Owner::of(pid).ok().flatten().ok_or_else(gone)
 }
 
-fn make_namespaces(spec: &Spec) -> Step<()> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+/// Returns what has to be said of them.
+fn make_namespaces(spec: &Spec) -> Step<Option<String>> {
+    let notice = match rustix::process::geteuid().is_root() {
+        true => None,
+        false => idmap::enter()?,
+    };
     let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
-    if !uid.is_root() {
-        flags |= UnshareFlags::NEWUSER;
-    }
     if !spec.look.network {
         flags |= UnshareFlags::NEWNET;
     }
-    sys::unshare(flags).map_err(at(
-        "make namespaces (are unprivileged user namespaces forbidden here?)",
-    ))?;
-    if flags.contains(UnshareFlags::NEWUSER) {
-        let map = |id: u32| format!("{id} {id} 1");
-        let step = "map the own user into the new namespace";
-        write("/proc/self/setgroups", "deny").map_err(at(step))?;
-        write("/proc/self/uid_map", &map(uid.as_raw())).map_err(at(step))?;
-        write("/proc/self/gid_map", &map(gid.as_raw())).map_err(at(step))?;
-    }
+    sys::unshare(flags).map_err(at("make namespaces"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    mount::mount_change(c"/", private).map_err(at("part from the mounts outside"))
-}
-
-fn write(path: &str, text: &str) -> Result<(), Errno> {
-    let fd = fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(&fd, text.as_bytes()).map(drop)
+    mount::mount_change(c"/", private).map_err(at("part from the mounts outside"))?;
+    Ok(notice)
 }
 
 /// Goes into the namespaces of a plan.

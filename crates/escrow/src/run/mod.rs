@@ -23,6 +23,7 @@
 //! |---|---|
 //! | `spec` | what the inside looks like, as a value |
 //! | `door` | the way in, and the warden; fails before the command begins, with the step that failed |
+//! | `idmap` | which ids the user namespace of an ordinary user knows |
 //! | `mounts` | what is seen inside |
 //! | `keeper` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
@@ -30,6 +31,7 @@
 //! | `sys` | the system calls that have no safe form |
 
 mod door;
+pub mod idmap;
 mod keeper;
 mod mounts;
 mod pause;
@@ -53,6 +55,8 @@ enum News {
     Built(u32),
     /// The inside is ready, and this is its process 1.
     Inside(Owner),
+    /// Something could not be had, and was done without.
+    Notice(String),
     /// A socket inside, whose other end comes with this.
     Listening,
     /// The command runs.

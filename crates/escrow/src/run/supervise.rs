@@ -186,6 +186,8 @@ pub struct Outside<'a> {
     pub started: &'a mut dyn FnMut(),
     /// Is given the socket on which those inside ask.
     pub asked: &'a mut dyn FnMut(OwnedFd),
+    /// Is told what was done without.
+    pub notice: &'a mut dyn FnMut(String),
 }
 
 /// Runs the command that `spec` describes.
@@ -207,6 +209,7 @@ pub fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
         built,
         started,
         asked,
+        notice,
     } = outside;
     let child = {
         let handed = [described.as_fd(), theirs.as_fd()];
@@ -223,7 +226,7 @@ pub fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
     drop((theirs, described));
     let mut job = Job::new(terminal, spec.front);
     let channel = Channel::new(ours);
-    let told = (built, started, asked);
+    let told = (built, started, asked, notice);
     let ended = listen(&channel, &mut job, signals, told);
     job.take_back();
     // With the channel the inside ends, should it still be there.
@@ -254,19 +257,20 @@ fn describe(spec: &Spec) -> Result<OwnedFd, RunError> {
     Ok(fd)
 }
 
-/// Who is told of what happens: where the inside is, that the command has begun, and on which socket
-/// those inside ask.
+/// Who is told of what happens: where the inside is, that the command has begun, on which socket
+/// those inside ask, and what was done without.
 type Told<'a> = (
     &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
     &'a mut dyn FnMut(),
     &'a mut dyn FnMut(OwnedFd),
+    &'a mut dyn FnMut(String),
 );
 
 fn listen(
     channel: &Channel,
     job: &mut Job,
     signals: &[(i32, OwnedFd)],
-    (built, started, asked): Told<'_>,
+    (built, started, asked, notice): Told<'_>,
 ) -> Result<Ended, RunError> {
     let wish = |wish: Wish| match channel.tell(&wish) {
         // Whoever is gone says so by an end of the channel.
@@ -296,6 +300,7 @@ fn listen(
                 channel.tell(&Wish::Go).map_err(step("start the command"))?;
             }
             Ok(Some((News::Listening, Some(socket)))) => asked(socket),
+            Ok(Some((News::Notice(text), _))) => notice(text),
             Ok(Some((News::Started, _))) => started(),
             Ok(Some((News::Listening | News::Built(_), _))) => {}
             Ok(Some((News::Stopped(signal), _))) => match job.stopped(signal) {

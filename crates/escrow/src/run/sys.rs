@@ -17,7 +17,7 @@ fn check(answer: i64) -> Result<i64, Errno> {
     }
 }
 
-fn last() -> Errno {
+pub(super) fn last() -> Errno {
     let error = std::io::Error::last_os_error();
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
@@ -50,6 +50,12 @@ pub(super) fn exit(status: i32) -> ! {
 pub(super) fn end_with_parent() -> Result<(), Errno> {
     // SAFETY: takes numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)
+}
+
+/// Lets the files of this process in `/proc` belong to its user.
+pub(super) fn set_dumpable() -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }.into()).map(drop)
 }
 
 /// Gives every capability up, for this process and whatever it becomes, and every way to gain one.

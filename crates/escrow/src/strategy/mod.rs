@@ -102,6 +102,8 @@ pub struct Probe {
     pub works: bool,
     /// Why, or why not.
     pub reason: String,
+    /// What would not work in a sandbox of this original, though the strategy works.
+    pub limit: Option<String>,
 }
 
 impl Probe {
@@ -110,6 +112,7 @@ impl Probe {
         Self {
             works: true,
             reason: reason.into(),
+            limit: None,
         }
     }
 
@@ -118,6 +121,16 @@ impl Probe {
         Self {
             works: false,
             reason: reason.into(),
+            limit: None,
+        }
+    }
+
+    /// The answer in one line, as it is stored with a sandbox.
+    pub fn summary(&self, name: &str) -> String {
+        match (self.works, &self.limit) {
+            (true, None) => format!("{name} works: {}", self.reason),
+            (true, Some(limit)) => format!("{name} works with a limit: {limit}"),
+            (false, _) => format!("{name} does not: {}", self.reason),
         }
     }
 }
@@ -250,6 +263,14 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* the original is untouched, nothing stays behind, and the reason can be shown
     /// to a person. *Errors:* none; what goes wrong is a reason.
     fn probe(&self, original: &Path, area: &Path) -> Probe;
+
+    /// What commands could not do in a sandbox of this original although the strategy works, in words for people;
+    /// `None` if nothing is known.
+    ///
+    /// *Guarantees:* at most about `most` entries are looked at, so that the cost does not grow with the original.
+    /// Unlike [`probe`](Self::probe) this is about one original, so the answer is not kept for others. *Errors:* none;
+    /// what cannot be looked at is not known.
+    fn limit(&self, original: &Path, most: usize) -> Option<String>;
 
     /// Makes a sandbox.
     ///

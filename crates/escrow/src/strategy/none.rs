@@ -62,6 +62,10 @@ impl Strategy for NoIsolation {
         Probe::yes("nothing is needed, and nothing is protected: only when asked for by name")
     }
 
+    fn limit(&self, _original: &Path, _most: usize) -> Option<String> {
+        None
+    }
+
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (original, _) = Original::take_any(request.original)?;
         let area = Dir::open(request.area)?;

@@ -13,6 +13,10 @@ pub use crate::model::resource::AUTO;
 /// help itself: it works everywhere.
 const FALLBACK: &str = "filesystem_copy";
 
+/// How many entries of an original are looked at for what would not work in its sandbox. Few enough that a sandbox of
+/// any size costs the same to make.
+const LOOKED_AT: usize = 256;
+
 /// Why a name leads to no strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
@@ -64,6 +68,8 @@ pub struct Choice {
     pub probes: Vec<(&'static str, Probe)>,
     /// Set where it is not the one that was asked for by name.
     pub instead: Option<String>,
+    /// What will not work in the sandbox, or why `auto` did not take one in which it would not.
+    pub warning: Option<String>,
 }
 
 /// Answers of strategies that were asked already: by name, and where original and area lie.
@@ -162,8 +168,17 @@ impl Registry {
         })
     }
 
-    /// Whether a strategy works here. Each is asked once for one pair of file systems (rule S8).
+    /// Whether a strategy works here, and what would not work for this original. Whether it works is asked once for one
+    /// pair of file systems (rule S8); a limit is one of this original and is looked for each time.
     pub fn probe(&self, strategy: &Arc<dyn Strategy>, original: &Path, area: &Path) -> Probe {
+        let mut answer = self.works(strategy, original, area);
+        if answer.works {
+            answer.limit = strategy.limit(original, LOOKED_AT);
+        }
+        answer
+    }
+
+    fn works(&self, strategy: &Arc<dyn Strategy>, original: &Path, area: &Path) -> Probe {
         let device = crate::fs::Dir::look;
         let key = match (device(original), device(area)) {
             (Ok(original), Ok(area)) => (strategy.name(), original.dev, area.dev),
@@ -194,6 +209,8 @@ impl Registry {
             name => vec![name],
         };
         let mut probes = Vec::new();
+        // What `auto` passes by because something would not work in it.
+        let mut limited: Option<(Arc<dyn Strategy>, String)> = None;
         for name in candidates {
             let strategy = Arc::clone(self.get(name)?);
             let name = strategy.name();
@@ -201,14 +218,33 @@ impl Registry {
             // What freezes the original copies it; asked for by name it does so wherever it is.
             let copies = strategy.capabilities().base == Base::Frozen;
             let serves = probe.works || (requested != AUTO && copies);
+            let limit = probe.limit.clone();
             probes.push((name, probe));
-            if serves {
-                return Ok(Choice {
-                    strategy,
-                    probes,
-                    instead: None,
-                });
+            match limit {
+                Some(limit) if serves && requested == AUTO => {
+                    limited.get_or_insert((strategy, limit));
+                }
+                limit if serves => {
+                    let passed_by = |(other, why): (Arc<dyn Strategy>, String)| {
+                        format!("{name} was taken instead of {}: {why}", other.name())
+                    };
+                    return Ok(Choice {
+                        strategy,
+                        probes,
+                        instead: None,
+                        warning: limit.or(limited.map(passed_by)),
+                    });
+                }
+                _ => {}
             }
+        }
+        if let Some((strategy, limit)) = limited {
+            return Ok(Choice {
+                strategy,
+                probes,
+                instead: None,
+                warning: Some(limit),
+            });
         }
         let reason = probes
             .last()
@@ -226,6 +262,7 @@ impl Registry {
             strategy: Arc::clone(self.get(FALLBACK)?),
             probes,
             instead: Some(format!("{requested} cannot be had here ({reason})")),
+            warning: None,
         })
     }
 }

@@ -289,6 +289,11 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         K::probe(original, area)
     }
 
+    fn limit(&self, _original: &Path, _most: usize) -> Option<String> {
+        // A copy belongs to who made it.
+        None
+    }
+
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         if request.area.starts_with(request.original) {
             return Err(StrategyError::Unsupported {

@@ -227,6 +227,10 @@ impl Strategy for Faulty {
         self.inner.probe(original, area)
     }
 
+    fn limit(&self, original: &Path, most: usize) -> Option<String> {
+        self.inner.limit(original, most)
+    }
+
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         self.inner.create(request)
     }

@@ -231,6 +231,10 @@ impl Strategy for Wrong {
         self.inner.probe(original, area)
     }
 
+    fn limit(&self, original: &Path, most: usize) -> Option<String> {
+        self.inner.limit(original, most)
+    }
+
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let created = self.inner.create(request)?;
         self.with(&created.sandbox, |memory| {

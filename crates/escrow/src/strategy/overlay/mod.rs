@@ -16,6 +16,7 @@
 mod base;
 mod diff;
 mod fold;
+mod foreign;
 mod in_use;
 mod layers;
 mod moments;
@@ -203,6 +204,10 @@ impl Strategy for Overlay {
 
     fn probe(&self, original: &Path, area: &Path) -> Probe {
         probe::probe(original, area)
+    }
+
+    fn limit(&self, original: &Path, most: usize) -> Option<String> {
+        foreign::limit(original, most)
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
