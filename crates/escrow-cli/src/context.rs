@@ -12,19 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use escrow::config::Settings;
+use escrow::config::{FILE_NAME, Settings, Sources};
 use escrow::manager::{Manager, Options};
 use escrow::model::{Keep, SystemOrigin};
 use escrow::policy::Policy;
 use escrow::store::{Plan, Resource};
 use escrow::strategy::Registry;
-use escrow::strategy::registry::{AUTO, RegistryError};
+use escrow::strategy::registry::AUTO;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::Global;
-use crate::config;
 use crate::error::Failure;
 
 /// How long a command waits for another one that works on the same plan.
@@ -80,6 +79,8 @@ pub(crate) fn open_as_before() -> std::io::Result<()> {
 pub(crate) struct Context {
     pub(crate) manager: Manager,
     pub(crate) directory: PathBuf,
+    /// The configuration that was typed.
+    pub(crate) config: Option<PathBuf>,
 }
 
 impl Context {
@@ -105,33 +106,30 @@ impl Context {
             .principal
             .clone()
             .or_else(|| text("ESCROW_PRINCIPAL"));
-        let mut registry = Registry::builtin();
-        let settings = config::read(global.config.as_deref(), &registry)?;
-        registry.announce(settings.custom_strategies.keys().cloned());
-        let strategy = text("ESCROW_SANDBOX_STRATEGY")
-            .or_else(|| settings.strategy.clone())
-            .unwrap_or_else(|| AUTO.to_owned());
-        match registry.check_name(&strategy) {
-            // Whoever uses it is told; the rest goes on.
-            Ok(()) | Err(RegistryError::Custom { .. }) => {}
-            Err(error) => return Err(escrow::error::Error::from(error).into()),
-        }
+        let config = global.config.clone();
         let manager = Manager::open(Options {
             home: std::path::absolute(&home).unwrap_or(home),
             origin: Arc::new(SystemOrigin),
-            registry,
+            registry: Registry::builtin(),
             principal: principal.unwrap_or_else(user),
-            policy: policy(&settings),
-            strategy,
+            policy: Policy::default(),
+            strategy: text("ESCROW_SANDBOX_STRATEGY").unwrap_or_else(|| AUTO.to_owned()),
             user_home,
             patience: PATIENCE,
-            keep: Keep {
-                cleanup: settings.cleanup,
-                undo: settings.undo_keep,
+            settings: Settings::default(),
+            keep: Keep::default(),
+            sources: Sources {
+                system: Some(PathBuf::from("/etc/escrow").join(FILE_NAME)),
+                user: user_config().map(|config| config.join("escrow").join(FILE_NAME)),
+                named: config.clone().or_else(named_config),
+                directory: current_directory(),
             },
-            settings,
         })?;
-        Ok(Self { manager, directory })
+        Ok(Self {
+            manager,
+            directory,
+            config,
+        })
     }
 
     /// The plan that was typed, or the newest open one of this directory.
@@ -239,12 +237,12 @@ pub(crate) fn split(word: &OsStr, at: usize) -> (OsString, OsString) {
 }
 
 /// The configuration that the environment names.
-pub(crate) fn named_config() -> Option<PathBuf> {
+fn named_config() -> Option<PathBuf> {
     variable("ESCROW_CONFIG").map(PathBuf::from)
 }
 
 /// Where the user keeps configurations.
-pub(crate) fn user_config() -> Option<PathBuf> {
+fn user_config() -> Option<PathBuf> {
     let config = variable("XDG_CONFIG_HOME").map(PathBuf::from);
     // What is not absolute is to be ignored, says the standard.
     let config = config.filter(|path| path.is_absolute());
@@ -252,7 +250,7 @@ pub(crate) fn user_config() -> Option<PathBuf> {
 }
 
 /// Where we stand, if that is still there.
-pub(crate) fn current_directory() -> Option<PathBuf> {
+fn current_directory() -> Option<PathBuf> {
     std::env::current_dir().ok()
 }
 
@@ -372,14 +370,6 @@ impl Signals {
 impl Drop for Signals {
     fn drop(&mut self) {
         PASSED_ON.store(false, Ordering::SeqCst);
-    }
-}
-
-/// What is permitted to whom: the `policy` of the configuration.
-fn policy(settings: &Settings) -> Policy {
-    match &settings.policy {
-        Some(written) => Policy::from_value(written).unwrap_or_else(Policy::unreadable),
-        None => Policy::default(),
     }
 }
 

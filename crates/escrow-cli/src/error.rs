@@ -344,6 +344,7 @@ pub(crate) fn usage(refused: &clap::Error, as_json: bool) -> ExitCode {
         let text = refused.render().to_string();
         let message = text.trim().trim_start_matches("error: ");
         ui.document(&document(Kind::Usage, message, &[], json!({})));
+        ui.close();
     } else {
         ui.refusal(refused);
     }

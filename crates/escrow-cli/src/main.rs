@@ -4,7 +4,6 @@
 //! `error` the only place of exit codes, `context` the only reader of the environment.
 
 mod commands;
-mod config;
 mod context;
 mod error;
 mod ui;
@@ -24,9 +23,12 @@ fn main() -> ExitCode {
         Err(refused) => return error::usage(&refused, context::wants_json(&typed)),
     };
     let ui = Ui::new(cli.global.json, cli.global.quiet, cli.global.verbose);
-    match commands::run(cli, &ui) {
-        Ok(()) if ui.lost_output() => ExitCode::FAILURE,
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(&ui),
+    let failed = commands::run(cli, &ui).err();
+    let failed = failed.map(|failure| failure.report(&ui));
+    ui.close();
+    match failed {
+        Some(code) => code,
+        None if ui.lost_output() => ExitCode::FAILURE,
+        None => ExitCode::SUCCESS,
     }
 }

@@ -7,7 +7,7 @@
     reason = "this is the one file that reaches for stdout and stderr"
 )]
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,6 +76,10 @@ pub(crate) struct Ui {
     aside: bool,
     lost: Cell<bool>,
     coloured: OnceCell<bool>,
+    /// The document, until everything is known that belongs into it.
+    pending: RefCell<Option<serde_json::Value>>,
+    /// What a program should know beside the answer.
+    notices: RefCell<Vec<String>>,
 }
 
 impl Ui {
@@ -87,6 +91,8 @@ impl Ui {
             aside: false,
             lost: Cell::new(false),
             coloured: OnceCell::new(),
+            pending: RefCell::default(),
+            notices: RefCell::default(),
         }
     }
 
@@ -103,10 +109,40 @@ impl Ui {
         self.json
     }
 
-    /// One JSON document on stdout.
+    /// One JSON document on stdout; it is written by [`Ui::close`].
     pub(crate) fn document(&self, value: &serde_json::Value) {
+        let before = self.pending.replace(Some(value.clone()));
+        if let Some(before) = before {
+            self.write_document(&before);
+        }
+    }
+
+    fn write_document(&self, value: &serde_json::Value) {
         let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
         self.bytes(format!("{text}\n").as_bytes());
+    }
+
+    /// Something that happened beside what was asked for: a warning, or `notices` of the document.
+    pub(crate) fn notice(&self, text: &str) {
+        match self.json {
+            true => self.notices.borrow_mut().push(one_line(text)),
+            false => self.warn(text),
+        }
+    }
+
+    /// Writes the document, with the notices if there are any.
+    pub(crate) fn close(&self) {
+        let notices = self.notices.take();
+        let Some(mut document) = self.pending.take() else {
+            for notice in &notices {
+                talk(&format!("warning: {notice}"));
+            }
+            return;
+        };
+        if let Some(document) = document.as_object_mut().filter(|_| !notices.is_empty()) {
+            document.insert("notices".to_owned(), notices.into());
+        }
+        self.write_document(&document);
     }
 
     /// Bytes on stdout as they are.

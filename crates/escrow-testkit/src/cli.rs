@@ -171,6 +171,16 @@ impl Cli {
         command
     }
 
+    /// Lets the configuration that is found in the working directory count as a whole, with the content
+    /// that it has now.
+    ///
+    /// # Panics
+    /// Where there is none, or it cannot be trusted.
+    #[track_caller]
+    pub fn trust(&self) {
+        self.ok(["trust", "--yes"]);
+    }
+
     /// Runs it to its end.
     pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Outcome {
         let output = process::run(self.command(args), &self.stdin);

@@ -81,6 +81,11 @@ pub fn patch(view: &DiffView, contents: &dyn Contents, to: &mut dyn Write) -> Re
     Ok(())
 }
 
+/// The difference of two texts, in unified form.
+pub fn text(old: &[u8], new: &[u8], from: &str, into: &str) -> Vec<u8> {
+    hunks(old, new, from.as_bytes(), into.as_bytes())
+}
+
 fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<()> {
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
     for remark in remarks(change) {

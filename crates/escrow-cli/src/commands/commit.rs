@@ -123,7 +123,7 @@ impl CommitArgs {
                 return Err(Failure::failed("nothing was committed").about("committed"));
             }
         }
-        let judged = !context.manager.settings().validate.is_empty();
+        let judged = !context.manager.validations(&plan)?.is_empty();
         if judged && !selection.is_everything() && !asks {
             // What is wrong with a pattern is said before anything runs; else the commit says it.
             let preview = context.manager.preview_part(&plan, terms, &selection);

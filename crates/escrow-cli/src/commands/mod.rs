@@ -26,6 +26,7 @@ mod sandbox;
 pub(crate) mod show;
 mod status;
 mod strategy;
+mod trust;
 mod types;
 mod undo;
 mod validate;
@@ -55,7 +56,7 @@ use crate::ui::Ui;
         Exit status:\n  0 done, 1 failed, 2 wrong usage, 3 denied, 4 conflict, 5 something was interrupted\n  \
         and must be finished or cleaned up first\n\n\
         Environment:\n  ESCROW_HOME              where state is kept\n  \
-        ESCROW_CONFIG            the configuration, instead of an escrow.yaml in this directory or above\n  \
+        ESCROW_CONFIG            the project's configuration, instead of an escrow.yaml here or above\n  \
         ESCROW_PRINCIPAL         who acts\n  \
         ESCROW_SANDBOX_STRATEGY  how sandboxes are made unless a command or a resource says otherwise\n  \
         NO_COLOR                 no colours, also on a terminal"
@@ -89,8 +90,8 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) home: Option<PathBuf>,
-    /// Take the configuration from here instead of ESCROW_CONFIG, an escrow.yaml in this directory or
-    /// above, or $XDG_CONFIG_HOME/escrow/escrow.yaml
+    /// Take the project's configuration from here instead of ESCROW_CONFIG, or an escrow.yaml in this
+    /// directory or above
     #[arg(
         long,
         global = true,
@@ -131,6 +132,7 @@ enum Command {
     Resource(resource::ResourceArgs),
     Type(types::TypeArgs),
     Init(init::InitArgs),
+    Trust(trust::TrustArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     Reference(reference::ReferenceArgs),
@@ -171,7 +173,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         }
         let done = with_state(command, &mut context, ui);
         for notice in context.manager.notices() {
-            ui.warn(&notice);
+            ui.notice(&notice);
         }
         done
     });
@@ -206,6 +208,7 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         Command::Strategy(args) => args.run(context, ui),
         Command::Resource(args) => args.run(context, ui),
         Command::Type(args) => args.run(context, ui),
+        Command::Trust(args) => args.run(context, ui),
         Command::Init(_)
         | Command::Completions(_)
         | Command::Man(_)

@@ -79,12 +79,14 @@ enum Network {
 
 impl RunArgs {
     pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
-        let usual = &context.manager.settings().run.env;
-        let environment = self.environment(usual)?;
+        // What is wrong with what was typed is said before anything is made.
+        self.environment(&BTreeMap::new())?;
         let plan = match &self.plan {
             Some(typed) => context.plan(Some(typed))?,
             None => self.make_plan(context, ui)?,
         };
+        let usual = context.manager.settings_of(&plan)?.run.env;
+        let environment = self.environment(&usual)?;
         let ended = match self.unconfined {
             true => self.unconfined(context, &plan, environment),
             false => self.confined(context, &plan, environment, false),
@@ -122,7 +124,8 @@ impl RunArgs {
             env: Vec::new(),
             command,
         };
-        let environment = args.environment(&context.manager.settings().run.env)?;
+        let usual = context.manager.settings_of(plan)?.run.env;
+        let environment = args.environment(&usual)?;
         args.confined(context, plan, environment, true)
     }
 
@@ -144,10 +147,10 @@ impl RunArgs {
                 .map_err(|error| Failure::failed(format!("cannot pass output on: {error}")))?;
         }
         let (terminal, front) = context::terminal();
-        let config = context.manager.settings().file.as_ref();
         let supervisor = ask::Supervisor {
             home: context.manager.home().to_owned(),
-            config: config.map(|file| file.as_path().to_owned()),
+            // Only what the user named; what was found is found again, and counts no more than here.
+            config: context.config.clone(),
             plan: plan.clone(),
         };
         let ended = context.manager.run(

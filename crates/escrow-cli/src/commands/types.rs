@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use escrow::config::Settings;
 use escrow::error::Error;
 use escrow::model::ResourceType;
 use escrow::model::text::Location;
@@ -10,7 +11,6 @@ use escrow::strategy::Registry;
 use serde_json::{Value, json};
 
 use super::show;
-use crate::config;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
@@ -128,7 +128,8 @@ impl Named {
 
 impl Validate {
     fn run(&self, ui: &Ui) -> Result<(), Failure> {
-        let settings = config::check(&self.file, &Registry::builtin())?;
+        let settings = Settings::check_file(&self.file, &Registry::builtin());
+        let settings = settings.map_err(Error::from)?;
         let own = settings.types.all().iter();
         let own: Vec<&str> = own
             .filter(|kind| kind.extends.is_some())

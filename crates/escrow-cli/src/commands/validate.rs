@@ -21,7 +21,7 @@ pub(super) fn validate<'a>(
     message: Option<&'a str>,
     ui: &Ui,
 ) -> Result<Option<Validation<'a>>, Failure> {
-    let commands = &context.manager.settings().validate;
+    let commands = context.manager.validations(plan)?;
     if commands.is_empty() {
         return Ok(None);
     }

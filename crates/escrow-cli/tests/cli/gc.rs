@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use escrow::config::Settings;
+use escrow::config::{Settings, Sources};
 use escrow::manager::{Manager, Options};
 use escrow::model::{Cleanup, Keep, PlanId, SandboxId, SystemOrigin};
 use escrow::policy::Policy;
@@ -339,6 +339,7 @@ fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
             keep: manual,
             policy: Policy::default(),
             settings: Settings::default(),
+            sources: Sources::default(),
         };
         let manager = Manager::open(options).expect("it opens on a used home");
         let recovered = manager.recover().expect("it can look");

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 use std::thread;
 
-use escrow::config::Settings;
+use escrow::config::{Settings, Sources};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::{Keep, SystemOrigin};
@@ -342,6 +342,7 @@ fn any_thread_can_keep_a_moment_under_a_command() {
             user_home: None,
             patience: PATIENCE,
             settings: Settings::default(),
+            sources: Sources::default(),
             keep: Keep::default(),
         };
         let app = world.path().join("app");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use escrow::config::Settings;
+use escrow::config::{Settings, Sources};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::{Keep, SystemOrigin};
@@ -88,6 +88,7 @@ pub(crate) fn options(home: &Path) -> Options {
         user_home: None,
         patience: Duration::from_secs(20),
         settings: Settings::default(),
+        sources: Sources::default(),
         keep: Keep::default(),
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn settle(
             at: directory.join(&entry.at),
             parent: entry.parent.clone(),
             strategy: entry.strategy.clone(),
+            untrusted: None,
         });
     }
     let run = checker.run(&config, directory)?;

@@ -21,6 +21,8 @@ pub struct ConfigError {
     pub near: Option<String>,
     /// Everything that is known there.
     pub known: Vec<String>,
+    /// What else to do next.
+    pub advice: Vec<String>,
 }
 
 impl fmt::Display for ConfigError {
@@ -48,6 +50,21 @@ impl ConfigError {
         if !self.known.is_empty() {
             hints.push(format!("known here: {}", self.known.join(", ")));
         }
+        hints.extend(self.advice.iter().cloned());
         hints
+    }
+
+    /// A file that cannot be used as a whole.
+    pub(super) fn of_file(file: Location, what: String, advice: Vec<String>) -> Self {
+        Self {
+            file,
+            line: 0,
+            column: 0,
+            key: String::new(),
+            what,
+            near: None,
+            known: Vec::new(),
+            advice,
+        }
     }
 }

@@ -1,13 +1,16 @@
 //! `escrow.yaml`: what a project says once, so that nobody has to type it.
 //!
-//! The engine is handed the text and finds no file by itself. The types here are the one
-//! definition: they read the text, and the JSON Schema is made from them.
+//! The types here are the one definition: they read the text, and the JSON Schema is made from them.
+//! Several files may count at once: that of the system, that of the user, and that of the project. A
+//! file that was found in a tree may only tighten what the others say, unless the user trusts it.
 //!
 //! | file | promise |
 //! |---|---|
 //! | `parse` | text becomes a configuration, or an error that names file, line, column and key |
 //! | `check` | names lead somewhere: strategies, types, parents |
 //! | `settings` | what the manager needs of it, as plain values |
+//! | `load` | the files are found and read, each once; those that others can change do not count |
+//! | `merge` | what counts when several say something, and what a file in a tree may not say |
 //! | `schema` | the JSON Schema, from the same types and the same names (rule P8) |
 //! | `duration` | how long something is kept |
 //! | `begin` | a first configuration for a directory |
@@ -16,6 +19,8 @@ mod begin;
 mod check;
 mod duration;
 mod error;
+mod load;
+mod merge;
 mod parse;
 mod schema;
 mod settings;
@@ -28,8 +33,10 @@ use serde::{Deserialize, Serialize};
 pub use begin::{Begun, FILE_NAME, begin, write_new};
 pub use duration::Keep;
 pub use error::ConfigError;
+pub use load::{Level, Loaded, Origin, Sources, resolved};
+pub use merge::{Effective, Ignored, Weight};
 pub use schema::schema;
-pub use settings::{Declared, RunDefaults, Settings};
+pub use settings::{Declared, RunDefaults, Settings, Untrusted};
 
 use crate::model::Cleanup;
 use crate::model::resource::FS_DIRECTORY;

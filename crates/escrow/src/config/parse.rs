@@ -75,6 +75,11 @@ impl Places {
         Self { file, all }
     }
 
+    /// Whether the text has a key, as in `sandbox.undo.keep`.
+    pub(super) fn says(&self, path: &str) -> bool {
+        self.all.iter().any(|place| place.path == path)
+    }
+
     /// A fault of the value at a path.
     pub(super) fn fault(&self, path: &str, what: impl Into<String>) -> ConfigError {
         let found = self.all.iter().find(|place| place.path == path);
@@ -128,6 +133,7 @@ impl Places {
             what,
             near: None,
             known: Vec::new(),
+            advice: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Checkpoint, Cleanup, ConfigError, Custom, Keep, check, parse};
+use super::{Checkpoint, Cleanup, ConfigError, Custom, Keep, check, load, parse};
 use crate::model::Types;
 use crate::model::text::Location;
 use crate::policy::Policy;
@@ -68,6 +68,29 @@ pub struct Declared {
     pub parent: Option<String>,
     /// The strategy it asks for.
     pub strategy: Option<String>,
+    /// Set where the file that declares it is not trusted.
+    pub untrusted: Option<Untrusted>,
+}
+
+/// What a resource of a file that is not trusted may not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Untrusted {
+    /// The file.
+    pub file: Location,
+    /// The directory it must lie in: that of the file.
+    pub within: PathBuf,
+    /// The key that does not count, if one of it does not: it would have no isolation, or the
+    /// permissions of another resource.
+    pub ignored: Option<String>,
+    /// Whether it may not have its name: a policy permits something by it.
+    pub nameless: bool,
+}
+
+impl Declared {
+    /// Whether it may not have its name.
+    pub fn is_nameless(&self) -> bool {
+        self.untrusted.as_ref().is_some_and(|one| one.nameless)
+    }
 }
 
 /// Defaults of a command that is run inside.
@@ -101,6 +124,11 @@ impl Settings {
             Ok(_) => Ok(settings),
             Err(error) => Err(places.of_policy(error)),
         }
+    }
+
+    /// The same for a file by its name, whatever counts here.
+    pub fn check_file(file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+        Self::check(&load::text(file)?, file, registry)
     }
 
     /// The resource that the configuration calls so.

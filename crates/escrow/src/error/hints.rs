@@ -26,6 +26,11 @@ impl Error {
                 "nothing was changed; somebody who is permitted to can do it".into(),
                 "`escrow access check` says what is permitted, and why".into(),
             ],
+            Self::Untrusted { file, .. } => vec![
+                format!("`escrow trust '{file}'` shows what it says, and makes it count"),
+                "`--config /dev/null` goes on without it".into(),
+            ],
+            Self::NoConfig => one("name the file: `escrow trust FILE`"),
             Self::UnknownType { known, .. } => list("known types", known),
             Self::UnknownResource { known, .. } => {
                 let mut hints = list("known resources", known);

@@ -34,7 +34,7 @@ impl Error {
     /// What sort of failure it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Denied { .. } => Kind::Denied,
+            Self::Denied { .. } | Self::Untrusted { .. } => Kind::Denied,
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
             Self::Refused(_) => Kind::Usage,
             Self::Unwritable { .. } => Kind::Usage,
@@ -47,7 +47,8 @@ impl Error {
             | Self::BadPattern { .. }
             | Self::Unmatched { .. }
             | Self::NothingSelected { .. } => Kind::Usage,
-            Self::UnknownResource { .. }
+            Self::NoConfig
+            | Self::UnknownResource { .. }
             | Self::UnknownPlan { .. }
             | Self::NoPlanHere { .. }
             | Self::NoCommitHere { .. }

@@ -70,6 +70,22 @@ pub enum Error {
     /// A configuration that cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A configuration that was found says something that only a trusted one may say.
+    #[error("'{key}' of '{file}' does not count: {why}")]
+    Untrusted {
+        /// The file.
+        file: Location,
+        /// The key.
+        key: String,
+        /// Why it does not count.
+        why: &'static str,
+    },
+    /// There is no configuration that could be trusted.
+    #[error(
+        "there is no '{}' here or above that could be trusted",
+        crate::config::FILE_NAME
+    )]
+    NoConfig,
     /// The configuration says something else of a resource than what is known and in use.
     #[error("the configuration has a resource '{name}' at '{at}', but {what} is known already")]
     Contradicted {

@@ -1,5 +1,8 @@
 //! Whose an entry among areas is, told by its name alone.
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use rustix::fs::{self, FlockOperation};
 
 use super::beneath::Dir;
@@ -50,6 +53,15 @@ impl Area {
             }
         }
     }
+}
+
+/// Whether a path lies in an area of any home, told by its names alone.
+pub fn is_inside(path: &Path) -> bool {
+    path.components().any(|part| {
+        let name = part.as_os_str().as_bytes();
+        let among = Area::named(name, false).filter(|area| *area != Area::Moment);
+        among.is_some() || Area::named(name, true).is_some()
+    })
 }
 
 /// An entry among areas.

@@ -20,6 +20,7 @@
 //! | `lease` | whether somebody still has a file open for writing |
 //! | `mounts` | where a directory really lies, whichever mount it is reached through |
 //! | `durable` | a file that is wholly old or wholly new, also after a power cut |
+//! | `owned` | text files that nobody but this user and root can have written |
 //! | `private` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
@@ -38,6 +39,7 @@ pub mod lease;
 pub mod manifest;
 pub mod meta;
 pub mod mounts;
+pub mod owned;
 pub mod private;
 pub mod process;
 pub mod remove;

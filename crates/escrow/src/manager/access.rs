@@ -3,7 +3,9 @@
 use super::records::About;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
-use crate::model::{Action, ChangeKind, Decision, DiffView, EntryKind, ResourcePath, Scope};
+use crate::model::{
+    Action, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope,
+};
 use crate::policy::Form;
 use crate::resource::Graph;
 use crate::store::{Plan, Resource};
@@ -64,38 +66,43 @@ impl Manager {
 
     /// What the policy says of words that somebody typed. Nothing is done, and nothing is logged.
     pub fn check_access(&self, principal: &str, action: &str, scope: &str) -> Result<Decision> {
-        let policy = &self.options.policy;
-        policy.check(principal, action, scope, |scope| self.names_of(scope))
+        let policies = &self.configured.general.policies;
+        policies.check(principal, action, scope, |scope| self.names_of(None, scope))
     }
 
     /// Of every action, whether a principal may do it on all of a resource, and why.
     pub fn project_access(&self, principal: &str, resource: &Resource) -> Result<Vec<Decision>> {
-        let names = self.names(resource)?.of(&ResourcePath::root());
-        let policy = &self.options.policy;
-        let judge = |action| policy.judge(principal, action, &names, Form::Entry);
+        let names = self.names(None, resource)?.of(&ResourcePath::root());
+        let policies = &self.configured.general.policies;
+        let judge = |action| policies.judge(principal, action, &names, Form::Entry);
         Ok(Action::ALL.into_iter().map(judge).collect())
     }
 
-    /// Every name of what a scope means.
-    fn names_of(&self, scope: Scope) -> Result<Vec<Scope>> {
+    /// Every name of what a scope means, for a plan if it is about one.
+    fn names_of(&self, plan: Option<PlanId>, scope: Scope) -> Result<Vec<Scope>> {
         let name = match &scope {
             Scope::Resource(name) | Scope::Path(name, _) | Scope::Within(Some(name)) => name,
             Scope::All | Scope::Within(None) => return Ok(vec![scope]),
         };
         // Without rules names do not matter.
-        if !self.options.policy.has_rules() {
+        if !self.effective(plan)?.policies.has_rules() {
             return Ok(vec![scope]);
         }
-        let resources = self.named_resources()?;
+        let resources = self.named_resources(plan)?;
         match resources.iter().find(|one| one.name == *name) {
-            Some(resource) => self.names_in(resource, scope),
+            Some(resource) => self.names_in(plan, resource, scope),
             None => Ok(vec![scope]),
         }
     }
 
     /// The same, of a resource that was found; it may be forgotten meanwhile.
-    fn names_in(&self, resource: &Resource, scope: Scope) -> Result<Vec<Scope>> {
-        let names = self.names(resource)?;
+    fn names_in(
+        &self,
+        plan: Option<PlanId>,
+        resource: &Resource,
+        scope: Scope,
+    ) -> Result<Vec<Scope>> {
+        let names = self.names(plan, resource)?;
         Ok(match scope {
             Scope::Path(_, path) => names.of(&path),
             Scope::Within(_) => {
@@ -107,7 +114,7 @@ impl Manager {
         })
     }
 
-    fn names(&self, resource: &Resource) -> Result<Names> {
+    fn names(&self, plan: Option<PlanId>, resource: &Resource) -> Result<Names> {
         let mut names = Names {
             own: resource.name.clone(),
             only: resource.only(),
@@ -115,10 +122,10 @@ impl Manager {
             inner: Vec::new(),
         };
         // Without rules names do not matter.
-        if !self.options.policy.has_rules() {
+        if !self.effective(plan)?.policies.has_rules() {
             return Ok(names);
         }
-        let resources = self.named_resources()?;
+        let resources = self.named_resources(plan)?;
         let graph = Graph::new(&resources);
         for other in resources.iter().filter(|one| one.id != resource.id) {
             let name = other.name.clone();
@@ -131,9 +138,15 @@ impl Manager {
         Ok(names)
     }
 
-    fn judge(&self, action: Action, names: &[Scope], form: Form) -> Result<()> {
-        let policy = &self.options.policy;
-        let decision = policy.judge(&self.options.principal, action, names, form);
+    fn judge(
+        &self,
+        plan: Option<PlanId>,
+        action: Action,
+        names: &[Scope],
+        form: Form,
+    ) -> Result<()> {
+        let policies = &self.effective(plan)?.policies;
+        let decision = policies.judge(&self.options.principal, action, names, form);
         match decision.permitted {
             true => Ok(()),
             false => Err(Error::Denied {
@@ -148,6 +161,13 @@ impl Manager {
         self.permit_as(action, plan, scope, Form::Entry)
     }
 
+    /// The same of a plan that is known by its id alone.
+    pub(super) fn permit_in(&self, action: Action, plan: PlanId, scope: Scope) -> Result<()> {
+        let names = self.names_of(Some(plan), scope)?;
+        let judged = self.judge(Some(plan), action, &names, Form::Entry);
+        self.denied(action, None, judged)
+    }
+
     fn permit_as(
         &self,
         action: Action,
@@ -155,9 +175,10 @@ impl Manager {
         scope: Scope,
         form: Form,
     ) -> Result<()> {
+        let id = plan.map(|plan| plan.id);
         let judged = self
-            .names_of(scope)
-            .and_then(|names| self.judge(action, &names, form));
+            .names_of(id, scope)
+            .and_then(|names| self.judge(id, action, &names, form));
         self.denied(action, plan, judged)
     }
 
@@ -183,7 +204,7 @@ impl Manager {
             let scope = Scope::at(name, path.clone());
             return self.permit(Action::Commit, Some(plan), scope);
         }
-        let inner = self.names(&view.resource)?.inner;
+        let inner = self.names(Some(plan.id), &view.resource)?.inner;
         let inner = inner.into_iter().map(|one| one.name);
         for name in [name.clone()].into_iter().chain(inner) {
             let scope = Scope::Resource(name);
@@ -224,9 +245,15 @@ impl Manager {
     }
 
     /// Whether anything may be done on anything in a resource, without a word in the log.
-    pub(super) fn judge_resource(&self, action: Action, resource: &Resource) -> Result<()> {
+    pub(super) fn judge_resource(
+        &self,
+        action: Action,
+        plan: &Plan,
+        resource: &Resource,
+    ) -> Result<()> {
         let within = Scope::Within(Some(resource.name.clone()));
-        self.judge(action, &self.names_of(within)?, Form::Entry)
+        let (plan, action) = (Some(plan.id), action);
+        self.judge(plan, action, &self.names_of(plan, within)?, Form::Entry)
     }
 
     fn judge_each(
@@ -235,18 +262,19 @@ impl Manager {
         plan: &Plan,
         scope: impl Fn(&SandboxView) -> Scope,
     ) -> Result<()> {
-        let views = match self.options.policy.has_rules() {
+        let id = Some(plan.id);
+        let views = match self.effective(id)?.policies.has_rules() {
             true => self.view(plan.clone())?.sandboxes,
             false => Vec::new(),
         };
         if views.is_empty() {
-            let names = self.names_of(Scope::Within(None))?;
-            return self.judge(action, &names, Form::Entry);
+            let names = self.names_of(id, Scope::Within(None))?;
+            return self.judge(id, action, &names, Form::Entry);
         }
         views.iter().try_for_each(|view| {
             // By the plan's record of it: the resource may be forgotten since.
-            let names = self.names_in(&view.resource, scope(view))?;
-            self.judge(action, &names, Form::Entry)
+            let names = self.names_in(id, &view.resource, scope(view))?;
+            self.judge(id, action, &names, Form::Entry)
         })
     }
 
@@ -255,13 +283,14 @@ impl Manager {
     pub(super) fn judge_changes(
         &self,
         action: Action,
-        resource: &Resource,
+        view: &SandboxView,
         diff: &DiffView,
     ) -> Result<()> {
-        let names = self.names(resource)?;
+        let (plan, resource) = (Some(view.sandbox.reference.plan_id), &view.resource);
+        let names = self.names(plan, resource)?;
         if diff.is_empty() {
             let within = Scope::Within(Some(resource.name.clone()));
-            return self.judge(action, &[within], Form::Entry);
+            return self.judge(plan, action, &[within], Form::Entry);
         }
         let mut first = None;
         for change in &diff.changes {
@@ -271,10 +300,10 @@ impl Manager {
                 (Some(EntryKind::Directory), ChangeKind::Added) => Form::Directory,
                 _ => Form::Entry,
             };
-            let mut judged = self.judge(action, &names.of(&change.path), form);
+            let mut judged = self.judge(plan, action, &names.of(&change.path), form);
             if form == Form::Link {
                 let mut beyond = names.beyond(&change.path);
-                let judge = |_, scope| self.judge(action, &[scope], form);
+                let judge = |_, scope| self.judge(plan, action, &[scope], form);
                 judged = judged.and_then(|()| beyond.try_fold((), judge));
             }
             match (judged, &mut first) {

@@ -92,11 +92,12 @@ impl Manager {
         };
         // Where nobody worked yet, nothing can be lost.
         let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
-        if self.options.settings.checkpoint.keep == 0 {
+        let settings = self.settings_of(plan)?.checkpoint;
+        if settings.keep == 0 {
             // None is taken only to go again; there may be some of when more were kept.
             return self.prune(plan, &[]);
         }
-        let wanted = self.options.settings.checkpoint.auto.contains(&why);
+        let wanted = settings.auto.contains(&why);
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
             return Ok(());
         }
@@ -353,9 +354,8 @@ impl Manager {
         let mut automatic = self.checkpoints(plan)?;
         let goes = |reason: &String| reason != validation::REASON;
         automatic.retain(|one| one.reason.as_ref().is_some_and(goes));
-        let many = automatic
-            .len()
-            .saturating_sub(self.options.settings.checkpoint.keep as usize);
+        let keep = self.settings_of(plan)?.checkpoint.keep;
+        let many = automatic.len().saturating_sub(keep as usize);
         let restores = Some(Automatic::BeforeRestore.as_str());
         let from = |one: &&Checkpoint| one.reason.as_deref() == restores;
         let from = automatic.iter().rfind(from).map(|one| one.id);
@@ -438,7 +438,7 @@ impl Manager {
             let reference = &view.sandbox.reference;
             let strategy = self.registry().get(&reference.strategy)?;
             let diff = strategy.since(reference, &moment, until.as_ref())?;
-            let judged = self.judge_changes(Action::Diff, &view.resource, &diff);
+            let judged = self.judge_changes(Action::Diff, &view, &diff);
             self.denied(Action::Diff, Some(plan), judged)?;
             found.push(ResourceDiff { view, diff });
         }
@@ -477,7 +477,7 @@ impl Manager {
                 let moment = needed_moment(&at, &view)?;
                 from.push((view, moment));
             }
-            let fork = self.add_plan(name, directory.clone())?;
+            let fork = self.add_plan(name, directory.clone(), Some(plan))?;
             let listening = Listening::new(observer);
             match self.fork_sandboxes(&fork, &from, &listening) {
                 Ok(()) => {

@@ -45,7 +45,7 @@ impl Manager {
             registry: self.registry(),
             origin: &*self.options.origin,
             observer,
-            keeps: self.options.keep.cleanup == Cleanup::Manual,
+            keeps: self.settings().cleanup == Cleanup::Manual,
         }
     }
 
@@ -158,7 +158,7 @@ impl Manager {
         for view in views {
             let ours = |member: &&MemberPreview| member.resource == view.resource.name;
             if let Some(member) = preview.members.iter().find(ours) {
-                self.judge_changes(Action::Commit, &view.resource, &member.diff)?;
+                self.judge_changes(Action::Commit, view, &member.diff)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use crate::config::Declared;
 use crate::error::{Error, Result};
 use crate::fs::{Dir, private};
 use crate::model::text::Location;
-use crate::model::{ResourceId, Shape};
+use crate::model::{PlanId, ResourceId, Shape};
 use crate::resource::{detect, handler};
 use crate::store::Resource;
 use crate::strategy::registry::AUTO;
@@ -22,7 +22,7 @@ impl Manager {
     pub(super) fn known_names(&self, resources: &[Resource]) -> Vec<String> {
         let known = resources.iter().map(|one| &one.name);
         let mut names: Vec<String> = known.cloned().collect();
-        let declared = self.options.settings.resources.iter();
+        let declared = self.settings().resources.iter();
         let fresh = declared.filter(|one| resources.iter().all(|known| known.name != one.name));
         names.extend(fresh.map(|one| one.name.clone()));
         names
@@ -30,14 +30,14 @@ impl Manager {
 
     /// The resource of the configuration that a person means: by its name, else by its path.
     pub(super) fn declared(&self, typed: &OsStr, directory: &Path) -> Option<&Declared> {
-        let all = &self.options.settings.resources;
+        let all = &self.settings().resources;
         let named = all.iter().find(|one| typed == one.name.as_str());
         if named.is_some() || all.is_empty() || typed.is_empty() {
             return named;
         }
         let path = private::known_as(&directory.join(typed))?;
-        all.iter()
-            .find(|one| private::known_as(&one.at).is_some_and(|at| at == path))
+        let here = |one: &&Declared| private::known_as(&one.at).is_some_and(|at| at == path);
+        all.iter().filter(|one| !one.is_nameless()).find(here)
     }
 
     /// The type of a resource of the configuration; `None` if it names none and nothing that has one is there.
@@ -48,9 +48,12 @@ impl Manager {
 
     /// Every resource that has a name: the known ones, and those of the configuration, whether they were
     /// ever used or not. Rules speak of both alike.
-    pub(super) fn named_resources(&self) -> Result<Vec<Resource>> {
+    pub(super) fn named_resources(&self, plan: Option<PlanId>) -> Result<Vec<Resource>> {
         let mut all = self.store.resources()?;
-        for declared in &self.options.settings.resources {
+        let effective = self.effective(plan)?;
+        let declared = effective.settings.resources.iter();
+        // A name that its file may not give permits nothing, and so is none.
+        for declared in declared.filter(|one| !one.is_nameless()) {
             // Whoever changes a link on the way to it decides what it is.
             let places = private::ways_to(&declared.at);
             let shapes = self.shapes_of(declared, places.last());
@@ -80,7 +83,7 @@ impl Manager {
     /// it may be either.
     fn shapes_of(&self, declared: &Declared, at: Option<&PathBuf>) -> Vec<Shape> {
         let kind = declared.kind.as_deref();
-        let kind = kind.and_then(|name| self.options.settings.types.named(name));
+        let kind = kind.and_then(|name| self.settings().types.named(name));
         let there = at.and_then(|at| Dir::look(at).ok());
         match (kind.and_then(handler), there) {
             (Some(handler), _) => vec![handler.shape()],
@@ -94,7 +97,7 @@ impl Manager {
     /// lie in it: who shares a sandbox, and what is carved out of it, follows from all of them.
     pub(super) fn declare_all(&self, wanted: &Declared) -> Result<Resource> {
         self.recover_dead()?;
-        let settings = &self.options.settings;
+        let settings = self.settings();
         let mut above = Vec::new();
         let mut next = wanted.parent.as_deref();
         while let Some(parent) = next.and_then(|name| settings.resource(name)) {
@@ -111,12 +114,12 @@ impl Manager {
 
     fn declare_below(&self, parent: &Declared) -> Result<()> {
         let inside = |one: &&Declared| one.parent.as_deref() == Some(parent.name.as_str());
-        let all = &self.options.settings.resources;
+        let all = &self.settings().resources;
         for one in all.iter().filter(inside) {
             match self.declare(one) {
                 Ok(_) => self.declare_below(one)?,
                 // What is not there, or cannot be sandboxed, is not carved out either.
-                Err(Error::UnsupportedType { .. }) => {}
+                Err(Error::UnsupportedType { .. } | Error::Untrusted { .. }) => {}
                 Err(Error::Fs(error)) if error.is_absent() => {}
                 Err(error) => return Err(error),
             }
@@ -134,6 +137,7 @@ impl Manager {
 
     fn declare(&self, declared: &Declared) -> Result<Resource> {
         let (kind, at) = self.kind_at(declared.kind.as_deref(), &declared.at, false)?;
+        check_within(declared, &at)?;
         let strategy = declared.strategy.as_deref().unwrap_or(AUTO);
         let same = |one: &Resource| {
             one.name == declared.name
@@ -176,6 +180,24 @@ impl Manager {
             }
             answer => answer,
         }
+    }
+}
+
+/// Refuses a resource of a file that is not trusted, where it lies outside of the file's directory or
+/// may not have its name.
+fn check_within(declared: &Declared, at: &Location) -> Result<()> {
+    match &declared.untrusted {
+        Some(untrusted) if untrusted.nameless => Err(Error::Untrusted {
+            file: untrusted.file.clone(),
+            key: format!("resources.{}", declared.name),
+            why: "a policy permits something on a resource of this name",
+        }),
+        Some(untrusted) if !at.as_path().starts_with(&untrusted.within) => Err(Error::Untrusted {
+            file: untrusted.file.clone(),
+            key: format!("resources.{}.at", declared.name),
+            why: "it leads out of the directory of the file",
+        }),
+        _ => Ok(()),
     }
 }
 

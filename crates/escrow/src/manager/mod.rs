@@ -9,6 +9,7 @@
 //! | file | promise |
 //! |---|---|
 //! | `resources` | which real things there are, and which must not be touched |
+//! | `configured` | which configuration counts, in general and for each plan, and which files are trusted |
 //! | `declared` | resources of the configuration become known when they are used |
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
 //! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
@@ -27,6 +28,7 @@ mod access;
 mod answers;
 mod checkpoints;
 mod commits;
+mod configured;
 mod declared;
 mod disk;
 mod garbage;
@@ -47,6 +49,7 @@ use std::time::Duration;
 pub use answers::Handle;
 pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
+pub use configured::Examined;
 pub use disk::Disk;
 pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Spared};
 pub use plans::PlanView;
@@ -57,7 +60,7 @@ pub use survey::{Doctor, Running, Status, Unfinished, Verdict};
 pub use validation::Validation;
 pub use work::{Discarded, PlanDiff, ResourceDiff};
 
-use crate::config::Settings;
+use crate::config::{Loaded, Settings, Sources};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
@@ -65,6 +68,8 @@ use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
 use crate::policy::Policy;
 use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
+use crate::strategy::registry::RegistryError;
+use configured::Configured;
 
 /// What a manager is given; it asks the environment for nothing.
 pub struct Options {
@@ -76,18 +81,20 @@ pub struct Options {
     pub registry: Registry,
     /// Who asks.
     pub principal: String,
-    /// What is permitted to whom.
+    /// What is permitted to whom, whatever the configuration says: it can only permit less.
     pub policy: Policy,
-    /// The strategy of resources that ask for none.
+    /// The strategy of resources that ask for none; `auto` leaves it to the configuration.
     pub strategy: String,
     /// The user's own home directory, which must not be a resource as a whole.
     pub user_home: Option<PathBuf>,
     /// How long to wait for another process that works on the same plan.
     pub patience: Duration,
-    /// What the configuration says.
+    /// What counts where no configuration says anything else.
     pub settings: Settings,
-    /// How long what is finished stays.
+    /// How long what is finished stays, unless a configuration says something else.
     pub keep: Keep,
+    /// Where configurations may be.
+    pub sources: Sources,
 }
 
 /// The engine, opened on one home.
@@ -97,13 +104,16 @@ pub struct Manager {
     areas: Dir,
     locks: Dir,
     store: Store,
+    configured: Configured,
     notices: Mutex<Vec<String>>,
     judging: Mutex<Vec<PlanId>>,
 }
 
 impl Manager {
-    /// Opens the state in `options.home`, which is made and brought to the present version.
-    pub fn open(options: Options) -> Result<Self> {
+    /// Opens the state in `options.home`, which is made and brought to the present version. A
+    /// configuration that cannot be used is an error before that.
+    pub fn open(mut options: Options) -> Result<Self> {
+        let loaded = Loaded::read(&options.sources, &options.home, &options.registry)?;
         let home = private::make_all(&options.home)?;
         let areas = private::room(&home, b"sandboxes")?;
         let locks = private::room(&home, b"locks")?;
@@ -119,15 +129,26 @@ impl Manager {
                 answer?
             }
         };
-        Ok(Self {
+        let configured = Configured::settle(loaded, &options, &store)?;
+        let programs = configured.general.settings.custom_strategies.keys();
+        options.registry.announce(programs.cloned());
+        let notices = Mutex::new(configured.passed_over());
+        let manager = Self {
             options,
             home,
             areas,
             locks,
             store,
-            notices: Mutex::default(),
+            configured,
+            notices,
             judging: Mutex::default(),
-        })
+        };
+        let strategy = manager.usual_strategy(&manager.configured.general);
+        match manager.registry().check_name(&strategy) {
+            // Who uses it is told; the rest goes on.
+            Ok(()) | Err(RegistryError::Custom { .. }) => Ok(manager),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The directory of all state.
@@ -155,11 +176,6 @@ impl Manager {
     /// The strategies there are.
     pub fn registry(&self) -> &Registry {
         &self.options.registry
-    }
-
-    /// What the configuration says.
-    pub fn settings(&self) -> &Settings {
-        &self.options.settings
     }
 
     /// Takes the lock of a plan that is open: shared to look, alone to change.

@@ -245,9 +245,9 @@ impl Manager {
         for resource in &resources {
             let (boundary, _) = self.boundary(resource)?;
             self.permit(Action::Create, None, Scope::Resource(boundary.name))?;
-            self.check_strategy(resource, strategy)?;
+            self.check_strategy(None, resource, strategy)?;
         }
-        let plan = self.add_plan(name, directory.clone())?;
+        let plan = self.add_plan(name, directory.clone(), None)?;
         for (typed, resource) in typed.iter().zip(resources) {
             let mut made = self.create_sandbox(&plan, &resource, strategy, observer);
             for _ in 0..TRIES {
@@ -275,7 +275,14 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn add_plan(&self, name: Option<&str>, directory: Location) -> Result<Plan> {
+    /// Adds a plan, bound to the configuration that counts here, or to that of the plan it is a fork of.
+    pub(super) fn add_plan(
+        &self,
+        name: Option<&str>,
+        directory: Location,
+        of: Option<&Plan>,
+    ) -> Result<Plan> {
+        let config = self.binding(of)?;
         loop {
             let taken = self.open_plans()?;
             let plan = Plan {
@@ -291,7 +298,7 @@ impl Manager {
                 created_at: self.options.origin.now(),
             };
             let added = self.record("plan create", Some(plan.id), &plan.name, || {
-                Ok(self.store.add_plan(&plan)?)
+                Ok(self.store.add_plan(&plan, config.as_ref())?)
             });
             match (added, name) {
                 (Ok(()), _) => return Ok(plan),

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Manager;
 use super::records::About;
+use crate::config::Declared;
 use crate::error::{Error, Result};
 use crate::fs::private;
 use crate::model::text::{Location, escape};
@@ -41,7 +42,7 @@ pub(super) fn check_name(name: &str) -> Result<()> {
 impl Manager {
     /// The type of this name, if this version can work with it.
     pub(super) fn kind(&self, name: &str) -> Result<&ResourceType> {
-        let types = &self.options.settings.types;
+        let types = &self.settings().types;
         let kind = types.named(name).ok_or_else(|| Error::UnknownType {
             name: escape(name.as_bytes()),
             known: types.names(),
@@ -275,6 +276,7 @@ impl Manager {
     /// is none yet, named after it. Its type is that of what stands there.
     pub fn take_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
         if let Some(declared) = self.declared(typed, directory) {
+            check_named(declared, typed)?;
             return self.declare_all(declared);
         }
         let path = directory.join(typed);
@@ -357,6 +359,22 @@ impl Manager {
             return refuse("it is part of Escrow's own state");
         }
         Ok(Location::from(at))
+    }
+}
+
+/// Refuses a resource by its name, where the file that gives the name is not trusted with it: who asks
+/// for it by that name expects what the file says. By its path it is sandboxed as any directory is.
+fn check_named(declared: &Declared, typed: &OsStr) -> Result<()> {
+    let Some(untrusted) = declared.untrusted.as_ref() else {
+        return Ok(());
+    };
+    match &untrusted.ignored {
+        Some(key) if typed == declared.name.as_str() => Err(Error::Untrusted {
+            file: untrusted.file.clone(),
+            key: key.clone(),
+            why: "it counts only in a file that you trust",
+        }),
+        _ => Ok(()),
     }
 }
 

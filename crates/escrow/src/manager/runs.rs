@@ -188,7 +188,11 @@ impl Manager {
         request: &RunRequest<'_>,
         there: Option<&Look>,
     ) -> Result<Look> {
-        let usual = &self.options.settings.run;
+        let effective = self.effective(Some(plan.id))?;
+        if there.is_none() {
+            self.tell_ignored(&effective, |key| key.starts_with("run."));
+        }
+        let usual = &effective.settings.run;
         let wanted = match request.writable.is_empty() && there.is_none() {
             true => &usual.writable,
             false => &request.writable,

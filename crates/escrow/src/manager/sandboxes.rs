@@ -69,22 +69,33 @@ impl Manager {
 
     /// The strategy a new sandbox asks for: what was typed, else what the resource says, else its
     /// type, else the general setting.
-    pub(super) fn check_strategy<'a>(
-        &'a self,
-        resource: &'a Resource,
-        typed: Option<&'a str>,
-    ) -> Result<&'a str> {
+    pub(super) fn check_strategy(
+        &self,
+        plan: Option<&Plan>,
+        resource: &Resource,
+        typed: Option<&str>,
+    ) -> Result<String> {
         let kind = self.kind(&resource.kind)?;
+        let effective = self.effective(plan.map(|plan| plan.id))?;
+        let usual = self.usual_strategy(&effective);
+        if typed.is_none() {
+            let of = |table: &str, name: &str| format!("{table}.{name}.");
+            let own = of("resources", &resource.name);
+            let of_kind = of("resource_types", &resource.kind);
+            self.tell_ignored(&effective, |key| {
+                key.starts_with(&own) || key.starts_with(&of_kind) || key == "sandbox.strategy"
+            });
+        }
         let wanted = match (typed, resource.strategy.as_str(), kind.default.as_str()) {
             (Some(typed), _, _) => typed,
             // It is made as its boundary is.
             (None, INHERIT, _) => AUTO,
-            (None, AUTO, AUTO) => self.options.strategy.as_str(),
+            (None, AUTO, AUTO) => usual.as_str(),
             (None, AUTO, usual) => usual,
             (None, named, _) => named,
         };
         self.registry().check(wanted, kind)?;
-        Ok(wanted)
+        Ok(wanted.to_owned())
     }
 
     /// The plan's sandbox of a resource, made if it is not there.
@@ -100,7 +111,7 @@ impl Manager {
         let resource = &boundary;
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Create, Some(plan), scope)?;
-        self.check_strategy(resource, strategy)?;
+        self.check_strategy(Some(plan), resource, strategy)?;
         let _lock = self.lock(plan, false)?;
         // Nobody commits into the original while it is looked at.
         let _original = self.lock_originals(&[resource], true)?;
@@ -137,8 +148,8 @@ impl Manager {
                 remove_area(&old)?;
                 self.store.forget_sandbox(old.id)?;
             }
-            let wanted = self.check_strategy(resource, strategy)?;
-            let sandbox = self.make_new(plan, resource, wanted, observer)?;
+            let wanted = self.check_strategy(Some(plan), resource, strategy)?;
+            let sandbox = self.make_new(plan, resource, &wanted, observer)?;
             let resource = resource.clone();
             Ok(Made {
                 view: SandboxView { sandbox, resource },

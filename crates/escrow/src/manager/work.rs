@@ -268,7 +268,7 @@ impl Manager {
 
     fn compare(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
         match only {
-            Some(resource) => self.judge_resource(Action::Diff, resource)?,
+            Some(resource) => self.judge_resource(Action::Diff, plan, resource)?,
             None => self.judge_within(Action::Diff, plan)?,
         }
         self.looking(|alone| self.compare_as(plan, only, alone))
@@ -291,7 +291,7 @@ impl Manager {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let mut diff = strategy.diff(&view.sandbox.reference)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
-            self.judge_changes(Action::Diff, &view.resource, &diff)?;
+            self.judge_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
         drop(originals);
@@ -374,7 +374,8 @@ impl Manager {
             }
         })?;
         // What was released in parts can be taken back, into the sandboxes it came from.
-        let ends = self.options.keep.cleanup == Cleanup::OnTerminal;
+        let settings = self.settings_of(plan)?;
+        let ends = settings.cleanup == Cleanup::OnTerminal;
         let stands = |one: &Journal| one.phase == Phase::Committed;
         if ends && !self.store.journals_of(plan.id)?.iter().any(stands) {
             match self.remove_plan(plan, lock, false) {
@@ -461,7 +462,8 @@ struct BothSides<'a> {
 impl BothSides<'_> {
     fn permit(&self, path: &ResourcePath) -> Result<()> {
         let scope = Scope::at(&self.view.resource.name, path.clone());
-        self.manager.permit(Action::Diff, None, scope)
+        self.manager
+            .permit_in(Action::Diff, self.view.sandbox.reference.plan_id, scope)
     }
 }
 

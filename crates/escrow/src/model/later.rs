@@ -154,6 +154,7 @@ mod tests {
     const GIT: &str = "a git hook";
     const SETTINGS: &str = "git runs the programs that its settings name";
     const CI: &str = "a CI service runs it";
+    const CONFIGURES: &str = "it configures the sandboxes of agents";
     const EDITOR: &str = "an editor runs what it names";
     const SHELL: &str = "a shell or a terminal reads it when it starts";
     const CLOCK: &str = "it runs when somebody logs in, or by the clock";
@@ -188,6 +189,9 @@ mod tests {
             (".devcontainer/devcontainer.json", Some(EDITOR)),
             ("a.code-workspace", Some(EDITOR)),
             (".mcp.json", Some("an agent runs what it names")),
+            ("escrow.yaml", Some(CONFIGURES)),
+            ("deep/er/Escrow.YAML", Some(CONFIGURES)),
+            (".config/escrow/escrow.yaml", Some(CONFIGURES)),
             (".envrc", Some(SHELL)),
             ("deep/er/.envrc", Some(SHELL)),
             (".bashrc", Some(SHELL)),

@@ -201,6 +201,12 @@ impl Types {
         table
     }
 
+    /// Adds a kind of the user's own, or puts it in the place of the one of the same name.
+    pub fn put(&mut self, kind: ResourceType) {
+        self.0.retain(|other| other.name != kind.name);
+        self.0.push(kind);
+    }
+
     /// Adds a kind of the user's own; its name is free.
     pub fn add(&mut self, kind: ResourceType) {
         self.0.push(kind);

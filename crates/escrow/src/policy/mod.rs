@@ -7,9 +7,11 @@
 //! |---|---|
 //! | `read` | what is written becomes rules, or an error that says where it is wrong |
 //! | `rules` | what a rule says, and what it covers |
+//! | `levels` | several policies at once: each of them must permit |
 //! | `names` | names that some file system takes for the same |
 //! | `select` | the same patterns, to choose what is released |
 
+mod levels;
 mod names;
 mod read;
 mod rules;
@@ -18,6 +20,7 @@ pub mod select;
 use serde_json::Value;
 
 use crate::model::policy::{Action, Decision, Scope, principal_fault};
+pub use levels::Policies;
 pub use read::PolicyError;
 use rules::Rule;
 
@@ -75,6 +78,21 @@ impl Policy {
         matches!(self.stance, Stance::Enforce(_))
     }
 
+    /// Whether the answer is always yes.
+    pub fn permits_everything(&self) -> bool {
+        matches!(self.stance, Stance::Local)
+    }
+
+    /// Whether a rule permits something on a resource by its name alone: whoever gives that name to
+    /// something else gives it the permission.
+    pub fn permits_by_name(&self, resource: &str) -> bool {
+        let Stance::Enforce(rules) = &self.stance else {
+            return false;
+        };
+        let mut permits = rules.iter().filter(|rule| !rule.denies);
+        permits.any(|rule| rule.names(resource))
+    }
+
     /// Whether `principal` may do `action`. `names` are the names of one and the same thing: what
     /// is denied by any of them is denied. The first is the one that is told.
     pub fn judge(&self, principal: &str, action: Action, names: &[Scope], form: Form) -> Decision {
@@ -117,34 +135,5 @@ impl Policy {
             None => said(rule),
         };
         decide(true, reason, Some(rule.number))
-    }
-
-    /// The same for words that somebody typed; those that mean nothing are denied. `names` gives
-    /// every name of what is meant.
-    pub fn check<E>(
-        &self,
-        principal: &str,
-        action: &str,
-        scope: &str,
-        names: impl FnOnce(Scope) -> Result<Vec<Scope>, E>,
-    ) -> Result<Decision, E> {
-        let refuse = |reason| {
-            Ok(Decision {
-                permitted: false,
-                principal: principal.to_owned(),
-                action: action.to_owned(),
-                scope: scope.to_owned(),
-                reason,
-                rule: None,
-            })
-        };
-        let action = match action.parse::<Action>() {
-            Ok(action) => action,
-            Err(why) => return refuse(why),
-        };
-        match Scope::parse(scope) {
-            Ok(scope) => Ok(self.judge(principal, action, &names(scope)?, Form::Entry)),
-            Err(why) => refuse(why),
-        }
     }
 }

@@ -106,6 +106,14 @@ impl Rule {
         (self.actions.contains(&action) || protects) && self.principal.is_match(principal)
     }
 
+    /// Whether it is about this resource by name.
+    pub(super) fn names(&self, resource: &str) -> bool {
+        match &self.covered {
+            Covered::Resource(name) | Covered::Paths(Some(name), _) => name == resource,
+            Covered::All | Covered::Paths(None, _) => false,
+        }
+    }
+
     /// Whether it decides about all of `scope`; a rule that permits, whether about the part that is
     /// not known yet.
     pub(super) fn covers(&self, scope: &Scope, form: Form) -> bool {

@@ -12,6 +12,7 @@
 //! version is refused.
 
 mod checkpoints;
+mod configs;
 mod journal;
 mod log;
 mod portable;
@@ -19,6 +20,7 @@ mod rows;
 mod seals;
 mod sqlite;
 
+pub use configs::{PlanConfig, TrustedConfig};
 pub use rows::{
     Checkpoint, CommitArea, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation,
     Outcome, Plan, Resource, Sandbox,

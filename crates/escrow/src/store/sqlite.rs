@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, params};
 
+use super::configs::{self, PlanConfig};
 use super::log;
 use super::rows::{Plan, Resource, Sandbox};
 use crate::model::text::Location;
@@ -22,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0006.sql"),
     include_str!("schema/0007.sql"),
     include_str!("schema/0008.sql"),
+    include_str!("schema/0012.sql"),
 ];
 
 /// The newest version.
@@ -307,9 +309,9 @@ impl Store {
         })
     }
 
-    /// Adds a plan; its name is free.
-    pub fn add_plan(&self, plan: &Plan) -> Result<()> {
-        self.run(|connection| {
+    /// Adds a plan, and the configuration that it is made under; its name is free.
+    pub fn add_plan(&self, plan: &Plan, config: Option<&PlanConfig>) -> Result<()> {
+        self.transact(|connection| {
             connection.execute(
                 "INSERT INTO plan (id, name, state, directory, created_at)
                  VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -321,7 +323,10 @@ impl Store {
                     plan.created_at.to_string(),
                 ],
             )?;
-            Ok(())
+            match config {
+                Some(config) => configs::bind(connection, plan.id, config),
+                None => Ok(()),
+            }
         })
     }
 

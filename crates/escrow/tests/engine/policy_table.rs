@@ -3,12 +3,12 @@
 use std::convert::Infallible;
 
 use escrow::model::{Action, Decision};
-use escrow::policy::Policy;
+use escrow::policy::{Policies, Policy};
 use serde_json::{Value, json};
 
 fn check(policy: &Policy, principal: &str, action: &str, scope: &str) -> Decision {
     let answer: Result<Decision, Infallible> =
-        policy.check(principal, action, scope, |scope| Ok(vec![scope]));
+        Policies::of(policy.clone()).check(principal, action, scope, |scope| Ok(vec![scope]));
     let Ok(decision) = answer;
     decision
 }

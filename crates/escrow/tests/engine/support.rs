@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
-use escrow::config::Settings;
+use escrow::config::{Settings, Sources};
 use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
@@ -39,6 +39,7 @@ pub(crate) fn options(home: &Path) -> Options {
         user_home: None,
         patience: Duration::from_secs(120),
         settings: Settings::default(),
+        sources: Sources::default(),
         keep: Keep::default(),
     }
 }

@@ -144,7 +144,7 @@ impl Manager {
             bytes: one.parts.iter().map(|(_, bytes)| bytes).sum(),
         };
         let weighed: Vec<Weighed> = candidates.iter().map(weigh).collect();
-        let goes = choose(&weighed, request, self.options.keep.undo, now);
+        let goes = choose(&weighed, request, self.settings().undo_keep, now);
         let (mut chosen, mut spared) = (Vec::new(), Vec::new());
         for (candidate, goes) in candidates.into_iter().zip(goes) {
             match goes {

@@ -95,6 +95,7 @@ pub(super) const TABLE: &[(&str, &[&str])] = &[
             ".dir-locals.el",
         ],
     ),
+    ("it configures the sandboxes of agents", &["escrow.yaml"]),
     (
         "an agent runs what it names",
         &[".mcp.json", ".cursor/", ".claude/"],

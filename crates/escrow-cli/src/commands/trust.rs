@@ -1,0 +1,153 @@
+//! `escrow trust`: lets a configuration count as a whole, after it was shown.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use escrow::manager::Examined;
+use escrow::store::TrustedConfig;
+use serde_json::{Value, json};
+
+use super::show;
+use crate::context::Context;
+use crate::error::Failure;
+use crate::ui::{Tone, Ui, paint};
+
+/// Let an escrow.yaml that lies in a tree count as a whole
+///
+/// A configuration that is found in a tree may only tighten: who wrote the tree must not open its own
+/// jail. What loosens (paths that are written for real, variables, the network, programs, sandboxes that
+/// do not isolate) counts after this, for this file with this very content. Where it was trusted before
+/// with another content, the difference is shown.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  escrow trust\n  escrow trust ../other/escrow.yaml --yes\n  \
+        escrow trust --list\n  escrow trust --remove"
+)]
+pub(crate) struct TrustArgs {
+    /// The file; the one that is found here or above if left out
+    file: Option<PathBuf>,
+    /// List the files that are trusted
+    #[arg(long, conflicts_with_all = ["file", "remove"])]
+    list: bool,
+    /// Trust the file no more, whatever its content
+    #[arg(long)]
+    remove: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl TrustArgs {
+    pub(crate) fn run(&self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        match (self.list, self.remove) {
+            (true, _) => list(context, ui),
+            (_, true) => self.remove(context, ui),
+            _ => self.trust(context, ui),
+        }
+    }
+
+    fn trust(&self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let examined = context.manager.examine_config(self.file.as_deref())?;
+        let was = examined.is_trusted();
+        let diff = difference(&examined);
+        if !ui.is_json() {
+            tell(&examined, diff.as_deref(), ui);
+        }
+        let question = format!("Trust '{}' with this content?", examined.file);
+        if !was && !ui.confirm(&question, self.yes) {
+            return Err(Failure::failed("nothing was trusted"));
+        }
+        if !was {
+            context.manager.trust_config(&examined)?;
+        }
+        if ui.is_json() {
+            ui.document(&json!({
+                "file": show::location(&examined.file),
+                "digest": examined.digest,
+                "trusted": true,
+                "changed": diff.is_some(),
+                "diff": diff,
+                "loosens": examined.loosens.iter().map(|one| json!({"key": one.key, "what": one.what})).collect::<Vec<_>>(),
+            }));
+            return Ok(());
+        }
+        let word = if was {
+            "is trusted already"
+        } else {
+            "is trusted"
+        };
+        ui.news(&format!("'{}' {word}", examined.file));
+        Ok(())
+    }
+
+    fn remove(&self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        let (file, removed) = context.manager.distrust_config(self.file.as_deref())?;
+        if ui.is_json() {
+            let file = show::location(&file);
+            ui.document(&json!({"file": file, "trusted": false, "removed": removed}));
+            return Ok(());
+        }
+        let word = match removed {
+            true => "is not trusted any more",
+            false => "was not trusted",
+        };
+        ui.news(&format!("'{file}' {word}"));
+        Ok(())
+    }
+}
+
+fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
+    let all = context.manager.trusted_configs()?;
+    if ui.is_json() {
+        let one = |one: &TrustedConfig| {
+            json!({
+                "file": show::location(&one.path),
+                "digest": one.digest,
+                "trusted_at": one.trusted_at.to_string(),
+            })
+        };
+        let files: Vec<Value> = all.iter().map(one).collect();
+        ui.document(&json!({"files": files}));
+        return Ok(());
+    }
+    let row = |one: &TrustedConfig| {
+        vec![
+            one.trusted_at.strftime("%Y-%m-%d %H:%M").to_string(),
+            one.digest[..12].to_owned(),
+            one.path.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    ui.table(&["TRUSTED", "DIGEST", "FILE"], &rows);
+    Ok(())
+}
+
+/// What changed since the file was trusted last, line by line.
+fn difference(examined: &Examined) -> Option<String> {
+    let before = examined.before.as_ref();
+    let before = before.filter(|before| before.digest != examined.digest)?;
+    let text = escrow::diff::text(&before.content, &examined.content, "trusted", "now");
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn tell(examined: &Examined, diff: Option<&str>, ui: &Ui) {
+    // It belongs to the question, not to the answer.
+    let aside = ui.aside();
+    aside.line(&format!("'{}'", examined.file));
+    for one in &examined.loosens {
+        aside.line(&format!(
+            "  {}  {}",
+            paint(Tone::Strong, &one.key),
+            one.what
+        ));
+    }
+    if examined.loosens.is_empty() {
+        aside.line("  nothing in it loosens anything: it counts as it is");
+    }
+    if let Some(diff) = diff {
+        aside.line("since it was trusted, this changed:");
+        for line in diff.lines() {
+            aside.line(line);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The configuration files that count: found and read once each, in the order of their levels.
+//!
+//! The caller says where to look; what is found decides nothing before it is merged. What is hashed
+//! is what is used: the bytes are read once and kept.
+
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigError, FILE_NAME, Settings, check, parse};
+use crate::fs::areas;
+use crate::fs::owned::{self, Sighting, Writers};
+use crate::fs::{FsError, private};
+use crate::model::text::Location;
+use crate::policy::Policy;
+use crate::strategy::Registry;
+
+/// More than anyone writes by hand.
+const MOST: u64 = 1024 * 1024;
+
+/// Where configurations may be.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The file of the system; root alone may have written it.
+    pub system: Option<PathBuf>,
+    /// The file of the user.
+    pub user: Option<PathBuf>,
+    /// The file that the user named, instead of one that is found.
+    pub named: Option<PathBuf>,
+    /// The directory from which a file is searched upward.
+    pub directory: Option<PathBuf>,
+}
+
+/// How a configuration came to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// It is that of the system.
+    System,
+    /// It is that of the user.
+    User,
+    /// The user named it.
+    Named,
+    /// It was found in the tree.
+    Found,
+}
+
+/// One configuration file, as it was read.
+#[derive(Debug, Clone)]
+pub struct Level {
+    /// How it came to count.
+    pub origin: Origin,
+    /// Where it is.
+    pub file: Location,
+    /// Its text.
+    pub text: Vec<u8>,
+    /// The digest of its text.
+    pub digest: String,
+    /// What it says, with defaults for what it does not say.
+    pub(super) alone: Settings,
+    pub(super) config: Config,
+    pub(super) says: Says,
+}
+
+/// Which keys with a default a text has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Says {
+    pub(super) cleanup: bool,
+    pub(super) undo: bool,
+    pub(super) auto: bool,
+    pub(super) keep: bool,
+}
+
+/// Everything that was read.
+#[derive(Debug, Clone, Default)]
+pub struct Loaded {
+    /// The file of the system.
+    pub system: Option<Level>,
+    /// The file of the user.
+    pub user: Option<Level>,
+    /// The file that was named, or the nearest that was found.
+    pub project: Option<Level>,
+    /// Files that do not count, and why.
+    pub passed_over: Vec<(Location, String)>,
+}
+
+/// The text of a file that was named.
+pub(super) fn text(file: &Path) -> Result<Vec<u8>, ConfigError> {
+    owned::read_named(file, MOST).map_err(unreadable)
+}
+
+/// The digest of a text.
+fn digest(text: &[u8]) -> String {
+    blake3::hash(text).to_hex().to_string()
+}
+
+impl Level {
+    /// Reads the text of `file`.
+    pub fn parse(
+        origin: Origin,
+        file: &Path,
+        text: Vec<u8>,
+        registry: &Registry,
+    ) -> Result<Self, ConfigError> {
+        let (config, places) = parse::read(&text, file)?;
+        let says = Says {
+            cleanup: places.says("sandbox.cleanup"),
+            undo: places.says("sandbox.undo.keep"),
+            auto: places.says("sandbox.checkpoint.auto"),
+            keep: places.says("sandbox.checkpoint.keep"),
+        };
+        let alone = check::settle(config.clone(), &places, file, registry)?;
+        Ok(Self {
+            origin,
+            file: Location::from(file),
+            digest: digest(&text),
+            text,
+            alone,
+            config,
+            says,
+        })
+    }
+
+    /// The policy in it; one that makes no sense denies everything.
+    pub fn policy(&self) -> Option<Policy> {
+        let written = self.config.policy.as_ref()?;
+        Some(Policy::from_value(written).unwrap_or_else(Policy::unreadable))
+    }
+
+    /// Reads the one file that `path` means, as it would be found: what others can change is refused.
+    pub fn examine(path: &Path, home: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+        let path = resolved(path);
+        let refuse = |why: String| {
+            let what = format!("it cannot be trusted: {why}");
+            Err(ConfigError::of_file(
+                Location::from(path.as_path()),
+                what,
+                Vec::new(),
+            ))
+        };
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return refuse("it is not a file".to_owned());
+        };
+        let Some(name) = name.to_str() else {
+            return refuse("its name is not text".to_owned());
+        };
+        if is_inside(directory, home) {
+            return refuse(INSIDE.to_owned());
+        }
+        match owned::find(directory, name, MOST).map_err(unreadable)? {
+            Sighting::Text(text) => Self::parse(Origin::Found, &path, text, registry),
+            Sighting::PassedOver(why) => refuse(why),
+            Sighting::Absent => refuse("there is no such file".to_owned()),
+        }
+    }
+
+    /// What stands in the same place now; nothing where it is gone or does not count any more.
+    pub fn again(&self, registry: &Registry) -> Result<Option<Self>, ConfigError> {
+        let path = self.file.as_path();
+        let text = match (self.origin, path.parent(), path.file_name()) {
+            (Origin::Found, Some(directory), Some(name)) => {
+                let name = name.to_string_lossy();
+                match owned::find(directory, &name, MOST).map_err(unreadable)? {
+                    Sighting::Text(text) => Some(text),
+                    Sighting::Absent | Sighting::PassedOver(_) => None,
+                }
+            }
+            _ => owned::read_again(path, MOST).map_err(unreadable)?,
+        };
+        text.map(|text| Self::parse(Origin::Found, path, text, registry))
+            .transpose()
+    }
+}
+
+impl Loaded {
+    /// Reads every file that counts. `home` is the engine's own: nothing in it counts, nor in any
+    /// sandbox elsewhere, because those who work in a sandbox write it.
+    pub fn read(sources: &Sources, home: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+        let mut loaded = Self::default();
+        if let Some(file) = &sources.system {
+            loaded.system = loaded.fixed(Origin::System, file, registry)?;
+        }
+        if let Some(file) = &sources.user {
+            loaded.user = loaded.fixed(Origin::User, file, registry)?;
+        }
+        loaded.project = match (&sources.named, &sources.directory) {
+            (Some(file), here) => {
+                let file = here.as_deref().unwrap_or(Path::new("")).join(file);
+                let level = Level::parse(Origin::Named, &resolved(&file), text(&file)?, registry)?;
+                Some(level)
+            }
+            (None, Some(here)) => loaded.search(here, home, registry)?,
+            (None, None) => None,
+        };
+        // A file of the user or the system is theirs, also where it lies above the current directory.
+        let fixed: Vec<&Location> = [&loaded.system, &loaded.user]
+            .into_iter()
+            .flatten()
+            .map(|level| &level.file)
+            .collect();
+        let again = |level: &Level| fixed.contains(&&level.file);
+        if loaded.project.as_ref().is_some_and(again) {
+            loaded.project = None;
+        }
+        Ok(loaded)
+    }
+
+    fn fixed(
+        &mut self,
+        origin: Origin,
+        file: &Path,
+        registry: &Registry,
+    ) -> Result<Option<Level>, ConfigError> {
+        let writers = match origin {
+            Origin::System => Writers::Root,
+            _ => Writers::User,
+        };
+        match owned::read(file, writers, MOST).map_err(unreadable)? {
+            Sighting::Text(text) => Level::parse(origin, &resolved(file), text, registry).map(Some),
+            Sighting::PassedOver(why) => {
+                self.passed_over.push((Location::from(file), why));
+                Ok(None)
+            }
+            Sighting::Absent => Ok(None),
+        }
+    }
+
+    /// The nearest file that counts, from `here` upward.
+    fn search(
+        &mut self,
+        here: &Path,
+        home: &Path,
+        registry: &Registry,
+    ) -> Result<Option<Level>, ConfigError> {
+        for directory in here.ancestors() {
+            let file = directory.join(FILE_NAME);
+            let why = match owned::find(directory, FILE_NAME, MOST) {
+                Ok(Sighting::Absent) => continue,
+                _ if is_inside(directory, home) => INSIDE.to_owned(),
+                Ok(Sighting::PassedOver(why)) => why,
+                Ok(Sighting::Text(text)) => {
+                    return Level::parse(Origin::Found, &file, text, registry).map(Some);
+                }
+                Err(error) => return Err(unreadable(error)),
+            };
+            self.passed_over.push((Location::from(file.as_path()), why));
+        }
+        Ok(None)
+    }
+}
+
+const INSIDE: &str = "it is inside a sandbox, where those who work write it";
+
+/// Whether a directory is the engine's own, or a sandbox.
+fn is_inside(directory: &Path, home: &Path) -> bool {
+    let home = private::known_as(home);
+    home.is_some_and(|home| directory.starts_with(home)) || areas::is_inside(directory)
+}
+
+/// The path of a file with the links on the way to it resolved; not one that is the file.
+pub fn resolved(file: &Path) -> PathBuf {
+    let parent = match file.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return file.to_owned(),
+    };
+    match (private::canonical(parent), file.file_name()) {
+        (Ok(parent), Some(name)) => parent.join(name),
+        _ => file.to_owned(),
+    }
+}
+
+fn unreadable(error: FsError) -> ConfigError {
+    let link = owned::dangling(error.path.as_path()).map(|link| {
+        let link = Location::from(link);
+        format!("'{link}' is a link that leads nowhere; remove it, or mend it")
+    });
+    let what = format!("cannot read the configuration: {}", error.cause);
+    ConfigError::of_file(error.path, what, link.into_iter().collect())
+}

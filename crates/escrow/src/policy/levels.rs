@@ -1,0 +1,92 @@
+//! Several policies at once: of the system, of the user, of a project, of a plan. Each of them must
+//! permit; none of them can relax another.
+
+use super::{Form, Policy};
+use crate::model::policy::{Action, Decision, Scope};
+use crate::model::text::Location;
+
+/// Every policy that counts, outermost first.
+#[derive(Debug, Clone, Default)]
+pub struct Policies {
+    all: Vec<(Option<Location>, Policy)>,
+}
+
+impl Policies {
+    /// The caller's own policy, which no file can relax.
+    pub fn of(policy: Policy) -> Self {
+        Self {
+            all: vec![(None, policy)],
+        }
+    }
+
+    /// Adds the policy of a file.
+    pub fn add(&mut self, file: Location, policy: Policy) {
+        self.all.push((Some(file), policy));
+    }
+
+    /// Whether the answer depends on who asks for what.
+    pub fn has_rules(&self) -> bool {
+        self.all.iter().any(|(_, policy)| policy.has_rules())
+    }
+
+    /// Whether anything may be denied.
+    pub fn restricts(&self) -> bool {
+        let mut all = self.all.iter();
+        all.any(|(_, policy)| !policy.permits_everything())
+    }
+
+    /// Whether any of them permits something on a resource by its name alone.
+    pub fn permits_by_name(&self, resource: &str) -> bool {
+        let mut all = self.all.iter();
+        all.any(|(_, policy)| policy.permits_by_name(resource))
+    }
+
+    /// Whether `principal` may do `action`: whether every policy permits it. `names` are the names of
+    /// one and the same thing, as in [`Policy::judge`]. Where several policies restrict, the reason
+    /// names the file.
+    pub fn judge(&self, principal: &str, action: Action, names: &[Scope], form: Form) -> Decision {
+        let restricting = self.all.iter().filter(|(_, one)| !one.permits_everything());
+        let several = restricting.clone().count() > 1;
+        let mut permitted = None;
+        for (file, policy) in restricting {
+            let mut decision = policy.judge(principal, action, names, form);
+            if let Some(file) = file.as_ref().filter(|_| several) {
+                decision.reason = format!("{} (in '{file}')", decision.reason);
+            }
+            if !decision.permitted {
+                return decision;
+            }
+            permitted = Some(decision);
+        }
+        permitted.unwrap_or_else(|| Policy::default().judge(principal, action, names, form))
+    }
+
+    /// The same for words that somebody typed; those that mean nothing are denied. `names` gives
+    /// every name of what is meant.
+    pub fn check<E>(
+        &self,
+        principal: &str,
+        action: &str,
+        scope: &str,
+        names: impl FnOnce(Scope) -> Result<Vec<Scope>, E>,
+    ) -> Result<Decision, E> {
+        let refuse = |reason| {
+            Ok(Decision {
+                permitted: false,
+                principal: principal.to_owned(),
+                action: action.to_owned(),
+                scope: scope.to_owned(),
+                reason,
+                rule: None,
+            })
+        };
+        let action = match action.parse::<Action>() {
+            Ok(action) => action,
+            Err(why) => return refuse(why),
+        };
+        match Scope::parse(scope) {
+            Ok(scope) => Ok(self.judge(principal, action, &names(scope)?, Form::Entry)),
+            Err(why) => refuse(why),
+        }
+    }
+}
