@@ -389,6 +389,8 @@ mod tests {
             "restore try one two",
             "restore --home=x one",
             "checkpoint create other",
+            "trust",
+            "trust --yes escrow.yaml",
             "checkpoint create -m",
             "checkpoint create -m --home",
             "diff --config=x",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use escrow::commit::Terms;
@@ -89,7 +89,7 @@ impl RunArgs {
         let environment = self.environment(&usual)?;
         let ended = match self.unconfined {
             true => self.unconfined(context, &plan, environment),
-            false => self.confined(context, &plan, environment, false),
+            false => self.confined(context, &plan, environment, None),
         };
         let status = match ended {
             Ok(status) => self.end(context, ui, &plan, status)?,
@@ -126,23 +126,24 @@ impl RunArgs {
         };
         let usual = context.manager.settings_of(plan)?.run.env;
         let environment = args.environment(&usual)?;
-        args.confined(context, plan, environment, true)
+        // Where the plan was made, wherever this was typed: what is looked at is there.
+        args.confined(context, plan, environment, Some(plan.directory.as_path()))
     }
 
-    /// Runs the command inside.
+    /// Runs the command inside; where it is a validation, in a directory of its own, and what it says is talk.
     fn confined(
         &self,
         context: &Context,
         plan: &Plan,
         environment: Vec<(OsString, OsString)>,
-        talks: bool,
+        validates: Option<&Path>,
     ) -> Result<i32, Failure> {
         let signals = context::Signals::watch()
             .map_err(|error| Failure::failed(format!("cannot watch for signals: {error}")))?;
         let mut door = context::door();
         context::shield_input(&mut door)
             .map_err(|error| Failure::failed(format!("cannot pass standard input on: {error}")))?;
-        if talks {
+        if validates.is_some() {
             context::talk_only(&mut door)
                 .map_err(|error| Failure::failed(format!("cannot pass output on: {error}")))?;
         }
@@ -158,7 +159,7 @@ impl RunArgs {
             RunRequest {
                 command: self.command.clone(),
                 environment,
-                directory: &context.directory,
+                directory: validates.unwrap_or(&context.directory),
                 home: context::user_home().as_deref(),
                 scratch: match (self.scratch, self.no_scratch) {
                     (false, false) => None,

@@ -14,6 +14,7 @@ fn configured(text: &str, strategy: &str) -> (World, Cli) {
     let app = world.path().join("app");
     fs::write(world.path().join("escrow.yaml"), text).expect("there is room");
     let cli = cli.cwd(&app);
+    cli.trust();
     let line = format!("plan create try --resource . --strategy {strategy}");
     cli.ok(words(&line));
     (world, cli)

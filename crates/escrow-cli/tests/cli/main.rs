@@ -41,6 +41,8 @@ mod regressions_commit;
 mod regressions_commit_more;
 mod regressions_user;
 mod review;
+mod trust;
+mod trust_plans;
 mod verbs;
 
 use std::ffi::OsString;

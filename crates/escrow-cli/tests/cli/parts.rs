@@ -248,6 +248,7 @@ fn what_is_released_was_validated() {
     let (world, cli) = scene();
     let rules = "validate:\n  - 'test -e src/new/n.rs; echo spoilt > keep'\n";
     fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+    cli.trust();
     cli.ok(words("commit try --only keep"));
     let read = |path: &str| fs::read_to_string(at(&world, path)).expect("it is there");
     assert_eq!(
@@ -256,6 +257,7 @@ fn what_is_released_was_validated() {
     );
     let failing = "validate:\n  - 'false'\n";
     fs::write(world.path().join("escrow.yaml"), failing).expect("there is room");
+    cli.trust();
     cli.fails(words("commit try --only src"), 1);
     assert!(!at(&world, "app/src/new").exists());
     // The automatic ones and those by name are refused from then on, with what to do.

@@ -100,6 +100,7 @@ fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() 
     world.dir("out");
     let usual = "run: {network: none, scratch: false, writable: [out]}\n";
     write(world.path().join("escrow.yaml"), usual);
+    cli.trust();
     let line = "run --plan try --network host --scratch --writable ../other";
     world.dir("other");
     let first = Running::ready(cli.command(inside(line, WAIT)));

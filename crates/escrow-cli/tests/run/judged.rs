@@ -15,6 +15,7 @@ const PATIENT: &str =
 fn planned(strategy: &str, rules: &str) -> (World, Cli) {
     let (world, cli) = world();
     std::fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+    cli.trust();
     let line = format!("plan create try --resource . --strategy {strategy}");
     cli.ok(words(&line));
     (world, cli)

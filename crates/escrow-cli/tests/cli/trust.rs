@@ -1,0 +1,430 @@
+//! A tree cannot configure its own jail: what a found configuration may say, who may have written it,
+//! and `escrow trust`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::pty::Terminal;
+use escrow_testkit::skip::{is_root, require_root};
+use escrow_testkit::user::{GID, UID, rerun_test_as_user_with};
+use escrow_testkit::{Cli, World};
+use serde_json::Value;
+
+use crate::{binary, furnish, json, json_error, words, world};
+
+fn write(directory: &Path, text: &str) {
+    fs::write(directory.join("escrow.yaml"), text).expect("there is room");
+}
+
+/// Words of a line, and a script behind them.
+fn script(line: &str, script: &str) -> Vec<std::ffi::OsString> {
+    [words(line), words("-- sh -c"), vec![script.into()]].concat()
+}
+
+fn as_user(test: &str) {
+    rerun_test_as_user_with(&format!("trust::{test}"), &[&binary()]);
+}
+
+/// The test user in the world of root, with a state of its own.
+fn as_other(world: &World) -> Cli {
+    let cli = Cli::new(world, &binary());
+    cli.env("ESCROW_HOME", world.dir("their-state")).user()
+}
+
+const LOOSE: &str = "sandbox: {strategy: none}\nrun: {writable: [../keys], network: host, env: {TRICK: played}}\n\
+    policy: {mode: local}\nvalidate: ['touch ../keys/validated']\n";
+
+/// Item 13: an `escrow.yaml` of a cloned repository was obeyed silently, and replaced the user's own
+/// enforced policy.
+// rule S6
+#[test]
+fn a_tree_does_not_configure_its_own_jail() {
+    as_user("a_tree_does_not_configure_its_own_jail");
+    // `run` has a /tmp of its own.
+    let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
+    let (app, keys) = (world.dir("app"), world.dir("keys"));
+    write(&app, LOOSE);
+    let own = world.dir("user-home/.config/escrow");
+    write(
+        &own,
+        "run: {network: none}\npolicy:\n  mode: enforce\n  rules:\n    \
+         - {allow: [create, read, write, diff, run, checkpoint, restore, rollback, cleanup, commit, admin], principal: '*', scope: '*'}\n    \
+         - {deny: [commit], principal: 'agent*', scope: '*'}\n",
+    );
+    let cli = cli.cwd(&app);
+    let attack = "echo x > ../keys/authorized; echo x > released; echo \"trick=$TRICK\"; tail -n +3 /proc/net/dev | cut -d: -f1";
+    let outcome = cli.run(script("run", attack));
+    let (said, told) = (outcome.stdout_text(), outcome.stderr_text());
+    assert!(said.contains("trick=\n"), "{said}{told}");
+    let devices: Vec<&str> = said.lines().skip(1).map(str::trim).collect();
+    assert_eq!(devices, ["lo"], "{told}");
+    assert!(!keys.join("authorized").exists(), "{told}");
+    assert!(!app.join("released").exists(), "{told}");
+    for key in ["run.writable", "run.network", "run.env", "sandbox.strategy"] {
+        assert_eq!(told.matches(key).count(), 1, "{key}: {told}");
+    }
+    assert!(told.contains("is not trusted"), "{told}");
+    assert!(told.contains("`escrow trust '"), "{told}");
+    // In the document too, and only where a key would have been used.
+    let plan = json(&cli, "plan create other --resource . --strategy overlay");
+    assert_eq!(plan["notices"], Value::Null, "{plan}");
+    cli.clone().stdin("x\n").ok(words("write other app more"));
+    // The user's policy counts, whatever the tree says.
+    cli.fails(words("--principal agent commit other"), 3);
+    let done = json(&cli, "commit other");
+    assert!(done["notices"].to_string().contains("validate"), "{done}");
+    assert!(!keys.join("validated").exists());
+
+    // Trusted it counts, but for what relaxes the policy of the user.
+    cli.trust();
+    let outcome = cli.run(script("run --resource . --strategy overlay", attack));
+    let (said, told) = (outcome.stdout_text(), outcome.stderr_text());
+    assert!(keys.join("authorized").exists(), "{told}");
+    assert!(said.contains("trick=played\n"), "{said}{told}");
+    assert!(
+        said.lines().count() > 2 || !is_root(),
+        "the network: {said}"
+    );
+    assert!(!told.contains("does not count"), "{told}");
+    let plan = json(&cli, "plan create none --resource .");
+    assert_eq!(plan["sandboxes"][0]["strategy"], "none", "{plan}");
+    cli.fails(words("--principal agent commit none"), 3);
+    // One byte more, and it is another file.
+    write(&app, &format!("{LOOSE}# more\n"));
+    let outcome = cli.run(script("run --rollback", "echo \"trick=$TRICK\""));
+    assert!(outcome.stdout_text().contains("trick=\n"));
+    assert!(outcome.stderr_text().contains("run.env"));
+}
+
+/// Each of these says no, and nobody below can say yes instead.
+// rule S6
+#[test]
+fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
+    as_user("no_file_relaxes_the_policy_of_the_user_or_of_the_system");
+    let (world, cli) = world();
+    let own = world.dir("user-home/.config/escrow");
+    let everything = "[create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin]";
+    let policy = |deny: &str| {
+        format!(
+            "policy:\n  mode: enforce\n  rules:\n    - {{allow: {everything}, principal: '*', scope: '*'}}\n    \
+             - {{deny: [{deny}], principal: '*', scope: '*'}}\n"
+        )
+    };
+    write(&own, &policy("gc"));
+    let may = |cli: &Cli, action: &str| {
+        let line = format!("access check --principal me --action {action} --scope *");
+        cli.run(words(&line)).status == 0
+    };
+    assert!(may(&cli, "undo") && !may(&cli, "gc"));
+    // What the tree denies is denied as well, trusted or not.
+    write(world.path(), &policy("undo"));
+    assert!(!may(&cli, "undo") && !may(&cli, "gc") && may(&cli, "commit"));
+    let line = words("access check --principal me --action undo --scope *");
+    let told = cli.run(line).stdout_text();
+    assert!(
+        told.contains(&format!("in '{}", world.path().display())),
+        "{told}"
+    );
+    for text in ["policy: {mode: local}\n", "{}\n"] {
+        write(world.path(), text);
+        assert!(may(&cli, "undo") && !may(&cli, "gc"), "{text}");
+        cli.trust();
+        assert!(!may(&cli, "gc"), "{text}");
+        let named = cli.clone().env("ESCROW_CONFIG", "escrow.yaml");
+        assert!(!may(&named, "gc"), "{text}");
+    }
+    assert!(!may(&cli.clone().env("ESCROW_CONFIG", "/dev/null"), "gc"));
+    cli.fails(words("--config /dev/null gc"), 3);
+    // A policy that cannot be read denies everything, also what the user's permits.
+    write(world.path(), "policy: {mode: enfroce}\n");
+    assert!(!may(&cli, "undo"));
+    cli.ok(words("trust --list"));
+}
+
+/// The system's file counts for everyone, and must be root's.
+#[test]
+fn the_policy_of_the_system_always_counts() {
+    if !require_root("another /etc") {
+        return;
+    }
+    let (world, cli) = world();
+    let etc = world.dir("etc/escrow");
+    write(
+        &etc,
+        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, cleanup], principal: '*', scope: '*'}\n",
+    );
+    write(world.path(), "policy: {mode: local}\n");
+    cli.trust();
+    // In a mount namespace of its own.
+    let under = |cli: &Cli, line: &str| {
+        let command = cli.command(words(line));
+        let mount = "mount --bind \"$1\" /etc; shift; exec \"$@\"";
+        let mut outer = Command::new("unshare");
+        outer
+            .args(["-m", "sh", "-euc", mount, "sh"])
+            .arg(world.dir("etc"));
+        outer.arg(command.get_program()).args(command.get_args());
+        outer.env_clear().current_dir(world.path());
+        let set = command.get_envs();
+        outer.envs(set.filter_map(|(name, value)| Some((name, value?))));
+        let output = outer.output().expect("it runs");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let denied = "access check --principal me --action commit --scope *";
+    for cli in [cli.clone(), as_other(&world)] {
+        cli.ok(words(denied));
+        for line in [denied, "--config /dev/null gc"] {
+            let (status, told) = under(&cli, line);
+            assert_eq!(status, Some(3), "{line}: {told}");
+        }
+    }
+    chown(etc.join("escrow.yaml"), Some(UID), None).expect("root may do so");
+    let (status, told) = under(&cli, denied);
+    assert_eq!(status, Some(2), "{told}");
+    assert!(told.contains("does not belong to root"), "{told}");
+}
+
+/// Item 13: root in somebody's directory obeyed that somebody.
+#[test]
+fn what_others_can_have_written_never_counts() {
+    if !require_root("files of other users") {
+        return;
+    }
+    let (world, root) = world();
+    let user = as_other(&world);
+    let directory = world.dir("shared");
+    write(&directory, "policy: {mode: enforce}\n");
+    let file = directory.join("escrow.yaml");
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may do so");
+    };
+    let own = |path: &Path, uid, gid| chown(path, Some(uid), Some(gid)).expect("root may do so");
+    let line = "access check --principal me --action gc --scope *";
+    let check = |who: &Cli, counts: bool, why: &str| {
+        let cli = who.clone().cwd(&directory);
+        let outcome = cli.run(words(line));
+        let told = outcome.stderr_text();
+        assert_eq!(outcome.status, if counts { 3 } else { 0 }, "{why}: {told}");
+        assert_eq!(told.contains("does not count"), !counts, "{why}: {told}");
+        assert_eq!(told.contains(why), !counts, "{why}: {told}");
+    };
+    check(&root, true, "root's own");
+    check(&user, true, "root's");
+    own(&file, UID, GID);
+    check(&root, false, "belongs to another user");
+    check(&user, true, "the user's own");
+    own(&file, UID + 1, GID + 1);
+    check(&user, false, "belongs to another user");
+    own(&file, UID, GID);
+    mode(&file, 0o664);
+    check(&user, true, "a group of one's own");
+    own(&file, UID, GID + 1);
+    check(&user, false, "others may write it");
+    own(&file, UID, GID);
+    mode(&file, 0o646);
+    check(&user, false, "others may write it");
+    mode(&file, 0o644);
+    mode(&directory, 0o777);
+    check(&user, false, "others may write '");
+    mode(&directory, 0o1777);
+    check(&user, true, "a sticky directory");
+    mode(&directory, 0o755);
+    own(&directory, UID + 1, GID + 1);
+    check(&user, false, "which it lies in, belongs to another user");
+    // To trust it is refused as well; to name it is the user's own decision.
+    let told = user.fails(words("trust shared/escrow.yaml"), 2);
+    assert!(told.contains("cannot be trusted"), "{told}");
+    let named = user.clone().env("ESCROW_CONFIG", &file);
+    named.fails(words(line), 3);
+    // The user's own configuration is not root's.
+    own(&directory, 0, 0);
+    fs::remove_file(&file).expect("it is there");
+    let home = world.dir("user-home/.config/escrow");
+    write(&home, "policy: {mode: enforce}\n");
+    own(&home.join("escrow.yaml"), UID, GID);
+    check(&root, false, "belongs to another user");
+    check(&user, true, "the user's own");
+    // What others can write would be lost with its policy, so it is an error.
+    mode(&home.join("escrow.yaml"), 0o666);
+    let told = user.fails(words(line), 2);
+    assert!(told.contains("chmod go-w"), "{told}");
+}
+
+/// A name is a permission where a policy permits by name: a tree cannot take it.
+#[test]
+fn a_tree_does_not_take_a_name_that_a_policy_permits() {
+    as_user("a_tree_does_not_take_a_name_that_a_policy_permits");
+    let (world, cli) = world();
+    let own = world.dir("user-home/.config/escrow");
+    write(
+        &own,
+        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, read, diff, cleanup, admin], principal: '*', scope: '*'}\n    \
+         - {allow: [commit], principal: '*', scope: scratch}\n",
+    );
+    write(
+        world.path(),
+        "resources: {scratch: {at: app}, fine: {at: app/src}}\n",
+    );
+    let error = json_error(&cli, "plan create one --resource scratch", 3);
+    let told = error.to_string();
+    assert!(
+        told.contains("resources.scratch") && told.contains("escrow trust"),
+        "{told}"
+    );
+    // By its path it is any directory, with a name of its own.
+    cli.ok(words("plan create one --resource app"));
+    cli.clone().stdin("x\n").ok(words("write one app new"));
+    cli.fails(words("commit one"), 3);
+    cli.ok(words("cleanup one"));
+    cli.ok(words("plan create two --resource fine"));
+    cli.ok(words("cleanup two"));
+    cli.trust();
+    cli.ok(words("plan create three --resource scratch"));
+    cli.clone()
+        .stdin("x\n")
+        .ok(words("write three scratch new"));
+    cli.ok(words("commit three"));
+}
+
+/// What is asked for by its name is made as the file says, or not at all.
+#[test]
+fn a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust() {
+    as_user("a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust");
+    let (world, cli) = world();
+    let app = world.dir("app");
+    world.dir("outside");
+    world.dir("app/sub");
+    std::os::unix::fs::symlink("../outside", app.join("way-out")).expect("nothing is there");
+    write(
+        &app,
+        "resource_types: [{name: bare, sandbox_strategy: none}]\nresources:\n  \
+         open: {at: src, strategy: none}\n  typed: {at: src, type: bare}\n  program: {at: src, strategy: 'm:C'}\n  \
+         far: {at: ../outside}\n  linked: {at: way-out}\n  good: {at: sub, strategy: overlay}\n",
+    );
+    let cli = cli.cwd(&app);
+    for (name, key) in [
+        ("open", "resources.open.strategy"),
+        ("typed", "resources.typed.type"),
+        ("program", "resources.program.strategy"),
+        ("far", "resources.far.at"),
+        ("linked", "resources.linked.at"),
+    ] {
+        let error = json_error(&cli, &format!("plan create one --resource {name}"), 3);
+        let told = error.to_string();
+        assert!(
+            told.contains(key) && told.contains("escrow trust"),
+            "{name}: {told}"
+        );
+    }
+    cli.ok(words("plan create good --resource good"));
+    cli.ok(words("cleanup good"));
+    let told = json(&cli, "plan create one --resource src");
+    assert_ne!(told["sandboxes"][0]["strategy"], "none", "{told}");
+    assert!(
+        told["notices"]
+            .to_string()
+            .contains("resources.open.strategy"),
+        "{told}"
+    );
+    cli.ok(words("cleanup one"));
+    cli.trust();
+    let made = json(&cli, "plan create one --resource open");
+    assert_eq!(made["sandboxes"][0]["strategy"], "none");
+    cli.ok(words("plan create two --resource far"));
+}
+
+// rule S7
+#[test]
+fn trust_is_shown_listed_and_taken_back() {
+    as_user("trust_is_shown_listed_and_taken_back");
+    let (world, cli) = world();
+    let error = json_error(&cli, "trust", 1);
+    assert_eq!(error["kind"], "not_found");
+    write(world.path(), "run: {env: {A: b}}\n");
+    let file = world.path().join("escrow.yaml");
+    let below = cli.clone().cwd(world.dir("app/src"));
+    let told = json(&below, "trust");
+    assert_eq!(told["file"], file.to_str().expect("it is text"));
+    assert_eq!(
+        (&told["trusted"], &told["changed"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(told["loosens"][0]["key"], "run.env");
+    write(world.path(), "run: {env: {A: c}}\n");
+    let told = json(&cli, "trust escrow.yaml --yes");
+    assert_eq!(told["changed"], true);
+    let diff = told["diff"].as_str().expect("a difference");
+    assert!(
+        diff.contains("-run: {env: {A: b}}") && diff.contains("+run: {env: {A: c}}"),
+        "{diff}"
+    );
+    let listed = json(&cli, "trust --list");
+    assert_eq!(
+        listed["files"].as_array().map(Vec::len),
+        Some(2),
+        "{listed}"
+    );
+    assert!(cli.ok(words("trust --list")).contains("escrow.yaml"));
+    // Also when it is gone.
+    fs::remove_file(&file).expect("it is there");
+    assert_eq!(json(&cli, "trust --remove escrow.yaml")["removed"], true);
+    assert_eq!(json(&cli, "trust --remove escrow.yaml")["removed"], false);
+    assert_eq!(
+        json(&cli, "trust --list")["files"].as_array().map(Vec::len),
+        Some(0)
+    );
+    let log = json(&cli, "log").to_string();
+    assert!(
+        log.contains("\"trust\"") && log.contains("\"distrust\""),
+        "{log}"
+    );
+    // What makes no sense, and what is a link, is not trusted.
+    write(world.path(), "sandbx: {}\n");
+    json_error(&cli, "trust", 2);
+    fs::remove_file(&file).expect("it is there");
+    std::os::unix::fs::symlink("app/a.txt", &file).expect("nothing is there");
+    let told = cli.fails(words("trust escrow.yaml"), 2);
+    assert!(told.contains("it is a link"), "{told}");
+    cli.ok(words("log --verify"));
+}
+
+/// Who may not do anything may not trust.
+#[test]
+fn trust_is_permitted_to_who_may_do_anything() {
+    let (world, cli) = world();
+    let own = world.dir("user-home/.config/escrow");
+    write(
+        &own,
+        "policy:\n  mode: enforce\n  rules:\n    - {allow: [admin], principal: 'user:*', scope: '*'}\n",
+    );
+    write(
+        world.path(),
+        "run: {env: {A: b}}\npolicy: {mode: enforce}\n",
+    );
+    cli.fails(words("--principal agent trust"), 3);
+    // The file itself has no say in it.
+    cli.ok(words("trust"));
+}
+
+#[test]
+fn trust_asks_on_a_terminal() {
+    let (world, cli) = world();
+    write(world.path(), "run: {env: {A: b}}\n");
+    for (answer, status) in [("n\n", 1), ("y\n", 0)] {
+        let terminal = Terminal::new(24, 200);
+        let mut child = terminal.start(cli.command(words("trust")));
+        terminal.expect("with this content? [y/N]");
+        assert!(terminal.text().contains("run.env"), "{}", terminal.text());
+        terminal.send(answer);
+        let ended = child.wait().expect("it ends");
+        assert_eq!(ended.code(), Some(status), "{}", terminal.text());
+        let listed = json(&cli, "trust --list");
+        let many = listed["files"].as_array().map(Vec::len);
+        assert_eq!(many, Some(usize::from(status == 0)));
+    }
+}
