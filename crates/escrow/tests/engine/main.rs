@@ -22,6 +22,7 @@ mod commit_support;
 mod commit_trees;
 mod commit_undo;
 mod config;
+mod config_levels;
 mod conformance;
 mod folding;
 mod garbage;

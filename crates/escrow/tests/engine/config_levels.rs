@@ -1,0 +1,362 @@
+//! Several configurations at once, as a program that uses the engine meets them: the system's, the
+//! user's, and the project's, which only tightens unless it is trusted.
+
+use std::path::{Path, PathBuf};
+
+use escrow::commit::Terms;
+use escrow::config::{Settings, Sources};
+use escrow::error::{Error, Kind};
+use escrow::event::Unobserved;
+use escrow::manager::{Manager, Options};
+use escrow::strategy::OnConflict;
+use escrow_testkit::World;
+use escrow_testkit::user::rerun_test_as_user;
+
+use crate::support::options;
+
+struct Scene {
+    world: World,
+    project: PathBuf,
+}
+
+impl Scene {
+    fn new(user: &str, project: &str) -> Self {
+        let world = World::new();
+        let scene = Self {
+            project: world.dir("project"),
+            world,
+        };
+        scene.write("user", user);
+        scene.write("project", project);
+        scene
+    }
+
+    fn write(&self, directory: &str, text: &str) {
+        let file = self.world.dir(directory).join("escrow.yaml");
+        std::fs::write(file, text).expect("there is room");
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            system: Some(self.world.dir("system").join("escrow.yaml")),
+            user: Some(self.world.dir("user").join("escrow.yaml")),
+            named: None,
+            directory: Some(self.project.clone()),
+        }
+    }
+
+    fn open_with(&self, sources: Sources) -> Manager {
+        let options = Options {
+            sources,
+            ..options(&self.world.home())
+        };
+        Manager::open(options).expect("a manager opens on a fresh or used home")
+    }
+
+    fn open(&self) -> Manager {
+        self.open_with(self.sources())
+    }
+
+    fn trust(&self) {
+        let manager = self.open();
+        let examined = manager.examine_config(None).expect("there is one");
+        manager.trust_config(&examined).expect("it is permitted");
+    }
+
+    fn may(&self, action: &str) -> bool {
+        let decision = self.open().check_access("me", action, "*");
+        decision.expect("it can be asked").permitted
+    }
+}
+
+const TERMS: Terms = Terms {
+    on_conflict: OnConflict::Abort,
+    strict: false,
+    allow_partial: false,
+};
+
+type Look = fn(&Settings) -> String;
+
+/// Every key, what the user says, what the project says, and what counts without and with trust.
+const KEYS: &[(&str, &str, &str, &str, Look)] = &[
+    (
+        "run: {network: none}",
+        "run: {network: host}",
+        "none",
+        "host",
+        network,
+    ),
+    ("{}", "run: {network: host}", "host", "host", network),
+    (
+        "run: {network: host}",
+        "run: {network: none}",
+        "none",
+        "none",
+        network,
+    ),
+    ("{}", "run: {scratch: false}", "false", "false", scratch),
+    (
+        "run: {scratch: false}",
+        "run: {scratch: true}",
+        "false",
+        "true",
+        scratch,
+    ),
+    ("{}", "run: {writable: [/srv]}", "", "/srv", writable),
+    (
+        "run: {writable: [/var]}",
+        "run: {writable: [/srv]}",
+        "/var",
+        "/srv",
+        writable,
+    ),
+    (
+        "run: {env: {A: b}}",
+        "run: {env: {A: c, D: e}}",
+        "A=b",
+        "A=c D=e",
+        env,
+    ),
+    ("{}", "validate: [[make]]", "", "make", validate),
+    (
+        "validate: [[lint]]",
+        "validate: [[make]]",
+        "lint",
+        "lint make",
+        validate,
+    ),
+    ("{}", "sandbox: {strategy: none}", "auto", "none", strategy),
+    ("{}", "sandbox: {strategy: 'm:C'}", "auto", "m:C", strategy),
+    (
+        "{}",
+        "sandbox: {strategy: filesystem_copy}",
+        "filesystem_copy",
+        "filesystem_copy",
+        strategy,
+    ),
+    (
+        "sandbox: {strategy: overlay}",
+        "sandbox: {strategy: auto}",
+        "overlay",
+        "overlay",
+        strategy,
+    ),
+    ("{}", "sandbox: {undo: {keep: 1s}}", "604800", "1", undo),
+    (
+        "{}",
+        "sandbox: {undo: {keep: 2w}}",
+        "1209600",
+        "1209600",
+        undo,
+    ),
+    (
+        "sandbox: {cleanup: manual}",
+        "{}",
+        "manual",
+        "manual",
+        cleanup,
+    ),
+    (
+        "{}",
+        "sandbox: {cleanup: manual}",
+        "manual",
+        "manual",
+        cleanup,
+    ),
+    ("{}", "sandbox: {checkpoint: {keep: 3}}", "3", "3", kept),
+    (
+        "{}",
+        "sandbox: {custom_strategies: {mine: {command: [x]}}}",
+        "",
+        "mine",
+        programs,
+    ),
+    (
+        "{}",
+        "resource_types: [{name: t, sandbox_strategy: none}]",
+        "auto",
+        "none",
+        kind,
+    ),
+    (
+        "resource_types: [{name: t, sandbox_strategy: overlay}]",
+        "resource_types: [{name: t, sandbox_strategy: filesystem_copy}]",
+        "overlay",
+        "filesystem_copy",
+        kind,
+    ),
+];
+
+fn network(settings: &Settings) -> String {
+    let host = settings.run.network.unwrap_or(true);
+    if host { "host" } else { "none" }.to_owned()
+}
+
+fn scratch(settings: &Settings) -> String {
+    settings.run.scratch.unwrap_or(true).to_string()
+}
+
+fn writable(settings: &Settings) -> String {
+    let paths = settings.run.writable.iter();
+    let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+    paths.join(" ")
+}
+
+fn env(settings: &Settings) -> String {
+    let all = settings.run.env.iter();
+    let all: Vec<String> = all.map(|(name, value)| format!("{name}={value}")).collect();
+    all.join(" ")
+}
+
+fn validate(settings: &Settings) -> String {
+    settings.validate.concat().join(" ")
+}
+
+fn strategy(settings: &Settings) -> String {
+    settings.strategy.clone().unwrap_or("auto".to_owned())
+}
+
+fn undo(settings: &Settings) -> String {
+    settings.undo_keep.as_secs().to_string()
+}
+
+fn cleanup(settings: &Settings) -> String {
+    settings.cleanup.to_string()
+}
+
+fn kept(settings: &Settings) -> String {
+    settings.checkpoint.keep.to_string()
+}
+
+fn programs(settings: &Settings) -> String {
+    let names: Vec<&str> = settings
+        .custom_strategies
+        .keys()
+        .map(String::as_str)
+        .collect();
+    names.join(" ")
+}
+
+fn kind(settings: &Settings) -> String {
+    settings
+        .types
+        .named("t")
+        .expect("it is defined")
+        .default
+        .clone()
+}
+
+/// The table of `docs/configuration.md`.
+// rule S6
+#[test]
+fn every_key_of_a_found_file_only_tightens() {
+    rerun_test_as_user("config_levels::every_key_of_a_found_file_only_tightens");
+    for (user, project, untrusted, trusted, look) in KEYS {
+        let scene = Scene::new(user, project);
+        assert_eq!(
+            look(scene.open().settings()),
+            *untrusted,
+            "{user} / {project}"
+        );
+        let examined = scene.open().examine_config(None).expect("there is one");
+        let loosens = untrusted != trusted;
+        assert_eq!(
+            !examined.loosens.is_empty(),
+            loosens,
+            "{project}: {examined:?}"
+        );
+        scene.trust();
+        assert_eq!(
+            look(scene.open().settings()),
+            *trusted,
+            "{user} / {project}"
+        );
+        // Named by the user it counts, too.
+        let scene = Scene::new(user, project);
+        let named = scene.open_with(Sources {
+            named: Some(PathBuf::from("escrow.yaml")),
+            ..scene.sources()
+        });
+        assert_eq!(look(named.settings()), *trusted, "{user} / {project}");
+    }
+}
+
+const ALL: &str = "{allow: [read, gc, commit, undo, admin], principal: '*', scope: '*'}";
+
+fn policy(deny: &str) -> String {
+    format!(
+        "policy:\n  mode: enforce\n  rules:\n    - {ALL}\n    - {{deny: [{deny}], principal: '*', scope: '*'}}\n"
+    )
+}
+
+/// Every level must permit; none relaxes another.
+// rule S6
+#[test]
+fn every_policy_must_permit() {
+    let scene = Scene::new(&policy("commit"), &policy("undo"));
+    let may = ["read", "gc", "commit", "undo"].map(|action| scene.may(action));
+    assert_eq!(may, [true, true, false, false]);
+    // The system's counts only if it is root's, and then above all others.
+    if escrow_testkit::skip::is_root() {
+        scene.write("system", &policy("gc"));
+        let may = ["read", "gc", "commit", "undo"].map(|action| scene.may(action));
+        assert_eq!(may, [true, false, false, false]);
+    }
+    scene.write("project", "policy: {mode: local}\n");
+    assert!(scene.may("undo") && !scene.may("commit"));
+    scene.trust();
+    assert!(scene.may("undo") && !scene.may("commit"));
+    // What the caller denies no file permits.
+    let options = Options {
+        policy: escrow::policy::Policy::unreadable("a reason"),
+        sources: scene.sources(),
+        ..options(&scene.world.home())
+    };
+    let manager = Manager::open(options).expect("it opens");
+    let decision = manager
+        .check_access("me", "read", "*")
+        .expect("it can be asked");
+    assert!(!decision.permitted);
+}
+
+/// What is bound counts in another process that knows nothing of the project.
+#[test]
+fn a_plan_is_bound_to_its_configuration() {
+    let scene = Scene::new("{}", "");
+    let rules = "{allow: [create, write, commit, diff, cleanup], principal: '*', scope: '*'}";
+    let deny = "{deny: [commit], principal: '*', scope: '*:secret'}";
+    let text = format!("validate: [[make]]\npolicy: {{mode: enforce, rules: [{rules}, {deny}]}}\n");
+    scene.write("project", &text);
+    scene.trust();
+    let tree = scene.world.dir("project/tree");
+    let typed = [tree.clone().into_os_string()];
+    let made = scene
+        .open()
+        .create_plan(Some("p"), &tree, &typed, None, &Unobserved);
+    let plan = made.expect("it is made").plan;
+    let elsewhere = |named: Option<&str>| {
+        scene.open_with(Sources {
+            directory: Some(PathBuf::from("/")),
+            named: named.map(PathBuf::from),
+            ..Sources::default()
+        })
+    };
+    let path = crate::support::at("secret");
+    let write = |manager: &Manager| {
+        let resource = manager.find_resource(tree.as_os_str(), Path::new("/"));
+        let resource = resource.expect("it is known");
+        manager.write(&plan, &resource, &path, &mut &b"x"[..])
+    };
+    write(&scene.open()).expect("it is permitted");
+    for named in [None, Some("/dev/null")] {
+        let manager = elsewhere(named);
+        assert_eq!(
+            manager.validations(&plan).expect("they are known"),
+            [["make"]]
+        );
+        let preview = manager.preview(&plan, TERMS);
+        let error = preview.expect_err("it is denied");
+        assert_eq!(error.kind(), Kind::Denied, "{error}");
+        assert!(matches!(error, Error::Denied { .. }));
+    }
+}
