@@ -172,3 +172,29 @@ fn a_configuration_in_a_sandbox_never_counts() {
         assert!(!world.path().join("app/secret/new").exists());
     }
 }
+
+/// How long a commit can be undone is said by the configuration that its plan was made under; a tree can
+/// only make it longer.
+#[test]
+fn undo_is_kept_as_the_plans_configuration_says() {
+    for (keep, trusted, users, goes) in [
+        ("0s", false, "7d", false),
+        ("0s", true, "7d", true),
+        // What is typed elsewhere follows the plan, too.
+        ("4w", false, "0s", false),
+    ] {
+        let (world, cli) = world();
+        let text = |keep: &str| format!("sandbox: {{undo: {{keep: {keep}}}}}\n");
+        write(world.path(), &text(keep));
+        if trusted {
+            cli.trust();
+        }
+        cli.ok(words("plan create try --resource ./app"));
+        cli.clone().stdin("x\n").ok(words("write try app new"));
+        cli.ok(words("commit try"));
+        write(&world.dir("user-home/.config/escrow"), &text(users));
+        let gone = json(&cli.clone().cwd("/"), "gc --dry-run");
+        let gone = gone["removed"].as_array().expect("a list");
+        assert_eq!(!gone.is_empty(), goes, "{keep} {trusted}: {gone:?}");
+    }
+}

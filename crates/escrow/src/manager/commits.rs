@@ -49,6 +49,14 @@ impl Manager {
         }
     }
 
+    /// The same for a plan, as the configuration that it was made under says.
+    fn engine_of<'a>(&'a self, plan: &Plan, observer: &'a dyn Observer) -> Result<Engine<'a>> {
+        Ok(Engine {
+            keeps: self.settings_of(plan)?.cleanup == Cleanup::Manual,
+            ..self.engine(observer)
+        })
+    }
+
     pub(super) fn members(
         &self,
         engine: &Engine<'_>,
@@ -200,10 +208,10 @@ impl Manager {
             }
             // Whoever was killed at a checkpoint may have left what looks like further names of files.
             self.let_go(plan)?;
-            let engine = self.engine(observer);
+            let engine = self.engine_of(plan, observer)?;
             let look = || {
                 let members = self.members(&engine, views.clone())?;
-                let engine = self.engine(observer);
+                let engine = self.engine_of(plan, observer)?;
                 Batch::new(engine, plan.clone(), members).preview(request.terms)
             };
             let mut _opened = Vec::new();

@@ -13,6 +13,8 @@ pub(super) struct Weighed {
     /// Since when it is of no use but for undo.
     pub(super) ended: Timestamp,
     pub(super) bytes: u64,
+    /// How long its commit can be undone.
+    pub(super) undo: Duration,
 }
 
 /// How long ago something ended. What seems to end in the future did so just now.
@@ -23,18 +25,13 @@ pub(super) fn age(ended: Timestamp, now: Timestamp) -> Duration {
 
 /// Says of each whether it goes. What belongs to nothing always does; all else only before its time
 /// where a size is to be kept to, and then the oldest first.
-pub(super) fn choose(
-    things: &[Weighed],
-    request: &GarbageRequest,
-    undo: Duration,
-    now: Timestamp,
-) -> Vec<bool> {
+pub(super) fn choose(things: &[Weighed], request: &GarbageRequest, now: Timestamp) -> Vec<bool> {
     let old = |one: &Weighed| {
         let limit = request.older_than.unwrap_or_default();
         age(one.ended, now) >= limit
     };
     let loose = |one: &Weighed| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
-    let expired = |one: &Weighed| one.kind != LeftoverKind::Undo || age(one.ended, now) >= undo;
+    let expired = |one: &Weighed| one.kind != LeftoverKind::Undo || age(one.ended, now) >= one.undo;
     let Some(most) = request.max_size else {
         let goes = |one: &Weighed| old(one) && (loose(one) || expired(one));
         return things.iter().map(goes).collect();
@@ -61,7 +58,12 @@ mod tests {
     fn thing(kind: LeftoverKind, hours_ago: i64, bytes: u64) -> Weighed {
         let now = now().as_second();
         let ended = Timestamp::from_second(now - hours_ago * HOUR).expect("a time");
-        Weighed { kind, ended, bytes }
+        Weighed {
+            kind,
+            ended,
+            bytes,
+            undo: Duration::from_secs(48 * 3600),
+        }
     }
 
     fn now() -> Timestamp {
@@ -74,7 +76,7 @@ mod tests {
             max_size,
             dry_run: true,
         };
-        choose(things, &request, Duration::from_secs(48 * 3600), now())
+        choose(things, &request, now())
     }
 
     #[test]

@@ -138,13 +138,19 @@ impl Manager {
             held,
         } = self.find_garbage(true)?;
         let now = self.options.origin.now();
+        // As the configuration says that the plan was made under; where that cannot be read, it stays.
+        let undo = |one: &Candidate| {
+            let effective = self.effective(one.plan.as_ref().map(|plan| plan.id));
+            effective.map_or(Duration::MAX, |effective| effective.settings.undo_keep)
+        };
         let weigh = |one: &Candidate| Weighed {
             kind: one.kind,
             ended: one.ended,
             bytes: one.parts.iter().map(|(_, bytes)| bytes).sum(),
+            undo: undo(one),
         };
         let weighed: Vec<Weighed> = candidates.iter().map(weigh).collect();
-        let goes = choose(&weighed, request, self.settings().undo_keep, now);
+        let goes = choose(&weighed, request, now);
         let (mut chosen, mut spared) = (Vec::new(), Vec::new());
         for (candidate, goes) in candidates.into_iter().zip(goes) {
             match goes {
