@@ -42,6 +42,7 @@ pub mod private;
 pub mod process;
 pub mod remove;
 pub mod seen;
+pub mod times;
 pub mod usage;
 pub mod walk;
 pub mod xattr;

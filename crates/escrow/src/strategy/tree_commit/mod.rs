@@ -11,6 +11,7 @@
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
+//! | `apart` | what the original still shares with the sandbox becomes its own |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
 //! | `part` | what is to be known of a release after which the sandbox stays |
@@ -24,6 +25,7 @@
 //! A step is recognised by inode and time of birth on both sides, so that whoever finds a commit
 //! half done knows of each step whether it was made.
 
+mod apart;
 mod apply;
 mod conflicts;
 mod finish;
