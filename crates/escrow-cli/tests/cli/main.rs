@@ -24,6 +24,7 @@ mod documents;
 mod files;
 mod files_faults;
 mod files_judged;
+mod flags;
 mod folding;
 mod forks;
 mod full_disk;

@@ -119,7 +119,6 @@ fn sweep(kind: Fs, before: &[&str], line: &str) {
         );
         let root = found[&b""[..]].mtime;
         cli.ok(words("cleanup try"));
-        cli.ok(words("gc"));
         let last = signature(at);
         assert_eq!(last[&b""[..]].mtime, root, "{how}: cleaned up");
         assert!(
@@ -137,6 +136,8 @@ fn is_area(path: &[u8]) -> bool {
 fn signature_without_areas(at: &Path) -> Sig {
     let mut sig = signature(at);
     sig.retain(|path, _| !is_area(path));
+    // Of a part, the times of directories come as they come.
+    sig.entry(b"d".to_vec()).and_modify(|d| d.mtime = (0, 0));
     sig
 }
 

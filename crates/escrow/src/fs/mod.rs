@@ -33,6 +33,7 @@ pub mod copy;
 pub mod durable;
 mod error;
 pub mod extents;
+pub mod flags;
 pub mod handle;
 pub mod lease;
 pub mod manifest;
@@ -49,6 +50,7 @@ pub mod xattr;
 
 pub use beneath::{Dir, Resolver};
 pub use error::{Cause, FsError};
+pub use flags::Flags;
 pub use handle::Handle;
 pub use meta::{Meta, Stamp};
 pub use seen::{Moved, Moves, Seen};
