@@ -144,7 +144,7 @@ fn what_is_immutable_or_append_only_is_refused_before_anything_happens() {
         let mut line = words("-q run --plan try -- sh -c");
         line.push(format!("echo new > a; {edit}").into());
         cli.clone().cwd(&root).ok(line);
-        let said = cli.fails(words("commit try"), 1);
+        let said = cli.fails(words("commit try"), 3);
         assert!(said.contains("immutable or append-only"), "{edit}: {said}");
         assert!(said.contains("chattr -i -a"), "{edit}: {said}");
         let found = differences(&before, &signature(&root), &Ignore::default());

@@ -88,11 +88,14 @@ struct Copy<'a> {
     links: Mutex<HashMap<(u64, u64), Arc<Links>>>,
     linked: Mutex<Vec<(Index, ResourcePath)>>,
     expected: Mutex<HashMap<Index, ResourcePath>>,
-    directories: Mutex<Vec<(Index, ResourcePath, Meta, Xattrs, Flags)>>,
+    directories: Mutex<Vec<Undressed>>,
     losses: Mutex<Vec<Loss>>,
     shared: AtomicU64,
     copied: AtomicU64,
 }
+
+/// A directory whose looks come when everything in it is there.
+type Undressed = (Index, ResourcePath, Meta, Xattrs, Flags);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

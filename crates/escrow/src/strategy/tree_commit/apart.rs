@@ -127,7 +127,7 @@ pub(super) fn separate(
             continue;
         };
         area.exchange(name, &dir, to)?;
-        if !area.stat(name)?.is_some_and(|out| out.ino == file) {
+        if area.stat(name)?.is_none_or(|out| out.ino != file) {
             // Another process put something else there meanwhile; that stays.
             area.exchange(name, &dir, to)?;
             remove::remove(area, name)?;

@@ -41,7 +41,7 @@ impl<'a> Kept<'a> {
         };
         let wanted = match old {
             Some((old, _)) => (read(self.original, path, old)?, true),
-            None => self.new(path)?,
+            None => self.of_new(path)?,
         };
         let open = || match dir.file(name) {
             Err(error) if error.is(Errno::ACCESS) => Ok(None),
@@ -69,14 +69,14 @@ impl<'a> Kept<'a> {
             Err(error) if error.is(Errno::ACCESS) => return Ok(()),
             old => match old? {
                 Some(old) => (read(self.original, path, old)?, true),
-                None => self.new(path)?,
+                None => self.of_new(path)?,
             },
         };
         set(staged, path, staged, wanted)
     }
 
     /// What an entry gets where nothing stood before: its directory may be new as well, and gets the same.
-    fn new(&self, path: &ResourcePath) -> Result<Wanted> {
+    fn of_new(&self, path: &ResourcePath) -> Result<Wanted> {
         let Some((parent, _)) = path.split() else {
             return Ok((Flags::NONE, false));
         };
@@ -94,7 +94,7 @@ impl<'a> Kept<'a> {
                     given.map_err(fail)?
                 }
             },
-            false => self.new(&parent)?.0,
+            false => self.of_new(&parent)?.0,
         };
         self.handed_on.borrow_mut().insert(parent, given);
         Ok((given, false))
