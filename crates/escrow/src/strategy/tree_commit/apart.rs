@@ -75,6 +75,12 @@ fn numbers(name: &[u8]) -> Option<(u64, (u64, Stamp))> {
     Some((file.parse().ok()?, (ino.parse().ok()?, Stamp { sec, nsec })))
 }
 
+/// What the names of a copy begin with.
+fn prefix(file: u64, copy: &Meta) -> String {
+    let (ino, Stamp { sec, nsec }) = (copy.ino, copy.born);
+    format!("{APART}{file}_{ino}_{sec}_{nsec}_")
+}
+
 /// One name in the original of a file that is the sandbox's.
 struct Name<'a> {
     path: &'a ResourcePath,
@@ -89,9 +95,12 @@ pub(super) fn separate(
     notes: &mut Vec<Note>,
 ) -> Result<Copies> {
     let mut copies = Copies::found(area)?;
+    // Those that an earlier try exchanged have lower numbers.
+    let taken = area.entries()?.len();
     let mut staged = Vec::new();
     let (mut touched, mut busy) = (BTreeSet::new(), HashSet::new());
-    for (file, names) in names(tree, original, &copies, &mut touched)? {
+    let (names, standing) = names(tree, original, &copies, &mut touched)?;
+    for (file, names) in names {
         let (Some(first), count) = (names.first(), names.len()) else {
             continue;
         };
@@ -104,7 +113,8 @@ pub(super) fn separate(
         if !quiet {
             busy.insert(file);
         }
-        if let Err(error) = stage(original, area, &names, &mut staged) {
+        let copy = standing.get(&file);
+        if let Err(error) = stage(original, area, &names, copy.copied(), taken, &mut staged) {
             // They would take the room that is missing.
             for (name, _) in &staged {
                 match remove::remove(area, name) {
@@ -148,6 +158,9 @@ pub(super) fn separate(
     Ok(copies)
 }
 
+/// The names of each file of the sandbox in the original, and one name of each copy that an earlier try put there.
+type Names<'a> = (BTreeMap<u64, Vec<Name<'a>>>, HashMap<u64, &'a ResourcePath>);
+
 /// The names in the original of each file that was linked there. The directories of those that were copied by an
 /// earlier try are `touched`.
 fn names<'a>(
@@ -155,7 +168,7 @@ fn names<'a>(
     original: &Dir,
     copies: &Copies,
     touched: &mut BTreeSet<ResourcePath>,
-) -> Result<BTreeMap<u64, Vec<Name<'a>>>> {
+) -> Result<Names<'a>> {
     let linked: HashSet<&ResourcePath> = tree.linked.iter().collect();
     let all = || {
         let below = |step: &'a super::Step| step.below.iter().map(|(path, seen)| (path, seen));
@@ -165,7 +178,7 @@ fn names<'a>(
     };
     let is_linked = |(path, _): &(&ResourcePath, &Seen)| linked.contains(path);
     let files: HashSet<u64> = all().filter(is_linked).map(|(_, seen)| seen.ino).collect();
-    let mut names: BTreeMap<u64, Vec<Name<'a>>> = BTreeMap::new();
+    let (mut names, mut standing): Names<'a> = Names::default();
     for (path, seen) in all() {
         if seen.kind == EntryKind::Directory || !files.contains(&seen.ino) {
             continue;
@@ -174,6 +187,7 @@ fn names<'a>(
             continue;
         };
         if copies.stand_for(seen, &now) {
+            standing.insert(seen.ino, path);
             touched.extend(path.split().map(|(parent, _)| parent));
         }
         if seen.is(&now) {
@@ -181,34 +195,45 @@ fn names<'a>(
             names.entry(seen.ino).or_default().push(name);
         }
     }
-    Ok(names)
+    Ok((names, standing))
 }
 
-/// Makes one copy of a file, under as many names as the file has in the original.
+/// Makes one copy of a file, under as many names as the file has in the original; the one that an earlier try put
+/// there already is theirs too.
 fn stage<'a>(
     original: &Dir,
     area: &Dir,
     names: &[Name<'a>],
+    standing: Option<&ResourcePath>,
+    from: usize,
     staged: &mut Vec<(Vec<u8>, &'a ResourcePath)>,
 ) -> Result<()> {
     let mut first: Option<(Vec<u8>, String)> = None;
-    for (number, name) in names.iter().enumerate() {
+    for name in names {
+        let number = from + staged.len();
+        if let Some(path) = standing
+            && let Some(copy) = stat_if_open(original, path)?.there()
+        {
+            let next = format!("{}{number}", prefix(name.now.ino, &copy)).into_bytes();
+            area.hard_link(&next, original, path)?;
+            staged.push((next, name.path));
+            continue;
+        }
         if let Some((copied, begin)) = &first {
             let next = format!("{begin}{number}").into_bytes();
             area.link_to(&next, area, copied)?;
             staged.push((next, name.path));
             continue;
         }
-        let (dir, from) = original.parent(name.path)?;
+        let (dir, at) = original.parent(name.path)?;
         let file = name.now.ino;
         let unfinished = format!("{APART}{file}").into_bytes();
         staged.push((unfinished.clone(), name.path));
         let (kind, reflinks) = (name.now.kind, Reflinks::wanted());
         let to = (area, &*unfinished);
-        let leaf = copy_leaf((&dir, from), to, kind, &reflinks, Care::Quiet)?;
-        tree::refuse_lost(&dir, from, &leaf.lost)?;
-        let (ino, Stamp { sec, nsec }) = (leaf.copy.ino, leaf.copy.born);
-        let begin = format!("{APART}{file}_{ino}_{sec}_{nsec}_");
+        let leaf = copy_leaf((&dir, at), to, kind, &reflinks, Care::Quiet)?;
+        tree::refuse_lost(&dir, at, &leaf.lost)?;
+        let begin = prefix(file, &leaf.copy);
         let copied = format!("{begin}{number}").into_bytes();
         area.rename(&unfinished, area, &copied)?;
         staged.pop();

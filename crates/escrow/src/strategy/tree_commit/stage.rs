@@ -437,11 +437,11 @@ impl Staging<'_> {
             // Its directory is put there by another step.
             return Ok(());
         };
-        check_open(&dir)?;
         let above = path
             .split()
             .map_or_else(ResourcePath::root, |(above, _)| above);
         check_loose(&above, &dir.meta()?)?;
+        check_open(&dir)?;
         if let Some(old) = old {
             check_loose(path, old)?;
         }
