@@ -80,6 +80,8 @@ pub struct Entry {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The smallest path of the same inode, if the tree has more than one.
     pub link_group: Option<Vec<u8>>,
+    /// Flags that `chattr` sets, of files and directories that can be opened.
+    pub flags: u32,
     /// Where a file has data: start and end of each extent, by `SEEK_DATA` and `SEEK_HOLE`.
     pub data: Vec<(u64, u64)>,
 }
@@ -151,6 +153,10 @@ fn look(step: &Step<'_>) -> Entry {
         Kind::Dir => (Some(Content::Listed), Vec::new()),
         _ => (None, Vec::new()),
     };
+    let flags = match kind {
+        Kind::File | Kind::Dir => flags(step),
+        _ => 0,
+    };
     let device = matches!(kind, Kind::CharDevice | Kind::BlockDevice);
     Entry {
         kind,
@@ -183,8 +189,20 @@ fn look(step: &Step<'_>) -> Entry {
         xattrs: xattrs(handle.as_fd())
             .unwrap_or_else(|error| step.fail("read the attributes of", error)),
         link_group: None,
+        flags,
         data,
     }
+}
+
+/// Those that a user sets, not those by which a file system says how it stores something; none where nobody may look.
+fn flags(step: &Step<'_>) -> u32 {
+    // s u c S i a d A m j t D T C
+    const SET: u32 = 0x0083_c4ff;
+    let open = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let Ok(fd) = rustix::fs::openat(step.dir, step.name, open, Mode::empty()) else {
+        return 0;
+    };
+    rustix::fs::ioctl_getflags(&fd).map_or(0, |flags| flags.bits() & SET)
 }
 
 fn kind(of: FileType) -> Kind {

@@ -84,7 +84,7 @@ pub fn restore(
 /// Gives a return up of which it may be on disk that it was decided: the opposite is said first, durably.
 fn not_decided(engine: &Engine<'_>, plan: &Plan, journal: &Journal, cause: Error) -> Error {
     match engine.store.forget_commit(journal.id) {
-        Ok(()) => with_remains(cause, &remove_areas(journal)),
+        Ok(()) => with_remains(cause, &remove_areas(engine, journal)),
         Err(error) => Error::Undecided {
             plan: plan.name.clone(),
             cause: Box::new(cause),
@@ -123,7 +123,7 @@ fn prepare_one(
 ) -> Result<()> {
     let member = &going.member;
     let area = journal.members[position].area.clone();
-    make_area(&area)?;
+    make_area(engine.home, &area)?;
     let reference = &member.sandbox.reference;
     let (way, observer) = (&going.way, engine.observer);
     let intent = member.call(|strategy| match going.through {
@@ -143,7 +143,7 @@ fn drop_all(engine: &Engine<'_>, journal: &Journal) -> Result<Vec<String>> {
             why: "whether it was decided could not be told",
         });
     }
-    Ok(remove_areas(journal))
+    Ok(remove_areas(engine, journal))
 }
 
 /// Carries a return out that was decided; a failure takes back what was done, last first.
@@ -180,7 +180,7 @@ fn go(
         plan: plan.name.clone(),
         cause: Box::new(error.into()),
     })?;
-    Ok(remove_areas(journal))
+    Ok(remove_areas(engine, journal))
 }
 
 fn go_one(
@@ -227,7 +227,7 @@ fn take_back(engine: &Engine<'_>, journal: &Journal, members: &[Going<'_>]) -> R
     engine.store.forget_commit(journal.id)?;
     // What somebody wrote meanwhile lies where this was staged, which stays until the cleanup.
     if kept.is_empty() {
-        kept = remove_areas(journal);
+        kept = remove_areas(engine, journal);
     }
     Ok(kept)
 }

@@ -48,6 +48,8 @@ pub const ALL: &[&str] = &[
     "part-returned-late",
     // A sandbox is not told of one path that was released.
     "part-forgets-a-path",
+    // Files that a sandbox which could not be removed shares with the original stay shared.
+    "shared-after-commit",
 ];
 
 /// Whether this bug is wanted.

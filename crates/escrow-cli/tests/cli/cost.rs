@@ -317,6 +317,7 @@ fn meta(kind: EntryKind, number: usize) -> Meta {
         ctime: stamp,
         born: stamp,
         mount: 42,
+        fixed: false,
     }
 }
 

@@ -66,6 +66,11 @@ fn compare(path: &[u8], a: &Entry, b: &Entry, ignore: &Ignore, lines: &mut Vec<S
             format!("{}:{}", b.uid, b.gid),
         );
     }
+    differ(
+        "flags",
+        format!("{:#x}", a.flags),
+        format!("{:#x}", b.flags),
+    );
     differ("size", a.size.to_string(), b.size.to_string());
     if !ignore.times {
         differ("mtime", time(a.mtime), time(b.mtime));

@@ -2,7 +2,7 @@
 
 use super::{Engine, Member, intent_of, remove_areas};
 use crate::error::{Error, Result, chain};
-use crate::fs::{Dir, private};
+use crate::fs::{Dir, times};
 use crate::model::text::Location;
 use crate::model::{Phase, ResourcePath};
 use crate::seeded;
@@ -72,7 +72,7 @@ pub(super) fn drop_prepared(
             }
         }
     }
-    left.extend(remove_areas(journal));
+    left.extend(remove_areas(engine, journal));
     Ok(left)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn give_up(
 ) -> Result<Outcome> {
     engine.store.set_phase(journal.id, from, Phase::Aborting)?;
     if seeded::bug("stage-removed-early") {
-        remove_areas(journal);
+        remove_areas(engine, journal);
     }
     finish_abort(engine, journal, members)
 }
@@ -99,9 +99,9 @@ pub(super) fn finish_abort(
 ) -> Result<Outcome> {
     let mut outcome = take_back(engine, journal, members);
     if !outcome.is_open() {
-        set_aside(journal, &mut outcome)?;
+        set_aside(engine, journal, &mut outcome)?;
         engine.store.forget_commit(journal.id)?;
-        outcome.left = remove_areas(journal);
+        outcome.left = remove_areas(engine, journal);
     }
     Ok(outcome)
 }
@@ -177,7 +177,11 @@ fn aside(journal: &Journal, position: usize) -> Location {
 }
 
 /// Puts what others wrote out of the way of everything that removes, and says where it is now.
-pub(super) fn set_aside(journal: &Journal, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn set_aside(
+    engine: &Engine<'_>,
+    journal: &Journal,
+    outcome: &mut Outcome,
+) -> Result<()> {
     for (position, member) in journal.members.iter().enumerate() {
         let area = member.area.as_path();
         let holds = |at: &Location| at.as_path().starts_with(area);
@@ -192,7 +196,8 @@ pub(super) fn set_aside(journal: &Journal, outcome: &mut Outcome) -> Result<()> 
         };
         let parent = Dir::open(parent)?;
         let (name, to) = (name.as_encoded_bytes(), to.as_encoded_bytes());
-        private::traceless(&parent, || parent.rename(name, &parent, to))?;
+        let rename = || parent.rename(name, &parent, to);
+        times::traceless(engine.home, &parent, name, rename)?;
         parent.sync()?;
         for (_, _, at) in &mut outcome.kept {
             if let Ok(below) = at.as_path().strip_prefix(area) {

@@ -121,8 +121,8 @@ fn apply_one(
 
 impl Applied<'_> {
     /// Removes the sandboxes, unless they stay, notes what is left for undo, and ends the commit. From here on there
-    /// is no way back but undo; a sandbox that cannot be removed is reported, and stops nothing
-    /// (rule C7).
+    /// is no way back but undo. A sandbox that cannot be removed is reported, and stops nothing (rule C7): what it
+    /// shares with its original is copied there. Where that fails too, the commit is not over, and can be gone on with.
     pub fn finish(self) -> Result<Committed> {
         let Self {
             engine,
@@ -150,10 +150,20 @@ impl Applied<'_> {
             };
             states.push((member.sandbox.id, state));
         }
-        let mut intents = Vec::new();
+        let (mut intents, mut failure) = (Vec::new(), None);
         for (position, member) in members.iter().enumerate() {
-            let last = last_intent(&engine, &journal, position, member, &mut left);
-            intents.push(last.map_err(unrecorded)?);
+            match last_intent(&engine, &journal, position, member, &mut left) {
+                Ok(intent) => intents.push(intent),
+                // The others are finished all the same: what they share is as dangerous (rule C17).
+                Err(cause) => failure = failure.or(Some((member.name(), cause))),
+            }
+        }
+        if let Some((resource, cause)) = failure {
+            return Err(Error::NotFinished {
+                plan: plan.name.clone(),
+                resource,
+                cause: Box::new(cause),
+            });
         }
         let late = seeded::bug("part-recorded-late");
         if journal.part && !late {
@@ -233,7 +243,7 @@ fn stays(engine: &Engine<'_>, journal: &Journal, position: usize, member: &Membe
     engine.keeps && matches!(shared, Ok(false))
 }
 
-/// Removes a sandbox: after this no inode is shared with the original.
+/// Removes a sandbox; if that succeeds, no inode is shared with the original.
 fn release(engine: &Engine<'_>, member: &Member) -> Result<()> {
     let reference = &member.sandbox.reference;
     member.call(|strategy| strategy.cleanup(reference))?;

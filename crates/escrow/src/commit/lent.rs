@@ -52,7 +52,7 @@ pub fn take_in(engine: &Engine<'_>, areas: &[Location]) -> Result<()> {
         if let Some(owner) = owner
             && !is_needed(engine, area, owner.id)?
         {
-            remove_area(area)?;
+            remove_area(engine.home, area)?;
         }
     }
     Ok(())

@@ -76,7 +76,7 @@ pub use undo::Undone;
 
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::{Dir, private, remove};
+use crate::fs::{Dir, private, remove, times};
 use crate::model::Origin;
 use crate::model::text::Location;
 use crate::store::{Journal, Plan, Resource, Sandbox, Store};
@@ -95,6 +95,8 @@ pub struct Engine<'a> {
     pub observer: &'a dyn Observer,
     /// Whether sandboxes stay when their commit is over.
     pub keeps: bool,
+    /// Where the state lives.
+    pub home: &'a Dir,
 }
 
 /// One sandbox on its way.
@@ -215,7 +217,7 @@ fn read_intent(text: &str) -> Result<Intent> {
 }
 
 /// Removes the area of a commit; done already if it is not there, or if there never was one.
-pub fn remove_area(area: &Location) -> Result<()> {
+pub fn remove_area(home: &Dir, area: &Location) -> Result<()> {
     let path = area.as_path();
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
@@ -228,16 +230,16 @@ pub fn remove_area(area: &Location) -> Result<()> {
     if parent.stat(name)?.is_none() {
         return Ok(());
     }
-    private::traceless(&parent, || remove::remove(&parent, name))?;
+    times::traceless(home, &parent, name, || remove::remove(&parent, name))?;
     Ok(())
 }
 
 /// Removes what was staged, or kept for undo; says what could not be removed. `cleanup` of the plan
 /// removes it later.
-pub(crate) fn remove_areas(journal: &Journal) -> Vec<String> {
+pub(crate) fn remove_areas(engine: &Engine<'_>, journal: &Journal) -> Vec<String> {
     let mut left = Vec::new();
     for member in &journal.members {
-        if let Err(error) = remove_area(&member.area) {
+        if let Err(error) = remove_area(engine.home, &member.area) {
             left.push(chain(&error));
         }
     }
@@ -245,11 +247,11 @@ pub(crate) fn remove_areas(journal: &Journal) -> Vec<String> {
 }
 
 /// Makes the area of a commit, empty and private.
-pub(crate) fn make_area(area: &Location) -> Result<()> {
+pub(crate) fn make_area(home: &Dir, area: &Location) -> Result<()> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    private::traceless(&parent, || {
+    times::traceless(home, &parent, name, || {
         remove::remove(&parent, name)?;
         private::make_plain(&parent, name)
     })?;

@@ -128,7 +128,7 @@ fn prepare_one(
     let intent = if area.as_bytes().is_empty() {
         Intent(serde_json::Value::Null)
     } else {
-        make_area(&area)?;
+        make_area(prepared.engine.home, &area)?;
         // Layers that others live on, and those of others, are not to become the original's.
         let (engine, sandbox) = (&prepared.engine, &member.sandbox);
         let keeps = engine.keeps

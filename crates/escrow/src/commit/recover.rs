@@ -1,7 +1,7 @@
 //! Brings what a dead process left to one side. Can be killed and repeated; two that run at once
 //! wait for each other's locks and find nothing left to do.
 
-use super::apply::{Applied, Decided};
+use super::apply::{Applied, Committed, Decided};
 use super::{Engine, Member, abort, undo};
 use crate::error::{Error, Result};
 use crate::model::text::Location;
@@ -84,7 +84,7 @@ pub fn recover(
                 members,
             };
             match decided.apply() {
-                Ok(applied) => applied.finish().map(|_| at(Side::New)),
+                Ok(applied) => Ok(finished(applied.finish()?, at(Side::New))),
                 // Impossible, but undone everywhere: that is one side too.
                 Err(Error::CommitFailed {
                     cause,
@@ -108,7 +108,7 @@ pub fn recover(
                 journal,
                 members,
             };
-            applied.finish().map(|_| at(Side::New))
+            Ok(finished(applied.finish()?, at(Side::New)))
         }
         Phase::Undoing => {
             let undone = undo::go_on(&engine, &plan, &journal, &members)?;
@@ -119,6 +119,15 @@ pub fn recover(
             })
         }
         Phase::Committed | Phase::Undone => Ok(at(Side::New)),
+    }
+}
+
+/// A commit that is over, with what could not be removed.
+fn finished(done: Committed, at: Recovered) -> Recovered {
+    let left = done.left.into_iter();
+    Recovered {
+        left: left.map(|(of, why)| format!("{of}: {why}")).collect(),
+        ..at
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn go_on(
     if outcome.is_open() {
         return Err(outcome.into_error(plan, Error::Undoing));
     }
-    abort::set_aside(journal, &mut outcome).map_err(|error| unsettled(plan, error))?;
+    abort::set_aside(engine, journal, &mut outcome).map_err(|error| unsettled(plan, error))?;
     let late = seeded::bug("part-returned-late");
     if journal.part && !late {
         retreat(journal, members).map_err(|error| unsettled(plan, error))?;
@@ -88,7 +88,7 @@ pub(super) fn go_on(
     if journal.part && late {
         retreat(journal, members).map_err(|error| unsettled(plan, error))?;
     }
-    outcome.left = super::remove_areas(journal);
+    outcome.left = super::remove_areas(engine, journal);
     if let Err(error) = engine.store.forget_moved() {
         outcome.left.push(crate::error::chain(&error));
     }

@@ -126,6 +126,10 @@ impl Error {
                 "`--allow-partial` commits all the same; what was committed then stays if a later one fails",
             ),
             Self::NoSpace { .. } => one("free some space; nothing was changed"),
+            Self::NotFinished { .. } => vec![
+                "until it is finished, do not write in the sandbox: it may share files with the original".into(),
+                "`escrow recover` goes on as soon as the cause is gone; nothing is lost".into(),
+            ],
             Self::CommitFailed { open: true, .. }
             | Self::Undecided { .. }
             | Self::Unrecorded { .. }

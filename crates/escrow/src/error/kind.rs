@@ -80,6 +80,7 @@ impl Error {
             | Self::Damaged { .. }
             | Self::Undecided { .. }
             | Self::Unrecorded { .. }
+            | Self::NotFinished { .. }
             | Self::ReturnUnrecorded { .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { cause, .. }

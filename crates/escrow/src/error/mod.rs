@@ -320,6 +320,19 @@ pub enum Error {
         #[source]
         cause: Box<Error>,
     },
+    /// The originals hold the new state, but one of them still shares something with its sandbox.
+    #[error(
+        "the originals of the plan '{plan}' hold the new state, but the commit could not be finished in '{resource}'"
+    )]
+    NotFinished {
+        /// The plan.
+        plan: String,
+        /// The resource.
+        resource: String,
+        /// Why.
+        #[source]
+        cause: Box<Error>,
+    },
     /// The sandboxes are back at a checkpoint, but that could not be recorded.
     #[error("the plan '{plan}' is back at the checkpoint, but that could not be recorded")]
     ReturnUnrecorded {

@@ -419,6 +419,16 @@ impl Dir {
     }
 
     fn first_names(&self, most: usize) -> Result<Vec<Box<[u8]>>> {
+        let names = self.first_numbered(most)?.into_iter();
+        Ok(names.map(|(name, _)| name).collect())
+    }
+
+    /// Every name, and the number of what it names.
+    pub(super) fn numbered_names(&self) -> Result<Vec<(Box<[u8]>, u64)>> {
+        self.first_numbered(usize::MAX)
+    }
+
+    fn first_numbered(&self, most: usize) -> Result<Vec<(Box<[u8]>, u64)>> {
         let fail = self.fail("list the directory", b"");
         fs::seek(&self.fd, fs::SeekFrom::Start(0)).map_err(&fail)?;
         let mut names = Vec::new();
@@ -427,9 +437,10 @@ impl Dir {
         while names.len() < most
             && let Some(entry) = listing.next()
         {
-            let name = entry.map_err(&fail)?.file_name().to_bytes().to_owned();
+            let entry = entry.map_err(&fail)?;
+            let name = entry.file_name().to_bytes().to_owned();
             if name != b"." && name != b".." {
-                names.push(name.into_boxed_slice());
+                names.push((name.into_boxed_slice(), entry.ino()));
             }
         }
         Ok(names)

@@ -19,7 +19,7 @@ use super::handle::Handle;
 use super::manifest::{Builder, Index, Manifest, NewEntry, Record};
 use super::walk::walk;
 use super::xattr::{self, Xattrs};
-use super::{Cause, FsError, Meta, Result, Stamp};
+use super::{Cause, Flags, FsError, Meta, Result, Stamp};
 use crate::event::Observer;
 use crate::model::text::{Location, escape};
 use crate::model::{EntryKind, ResourcePath};
@@ -88,11 +88,14 @@ struct Copy<'a> {
     links: Mutex<HashMap<(u64, u64), Arc<Links>>>,
     linked: Mutex<Vec<(Index, ResourcePath)>>,
     expected: Mutex<HashMap<Index, ResourcePath>>,
-    directories: Mutex<Vec<(Index, ResourcePath, Meta, Xattrs)>>,
+    directories: Mutex<Vec<Undressed>>,
     losses: Mutex<Vec<Loss>>,
     shared: AtomicU64,
     copied: AtomicU64,
 }
+
+/// A directory whose looks come when everything in it is there.
+type Undressed = (Index, ResourcePath, Meta, Xattrs, Flags);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -184,6 +187,8 @@ impl<'a> Copy<'a> {
         let meta = from.meta()?;
         let attributes = xattr::read(&Handle::of(from))
             .map_err(|errno| from.error("read the attributes of", b"", Cause::Os(errno)))?;
+        let flags = Flags::read(from)
+            .map_err(|errno| from.error("read the flags of", b"", Cause::Os(errno)))?;
         let one = |entry: Entry| self.entry(from, &to, path, entry).transpose();
         let copied: Vec<NewEntry> = if entries.len() < WIDE {
             entries.into_iter().filter_map(one).collect::<Result<_>>()?
@@ -204,7 +209,7 @@ impl<'a> Copy<'a> {
             .add(index, copied)
             .map_err(|_| from.error("record", b"", Cause::Damaged("the tree is too large")))?;
         lock(&self.expected).remove(&index);
-        lock(&self.directories).push((index, path.clone(), meta, attributes));
+        lock(&self.directories).push((index, path.clone(), meta, attributes, flags));
         let mut next = Vec::new();
         for (at, name, is_dir) in notable {
             let index = first + at as Index;
@@ -376,8 +381,11 @@ impl<'a> Copy<'a> {
         // Parents were recorded before their children, so backwards is deepest first.
         let mut directories = take(self.directories);
         directories.sort_unstable_by_key(|(index, ..)| *index);
-        for (index, path, meta, attributes) in directories.iter().rev() {
+        for (index, path, meta, attributes, flags) in directories.iter().rev() {
             let dir = self.to.dir(path)?;
+            flags
+                .set(&dir)
+                .map_err(|errno| dir.error("set the flags of", b"", Cause::Os(errno)))?;
             let dressed = Handle::of(&dir).dress(meta, attributes);
             let lost =
                 dressed.map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
@@ -469,6 +477,10 @@ pub fn copy_file(
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
             from.error("copy", name, Cause::Os(errno))
         };
+        let set_flags = |errno| to.error("set the flags of", to_name, Cause::Os(errno));
+        let flags = Flags::read(&source)
+            .map_err(|errno| from.error("read the flags of", name, Cause::Os(errno)))?;
+        flags.begin(&target).map_err(set_flags)?;
         let transfer = content::transfer(&source, &target, &before, reflinks).map_err(io)?;
         let mut attributes = xattr::read(&Handle::of(&source))
             .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
@@ -485,10 +497,30 @@ pub fn copy_file(
             .dress(&before, &attributes)
             .map_err(|errno| to.error("set the metadata of", to_name, Cause::Os(errno)))?;
         attributes.retain(|(attribute, _)| !lost.contains(attribute));
+        // A sandbox does without those that cannot be had: a commit takes them from the original.
+        flags.set(&target).map_err(set_flags)?;
         let copy = to.meta_of(to_name, &target)?;
         return Ok((before, copy, attributes, lost, transfer));
     }
     Err(from.error("copy", name, Cause::Unsteady))
+}
+
+/// Makes a file anew that lies at `name` with no other name: with flags that only an empty file can be given.
+pub fn recast(dir: &Dir, name: &[u8], flags: Flags) -> Result<()> {
+    let fresh = [name, b".new"].concat();
+    let fail = |errno| dir.error("set the flags of", name, Cause::Os(errno));
+    let (source, meta) = dir.file(name)?;
+    let target = dir.create(&fresh, 0o600)?;
+    flags.begin(&target).map_err(fail)?;
+    content::transfer(&source, &target, &meta, &Reflinks::never()).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        dir.error("copy", name, Cause::Os(errno))
+    })?;
+    let attributes = xattr::read(&Handle::of(&source)).map_err(fail)?;
+    Handle::of(&target)
+        .dress(&meta, &attributes)
+        .map_err(fail)?;
+    dir.rename(&fresh, dir, name)
 }
 
 /// Copies a symbolic link, whose target it returns, or a named pipe.

@@ -57,6 +57,11 @@ impl FsError {
         self.is(Errno::NOENT) || self.is(Errno::NOTDIR)
     }
 
+    /// Whether there was no room for it.
+    pub fn wants_room(&self) -> bool {
+        self.is(Errno::NOSPC) || self.is(Errno::DQUOT)
+    }
+
     /// Whether the path would have led out of the resource.
     pub fn leaves(&self) -> bool {
         matches!(self.cause, Cause::Link | Cause::Mount)

@@ -1,6 +1,6 @@
 //! What the kernel says of one entry, in one small value.
 
-use rustix::fs::{FileType, Statx};
+use rustix::fs::{FileType, Statx, StatxAttributes};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{EntryKind, Facts};
@@ -49,6 +49,8 @@ pub struct Meta {
     pub born: Stamp,
     /// The mount it was seen through.
     pub mount: u64,
+    /// It is immutable or append-only (`chattr +i`, `+a`): nobody can replace, move or remove it.
+    pub fixed: bool,
 }
 
 impl Meta {
@@ -119,6 +121,9 @@ impl From<Statx> for Meta {
             ctime: stamp(stat.stx_ctime),
             born: stamp(stat.stx_btime),
             mount: stat.stx_mnt_id,
+            fixed: stat
+                .stx_attributes
+                .intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
         }
     }
 }

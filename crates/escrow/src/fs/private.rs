@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::beneath::Dir;
 use super::handle::Handle;
-use super::{Cause, FsError, Meta, Result, xattr};
+use super::{Cause, FsError, Result, xattr};
 use crate::model::text::Location;
 use crate::model::{CommitId, SandboxId};
 
@@ -332,31 +332,15 @@ pub fn commit_area(
     Ok(original.path().join(format!("{BESIDE}{id}{UNDO}{part}")))
 }
 
-/// Does something of ours in a directory that may be somebody's, and gives it its time back.
-pub fn traceless<T>(dir: &Dir, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let before = dir.meta()?;
-    let answer = work()?;
-    let now = dir.meta()?;
-    let mine = before.uid == rustix::process::geteuid().as_raw();
-    if mine && before.mtime != now.mtime {
-        let model = Meta {
-            mtime: before.mtime,
-            ..now
-        };
-        Handle::of(dir)
-            .redress(&model)
-            .map_err(|errno| dir.error("set the times of", b"", Cause::Os(errno)))?;
-    }
-    Ok(answer)
-}
-
 /// Removes the areas of the commits of a sandbox from a directory, also those that were set aside.
-pub fn sweep_commits(dir: &Dir, id: SandboxId) -> Result<()> {
+pub fn sweep_commits(home: &Dir, dir: &Dir, id: SandboxId) -> Result<()> {
     for prefix in ["", BESIDE] {
         let begins = format!("{prefix}{id}{UNDO}");
         for entry in dir.entries()? {
             if entry.name.starts_with(begins.as_bytes()) {
-                super::remove::remove(dir, &entry.name)?;
+                super::times::traceless(home, dir, &entry.name, || {
+                    super::remove::remove(dir, &entry.name)
+                })?;
             }
         }
     }
@@ -453,6 +437,15 @@ impl Lock {
             action: "write on the lock",
             path: Location::from_bytes(b""),
             cause: Cause::Os(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        })
+    }
+
+    /// Makes what was written on the lock durable.
+    pub fn sync(&self) -> Result<()> {
+        fs::fsync(&self.file).map_err(|errno| FsError {
+            action: "sync the lock",
+            path: Location::from_bytes(b""),
+            cause: Cause::Os(errno),
         })
     }
 

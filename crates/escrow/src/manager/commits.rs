@@ -13,8 +13,8 @@ use crate::commit::{
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Observer, Unobserved};
-use crate::fs::Dir;
 use crate::fs::private::{self, DirLock, Lock};
+use crate::fs::{Dir, times};
 use crate::model::{Action, Cleanup, Phase, PlanState, SandboxState, Scope};
 use crate::policy::select::Selection;
 use crate::resource::Graph;
@@ -46,6 +46,7 @@ impl Manager {
             origin: &*self.options.origin,
             observer,
             keeps: self.settings().cleanup == Cleanup::Manual,
+            home: &self.home,
         }
     }
 
@@ -354,7 +355,7 @@ impl Manager {
         for journal in journals {
             self.store.forget_commit(journal.id)?;
             for member in &journal.members {
-                if let Err(error) = crate::commit::remove_area(&member.area) {
+                if let Err(error) = crate::commit::remove_area(&self.home, &member.area) {
                     failed.push((member.area.to_string(), error));
                 }
             }
@@ -366,7 +367,9 @@ impl Manager {
             let area = view.sandbox.area.as_path();
             for parent in [area.parent(), Some(view.resource.root())] {
                 match parent.map(Dir::open) {
-                    Some(Ok(parent)) => private::sweep_commits(&parent, view.sandbox.id)?,
+                    Some(Ok(parent)) => {
+                        private::sweep_commits(&self.home, &parent, view.sandbox.id)?;
+                    }
                     Some(Err(error)) if !error.is_absent() => return Err(error.into()),
                     _ => {}
                 }
@@ -417,6 +420,7 @@ impl Manager {
 
     fn recover_all(&self) -> Result<Vec<(String, Result<Recovered>)>> {
         self.bury_strays()?;
+        self.put_times_back();
         let mut answers = Vec::new();
         for journal in self.store.unfinished()? {
             let Some(plan) = self.store.plan(journal.plan_id)? else {
@@ -438,6 +442,13 @@ impl Manager {
         Ok(answers)
     }
 
+    /// Directories in which a crashed process had an area get their times back.
+    fn put_times_back(&self) {
+        for error in times::put_back(&self.home) {
+            self.notice(chain(&error));
+        }
+    }
+
     fn recover_one(&self, plan: Plan, journal: Journal) -> Result<Recovered> {
         if let Some(what) = &journal.damaged {
             return Err(Error::Damaged {
@@ -452,6 +463,7 @@ impl Manager {
         let patience = self.options.patience.min(Duration::from_secs(2));
         let _originals = self.lock_originals_for(&resources, false, patience)?;
         self.bury(plan.id)?;
+        self.put_times_back();
         let name = plan.name.clone();
         self.record("recover", Some(plan.id), &name, || {
             let engine = self.engine(&Unobserved);

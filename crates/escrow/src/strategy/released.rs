@@ -298,6 +298,7 @@ impl Both {
             ctime: theirs.ctime,
             born: theirs.born,
             mount: 0,
+            fixed: false,
         });
         record.copy_ino = ours.ino;
         record.copy_ctime = ours.ctime;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, content, lease, private};
+use crate::fs::{Cause, Dir, Flags, FsError, Handle, Meta, content, lease, private};
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath, SandboxRef};
@@ -396,6 +396,11 @@ fn keep(
     let lost = Handle::of(file)
         .dress_timeless(&meta, &attributes)
         .map_err(|errno| dir.error("set the metadata of", name, Cause::Os(errno)))?;
+    // Where what it replaces is not here, or may not be read, its flags come when it is released.
+    if let Ok((old, _)) = dir.file(name) {
+        let set = Flags::read(&old).and_then(|flags| flags.set(file));
+        set.map_err(|errno| dir.error("set the flags of", name, Cause::Os(errno)))?;
+    }
     match lost.is_empty() {
         true => Ok(()),
         false => Err(dir.error("keep the attributes of", name, Cause::Os(Errno::PERM))),

@@ -598,7 +598,7 @@ fn a_finish_that_fails_is_finished_later() {
         batch.script.set(&[(&batch.parts[1], Verb::Finish, how)]);
         let error = batch.commit(PLAIN).expect_err("it was made to fail");
         assert!(
-            matches!(error, Error::Unrecorded { .. }),
+            matches!(error, Error::NotFinished { .. }),
             "{}",
             told(&error)
         );

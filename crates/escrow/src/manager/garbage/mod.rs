@@ -313,7 +313,7 @@ impl Manager {
             // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
             self.store.forget_commit(journal.id)?;
             for member in &journal.members {
-                first = first.and(remove_area(&member.area));
+                first = first.and(remove_area(&self.home, &member.area));
             }
         }
         first
@@ -327,7 +327,7 @@ impl Manager {
             let name = name.as_encoded_bytes();
             let area = Area::named(name, false).or_else(|| Area::named(name, true));
             if area.is_some_and(|area| rows.record(area).is_none()) {
-                remove_area(path)?;
+                remove_area(&self.home, path)?;
             }
         }
         Ok(())

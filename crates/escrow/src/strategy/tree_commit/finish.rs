@@ -5,14 +5,12 @@ use std::collections::HashSet;
 
 use rustix::io::Errno;
 
+use super::apart::{Copies, separate};
 use super::{CAPABILITY, Looked, TreeIntent, stat, stat_if_open};
-use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, copy_leaf};
-use crate::fs::{Cause, Dir, Meta, Moved, Seen, remove, xattr};
-use crate::model::text::Location;
+use crate::fs::{Cause, Dir, Meta, Moved, Seen, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::Result;
-use crate::strategy::{Finished, Intent, Note, tree};
+use crate::strategy::{Finished, Intent};
 
 /// Whether files of the sandbox became the original's, under another name.
 pub(in crate::strategy) fn shares(intent: &Intent) -> Result<bool> {
@@ -35,17 +33,21 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
     }
     let area = Dir::open(tree.area.as_path())?;
     let mut notes = Vec::new();
+    let copies = match tree.linked.is_empty() {
+        true => Copies::default(),
+        false => separate(&tree, &original, &area, &mut notes)?,
+    };
     let linked: HashSet<ResourcePath> = tree.linked.iter().cloned().collect();
-    let mut settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
+    let settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
         // What lies in a directory that is closed was copied there, and nothing happened to it.
         let now = stat_if_open(&original, path)?.there();
-        let Some(mut now) = now.filter(|now| seen.is(now)) else {
+        let ours = |now: &Meta| seen.is(now) || copies.stand_for(seen, now);
+        let Some(mut now) = now.filter(ours) else {
             // What somebody replaced meanwhile keeps its description, and so shows as replaced.
             return Ok(());
         };
         if seen.kind == EntryKind::File && linked.contains(path) {
             now = part(&original, path, seen, now)?;
-            now = detach(&original, &area, path, now, &mut notes)?;
         }
         // One that was opened to be moved has its own mode by now.
         if seen.kind == EntryKind::Directory {
@@ -145,34 +147,5 @@ fn part(original: &Dir, path: &ResourcePath, seen: &Seen, now: Meta) -> Result<M
     if now.mode & 0o111 != 0 && xattr::get(&handle, CAPABILITY).map_err(fail)?.is_some() {
         xattr::remove(&handle, CAPABILITY).map_err(fail)?;
     }
-    Ok(stat(original, path)?.unwrap_or(now))
-}
-
-/// Puts a copy in the place of a file that somebody still has open for writing: what a process of the
-/// sandbox writes from now on must not reach the original. What it writes to is kept.
-fn detach(
-    original: &Dir,
-    area: &Dir,
-    path: &ResourcePath,
-    now: Meta,
-    notes: &mut Vec<Note>,
-) -> Result<Meta> {
-    let (dir, name) = original.parent(path)?;
-    if tree::is_quiet(&dir, name)? {
-        return Ok(now);
-    }
-    let apart = format!("open-{}", now.ino);
-    remove::remove(area, apart.as_bytes())?;
-    let to = (area, apart.as_bytes());
-    let leaf = copy_leaf((&dir, name), to, now.kind, &Reflinks::wanted(), Care::Quiet)?;
-    tree::refuse_lost(&dir, name, &leaf.lost)?;
-    area.sync_file_system()?;
-    area.exchange(apart.as_bytes(), &dir, name)?;
-    dir.sync()?;
-    let at = Location::from(area.path().join(&apart));
-    notes.push(Note {
-        path: path.clone(),
-        what: format!("a process still had it open for writing; what it writes goes to '{at}'"),
-    });
     Ok(stat(original, path)?.unwrap_or(now))
 }

@@ -10,7 +10,9 @@
 //! | `conflicts` | what stands in the original at each changed path, and what contradicts the change |
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
+//! | `flags` | a new version has the flags (`chattr`) of the old one |
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
+//! | `apart` | what the original still shares with the sandbox becomes its own |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
 //! | `part` | what is to be known of a release after which the sandbox stays |
@@ -24,9 +26,11 @@
 //! A step is recognised by inode and time of birth on both sides, so that whoever finds a commit
 //! half done knows of each step whether it was made.
 
+mod apart;
 mod apply;
 mod conflicts;
 mod finish;
+mod flags;
 mod part;
 mod stage;
 mod steps;

@@ -11,6 +11,7 @@ use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::conflicts::{Base, introduced};
+use super::flags::Kept;
 use super::steps::{Plan, Planned, deepest_first, plan};
 use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, part, stat};
 use crate::event::Observer;
@@ -80,6 +81,7 @@ pub(in crate::strategy) fn prepare(
         links: Vec::new(),
         linked: Vec::new(),
         marked: Vec::new(),
+        flags: Kept::of(&root),
         finals: Vec::new(),
         closing: request
             .preview
@@ -139,6 +141,7 @@ struct Staging<'a> {
     links: Vec<Link>,
     linked: Vec<ResourcePath>,
     marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
+    flags: Kept<'a>,
     /// New directories that get their own mode last.
     finals: Vec<(ResourcePath, Looks)>,
     /// Directories that nobody can look into afterwards.
@@ -211,6 +214,9 @@ impl Staging<'_> {
             }
         }
         self.check_writable(&planned.path, planned.old.as_ref())?;
+        for (path, old) in &planned.old_below {
+            check_loose(path, old)?;
+        }
         Ok(Step {
             path: planned.path.clone(),
             slot,
@@ -249,6 +255,9 @@ impl Staging<'_> {
             .dress(&looks, &(self.source.visible)(attributes))
             .map_err(|errno| staged.error("set the metadata of", b"", Cause::Os(errno)))?;
         tree::refuse_lost(&model, b"", &lost)?;
+        if !self.source.whole {
+            self.flags.give_dir(path, &staged)?;
+        }
         Ok(staged.meta()?)
     }
 
@@ -289,10 +298,12 @@ impl Staging<'_> {
                 .ancestors()
                 .any(|path| self.closing.contains(&path));
         let linkable = dropped.is_empty() && !self.source.whole && !closing;
-        if linkable && self.link(&change.path, source, at, &meta, &attributes)? {
-            return Ok(true);
+        if !linkable || !self.link(&change.path, source, at, &meta, &attributes)? {
+            self.copy((&from, name), at, &meta, &attributes, &dropped)?;
         }
-        self.copy((&from, name), at, &meta, &attributes, &dropped)?;
+        if meta.is_file() && !self.source.whole {
+            self.flags.give(&change.path, at)?;
+        }
         Ok(true)
     }
 
@@ -317,7 +328,8 @@ impl Staging<'_> {
         let Some(file) = stat(self.original, to)? else {
             return Ok(false);
         };
-        if (file.kind, file.size, file.mtime) != (meta.kind, meta.size, meta.mtime) {
+        let same = (file.kind, file.size, file.mtime) == (meta.kind, meta.size, meta.mtime);
+        if !same || file.fixed {
             return Ok(false);
         }
         self.links.push(Link {
@@ -425,7 +437,14 @@ impl Staging<'_> {
             // Its directory is put there by another step.
             return Ok(());
         };
+        let above = path
+            .split()
+            .map_or_else(ResourcePath::root, |(above, _)| above);
+        check_loose(&above, &dir.meta()?)?;
         check_open(&dir)?;
+        if let Some(old) = old {
+            check_loose(path, old)?;
+        }
         // Only within one file system, and one subvolume of it, can a version be put in its place.
         if dir.meta()?.dev != self.stage.meta()?.dev {
             return Err(StrategyError::Forbidden {
@@ -487,6 +506,7 @@ impl Staging<'_> {
             let path = &change.path;
             let dir = self.original.dir(path)?;
             check_owner(&dir, now)?;
+            check_loose(path, now)?;
             let new = self.source.root.dir(path)?;
             let mut dressing = match all.remove(path) {
                 Some(known) => known,
@@ -548,6 +568,17 @@ impl Staging<'_> {
             after,
             known,
         })
+    }
+}
+
+/// Refuses what nobody could replace, move or remove when it is time to.
+fn check_loose(path: &ResourcePath, old: &Meta) -> Result<()> {
+    match old.fixed {
+        true => Err(StrategyError::Forbidden {
+            path: path.clone(),
+            why: "it is immutable or append-only in the original; `chattr -i -a` it there first",
+        }),
+        false => Ok(()),
     }
 }
 

@@ -1,0 +1,286 @@
+//! A commit whose sandbox cannot be removed: nothing of it stays shared with the original, and undo survives whatever
+//! becomes of the rest.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use escrow_testkit::signature::{Ignore, Sig, differences, signature};
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::{binary, json, words};
+
+const EIO: i32 = 5;
+const EACCES: i32 = 13;
+const NOSPC: i32 = 28;
+const EROFS: i32 = 30;
+
+const REMOVES: &[&str] = &["unlinkat", "unlink", "rmdir"];
+
+/// A plan with changed, added, linked and removed files, and a new directory, in a sandbox of this kind.
+fn scene(strategy: &str) -> (World, Cli, Sig) {
+    let world = World::new();
+    let app = world.dir("app");
+    for name in ["f", "gone", "same"] {
+        fs::write(app.join(name), format!("{name}: old\n")).expect("there is room");
+    }
+    fs::create_dir(app.join("kept")).expect("there is room");
+    fs::write(app.join("kept/f"), "old\n").expect("there is room");
+    let touched = std::process::Command::new("sh")
+        .args([
+            "-c",
+            "touch -h -d '1999-01-02 03:04:05.678' f gone same kept/f kept .",
+        ])
+        .current_dir(&app)
+        .status();
+    assert!(touched.is_ok_and(|status| status.success()));
+    let before = signature(&app);
+    let cli = Cli::new(&world, &binary());
+    let line = format!("plan create try --resource ./app --strategy {strategy}");
+    cli.ok(words(&line));
+    let edits = "echo new >> f; rm gone; echo g > g; ln g g2; ln -s nowhere l; \
+                 mkdir -p d/e; echo x > d/e/x; ln d/e/x d/y; echo new > kept/f; \
+                 touch -h -d '2001-02-03 04:05:06.789' f g l d/e/x d/e d kept/f kept .";
+    let mut line = words("-q run --plan try -- sh -c");
+    line.push(edits.into());
+    cli.clone().cwd(&app).ok(line);
+    (world, cli, before)
+}
+
+/// Every file in what is left of the sandboxes, not of what is kept for undo.
+fn left_in(world: &World) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let areas = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    let mut todo: Vec<PathBuf> = areas
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| !path.to_string_lossy().contains(".undo"))
+        .collect();
+    while let Some(path) = todo.pop() {
+        let Ok(meta) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        if meta.is_dir() {
+            let entries = fs::read_dir(&path).into_iter().flatten();
+            todo.extend(entries.map(|entry| entry.expect("an entry").path()));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn inodes(root: &Path) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let meta = fs::symlink_metadata(&path).expect("it is there");
+        match meta.is_dir() {
+            true => {
+                let entries = fs::read_dir(&path).expect("it can be listed");
+                todo.extend(entries.map(|entry| entry.expect("an entry").path()));
+            }
+            false => found.push(meta.ino()),
+        }
+    }
+    found
+}
+
+/// Nothing is shared; what is written into the rest of the sandbox stays there; after gc the commit is undone exactly.
+#[track_caller]
+fn stands_apart(world: &World, cli: &Cli, before: &Sig, new: &Sig, how: &str) {
+    let app = world.path().join("app");
+    let assert_is = |wanted: &Sig, when: &str| {
+        let found = differences(wanted, &signature(&app), &Ignore::default());
+        assert!(found.is_empty(), "{how}: {when}: {found:#?}");
+    };
+    assert_is(new, "committed");
+    let ours = inodes(&app);
+    for path in left_in(world) {
+        let meta = fs::symlink_metadata(&path).expect("it is there");
+        assert!(
+            !ours.contains(&meta.ino()),
+            "{how}: shares {}",
+            path.display()
+        );
+        if meta.is_file() {
+            let opened = OpenOptions::new().append(true).open(&path);
+            let mut file = opened.expect("its own user may write it");
+            file.write_all(b"stray\n").expect("there is room");
+        }
+    }
+    assert_is(new, "after stray writes");
+    cli.ok(words("gc"));
+    assert_is(new, "after gc");
+    assert_eq!(left_in(world), Vec::<PathBuf>::new(), "{how}");
+    cli.ok(words("undo try"));
+    assert_is(before, "undone");
+    cli.ok(words("cleanup try"));
+}
+
+/// The numbers, among the calls that are stepped, of those that remove something in the sandbox, and the new state.
+fn removals(strategy: &str, only: Option<&'static [&'static str]>) -> (Vec<u64>, u64, Sig) {
+    let (world, cli, _) = scene(strategy);
+    let mut stepper = cli.stepper(words("commit try")).record();
+    if let Some(only) = only {
+        stepper = stepper.only(only);
+    }
+    let counted = stepper.run();
+    assert_eq!(
+        counted.outcome.status,
+        0,
+        "{}",
+        counted.outcome.stderr_text()
+    );
+    let areas = world.home().join("sandboxes");
+    let in_sandbox = |step: &escrow_testkit::stepper::Step| {
+        let path = step.path.as_ref().filter(|path| path.starts_with(&areas));
+        let removes = REMOVES.contains(&step.name);
+        removes && path.is_some_and(|path| !path.to_string_lossy().contains(".undo"))
+    };
+    let steps = counted.steps.iter().zip(1..);
+    let hits: Vec<u64> = steps
+        .filter(|(step, _)| in_sandbox(step))
+        .map(|(_, n)| n)
+        .collect();
+    assert!(hits.len() > 5, "{hits:?}");
+    (hits, counted.calls, signature(&world.path().join("app")))
+}
+
+// rule C7, C1
+#[test]
+fn a_sandbox_that_cannot_be_removed_shares_nothing() {
+    let me = "commits_shared::a_sandbox_that_cannot_be_removed_shares_nothing";
+    rerun_test_as_user_with(me, &[&binary()]);
+    if !require_stepper() {
+        return;
+    }
+    for strategy in ["filesystem_copy", "overlay"] {
+        let (hits, _, new) = removals(strategy, Some(REMOVES));
+        let last = hits[hits.len() - 1];
+        let faults = [
+            (hits[0], Fault::Forever(EIO)),
+            (hits[0], Fault::Once(EACCES)),
+            (hits[1], Fault::Once(EIO)),
+            (hits[hits.len() / 2], Fault::Forever(EROFS)),
+            (last, Fault::Once(EIO)),
+        ];
+        for (n, fault) in faults {
+            let (world, cli, before) = scene(strategy);
+            let run = cli
+                .stepper(words("commit try"))
+                .only(REMOVES)
+                .fault(n, fault);
+            let how = format!("{strategy}: {fault:?} at {n}, {:?}", run.hit);
+            assert_eq!(
+                run.outcome.status,
+                0,
+                "{how}: {}",
+                run.outcome.stderr_text()
+            );
+            assert!(
+                !left_in(&world).is_empty() || n != hits[0],
+                "{how}: nothing is left"
+            );
+            stands_apart(&world, &cli, &before, &new, &how);
+        }
+    }
+}
+
+/// The removal fails, and so does what comes after it: the commit is not over, says so, and is gone on with.
+// rule C3, C17
+#[test]
+fn a_commit_that_cannot_let_go_of_its_sandbox_is_not_over() {
+    if !require_stepper() {
+        return;
+    }
+    for strategy in ["filesystem_copy", "overlay"] {
+        let (hits, calls, new) = removals(strategy, None);
+        for (n, errno) in [(hits[0], NOSPC), (hits[0], EIO), (hits[3], EROFS)] {
+            let (world, cli, before) = scene(strategy);
+            let run = cli
+                .stepper(words("commit try"))
+                .fault(n, Fault::Forever(errno));
+            let how = format!("{strategy}: {errno} for ever at {n} of {calls}");
+            let said = run.outcome.stderr_text();
+            assert_eq!(run.outcome.status, 5, "{how}: {said}");
+            assert!(said.contains("hold the new state"), "{how}: {said}");
+            assert_eq!(
+                json(&cli, "recover")["recovered"][0]["side"],
+                "new",
+                "{how}"
+            );
+            stands_apart(&world, &cli, &before, &new, &how);
+        }
+    }
+}
+
+/// The removal fails and the process is killed at any call after it.
+// rule C3
+#[test]
+fn a_commit_that_lets_go_of_its_sandbox_is_killed() {
+    if !require_stepper() {
+        return;
+    }
+    let (template, cli, _) = scene("overlay");
+    let Some(held) = Stuck::new(&template) else {
+        return;
+    };
+    let counted = cli.stepper(words("commit try")).run();
+    assert_eq!(
+        counted.outcome.status,
+        0,
+        "{}",
+        counted.outcome.stderr_text()
+    );
+    let (new, calls) = (signature(&template.path().join("app")), counted.calls);
+    drop(held);
+    for n in (calls / 2..=calls).step_by(3) {
+        let (world, cli, before) = scene("overlay");
+        let held = Stuck::new(&world);
+        let run = cli.stepper(words("commit try")).fault(n, Fault::Kill);
+        let how = format!("killed at {n} of {calls}, {:?}", run.hit);
+        cli.run(words("recover"));
+        drop(held);
+        if json(&cli, "plan show try")["state"] == "open" {
+            cli.ok(words("commit try"));
+        }
+        stands_apart(&world, &cli, &before, &new, &how);
+    }
+}
+
+/// A directory of the sandbox is immutable: nothing in it can be removed meanwhile, whatever fails or not.
+struct Stuck(PathBuf);
+
+impl Stuck {
+    fn new(world: &World) -> Option<Self> {
+        if !escrow_testkit::skip::require_root("makes a directory immutable") {
+            return None;
+        }
+        let files = left_in(world);
+        let file = files.iter().find(|path| path.ends_with("d/e/x"));
+        let stuck = Self(
+            file.and_then(|file| file.parent())
+                .expect("it is there")
+                .to_owned(),
+        );
+        assert!(stuck.set("+i"), "no immutable directories here");
+        Some(stuck)
+    }
+
+    fn set(&self, flag: &str) -> bool {
+        let set = std::process::Command::new("chattr")
+            .arg(flag)
+            .arg(&self.0)
+            .status();
+        set.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        assert!(self.set("-i") || std::thread::panicking());
+    }
+}

@@ -1,0 +1,118 @@
+//! Flags that the original's version has (`chattr`) are the new version's too; an entry that is new gets what its
+//! directory in the original hands on. A sandbox has no say in them: a layer, and a tool that saves by renaming, lose
+//! flags although the user wanted nothing of the kind.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use super::stat;
+use crate::fs::copy::{At, recast};
+use crate::fs::{Cause, Dir, Flags};
+use crate::model::ResourcePath;
+use crate::strategy::error::{Result, StrategyError};
+
+/// The flags of an original.
+pub(super) struct Kept<'a> {
+    original: &'a Dir,
+    /// What directories hand on, by their paths.
+    handed_on: RefCell<HashMap<ResourcePath, Flags>>,
+}
+
+/// What a version is to have, and whether it may not be without: what is new does without what cannot be had.
+type Wanted = (Flags, bool);
+
+impl<'a> Kept<'a> {
+    pub(super) fn of(original: &'a Dir) -> Self {
+        Self {
+            original,
+            handed_on: RefCell::default(),
+        }
+    }
+
+    /// Gives a staged file its flags. One that its own user may not read, here or there, stays as it is.
+    pub(super) fn give(&self, path: &ResourcePath, (dir, name): At<'_>) -> Result<()> {
+        let old = stat(self.original, path)?.filter(|old| old.is_file());
+        let old = match old.map(|_| self.original.file_path(path)).transpose() {
+            Err(error) if error.is(Errno::ACCESS) => return Ok(()),
+            old => old?,
+        };
+        let wanted = match old {
+            Some((old, _)) => (read(self.original, path, old)?, true),
+            None => self.of_new(path)?,
+        };
+        let open = || match dir.file(name) {
+            Err(error) if error.is(Errno::ACCESS) => Ok(None),
+            file => file.map(Some),
+        };
+        let Some((mut file, meta)) = open()? else {
+            return Ok(());
+        };
+        let fail = |errno| dir.error("read the flags of", name, Cause::Os(errno));
+        let have = Flags::read(&file).map_err(fail)?;
+        if meta.size > 0 && wanted.0.stores_otherwise(have) {
+            recast(dir, name, wanted.0)?;
+            match open()? {
+                Some((again, _)) => file = again,
+                None => return Ok(()),
+            }
+        }
+        set(dir, path, file, wanted)
+    }
+
+    /// Gives a staged directory its flags.
+    pub(super) fn give_dir(&self, path: &ResourcePath, staged: &Dir) -> Result<()> {
+        let old = stat(self.original, path)?.filter(|old| old.is_dir());
+        let wanted = match old.map(|_| self.original.dir(path)).transpose() {
+            Err(error) if error.is(Errno::ACCESS) => return Ok(()),
+            old => match old? {
+                Some(old) => (read(self.original, path, old)?, true),
+                None => self.of_new(path)?,
+            },
+        };
+        set(staged, path, staged, wanted)
+    }
+
+    /// What an entry gets where nothing stood before: its directory may be new as well, and gets the same.
+    fn of_new(&self, path: &ResourcePath) -> Result<Wanted> {
+        let Some((parent, _)) = path.split() else {
+            return Ok((Flags::NONE, false));
+        };
+        if let Some(known) = self.handed_on.borrow().get(&parent) {
+            return Ok((*known, false));
+        }
+        let there = stat(self.original, &parent)?.is_some_and(|meta| meta.is_dir());
+        let given = match there || parent.is_root() {
+            true => match self.original.dir(&parent) {
+                Err(error) if error.is(Errno::ACCESS) => Flags::NONE,
+                dir => {
+                    let dir = dir?;
+                    let fail = |errno| dir.error("read the flags of", b"", Cause::Os(errno));
+                    let given = Flags::read(&dir).and_then(|flags| flags.handed_on(&dir));
+                    given.map_err(fail)?
+                }
+            },
+            false => self.of_new(&parent)?.0,
+        };
+        self.handed_on.borrow_mut().insert(parent, given);
+        Ok((given, false))
+    }
+}
+
+fn read(original: &Dir, path: &ResourcePath, open: impl AsFd) -> Result<Flags> {
+    let fail = |errno| original.error("read the flags of", path.as_bytes(), Cause::Os(errno));
+    Ok(Flags::read(open).map_err(fail)?)
+}
+
+fn set(dir: &Dir, path: &ResourcePath, open: impl AsFd, (flags, must): Wanted) -> Result<()> {
+    let fail = |errno| dir.error("set the flags of", path.as_bytes(), Cause::Os(errno));
+    match flags.set(open).map_err(fail)? || !must {
+        true => Ok(()),
+        false => Err(StrategyError::Forbidden {
+            path: path.clone(),
+            why: "it has flags (`lsattr`) in the original that this user may not set on its new version",
+        }),
+    }
+}
