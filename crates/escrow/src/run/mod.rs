@@ -41,7 +41,7 @@ mod sys;
 
 pub use door::{enter, probe};
 pub use pause::{Paused, pause};
-pub use spec::{Build, Look, Spec};
+pub use spec::{Build, Look, Shown, Spec};
 pub use supervise::{Ended, Outside, RunError, supervise};
 
 use serde::{Deserialize, Serialize};
