@@ -56,6 +56,8 @@ pub const WALLS: &[&str] = &[
     "layers-left-open",
     // Files that something outside may still write become the original's.
     "exposed-files-linked",
+    // What is to become a command can be traced, and holds what its caller had open.
+    "open-until-exec",
     // What was shown is not what is committed.
     "shown-not-compared",
 ];

@@ -15,6 +15,7 @@ use super::supervise::Channel;
 use super::{News, Wish, sys};
 use crate::fs::process;
 use crate::model::text::Location;
+use crate::seeded;
 
 /// How long one tries to end those who make new ones faster than they are ended. With the last
 /// command they all end at once.
@@ -133,8 +134,11 @@ fn start(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<u32
 
 /// What only the process that becomes the command can do.
 fn prepare(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<()> {
-    // Once it has no more capabilities than other commands, those could take its descriptors.
-    sys::hide().map_err(at("hide what is open"))?;
+    let open = seeded::bug("open-until-exec");
+    if !open {
+        // Once it has no more capabilities than other commands, those could take its descriptors.
+        sys::hide().map_err(at("hide what is open"))?;
+    }
     let own = rustix::process::getpid().as_raw_nonzero().get();
     // Who kills the keeper ends what it keeps.
     sys::end_with_parent().map_err(at("tie the command to its keeper"))?;
@@ -143,9 +147,11 @@ fn prepare(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<(
         let given = sys::give_terminal(terminal.as_fd(), own);
         given.map_err(at("hand the terminal over"))?;
     }
-    // The channel is closed when the command begins.
-    let kept = vec![channel.socket().as_raw_fd()];
-    sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    if !open {
+        // The channel is closed when the command begins.
+        let kept = vec![channel.socket().as_raw_fd()];
+        sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    }
     for signal in [libc::SIGTTOU, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
         sys::set_signal(signal, false);
     }
@@ -158,6 +164,9 @@ fn prepare(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<(
     if spec.look.network {
         let scoped = sys::scope_abstract_sockets();
         scoped.map_err(at("close the way to others' abstract sockets"))?;
+    }
+    if open {
+        std::thread::sleep(Duration::from_millis(5));
     }
     let Some(files) = spec.files else {
         return Ok(());
