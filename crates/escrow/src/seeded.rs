@@ -52,7 +52,7 @@ pub const ALL: &[&str] = &[
 
 /// Bugs that let something out: the tests of attacks show that each attack works where its bug is.
 pub const WALLS: &[&str] = &[
-    // Layers can be written by whoever got a descriptor, also when the last command has ended.
+    // Layers can be written through a descriptor that was handed out, also when the last command has ended.
     "layers-left-open",
     // Files that something outside may still write become the original's.
     "exposed-files-linked",

@@ -278,7 +278,7 @@ fn d14_what_was_shown_is_what_is_committed() {
         attack(&fds[1..]);
         scene.cli.fails(words("commit try"), 4);
         assert_same(&before, &signature(&scene.app), &Ignore::default());
-        // Whoever has seen it may commit it; the setuid bit goes.
+        // What was shown again can be committed; the setuid bit goes.
         scene.cli.ok(words("diff try"));
         scene.cli.ok(words("commit try"));
         let mode = scene
@@ -376,7 +376,7 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
     assert!(!is_linked(&scene, "overlay"));
 }
 
-/// Whoever ends the warden leaves layers that nobody closed.
+/// A warden that is killed leaves layers that are not closed.
 // attack D14
 #[test]
 fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
@@ -462,7 +462,7 @@ fn d15_plans_met_at_an_abstract_socket() {
         }
         let way = format!("run --plan try --network {network}");
         let listening = Running::ready(scene.cli.command(inside(&way, &listen)));
-        // From another plan that shares the network with everybody.
+        // From another plan that shares the machine's network.
         let met = theirs.ok(inside("run --plan other --network host", &connect));
         assert_eq!(
             met,

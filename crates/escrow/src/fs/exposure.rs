@@ -2,7 +2,7 @@
 //!
 //! A command can hand a descriptor to a process outside, where it outlives the command and its mounts, and be
 //! opened again for writing. The area of a sandbox has a mark from before its files are shown to the first
-//! command until it is proven that no such descriptor is left that can write. Whoever dies leaves the mark.
+//! command until it is proven that no such descriptor is left that can write. A process that dies leaves the mark.
 //! The mark names the boot: no descriptor outlives the machine's. So it need not survive a power cut, and is
 //! not synced.
 

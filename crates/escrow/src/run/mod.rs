@@ -48,6 +48,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::fs::process::Owner;
 
+/// Whether a command that shares the network with the machine cannot reach abstract Unix sockets of others.
+pub fn scopes_abstract_sockets() -> bool {
+    sys::can_scope_abstract_sockets()
+}
+
 /// What those inside tell the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 enum News {

@@ -320,11 +320,19 @@ pub(super) fn hide() -> Result<(), Errno> {
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
 }
 
+/// Whether the kernel can confine processes to abstract Unix sockets of their own.
+pub(super) fn can_scope_abstract_sockets() -> bool {
+    const VERSION: u32 = 1;
+    const SCOPES: i64 = 6;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: only asks for a number.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
+    version >= SCOPES
+}
+
 /// Confines this process and its descendants to abstract Unix sockets of their own, by Landlock. Does
 /// nothing where the kernel cannot (before Linux 6.12).
 pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
-    const VERSION: u32 = 1;
-    const SCOPES: i64 = 6;
     const ABSTRACT_UNIX_SOCKET: u64 = 1;
     #[repr(C)]
     struct Rules {
@@ -332,10 +340,7 @@ pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
         network: u64,
         scoped: u64,
     }
-    let none = std::ptr::null::<Rules>();
-    // SAFETY: only asks for a number.
-    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
-    if version < SCOPES {
+    if !can_scope_abstract_sockets() {
         return Ok(());
     }
     let rules = Rules {

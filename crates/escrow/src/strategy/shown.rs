@@ -46,7 +46,7 @@ pub(super) fn is_exposed(area: &Dir) -> Result<bool> {
 }
 
 impl Looked<'_> {
-    /// Records what is about to be shown, where somebody else may change it afterwards.
+    /// Records what is about to be shown, where another process may change it afterwards.
     pub(super) fn record(&self, changes: &[Change]) -> Result<()> {
         // Where native tools were given the path, they are who changes it.
         match is_exposed(self.area)? && !exposure::is_given_out(self.area)? {
@@ -55,7 +55,7 @@ impl Looked<'_> {
         }
     }
 
-    /// What would be committed, where somebody else may change it until then, and where that is not what
+    /// What would be committed, where another process may change it until then, and where that is not what
     /// was shown.
     pub(super) fn compare(&self, changes: &[Change]) -> Result<(Option<Prints>, Vec<Conflict>)> {
         if !is_exposed(self.area)? {
