@@ -48,6 +48,7 @@ pub use closed_dirs::Opened;
 pub use error::{Result, StrategyError};
 pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
+pub use shown::Prints;
 
 use crate::event::Observer;
 use crate::fs::{Dir, Moved, Moves};

@@ -45,7 +45,7 @@ pub struct Preview {
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.
     pub part: bool,
     /// Where something outside may still change the sandbox: each version that is to be committed.
-    pub(super) prints: Option<Prints>,
+    pub prints: Option<Prints>,
     /// For a part: what we ourselves moved in the original and put back since the sandbox was made.
     pub moved: Moves,
 }

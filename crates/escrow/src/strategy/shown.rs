@@ -30,7 +30,15 @@ pub(super) struct Print {
 }
 
 /// Every changed path, and the sandbox's version of it; `None` where it has none.
-pub(super) type Prints = BTreeMap<ResourcePath, Option<Print>>;
+#[derive(Debug, Clone, Default)]
+pub struct Prints(BTreeMap<ResourcePath, Option<Print>>);
+
+impl Prints {
+    /// The version at a path, if there is one.
+    pub(super) fn get(&self, path: &ResourcePath) -> Option<&Print> {
+        self.0.get(path)?.as_ref()
+    }
+}
 
 /// A sandbox that is looked at.
 pub(super) struct Looked<'a> {
@@ -66,12 +74,12 @@ impl Looked<'_> {
         let shown = read(self.area)?.filter(|_| !seeded::bug("shown-not-compared"));
         if let Some(mut shown) = shown {
             let mut differs: Vec<&ResourcePath> = Vec::new();
-            for (path, print) in &now {
-                if shown.remove(path).as_ref() != Some(print) {
+            for (path, print) in &now.0 {
+                if shown.0.remove(path).as_ref() != Some(print) {
                     differs.push(path);
                 }
             }
-            differs.extend(shown.keys());
+            differs.extend(shown.0.keys());
             for path in differs {
                 let change = changes.iter().find(|change| change.path == *path);
                 conflicts.push(Conflict {
@@ -89,7 +97,8 @@ impl Looked<'_> {
 
     fn prints(&self, changes: &[Change]) -> Result<Prints> {
         let print = |change: &Change| Ok((change.path.clone(), self.print(change)?));
-        changes.iter().map(print).collect()
+        let prints: Result<_> = changes.iter().map(print).collect();
+        Ok(Prints(prints?))
     }
 
     fn print(&self, change: &Change) -> Result<Option<Print>> {
@@ -171,7 +180,7 @@ fn failed(dir: &Dir, action: &'static str, name: &[u8], error: &std::io::Error) 
 
 /// Like the mark, the record is of no use after the next boot, and is not synced.
 fn write(area: &Dir, prints: &Prints) -> Result<()> {
-    let all: Vec<(&ResourcePath, &Option<Print>)> = prints.iter().collect();
+    let all: Vec<(&ResourcePath, &Option<Print>)> = prints.0.iter().collect();
     let text = serde_json::to_vec(&all).expect("paths and digests are JSON");
     // Several may look at once; each puts a whole record in place.
     let draft = format!("shown-{}", uuid::Uuid::now_v7().simple()).into_bytes();
@@ -205,5 +214,5 @@ fn read(area: &Dir) -> Result<Option<Prints>> {
         serde_json::from_slice(&text).map_err(|error| StrategyError::Damaged {
             what: format!("the record of what was shown cannot be read ({error})"),
         })?;
-    Ok(Some(all.into_iter().collect()))
+    Ok(Some(Prints(all.into_iter().collect())))
 }

@@ -312,7 +312,7 @@ impl Staging<'_> {
     /// What is to be staged at a path, where something outside may still change it and its own user may read it.
     fn print(&self, path: &ResourcePath, meta: &Meta) -> Option<&Print> {
         let print = self.prints.filter(|_| !closed::is_closed(meta))?;
-        print.get(path)?.as_ref()
+        print.get(path)
     }
 
     /// Refuses what is not as the preview found it.
