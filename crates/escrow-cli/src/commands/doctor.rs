@@ -52,7 +52,11 @@ impl DoctorArgs {
                 "paths_confined": confined,
                 "auto": doctor.auto,
                 "strategies": strategies,
-                "run": {"works": no_run.is_none(), "reason": no_run},
+                "run": {
+                    "works": no_run.is_none(),
+                    "reason": no_run,
+                    "scopes_abstract_sockets": escrow::run::scopes_abstract_sockets(),
+                },
             }));
             return Ok(());
         }
@@ -82,6 +86,13 @@ impl DoctorArgs {
             None => ui.line("  escrow run works: namespaces and mounts of its own, without root"),
             Some(why) => ui.line(&format!("  escrow run does not work here: {why}")),
         }
+        ui.line(match escrow::run::scopes_abstract_sockets() {
+            true => "    abstract Unix sockets of others are out of reach inside (Landlock)",
+            false => {
+                "    abstract Unix sockets of others can be reached inside, unless with `--network none`: \
+                this kernel cannot scope them (Landlock of Linux 6.12)"
+            }
+        });
         Ok(())
     }
 }

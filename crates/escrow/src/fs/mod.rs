@@ -13,6 +13,7 @@
 //! | `manifest` | what a tree was, compact enough for a million files |
 //! | `copy` | a parallel copy that keeps everything, in one pass with its manifest |
 //! | `content` | bytes of one file: copied with their holes, compared |
+//! | `exposure` | whether something outside may still write files of a sandbox |
 //! | `extents` | how much of a file lies in blocks that other files hold too |
 //! | `handle` | owner, mode, attributes and times of one entry, by its handle |
 //! | `xattr` | extended attributes of one entry: read, set, digested |
@@ -33,6 +34,7 @@ pub mod content;
 pub mod copy;
 pub mod durable;
 mod error;
+pub mod exposure;
 pub mod extents;
 pub mod flags;
 pub mod handle;

@@ -49,7 +49,7 @@ impl Owner {
 }
 
 /// The name of this boot.
-fn boot() -> Result<String> {
+pub fn boot() -> Result<String> {
     let dir = Dir::open(Path::new("/proc/sys/kernel/random"))?;
     Ok(read(&dir, b"boot_id")?.trim().to_owned())
 }

@@ -14,12 +14,12 @@ use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::private;
-use crate::fs::{Cause, Dir, Handle, remove};
+use crate::fs::{Cause, Dir, Handle, exposure, remove};
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
-use crate::run::{Ended, Look, Outside, RunError, Spec, supervise};
+use crate::run::{Ended, Look, Outside, RunError, Shown, Spec, supervise};
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, Strategy, overlay};
 
@@ -117,6 +117,9 @@ impl Manager {
             );
             drop(lock.take());
             let last = self.come_out(plan, entry)?;
+            if last {
+                self.notice_open(&spec)?;
+            }
             noted?;
             let ended = ended?;
             if last && ended.status() != 0 {
@@ -125,6 +128,23 @@ impl Manager {
             }
             Ok(ended)
         })
+    }
+
+    /// Says which sandboxes a process outside can still write, since a command handed it a descriptor.
+    fn notice_open(&self, spec: &Spec) -> Result<()> {
+        for Shown { at, view, area } in &spec.views {
+            let layers = matches!(view, View::Layers(_));
+            let Some(area) = area.as_ref().filter(|_| layers) else {
+                continue;
+            };
+            if exposure::is_exposed(&Dir::open(area.as_path())?)? {
+                self.notice(format!(
+                    "a process outside may still write into the sandbox of '{at}': a commit copies what it releases, and \
+                    refuses what changed since it was shown"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Keeps what a command left that failed. That it cannot be kept is no failure of the command.
@@ -255,7 +275,12 @@ impl Manager {
         for view in views {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let seen = strategy.view(&view.sandbox.reference)?;
-            shown.push((view.resource.at.clone(), seen));
+            let isolates = strategy.capabilities().isolates;
+            shown.push(Shown {
+                at: view.resource.at.clone(),
+                view: seen,
+                area: isolates.then(|| view.sandbox.area.clone()),
+            });
         }
         let mut hidden = vec![Location::from(self.home())];
         for view in views {

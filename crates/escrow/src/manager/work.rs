@@ -5,15 +5,16 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::live::Live;
 use super::records::About;
 use super::sandboxes::FORK;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
+use crate::fs::{Dir, exposure};
 use crate::model::{
     Action, ChangeKind, Cleanup, DiffView, Phase, PlanState, ResourcePath, SandboxState, Scope,
 };
@@ -224,6 +225,9 @@ impl Manager {
                 Some(root) => root.path().to_owned(),
                 None => {
                     let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
+                    if strategy.capabilities().isolates {
+                        exposure::give_out(view.sandbox.area.as_path())?;
+                    }
                     path
                 }
             };
@@ -294,6 +298,9 @@ impl Manager {
             self.judge_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
+        if prefix.is_root() {
+            self.record_shown(plan, &diffs)?;
+        }
         drop(originals);
         // Those inside go on, and find everything as it was.
         let Open { mut opened, paused } = open;
@@ -306,6 +313,30 @@ impl Manager {
             _opened: opened,
             _lock: lock,
         })
+    }
+
+    /// Records what is about to be shown of sandboxes that something outside may still change; not while a command
+    /// is inside, which changes them anyway. What cannot be recorded can still be shown.
+    fn record_shown(&self, plan: &Plan, diffs: &[ResourceDiff]) -> Result<()> {
+        for ResourceDiff { view, diff } in diffs {
+            let Ok(area) = Dir::open(view.sandbox.area.as_path()) else {
+                continue;
+            };
+            if !exposure::is_exposed(&area)? || self.live(plan)? != Live::Nobody {
+                continue;
+            }
+            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+            let recorded = strategy.record_shown(&view.sandbox.reference, diff);
+            if let Err(error) = recorded {
+                exposure::forget_shown(&area)?;
+                let why = chain(&Error::from(error));
+                self.notice(format!(
+                    "what is shown of {} could not be recorded, so a commit cannot tell whether it changed since: {why}",
+                    view.resource.name
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Looks at a plan together with others; where something in it is closed to its own user, once more and alone, when

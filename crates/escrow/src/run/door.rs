@@ -4,7 +4,7 @@
 //!
 //! Runs in a process of its own with one thread.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
@@ -16,8 +16,11 @@ use rustix::thread::UnshareFlags;
 use super::spec::{Build, Look, Spec};
 use super::supervise::{Channel, RunError};
 use super::{News, Wish, idmap, keeper, mounts, sys};
+use crate::fs::Cause;
+use crate::fs::exposure::Mark;
 use crate::fs::process::Owner;
 use crate::model::text::Location;
+use crate::seeded;
 
 /// A step that failed, in words, and why.
 pub(super) type Step<T> = Result<T, (String, Errno)>;
@@ -43,6 +46,11 @@ fn tell_failure(channel: &Channel, (step, errno): (String, Errno)) -> i32 {
 
 fn go_in(spec: OwnedFd, channel: &Channel) -> Step<i32> {
     let spec = read_spec(spec)?;
+    // Whatever else is open was not meant for the inside.
+    let build = spec.build.iter();
+    let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
+    kept.extend([spec.share, channel.socket().as_raw_fd()]);
+    sys::keep_only(kept).map_err(at("close other descriptors"))?;
     // Held for as long as something of the command may be there.
     let _share = sys::adopt(spec.share);
     let inside = match (&spec.inside, &spec.build) {
@@ -214,14 +222,20 @@ fn guard(spec: &Spec, build: Build, channel: &Channel) -> Step<()> {
     // Its own share would keep it from ever being the last.
     drop(sys::adopt(spec.share));
     sys::leave_terminal().map_err(at("part from the terminal"))?;
-    if let Some(notice) = make_namespaces(spec)? {
-        let told = channel.tell(&News::Notice(notice));
-        told.map_err(at("tell of the inside"))?;
-    }
-    mounts::make(spec)?;
-    let child = sys::fork().map_err(at("start process 1"))?;
+    // From outside, where the areas can be seen and written.
+    let marks = mark(spec)?;
+    let (layers, child) = match build_inside(spec, channel) {
+        Ok(built) => built,
+        // Nothing was ever shown to a command.
+        Err(failed) => {
+            let marks = marks.into_iter().flatten();
+            return match marks.map(Mark::take_off).collect::<Result<Vec<()>, _>>() {
+                Ok(_) | Err(_) => Err(failed),
+            };
+        }
+    };
     if child == 0 {
-        let status = begin(channel);
+        let status = begin(build, channel);
         sys::exit(status.map_or_else(|failed| tell_failure(channel, failed), |()| 0));
     }
     let told = channel.tell(&News::Built(child));
@@ -234,13 +248,59 @@ fn guard(spec: &Spec, build: Build, channel: &Channel) -> Step<()> {
         }
     }
     match sys::kill(child as i32, libc::SIGKILL) {
-        Ok(()) | Err(_) => wait_for(child).map(drop),
+        Ok(()) | Err(_) => wait_for(child).map(drop)?,
     }
+    close(layers, marks)
+}
+
+/// Makes namespaces, mounts and process 1. Returns the layers of the sandboxes, and 0 in process 1.
+fn build_inside(spec: &Spec, channel: &Channel) -> Step<(Vec<Option<OwnedFd>>, u32)> {
+    if let Some(notice) = make_namespaces(spec)? {
+        let told = channel.tell(&News::Notice(notice));
+        told.map_err(at("tell of the inside"))?;
+    }
+    let layers = mounts::make(spec)?;
+    let child = sys::fork().map_err(at("start process 1"))?;
+    Ok((layers, child))
+}
+
+/// Marks the sandboxes that are about to be shown to a command.
+fn mark(spec: &Spec) -> Step<Vec<Option<Mark>>> {
+    let marks = spec.views.iter().map(|shown| {
+        let set = shown.area.as_ref().map(|area| Mark::set(area.as_path()));
+        set.transpose().map_err(|error| {
+            let errno = match error.cause {
+                Cause::Os(errno) => errno,
+                _ => Errno::IO,
+            };
+            let what = "note that commands can reach the files of";
+            (format!("{what} '{}'", shown.at), errno)
+        })
+    });
+    marks.collect()
+}
+
+/// Closes the sandboxes when the last command has ended. One that cannot be closed keeps its mark: a process
+/// outside got a descriptor that can write, or what is shown is no layers.
+fn close(layers: Vec<Option<OwnedFd>>, marks: Vec<Option<Mark>>) -> Step<()> {
+    for (layers, mark) in layers.into_iter().zip(marks) {
+        let frozen = layers.is_some_and(|layers| {
+            seeded::bug("layers-left-open") || mounts::freeze(layers.as_fd()).is_ok()
+        });
+        if let Some(mark) = mark.filter(|_| frozen) {
+            let taken = mark.take_off();
+            taken.map_err(|_| ("note that nothing is left inside".to_owned(), Errno::IO))?;
+        }
+    }
+    Ok(())
 }
 
 /// Process 1: holds the namespaces, and lets whoever dies there rest.
-fn begin(channel: &Channel) -> Step<()> {
+fn begin(build: Build, channel: &Channel) -> Step<()> {
     sys::end_with_parent().map_err(at("tie process 1 to its parent"))?;
+    // Should the warden be killed, the inside is over when this one has ended.
+    let kept = vec![build.live, channel.socket().as_raw_fd()];
+    sys::keep_only(kept).map_err(at("close other descriptors"))?;
     mounts::fresh_proc()?;
     sys::set_signal(libc::SIGCHLD, true);
     let told = channel.tell(&News::Started);

@@ -2,7 +2,7 @@
 //! whatever the command left running.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -15,6 +15,7 @@ use super::supervise::Channel;
 use super::{News, Wish, sys};
 use crate::fs::process;
 use crate::model::text::Location;
+use crate::seeded;
 
 /// How long one tries to end those who make new ones faster than they are ended. With the last
 /// command they all end at once.
@@ -119,7 +120,7 @@ fn start(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<u32
     if pid != 0 {
         return Ok(pid);
     }
-    let (step, errno) = match prepare(spec, terminal) {
+    let (step, errno) = match prepare(spec, terminal, channel) {
         Err(failed) => failed,
         Ok(()) => {
             let errno = become_command(&programs, &command, &environment);
@@ -132,7 +133,12 @@ fn start(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<u32
 }
 
 /// What only the process that becomes the command can do.
-fn prepare(spec: &Spec, terminal: Option<&OwnedFd>) -> Step<()> {
+fn prepare(spec: &Spec, terminal: Option<&OwnedFd>, channel: &Channel) -> Step<()> {
+    let open = seeded::bug("open-until-exec");
+    if !open {
+        // Once it has no more capabilities than other commands, those could take its descriptors.
+        sys::hide().map_err(at("hide what is open"))?;
+    }
     let own = rustix::process::getpid().as_raw_nonzero().get();
     // Who kills the keeper ends what it keeps.
     sys::end_with_parent().map_err(at("tie the command to its keeper"))?;
@@ -140,6 +146,11 @@ fn prepare(spec: &Spec, terminal: Option<&OwnedFd>) -> Step<()> {
     if let Some(terminal) = terminal.filter(|_| spec.front) {
         let given = sys::give_terminal(terminal.as_fd(), own);
         given.map_err(at("hand the terminal over"))?;
+    }
+    if !open {
+        // The channel is closed when the command begins.
+        let kept = vec![channel.socket().as_raw_fd()];
+        sys::keep_only(kept).map_err(at("close other descriptors"))?;
     }
     for signal in [libc::SIGTTOU, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
         sys::set_signal(signal, false);
@@ -149,7 +160,14 @@ fn prepare(spec: &Spec, terminal: Option<&OwnedFd>) -> Step<()> {
     there.map_err(at(format!("go to '{}'", spec.directory)))?;
     sys::give_up_privileges().map_err(at("give privileges up"))?;
     sys::forbid_typing().map_err(at("close the way to the terminal's input"))?;
-    sys::keep_three().map_err(at("close other descriptors"))?;
+    // Without a network of its own it would share them with every other plan, and with the machine.
+    if spec.look.network {
+        let scoped = sys::scope_abstract_sockets();
+        scoped.map_err(at("close the way to others' abstract sockets"))?;
+    }
+    if open {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let Some(files) = spec.files else {
         return Ok(());
     };

@@ -41,12 +41,17 @@ mod sys;
 
 pub use door::{enter, probe};
 pub use pause::{Paused, pause};
-pub use spec::{Build, Look, Spec};
+pub use spec::{Build, Look, Shown, Spec};
 pub use supervise::{Ended, Outside, RunError, supervise};
 
 use serde::{Deserialize, Serialize};
 
 use crate::fs::process::Owner;
+
+/// Whether a command that shares the network with the machine cannot reach abstract Unix sockets of others.
+pub fn scopes_abstract_sockets() -> bool {
+    sys::can_scope_abstract_sockets()
+}
 
 /// What those inside tell the supervisor.
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,18 +5,25 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{self, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    self, FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
+    self, FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
 };
 
 use super::door::{Step, at};
-use super::spec::{SOCKETS, Spec};
+use super::spec::{SOCKETS, Shown, Spec};
 use super::sys;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
+
+/// How long one waits for the kernel to close files of processes that have ended.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How long one waits before trying again.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// A mount that is nowhere yet.
 struct Detached {
@@ -24,9 +31,10 @@ struct Detached {
     at: PathBuf,
 }
 
-/// Makes all of them.
-pub(super) fn make(spec: &Spec) -> Step<()> {
+/// Makes all of them. Returns the layers of each sandbox that has some, in the order of the sandboxes.
+pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
     let mut ready = Vec::new();
+    let mut layers = Vec::new();
     if let Some((at, scratch)) = &spec.scratch {
         ready.push(Detached {
             fd: overlay(at, scratch, true)?,
@@ -41,7 +49,7 @@ pub(super) fn make(spec: &Spec) -> Step<()> {
             at: path.as_path().to_owned(),
         });
     }
-    for (path, view) in &spec.views {
+    for Shown { at: path, view, .. } in &spec.views {
         let fd = match view {
             View::Layers(layers) => overlay(path, layers, false)?,
             View::Directory(from) => {
@@ -50,6 +58,10 @@ pub(super) fn make(spec: &Spec) -> Step<()> {
                 fd
             }
         };
+        layers.push(match view {
+            View::Layers(_) => Some(fd.try_clone().map_err(failed)?),
+            View::Directory(_) => None,
+        });
         ready.push(Detached {
             fd,
             at: path.as_path().to_owned(),
@@ -82,7 +94,28 @@ pub(super) fn make(spec: &Spec) -> Step<()> {
             put(tmpfs("0700")?.as_fd(), path.as_path())?;
         }
     }
-    Ok(())
+    Ok(layers)
+}
+
+fn failed(error: std::io::Error) -> (String, Errno) {
+    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    ("hold a layer".to_owned(), errno)
+}
+
+/// Makes layers read-only for good: the file system itself, not one mount of it, so whatever descriptor is left
+/// anywhere cannot write any more. Refused while something can: it has a file open, or mapped, for writing.
+pub(super) fn freeze(layers: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;
+    let fs = mount::fspick(layers, c"", flags)?;
+    mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
+    let start = Instant::now();
+    loop {
+        match mount::fsconfig_reconfigure(fs.as_fd()) {
+            // The kernel may still be closing files of those that have just ended.
+            Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
 }
 
 /// Layers as one, mounted nowhere.
@@ -218,6 +251,8 @@ fn devices() -> Step<Vec<Detached>> {
         if !is_device || stat.st_rdev != fs::makedev(major, minor) {
             return Err(at(step())(Errno::NODEV));
         }
+        // It is the machine's own: root inside owns it, and could give it another mode.
+        sys::fixed(fd.as_fd()).map_err(at(format!("restrict '{}'", path.display())))?;
         found.push(Detached { fd, at: path });
     }
     Ok(found)
@@ -268,10 +303,9 @@ fn names() -> Step<Option<Detached>> {
     if !target.starts_with("/run") {
         return Ok(None);
     }
-    Ok(Some(Detached {
-        fd: clone_tree(&target, false)?,
-        at: target,
-    }))
+    let fd = clone_tree(&target, false)?;
+    sys::fixed(fd.as_fd()).map_err(at(format!("restrict '{}'", target.display())))?;
+    Ok(Some(Detached { fd, at: target }))
 }
 
 /// The processes of the inside, and nothing of the kernel's that could be changed.

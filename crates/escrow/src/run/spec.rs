@@ -29,11 +29,22 @@ pub struct Build {
     pub last: i32,
 }
 
+/// A sandbox as it appears inside.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Shown {
+    /// Where: at the path of its original.
+    pub at: Location,
+    /// What.
+    pub view: View,
+    /// The area of the sandbox; `None` where it is the original itself.
+    pub area: Option<Location>,
+}
+
 /// Everything about the inside, and about the command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
     /// What appears where.
-    pub views: Vec<(Location, View)>,
+    pub views: Vec<Shown>,
     /// The home directory, and a layer over it that is thrown away.
     pub scratch: Option<(Location, Layers)>,
     /// Directories of which nothing can be seen.

@@ -297,28 +297,90 @@ pub(super) fn unblock_signals() {
     }
 }
 
-/// Lets nothing but the first three descriptors through to the next program.
-pub(super) fn keep_three() -> Result<(), Errno> {
-    const CLOEXEC: u32 = 1 << 2;
-    // SAFETY: takes numbers only; nothing is closed before the program changes.
-    check(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOEXEC) }).map(drop)
+/// Closes every descriptor but the first three and these. What the caller had open, and did not mean
+/// for the inside, does not get there.
+pub(super) fn keep_only(mut kept: Vec<i32>) -> Result<(), Errno> {
+    kept.retain(|number| *number >= 3);
+    kept.sort_unstable();
+    let mut from = 3;
+    for number in kept.into_iter().map(i32::unsigned_abs).chain([u32::MAX]) {
+        if from < number {
+            // SAFETY: takes numbers only; no owner of what is closed is used here again.
+            check(unsafe { libc::syscall(libc::SYS_close_range, from, number - 1, 0) })?;
+        }
+        from = number.saturating_add(1);
+    }
+    Ok(())
 }
+
+/// Lets no process without capabilities trace this one, or take its descriptors, until it becomes
+/// another program: the kernel closes what is not handed on before that one can be traced.
+pub(super) fn hide() -> Result<(), Errno> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
+}
+
+/// Whether the kernel can confine processes to abstract Unix sockets of their own.
+pub(super) fn can_scope_abstract_sockets() -> bool {
+    const VERSION: u32 = 1;
+    const SCOPES: i64 = 6;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: only asks for a number.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
+    version >= SCOPES
+}
+
+/// Confines this process and its descendants to abstract Unix sockets of their own, by Landlock. Does
+/// nothing where the kernel cannot (before Linux 6.12).
+pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
+    const ABSTRACT_UNIX_SOCKET: u64 = 1;
+    #[repr(C)]
+    struct Rules {
+        files: u64,
+        network: u64,
+        scoped: u64,
+    }
+    if !can_scope_abstract_sockets() {
+        return Ok(());
+    }
+    let rules = Rules {
+        files: 0,
+        network: 0,
+        scoped: ABSTRACT_UNIX_SOCKET,
+    };
+    let size = size_of::<Rules>();
+    // SAFETY: the rules are of the size that is told, and live until the call returns.
+    let made =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0) };
+    // SAFETY: the descriptor is new and ours.
+    let made = unsafe { OwnedFd::from_raw_fd(check(made)? as i32) };
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, made.as_raw_fd(), 0) }).map(drop)
+}
+
+const RDONLY: u64 = 1;
+const NOSUID: u64 = 2;
+const NODEV: u64 = 4;
+const NOEXEC: u64 = 8;
 
 /// Makes a mount and everything below it read-only; set-user-id programs and device nodes on it mean
 /// nothing.
 pub(super) fn read_only(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    const RDONLY: u64 = 1;
-    restrict(at, RDONLY)
+    restrict(at, RDONLY | NODEV)
 }
 
-/// The same for a mount that can be written.
+/// Makes the mount of one device or file read-only: the device can be used, what is known of it cannot be
+/// changed, and it is no program.
+pub(super) fn fixed(at: BorrowedFd<'_>) -> Result<(), Errno> {
+    restrict(at, RDONLY | NOEXEC)
+}
+
+/// Makes a mount harmless that can be written.
 pub(super) fn harmless(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, 0)
+    restrict(at, NODEV)
 }
 
 fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
-    const NOSUID: u64 = 2;
-    const NODEV: u64 = 4;
     #[repr(C)]
     struct Attributes {
         set: u64,
@@ -327,7 +389,7 @@ fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
         namespace: u64,
     }
     let attributes = Attributes {
-        set: more | NOSUID | NODEV,
+        set: more | NOSUID,
         clear: 0,
         propagation: libc::MS_PRIVATE,
         namespace: 0,

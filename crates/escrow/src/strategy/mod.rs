@@ -30,6 +30,7 @@ pub mod overlay;
 mod preview;
 pub mod registry;
 mod released;
+mod shown;
 mod tree;
 mod tree_commit;
 mod tree_copy;
@@ -47,6 +48,7 @@ pub use closed_dirs::Opened;
 pub use error::{Result, StrategyError};
 pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
+pub use shown::Prints;
 
 use crate::event::Observer;
 use crate::fs::{Dir, Moved, Moves};
@@ -307,6 +309,12 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* changes nothing; lists every path that differs and no other: a read, a new
     /// time stamp or the same bytes written again are no difference (rules F6, F8).
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView>;
+
+    /// Records what was found just now and is about to be shown, where something outside may still change the sandbox:
+    /// a commit must then find the same. By default nothing outside can.
+    fn record_shown(&self, _sandbox: &SandboxRef, _diff: &DiffView) -> Result<()> {
+        Ok(())
+    }
 
     /// Opens what the sandbox's own user closed in it, as directories of mode 0, until the answer is dropped: what only looks,
     /// and is refused, may look again then. Nobody else works in the sandbox meanwhile, or looks at it.

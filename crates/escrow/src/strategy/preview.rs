@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
+use super::shown::Prints;
 use crate::fs::{Meta, Moves};
 use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
@@ -43,6 +44,8 @@ pub struct Preview {
     pub bytes: u64,
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.
     pub part: bool,
+    /// Where something outside may still change the sandbox: each version that is to be committed.
+    pub prints: Option<Prints>,
     /// For a part: what we ourselves moved in the original and put back since the sandbox was made.
     pub moved: Moves,
 }

@@ -206,6 +206,7 @@ fn reduced(preview: &Preview, keep: impl Fn(usize) -> bool) -> Preview {
     let numbers: Vec<usize> = (0..preview.diff.changes.len()).filter(some).collect();
     let changes = numbers.iter().map(|at| preview.diff.changes[*at].clone());
     Preview {
+        prints: preview.prints.clone(),
         diff: DiffView::new(changes.collect()),
         seen: numbers.iter().map(|at| preview.seen[*at]).collect(),
         conflicts: preview.conflicts.clone(),

@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use super::closed_dirs;
 use super::error::{Result, StrategyError};
 use super::released::{self, Released};
+use super::shown;
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::{
@@ -42,7 +43,7 @@ use super::{
     Occasion, Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
 };
 use crate::event::Observer;
-use crate::fs::{Dir, Moves, remove};
+use crate::fs::{Dir, Moves, exposure, remove};
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
@@ -121,6 +122,15 @@ fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&Sandbox, bool) -> Result<T>) ->
     closed_dirs::with_open(&area, &roots, all, |area, again| {
         work(&open_in(sandbox, area.again()?)?, again)
     })
+}
+
+/// The sandbox as one that something outside may still change.
+fn looked(open: &Sandbox) -> shown::Looked<'_> {
+    shown::Looked {
+        area: &open.area,
+        root: &open.upper,
+        visible: layers::visible,
+    }
 }
 
 /// The layers of an area.
@@ -289,6 +299,7 @@ impl Strategy for Overlay {
             }
             None => None,
         };
+        exposure::forget_shown(&area)?;
         let stage = area.subdir(STAGE)?;
         let to = layers::make_upper(&upper, &lower, &stage, &parent)?;
         tree::put(&stage, &to, path, name, before, content)
@@ -302,6 +313,10 @@ impl Strategy for Overlay {
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
         })
+    }
+
+    fn record_shown(&self, sandbox: &SandboxRef, diff: &DiffView) -> Result<()> {
+        looked(&open(sandbox)?).record(&diff.changes)
     }
 
     fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
@@ -323,8 +338,11 @@ impl Strategy for Overlay {
                 preview
                     .conflicts
                     .extend(base.everything_moved(&open.carved)?);
-                tree_commit::sort(&mut preview.conflicts);
             }
+            let (prints, conflicts) = looked(open).compare(&preview.diff.changes)?;
+            preview.prints = prints;
+            preview.conflicts.extend(conflicts);
+            tree_commit::sort(&mut preview.conflicts);
             Ok(preview)
         })
     }
@@ -369,11 +387,13 @@ impl Strategy for Overlay {
     fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = open(sandbox)?;
         let of = base::identity(open.upper.top())?;
+        exposure::forget_shown(&open.area)?;
         released::add(&open.area, &of, tree_commit::released(intent)?)
     }
 
     fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = open(sandbox)?;
+        exposure::forget_shown(&open.area)?;
         released::forget(&open.area, &tree_commit::area_of(intent)?)
     }
 
@@ -398,6 +418,7 @@ impl Strategy for Overlay {
         // The upper layer itself is not opened: its root may have been closed to us.
         let Metadata { original, area, .. } = tree::metadata(sandbox)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
+        exposure::forget_shown(&area)?;
         let before = Now::read(&area)?;
         let next = before.next;
         new_layer(&area, &lower, next)?;
@@ -446,10 +467,12 @@ impl Strategy for Overlay {
         intent: &Intent,
         _observer: &dyn Observer,
     ) -> Result<()> {
+        exposure::forget_shown(&area_of(sandbox)?)?;
         moments::switch(sandbox, intent, false)
     }
 
     fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
+        exposure::forget_shown(&area_of(sandbox)?)?;
         moments::switch(sandbox, intent, true)?;
         Ok(RolledBack::default())
     }

@@ -14,7 +14,7 @@ use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
 use super::{Metadata, NAME, Sandbox, WORK, alone, base, diff, in_use, look, through};
 use crate::event::Observer;
-use crate::fs::{Dir, remove};
+use crate::fs::{Dir, exposure, remove};
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, SandboxRef};
 use crate::seeded;
@@ -369,6 +369,7 @@ fn fork_of(open: &Sandbox, moment: &Moment, request: &CreateRequest<'_>) -> Resu
     }
     let below = Stack::open(&layers, &open.area)?;
     lay_over(&area, &below, 0)?;
+    exposure::inherit(&open.area, &area)?;
     for layer in &mut layers {
         layer
             .area

@@ -3,7 +3,8 @@
 //! A version is staged as another name for the sandbox's own file, so that no content is copied
 //! and the sandbox stays whole. A file that somebody still has open for writing, or that is to
 //! lose something on the way, is copied instead, and so is everything where the sandbox stays: the
-//! original must not change with it later.
+//! original must not change with it later. Where something outside may still write the sandbox's
+//! files, everything is copied, and must be what the preview found.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -16,13 +17,14 @@ use super::steps::{Plan, Planned, deepest_first, plan};
 use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, part, stat};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::Care;
+use crate::fs::copy::{Care, Leaf};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, Field, ResourcePath};
 use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::shown::{self, Looked, Print, Prints};
 use crate::strategy::tree::{self, Original, STAGE};
 use crate::strategy::{Intent, PrepareRequest, closed};
 
@@ -73,6 +75,7 @@ pub(in crate::strategy) fn prepare(
         observer: request.observer,
         apart: request.keeps,
         part: request.preview.part,
+        prints: request.preview.prints.as_ref(),
         stage,
         reflinks: Reflinks::wanted(),
         same: HashMap::new(),
@@ -131,6 +134,8 @@ struct Staging<'a> {
     apart: bool,
     /// Only a part is released.
     part: bool,
+    /// What is to be staged, where something outside may still change it.
+    prints: Option<&'a Prints>,
     stage: Dir,
     reflinks: Reflinks,
     /// Sandbox files of several names, by what tells them apart, and where the first of them is staged.
@@ -246,6 +251,7 @@ impl Staging<'_> {
         let staged = self.stage.dir(to)?;
         let attributes = tree::xattrs_of(&model)?;
         let meta = self.looks(path, &model)?;
+        self.check_looks(path, &meta, &attributes, &[])?;
         let mut looks = meta;
         if is_top && meta.mode & 0o700 != 0o700 {
             looks.mode |= 0o700;
@@ -297,14 +303,72 @@ impl Staging<'_> {
                 .path
                 .ancestors()
                 .any(|path| self.closing.contains(&path));
-        let linkable = dropped.is_empty() && !self.source.whole && !closing;
+        let target = match (meta.kind, self.prints) {
+            (EntryKind::Symlink, Some(_)) => from.read_link(name)?,
+            _ => Vec::new(),
+        };
+        self.check_looks(&change.path, &meta, &attributes, &target)?;
+        let exposed = self.prints.is_some();
+        let linkable = dropped.is_empty() && !self.source.whole && !closing && !exposed;
         if !linkable || !self.link(&change.path, source, at, &meta, &attributes)? {
-            self.copy((&from, name), at, &meta, &attributes, &dropped)?;
+            let copied = self.copy((&from, name), at, &meta, &attributes, &dropped)?;
+            self.check_copied(&change.path, at, (&meta, &attributes), &copied)?;
         }
         if meta.is_file() && !self.source.whole {
             self.flags.give(&change.path, at)?;
         }
         Ok(true)
+    }
+
+    /// What is to be staged at a path, where something outside may still change it and its own user may read it.
+    fn print(&self, path: &ResourcePath, meta: &Meta) -> Option<&Print> {
+        let print = self.prints.filter(|_| !closed::is_closed(meta))?;
+        print.get(path)
+    }
+
+    /// Refuses what is not as the preview found it.
+    fn check_looks(
+        &self,
+        path: &ResourcePath,
+        meta: &Meta,
+        attributes: &Xattrs,
+        target: &[u8],
+    ) -> Result<()> {
+        let Some(print) = self.print(path, meta) else {
+            return Ok(());
+        };
+        let looked = Looked {
+            area: self.source.area,
+            root: self.source.root,
+            visible: self.source.visible,
+        };
+        match looked.of(meta, attributes.clone(), target, print.content.clone()) == *print {
+            true => Ok(()),
+            false => Err(changed(path)),
+        }
+    }
+
+    /// Refuses a copy that is not of what the preview found.
+    fn check_copied(
+        &self,
+        path: &ResourcePath,
+        (to, name): (&Dir, &[u8]),
+        (meta, attributes): (&Meta, &Xattrs),
+        copied: &Leaf,
+    ) -> Result<()> {
+        let Some(print) = self.print(path, meta) else {
+            return Ok(());
+        };
+        let is_kept = |one: &&(Vec<u8>, Vec<u8>)| !copied.lost.contains(&one.0);
+        let same = copied.original.same_state(meta)
+            && copied.original.mode == meta.mode
+            && attributes.iter().filter(is_kept).eq(&copied.attributes);
+        // The staged file, which nothing else can reach, is what is looked at.
+        let same = same && (!meta.is_file() || shown::content(to, name)? == print.content);
+        match same {
+            true => Ok(()),
+            false => Err(changed(path)),
+        }
     }
 
     /// Whether a new name in the sandbox is one of a file that the original has, unchanged: then
@@ -388,10 +452,10 @@ impl Staging<'_> {
         meta: &Meta,
         attributes: &Xattrs,
         dropped: &[&str],
-    ) -> Result<()> {
+    ) -> Result<Leaf> {
         let (area, staged) = (self.source.area, (to, to_name));
         let copied = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
-        let mut lost = copied.lost;
+        let mut lost = copied.lost.clone();
         self.observer.copied(0, meta.size);
         let seen = (self.source.visible)(attributes.clone());
         let handle = to.handle(to_name)?;
@@ -428,7 +492,8 @@ impl Staging<'_> {
             handle.set_mode(mode).map_err(fail)?;
         }
         lost.retain(|name| is_seen(name) && name != CAPABILITY);
-        tree::refuse_lost(from.0, from.1, &lost)
+        tree::refuse_lost(from.0, from.1, &lost)?;
+        Ok(copied)
     }
 
     /// What can be known before: whether the step will be permitted.
@@ -513,6 +578,7 @@ impl Staging<'_> {
                 None => self.parent(path, now)?,
             };
             let meta = self.looks(path, &new)?;
+            self.check_looks(path, &meta, &tree::xattrs_of(&new)?, &[])?;
             dressing.after.mode = meta.mode;
             dressing.after.owner = match change.fields.contains(&Field::Owner) {
                 true => (meta.uid, meta.gid),
@@ -579,6 +645,13 @@ fn check_loose(path: &ResourcePath, old: &Meta) -> Result<()> {
             why: "it is immutable or append-only in the original; `chattr -i -a` it there first",
         }),
         false => Ok(()),
+    }
+}
+
+fn changed(path: &ResourcePath) -> StrategyError {
+    StrategyError::Moved {
+        path: path.clone(),
+        what: "it changed in the sandbox while it was committed, though no command was inside",
     }
 }
 

@@ -1,0 +1,116 @@
+//! Whether something outside may still write files of a sandbox, through a descriptor that a command opened.
+//!
+//! A command can hand a descriptor to a process outside, where it outlives the command and its mounts, and be
+//! opened again for writing. The area of a sandbox has a mark from before its files are shown to the first
+//! command until it is proven that no such descriptor is left that can write. A process that dies leaves the mark.
+//! The mark names the boot: no descriptor outlives the machine's. So it need not survive a power cut, and is
+//! not synced.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::{Cause, Dir, Result, process};
+
+/// The mark.
+const MARK: &[u8] = b"exposed";
+/// The same until it is complete.
+const DRAFT: &[u8] = b"exposed.new";
+/// What was shown last of a sandbox that has the mark.
+pub const SHOWN: &[u8] = b"shown";
+
+/// The path was given to native tools, which may change the sandbox at any time.
+const GIVEN_OUT: &[u8] = b"given-out";
+
+/// A mark that was set, or found.
+pub struct Mark {
+    area: Dir,
+    /// Another one had set it, and did not take it off.
+    earlier: bool,
+}
+
+impl Mark {
+    /// Marks an area, before the files of its sandbox are shown to a command. What was shown of it is
+    /// forgotten: the command changes it.
+    pub fn set(area: &Path) -> Result<Self> {
+        let area = Dir::open(area)?;
+        let earlier = is_exposed(&area)?;
+        if !earlier {
+            write(&area)?;
+        }
+        forget_shown(&area)?;
+        Ok(Self { area, earlier })
+    }
+
+    /// Takes the mark off: no command of this time can write any more. One that was there before stays, since
+    /// nothing is proven of those.
+    pub fn take_off(self) -> Result<()> {
+        match self.earlier {
+            true => Ok(()),
+            false => absent_or(self.area.unlink(MARK)),
+        }
+    }
+}
+
+/// Whether an area has the mark, of this boot.
+pub fn is_exposed(area: &Dir) -> Result<bool> {
+    let (mut file, _) = match area.file(MARK) {
+        Err(error) if error.is_absent() => return Ok(false),
+        file => file?,
+    };
+    let mut boot = String::new();
+    match file.read_to_string(&mut boot) {
+        Ok(_) => Ok(boot == process::boot()?),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Err(area.error("read", MARK, Cause::Os(errno)))
+        }
+    }
+}
+
+/// Marks an area whose sandbox shares files with one that has the mark.
+pub fn inherit(from: &Dir, to: &Dir) -> Result<()> {
+    match is_exposed(from)? {
+        true => write(to),
+        false => Ok(()),
+    }
+}
+
+/// Notes that native tools were given the path of the sandbox in this area.
+pub fn give_out(area: &Path) -> Result<()> {
+    let area = Dir::open(area)?;
+    match area.create(GIVEN_OUT, 0o600) {
+        Err(error) if error.is(Errno::EXIST) => {}
+        made => drop(made?),
+    }
+    forget_shown(&area)
+}
+
+/// Whether they were.
+pub fn is_given_out(area: &Dir) -> Result<bool> {
+    Ok(area.stat(GIVEN_OUT)?.is_some())
+}
+
+/// Forgets what was shown of a sandbox, which is about to change.
+pub fn forget_shown(area: &Dir) -> Result<()> {
+    absent_or(area.unlink(SHOWN))
+}
+
+fn write(area: &Dir) -> Result<()> {
+    absent_or(area.unlink(DRAFT))?;
+    let boot = process::boot()?;
+    let mut file = area.create(DRAFT, 0o600)?;
+    file.write_all(boot.as_bytes()).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        area.error("write", DRAFT, Cause::Os(errno))
+    })?;
+    area.rename(DRAFT, area, MARK)
+}
+
+fn absent_or(done: Result<()>) -> Result<()> {
+    match done {
+        Err(error) if error.is_absent() => Ok(()),
+        done => done,
+    }
+}
