@@ -48,6 +48,10 @@ pub const ALL: &[&str] = &[
     "part-returned-late",
     // A sandbox is not told of one path that was released.
     "part-forgets-a-path",
+    // Garbage collection removes areas that the store does not know, and a store that lost its records is used.
+    "gc-takes-unknown",
+    // On a full disk the writes of the store do not give the ballast up.
+    "ballast-kept",
 ];
 
 /// Whether this bug is wanted.

@@ -54,6 +54,7 @@ impl Error {
             | Self::NoSandbox { .. }
             | Self::UnknownCheckpoint { .. }
             | Self::LaterThanCheckpoint { .. }
+            | Self::NoOrphan { .. }
             | Self::Away { .. } => Kind::NotFound,
             Self::ResourceExists { .. }
             | Self::ResourceInUse { .. }
@@ -98,6 +99,7 @@ impl Error {
             Self::LeftBehind { first, .. } => first.kind(),
             Self::Strategy(error) => strategy_kind(error),
             Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
+            Self::Store(StoreError::Lost { .. }) => Kind::RecoveryNeeded,
             Self::Fs(error) if error.is_absent() => Kind::NotFound,
             Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
         }

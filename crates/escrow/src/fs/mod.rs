@@ -33,6 +33,7 @@ pub mod copy;
 pub mod durable;
 mod error;
 pub mod extents;
+pub mod generation;
 pub mod handle;
 pub mod lease;
 pub mod manifest;

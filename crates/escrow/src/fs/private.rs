@@ -287,6 +287,12 @@ pub fn keep_ballast(home: &Dir) {
     }
 }
 
+/// Whether there is less room than the ballast gives back, of bytes or of files.
+pub fn is_tight(home: &Dir) -> Result<bool> {
+    let ballast = u64::from(BALLAST_FILES) * BALLAST_SIZE;
+    Ok(home.free_space()? < 2 * ballast || home.free_files()?.is_some_and(|files| files < 64))
+}
+
 /// Gives the ballast up; says whether there was any.
 pub fn release_ballast(home: &Dir) -> Result<bool> {
     let there = home.stat(BALLAST)?.is_some();
@@ -511,11 +517,18 @@ impl DirLock {
     }
 }
 
+/// Opens a lock, which lies in a directory of the home; one that has no room there takes that of the ballast.
 fn open_lock(dir: &Dir, name: &[u8]) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
-        .map(File::from)
-        .map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
+    let open = || fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from);
+    let opened = match (open(), dir.path().parent()) {
+        (Err(Errno::NOSPC | Errno::DQUOT), Some(home)) => {
+            release_ballast(&Dir::open(home)?)?;
+            open()
+        }
+        (opened, _) => opened,
+    };
+    opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
 }
 
 fn is_current(dir: &Dir, name: &[u8], file: &File) -> Result<bool> {

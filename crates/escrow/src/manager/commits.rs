@@ -275,6 +275,7 @@ impl Manager {
             return Err(nothing(plan));
         }
         self.permit_plan(Action::Undo, plan)?;
+        self.make_room_to_clean()?;
         let lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         self.check_unfinished(&plan)?;
@@ -404,6 +405,7 @@ impl Manager {
     /// others (rule C17).
     pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
         self.permit(Action::Admin, None, Scope::All)?;
+        self.make_room_to_clean()?;
         self.recover_all()
     }
 

@@ -48,7 +48,7 @@ pub use answers::Handle;
 pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
 pub use disk::Disk;
-pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Spared};
+pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Orphan, Spared};
 pub use plans::PlanView;
 pub use resources::NewResource;
 pub use runs::RunRequest;
@@ -63,6 +63,7 @@ use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
 use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
 use crate::policy::Policy;
+use crate::seeded;
 use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
 
@@ -90,6 +91,9 @@ pub struct Options {
     pub keep: Keep,
 }
 
+/// The file of the state store in a home.
+const STATE: &str = "state.db";
+
 /// The engine, opened on one home.
 pub struct Manager {
     options: Options,
@@ -107,18 +111,8 @@ impl Manager {
         let home = private::make_all(&options.home)?;
         let areas = private::room(&home, b"sandboxes")?;
         let locks = private::room(&home, b"locks")?;
-        private::make_file(&home, b"state.db")?;
-        let path = home.path().join("state.db");
-        let store = match Store::open(&path) {
-            // Even to look, SQLite needs a little room, and to clean up some more.
-            Err(error) if error.wants_room() && private::release_ballast(&home)? => {
-                Store::open(&path)?
-            }
-            answer => {
-                private::keep_ballast(&home);
-                answer?
-            }
-        };
+        let store = Store::open(&home.path().join(STATE))?;
+        private::keep_ballast(&home);
         Ok(Self {
             options,
             home,
@@ -133,6 +127,15 @@ impl Manager {
     /// The directory of all state.
     pub fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    /// Makes room for what frees space, such as a cleanup: where the file system of the home is nearly full, the
+    /// ballast is given up before anything fails for want of a few blocks, or of a file.
+    fn make_room_to_clean(&self) -> Result<()> {
+        if !seeded::bug("ballast-kept") && private::is_tight(&self.home)? {
+            private::release_ballast(&self.home)?;
+        }
+        Ok(())
     }
 
     /// A directory for a moment, among the engine's own.

@@ -317,6 +317,7 @@ impl Manager {
 
     /// The same for what the engine itself takes back.
     pub(super) fn clean_up(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+        self.make_room_to_clean()?;
         let lock = self.lock_unsettled(plan)?;
         self.check_quiet(plan)?;
         match self.settle(plan) {
