@@ -29,6 +29,7 @@ mod full_disk;
 mod gc;
 mod judged;
 mod log;
+mod lost;
 mod many;
 mod mounts;
 mod moved_home;
