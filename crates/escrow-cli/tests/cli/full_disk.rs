@@ -115,8 +115,8 @@ const KINDS: [(Fs, &[&str]); 4] = [
 ];
 
 /// Two open plans, and two that were committed.
-fn furnished(world: &World) -> Cli {
-    let cli = Cli::new(world, &binary());
+fn furnished(world: &World, home: &Path) -> Cli {
+    let cli = Cli::new(world, &binary()).env("ESCROW_HOME", home);
     for name in ["a", "b", "c", "d"] {
         let dir = world.dir(name);
         for number in 0..4 {
@@ -155,7 +155,7 @@ fn fill_exactly(base: &Path, spare: u64) {
 }
 
 /// What gives space back works at every size, and what it says is true.
-fn gives_space_back(cli: &Cli, world: &World, how: &str) {
+fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
     let read = |path: &str| std::fs::read_to_string(world.path().join(path)).expect("it is there");
     for line in [
         "status",
@@ -182,7 +182,11 @@ fn gives_space_back(cli: &Cli, world: &World, how: &str) {
     assert!(!world.path().join("a/g").exists(), "{how}");
     assert_eq!(read("d/f0"), "new\n".repeat(900), "{how}");
     assert_eq!(read("b/f0"), "old\n".repeat(700), "{how}");
-    assert_eq!(left_in(&world.home()), 0, "{how}");
+    assert_eq!(left_in(home), 0, "{how}");
+    let beside = std::fs::read_dir(world.path()).expect("it is there");
+    let names = beside.map(|entry| entry.expect("it can be listed").file_name());
+    let mut areas = names.filter(|name| name.to_string_lossy().starts_with(".escrow-"));
+    assert_eq!(areas.next(), None, "{how}");
 }
 
 // rule P6, C12
@@ -194,9 +198,10 @@ fn what_frees_space_failed_on_a_full_disk() {
                 return;
             };
             let world = World::under(fs.path());
-            let cli = furnished(&world);
+            let cli = furnished(&world, &world.home());
             fill_exactly(world.path(), spare);
-            gives_space_back(&cli, &world, &format!("{kind:?} {args:?}, {spare} free"));
+            let how = format!("{kind:?} {args:?}, {spare} free");
+            gives_space_back(&cli, &world, &world.home(), &how);
         }
     }
 }
@@ -207,14 +212,30 @@ fn what_frees_space_failed_without_inodes() {
         return;
     };
     let world = World::under(fs.path());
-    let cli = furnished(&world);
+    let cli = furnished(&world, &world.home());
     let many = world.dir("many");
     for number in 0.. {
         if File::create(many.join(number.to_string())).is_err() {
             break;
         }
     }
-    gives_space_back(&cli, &world, "no inode free");
+    gives_space_back(&cli, &world, &world.home(), "no inode free");
+}
+
+// The ballast lies on the file system of the state: it is of no use where the areas lie.
+#[test]
+fn what_frees_space_failed_where_only_the_areas_lie() {
+    for (kind, args) in KINDS {
+        let Some(fs) = LoopFs::with_mkfs_args(kind, 24, args) else {
+            return;
+        };
+        let (world, elsewhere) = (World::under(fs.path()), World::new());
+        let home = elsewhere.dir("home");
+        let cli = furnished(&world, &home);
+        fill_exactly(world.path(), 0);
+        let how = format!("{kind:?} {args:?}, the state elsewhere");
+        gives_space_back(&cli, &world, &home, &how);
+    }
 }
 
 /// The same with the ballast left where it is: the test above would notice.
@@ -224,7 +245,7 @@ fn a_ballast_that_is_kept_shows() {
         return;
     };
     let world = World::under(fs.path());
-    let cli = furnished(&world);
+    let cli = furnished(&world, &world.home());
     fill_exactly(world.path(), 5000);
     let kept = cli.clone().env("ESCROW_SEEDED_BUG", "ballast-kept");
     let said = kept.fails(words("cleanup pc --yes"), 1);

@@ -249,9 +249,10 @@ pub(crate) fn make_area(area: &Location) -> Result<()> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    private::traceless(&parent, || {
+    let made = private::traceless(&parent, || {
         remove::remove(&parent, name)?;
         private::make_plain(&parent, name)
     })?;
+    private::keep_reserve(&made);
     Ok(parent.sync()?)
 }

@@ -276,6 +276,7 @@ impl Manager {
         }
         self.permit_plan(Action::Undo, plan)?;
         self.make_room_to_clean()?;
+        self.make_room_for(plan.id)?;
         let lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         self.check_unfinished(&plan)?;
@@ -413,6 +414,7 @@ impl Manager {
         self.bury_strays()?;
         let mut answers = Vec::new();
         for journal in self.store.unfinished()? {
+            self.make_room_for(journal.plan_id)?;
             let Some(plan) = self.store.plan(journal.plan_id)? else {
                 continue;
             };

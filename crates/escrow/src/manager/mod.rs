@@ -138,6 +138,21 @@ impl Manager {
         Ok(())
     }
 
+    /// The same on the file systems of the areas of a plan that lie beside their originals.
+    fn make_room_for(&self, plan: PlanId) -> Result<()> {
+        let sandboxes = self.store.sandboxes(Some(plan))?.into_iter();
+        let commits = self.store.commit_areas()?.into_iter();
+        let commits = commits.filter(|one| one.plan_id == plan);
+        let areas = sandboxes.map(|one| one.area);
+        for area in areas.chain(commits.filter_map(|one| Some(one.area?.1))) {
+            match private::release_reserve(area.as_path()) {
+                // What is out of reach is told by what needs it, and stops nothing else (rule C17).
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// A directory for a moment, among the engine's own.
     pub fn scratch(&self) -> Result<Scratch> {
         let unique = SandboxId::new(&*self.options.origin).to_string();

@@ -268,7 +268,8 @@ impl Manager {
         let area = sandbox.area.as_path();
         let parent = Dir::open(area.parent().unwrap_or(area))?;
         let name = area.file_name().unwrap_or_default();
-        private::make_plain(&parent, name.as_encoded_bytes())?;
+        let made = private::make_plain(&parent, name.as_encoded_bytes())?;
+        private::keep_reserve(&made);
         Ok(parent.sync()?)
     }
 
