@@ -85,9 +85,8 @@ pub fn list(dir: &Dir, beside: bool) -> Result<Vec<Found>> {
 
 /// Whether there is an area, of which a store must have known, among the engine's own.
 pub fn any(dir: &Dir) -> Result<bool> {
-    let of_a_store =
-        |name: &Box<[u8]>| !matches!(Area::named(name, false), None | Some(Area::Moment));
-    Ok(dir.names()?.iter().any(of_a_store))
+    let of_a_store = |name: &[u8]| !matches!(Area::named(name, false), None | Some(Area::Moment));
+    Ok(dir.names()?.iter().any(|name| of_a_store(name)))
 }
 
 /// The name of an area without what hides it beside an original; `None` where it is no text.

@@ -114,7 +114,7 @@ impl Manager {
         };
         let why = "the state that knew it lost its records";
         let found = areas::list(&dir, false)?.into_iter().map(|found| {
-            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&*found.name);
+            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&found.name);
             let path = dir.path().join(name);
             Orphan::at(&path, disk::measured(&path).private, why.to_owned())
         });
