@@ -1,10 +1,12 @@
 //! Where failures become exit codes and words. Nothing else knows either.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use escrow::error::{Error, Kind, chain};
 use escrow::fs::Cause;
 use escrow::model::Conflict;
+use escrow::store::StoreError;
 use escrow::strategy::StrategyError;
 use serde_json::{Map, Value, json};
 
@@ -27,6 +29,8 @@ pub(crate) struct Failure {
     field: Option<&'static str>,
     /// What a person reads before the error.
     lines: Vec<String>,
+    /// The home whose state lost its records.
+    lost: Option<PathBuf>,
 }
 
 impl Failure {
@@ -57,6 +61,7 @@ impl Failure {
             about: Map::new(),
             field: None,
             lines: Vec::new(),
+            lost: None,
         }
     }
 
@@ -111,6 +116,18 @@ impl Failure {
             self.about = nothing_done(&self.message);
         }
         self.field = Some(field);
+        self
+    }
+
+    /// The home whose state lost its records, if that is what went wrong.
+    pub(crate) fn lost_home(&self) -> Option<&Path> {
+        self.lost.as_deref()
+    }
+
+    /// Says in the document what else is known, and to a person before the error.
+    pub(crate) fn with(mut self, details: Value, lines: Vec<String>) -> Self {
+        self.details = details;
+        self.lines = lines;
         self
     }
 
@@ -327,7 +344,16 @@ impl From<Error> for Failure {
             about,
             field: None,
             lines,
+            lost: lost_home(&error),
         }
+    }
+}
+
+/// The home of a state that lost its records.
+fn lost_home(error: &Error) -> Option<PathBuf> {
+    match error {
+        Error::Store(StoreError::Lost { path, .. }) => path.as_path().parent().map(Path::to_owned),
+        _ => None,
     }
 }
 

@@ -1,10 +1,11 @@
 //! `escrow gc`: removes what finished work left.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use escrow::manager::{Collected, GarbageRequest, Leftover, LeftoverKind};
+use escrow::manager::{Collected, GarbageRequest, Leftover, LeftoverKind, Manager, Orphan};
 use escrow::model::amount;
 use serde_json::{Value, json};
 
@@ -16,14 +17,17 @@ use crate::ui::{Ui, count, size};
 /// Remove what finished work left, and what belongs to nothing
 ///
 /// Workspaces of plans that were committed or rolled back go, and so does undo data older than
-/// `undo.keep` (7 days); then such a plan can no longer be undone. What belongs to nothing, as a crash may
+/// `undo.keep` (7 days); then such a plan can no longer be undone. What the state knows to be over, as a crash may
 /// leave it, goes too. Open plans are named and left alone: `escrow cleanup PLAN` removes one with what
 /// was done in it.
+///
+/// Areas of which no record tells are never removed by themselves: `--orphans` names them, and `--remove` takes one
+/// away once you looked into it.
 ///
 /// One thing that cannot be removed does not stop the others. Can be run at any time, and again.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  escrow gc --dry-run\n  escrow gc --older-than 30d\n  escrow gc --max-size 10G"
+    after_help = "Examples:\n  escrow gc --dry-run\n  escrow gc --older-than 30d\n  escrow gc --max-size 10G\n  escrow gc --orphans\n  escrow gc --orphans --remove PATH"
 )]
 pub(crate) struct GcArgs {
     /// Only what ended at least so long ago, such as 12h or 7d
@@ -36,16 +40,35 @@ pub(crate) struct GcArgs {
     /// Show what would go; remove nothing
     #[arg(long)]
     dry_run: bool,
+    /// Name the areas of which no record tells; remove nothing but what `--remove` names
+    #[arg(long, conflicts_with_all = ["older_than", "max_size"])]
+    orphans: bool,
+    /// Remove this one of the areas that `--orphans` names, with what was done in it
+    #[arg(long, value_name = "PATH", requires = "orphans", num_args = 1..)]
+    remove: Vec<PathBuf>,
 }
 
 impl GcArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        if self.orphans && self.remove.is_empty() {
+            let orphans = context.manager.unrecorded()?;
+            match ui.is_json() {
+                true => ui.document(&json!({"orphans": orphan_documents(&orphans)})),
+                false => tell_orphans(&orphans, ui),
+            }
+            return Ok(());
+        }
         let request = GarbageRequest {
             older_than: self.older_than,
             max_size: self.max_size,
             dry_run: self.dry_run,
         };
-        let collected = context.manager.collect_garbage(&request)?;
+        let collected = match self.orphans {
+            true => context
+                .manager
+                .remove_unrecorded(&self.remove, self.dry_run)?,
+            false => context.manager.collect_garbage(&request)?,
+        };
         match ui.is_json() {
             true => ui.document(&document(&collected, self.dry_run)),
             false => tell(&collected, self.dry_run, ui),
@@ -54,6 +77,65 @@ impl GcArgs {
             true => Ok(()),
             false => Err(Failure::told()),
         }
+    }
+}
+
+impl GcArgs {
+    /// Names the areas of a home whose state cannot be used; the failure stays one.
+    pub(crate) fn without_state(&self, failure: Failure) -> Failure {
+        let Some(home) = failure.lost_home().filter(|_| self.orphans) else {
+            return failure;
+        };
+        match Manager::areas_without_state(home) {
+            Ok(orphans) => {
+                let lines = orphans.iter().map(orphan_line).collect();
+                failure.with(json!({"orphans": orphan_documents(&orphans)}), lines)
+            }
+            Err(error) => {
+                let why = escrow::error::chain(&error);
+                failure.hint(format!("the areas could not be listed: {why}"))
+            }
+        }
+    }
+}
+
+fn orphan_documents(orphans: &[Orphan]) -> Vec<Value> {
+    let time = |at: Option<jiff::Timestamp>| at.map(|at| at.to_string());
+    let entry = |one: &Orphan| {
+        json!({
+            "path": show::location(&one.path),
+            "what": one.what,
+            "made": time(one.made),
+            "changed": time(one.changed),
+            "bytes": one.bytes,
+            "why": one.why,
+        })
+    };
+    orphans.iter().map(entry).collect()
+}
+
+fn orphan_line(one: &Orphan) -> String {
+    let when = |word: &str, at: Option<jiff::Timestamp>| {
+        let at = at.map(|at| format!("  {word} {}", at.strftime("%Y-%m-%d %H:%M:%S UTC")));
+        at.unwrap_or_default()
+    };
+    let (made, changed) = (when("made", one.made), when("changed", one.changed));
+    format!(
+        "{}  {}{made}{changed}  {}",
+        one.what,
+        size(one.bytes),
+        one.path
+    )
+}
+
+fn tell_orphans(orphans: &[Orphan], ui: &Ui) {
+    for one in orphans {
+        ui.line(&orphan_line(one));
+        ui.say(&format!("  {}", one.why));
+    }
+    match orphans.is_empty() {
+        true => ui.say("a record tells of every area"),
+        false => ui.say("look into them; `escrow gc --orphans --remove PATH` removes one with what was done in it"),
     }
 }
 

@@ -167,7 +167,11 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         _ => {}
     }
     let runs = matches!(command, Command::Run(_));
-    let done = Context::open(global).and_then(|mut context| {
+    let context = Context::open(global).map_err(|failure| match &command {
+        Command::Gc(args) => args.without_state(failure),
+        _ => failure,
+    });
+    let done = context.and_then(|mut context| {
         if let Some(file) = &context.manager.settings().file {
             ui.whisper(&format!("configuration: {file}"));
         }

@@ -105,3 +105,150 @@ fn a_copy_without_inodes_leaves_nothing() {
     assert_eq!(left_in(&world.home()), 0);
     cli.ok(words("plan create try --resource ./app --strategy overlay"));
 }
+
+/// The kinds that differ in what a write to a full one needs; ext4 with small blocks has holes where others have none.
+const KINDS: [(Fs, &[&str]); 4] = [
+    (Fs::Ext4, &["-b", "1024"]),
+    (Fs::Ext4, &[]),
+    (Fs::Xfs, &[]),
+    (Fs::Btrfs, &[]),
+];
+
+/// Two open plans, and two that were committed.
+fn furnished(world: &World, home: &Path) -> Cli {
+    let cli = Cli::new(world, &binary()).env("ESCROW_HOME", home);
+    for name in ["a", "b", "c", "d"] {
+        let dir = world.dir(name);
+        for number in 0..4 {
+            std::fs::write(dir.join(format!("f{number}")), "old\n".repeat(700)).expect("it fits");
+        }
+        let line = format!("plan create p{name} --resource ./{name} --strategy overlay");
+        cli.ok(words(&line));
+        let write = cli.clone().stdin("new\n".repeat(900));
+        write.ok(words(&format!("write p{name} {name} f0")));
+        write.ok(words(&format!("write p{name} {name} g")));
+    }
+    cli.ok(words("commit pa"));
+    cli.ok(words("commit pd"));
+    cli
+}
+
+/// Leaves `spare` bytes at the end of a file that takes everything else.
+fn fill_exactly(base: &Path, spare: u64) {
+    use std::os::unix::fs::FileExt;
+    let filler = File::create(base.join("filler")).expect("it can be written");
+    let mut length = 0u64;
+    for size in [1 << 20, 64 * 1024, 4096, 1024, 4096, 1024] {
+        let block = vec![7u8; size];
+        while let Ok(written) = filler.write_at(&block, length) {
+            length += written as u64;
+            // What was promised may not be kept.
+            if written < size || (size <= 4096 && filler.sync_all().is_err()) {
+                break;
+            }
+        }
+    }
+    if spare > 0 {
+        filler.set_len(length - spare).expect("a file can shrink");
+        filler.sync_all().expect("it fits");
+    }
+}
+
+/// What gives space back works at every size, and what it says is true.
+fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
+    let read = |path: &str| std::fs::read_to_string(world.path().join(path)).expect("it is there");
+    for line in [
+        "status",
+        "diff pb",
+        "checkpoint create pb",
+        "rollback pb",
+        "undo pa",
+        "recover",
+        "cleanup pc --yes",
+        "gc --max-size 0",
+        "cleanup pb --yes",
+        "log --verify",
+    ] {
+        let outcome = cli.run(words(line));
+        let said = outcome.stderr_text();
+        // A checkpoint takes space, so it may be refused; nothing ends by a signal.
+        let fine = match line.starts_with("checkpoint") {
+            true => outcome.status == 0 || outcome.status == 1,
+            false => outcome.status == 0,
+        };
+        assert!(fine, "{how}: {line}: {}: {said}", outcome.status);
+    }
+    assert_eq!(read("a/f0"), "old\n".repeat(700), "{how}");
+    assert!(!world.path().join("a/g").exists(), "{how}");
+    assert_eq!(read("d/f0"), "new\n".repeat(900), "{how}");
+    assert_eq!(read("b/f0"), "old\n".repeat(700), "{how}");
+    assert_eq!(left_in(home), 0, "{how}");
+    let beside = std::fs::read_dir(world.path()).expect("it is there");
+    let names = beside.map(|entry| entry.expect("it can be listed").file_name());
+    let mut areas = names.filter(|name| name.to_string_lossy().starts_with(".escrow-"));
+    assert_eq!(areas.next(), None, "{how}");
+}
+
+// rule P6, C12
+#[test]
+fn what_frees_space_failed_on_a_full_disk() {
+    for (kind, args) in KINDS {
+        for spare in [0, 5000, 40_000] {
+            let Some(fs) = LoopFs::with_mkfs_args(kind, 24, args) else {
+                return;
+            };
+            let world = World::under(fs.path());
+            let cli = furnished(&world, &world.home());
+            fill_exactly(world.path(), spare);
+            let how = format!("{kind:?} {args:?}, {spare} free");
+            gives_space_back(&cli, &world, &world.home(), &how);
+        }
+    }
+}
+
+#[test]
+fn what_frees_space_failed_without_inodes() {
+    let Some(fs) = LoopFs::with_mkfs_args(Fs::Ext4, 24, &["-N", "400"]) else {
+        return;
+    };
+    let world = World::under(fs.path());
+    let cli = furnished(&world, &world.home());
+    let many = world.dir("many");
+    for number in 0.. {
+        if File::create(many.join(number.to_string())).is_err() {
+            break;
+        }
+    }
+    gives_space_back(&cli, &world, &world.home(), "no inode free");
+}
+
+// The ballast lies on the file system of the state: it is of no use where the areas lie.
+#[test]
+fn what_frees_space_failed_where_only_the_areas_lie() {
+    for (kind, args) in KINDS {
+        let Some(fs) = LoopFs::with_mkfs_args(kind, 24, args) else {
+            return;
+        };
+        let (world, elsewhere) = (World::under(fs.path()), World::new());
+        let home = elsewhere.dir("home");
+        let cli = furnished(&world, &home);
+        fill_exactly(world.path(), 0);
+        let how = format!("{kind:?} {args:?}, the state elsewhere");
+        gives_space_back(&cli, &world, &home, &how);
+    }
+}
+
+/// The same with the ballast left where it is: the test above would notice.
+#[test]
+fn a_ballast_that_is_kept_shows() {
+    let Some(fs) = LoopFs::with_mkfs_args(Fs::Ext4, 24, &["-b", "1024"]) else {
+        return;
+    };
+    let world = World::under(fs.path());
+    let cli = furnished(&world, &world.home());
+    fill_exactly(world.path(), 5000);
+    let kept = cli.clone().env("ESCROW_SEEDED_BUG", "ballast-kept");
+    let said = kept.fails(words("cleanup pc --yes"), 1);
+    assert!(said.contains("disk of the state is full"), "{said}");
+    cli.ok(words("cleanup pc --yes"));
+}

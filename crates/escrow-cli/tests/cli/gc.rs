@@ -59,6 +59,14 @@ fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
     world.home().join("sandboxes").join(id)
 }
 
+/// What a power cut may bring back of a plan that was cleaned up.
+fn over(world: &World, cli: &Cli, plan: &str) -> PathBuf {
+    open(cli, plan);
+    let area = area(world, cli, plan);
+    cli.ok(words(&format!("cleanup {plan} --yes")));
+    make(area)
+}
+
 fn make(dir: impl AsRef<Path>) -> PathBuf {
     let dir = dir.as_ref().to_owned();
     std::fs::create_dir(&dir).expect("nobody has the name");
@@ -143,8 +151,7 @@ fn a_dry_run_says_what_would_go_and_removes_nothing() {
     let (world, cli) = world();
     committed(&cli, "done");
     open(&cli, "try");
-    let id = SandboxId::new(&SystemOrigin);
-    make(world.home().join(format!("sandboxes/{id}")));
+    over(&world, &cli, "gone");
     let before = signature(&world.home().join("sandboxes"));
     let log = json(&cli, "log");
     let told = json(&cli, "gc --dry-run --max-size 0");
@@ -162,14 +169,9 @@ fn a_dry_run_says_what_would_go_and_removes_nothing() {
 }
 
 #[test]
-fn what_belongs_to_nothing_is_named_and_goes() {
+fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
     let (world, cli) = world();
     let home = world.home();
-    // Older than the state: nobody can say that it is nobody's.
-    let older = SandboxId::new(&SystemOrigin);
-    std::fs::create_dir(home.join("sandboxes")).expect("the home is empty");
-    let older = make(home.join(format!("sandboxes/{older}")));
-    std::thread::sleep(Duration::from_millis(20));
     open(&cli, "try");
     cli.ok(words("plan create old --resource ./app"));
     let old = area(&world, &cli, "old");
@@ -180,11 +182,13 @@ fn what_belongs_to_nothing_is_named_and_goes() {
         // Of a plan that was cleaned up, as a power cut may bring them back.
         make(&old),
         make(home.join(format!("sandboxes/{hidden}.undo"))),
-        // Of nobody.
+        make(home.join("sandboxes/scratch-x-0")),
+    ];
+    // No record tells of these.
+    let unknown = [
         make(home.join(format!("sandboxes/{sandbox}"))),
         make(home.join(format!("sandboxes/{sandbox}.undo"))),
         make(home.join(format!("sandboxes/{plan}.scratch"))),
-        make(home.join("sandboxes/scratch-x-0")),
     ];
     // Where only an earlier home on another file system can have put them.
     let elsewhere = [
@@ -195,7 +199,6 @@ fn what_belongs_to_nothing_is_named_and_goes() {
     std::fs::write(&lock, "").expect("it is ours");
     // What may be another home's, and what is no area at all.
     let kept = [
-        older,
         make(world.path().join(format!(".escrow-{sandbox}"))),
         make(world.path().join(".escrow-notes")),
         make(home.join("sandboxes/notes")),
@@ -203,7 +206,7 @@ fn what_belongs_to_nothing_is_named_and_goes() {
     let status = json(&cli, "status");
     assert_eq!(keys(&status["orphans"][0]), ["kind", "path", "plan"]);
     let named = status["orphans"].to_string();
-    for path in &orphans {
+    for path in orphans.iter().chain(&unknown) {
         let path = path.to_str().expect("a plain path");
         assert!(named.contains(path), "{path}: {named}");
     }
@@ -213,12 +216,12 @@ fn what_belongs_to_nothing_is_named_and_goes() {
     for path in orphans.iter().chain(&elsewhere).chain([&lock]) {
         assert!(!path.exists(), "{}: {done:#}", path.display());
     }
-    for path in &kept {
+    for path in kept.iter().chain(&unknown) {
         assert!(path.exists(), "{}: {done:#}", path.display());
     }
     assert_eq!(kinds(&done["failed"]), [""; 0]);
     let stays: Vec<&str> = kinds(&done["kept"]);
-    assert_eq!(stays.iter().filter(|kind| **kind == "unknown").count(), 3);
+    assert_eq!(stays.iter().filter(|kind| **kind == "unknown").count(), 5);
     assert_eq!(json(&cli, "gc")["removed"], value!([]));
     assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
 }
@@ -366,8 +369,8 @@ fn garden() -> (World, Cli) {
     committed(&cli, "done");
     committed(&cli, "undone");
     cli.ok(words("undo undone"));
-    let (sandbox, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
-    make(world.home().join(format!("sandboxes/{sandbox}")));
+    let plan = PlanId::new(&SystemOrigin);
+    over(&world, &cli, "gone");
     std::fs::write(world.home().join(format!("locks/{plan}")), "").expect("it is ours");
     (world, cli)
 }

@@ -31,6 +31,7 @@ mod full_disk;
 mod gc;
 mod judged;
 mod log;
+mod lost;
 mod many;
 mod mounts;
 mod mounts_killed;

@@ -251,9 +251,10 @@ pub(crate) fn make_area(home: &Dir, area: &Location) -> Result<()> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    times::traceless(home, &parent, name, || {
+    let made = times::traceless(home, &parent, name, || {
         remove::remove(&parent, name)?;
         private::make_plain(&parent, name)
     })?;
+    private::keep_reserve(&made);
     Ok(parent.sync()?)
 }

@@ -2,8 +2,9 @@
 
 use super::{Error, Kind};
 use crate::model::PlanState;
+use crate::model::text::Location;
 use crate::run::RunError;
-use crate::store::StoreError;
+use crate::store::{Lost, StoreError};
 use crate::strategy::StrategyError;
 use crate::strategy::registry::RegistryError;
 
@@ -152,6 +153,7 @@ impl Error {
             Self::Live { .. } => {
                 one("wait for it to end, or `escrow commit --wait`; `escrow status` shows what runs")
             }
+            Self::NoOrphan { .. } => one("`escrow gc --orphans` names what can be removed so; `escrow cleanup PLAN` removes what belongs to a plan"),
             Self::UnknownCheckpoint { .. } => one("`escrow checkpoint list` shows them"),
             Self::BadPattern { .. } => {
                 one("a pattern is `PATH-GLOB` or `RESOURCE:PATH-GLOB`, from the top of the resource")
@@ -187,9 +189,10 @@ impl Error {
                 "say how they belong together with `--parent {other}`, or use the one that is there"
             )],
             Self::Strategy(error) => strategy_hints(error),
-            Self::Store(error) if error.wants_room() => {
-                one("is the disk full? `escrow cleanup PLAN` removes a plan's sandboxes")
-            }
+            Self::Store(StoreError::Lost { path, lost }) => lost_hints(path, lost),
+            Self::Store(error) if error.wants_room() => one(
+                "the disk of the state is full, of bytes or of files, and what was put by for that is used up: remove something else there, then run the command again",
+            ),
             Self::Store(StoreError::Newer { .. }) => {
                 one("use the newer version, or another `--home`")
             }
@@ -199,6 +202,25 @@ impl Error {
             _ => Vec::new(),
         }
     }
+}
+
+fn lost_hints(path: &Location, lost: &Lost) -> Vec<String> {
+    let home = path.as_path().parent().unwrap_or(path.as_path());
+    let mut hints = vec![
+        "nothing was changed; put the newest `state.db` back, together with its `state.db-wal`, if there is one".into(),
+        "`escrow gc --orphans` names the areas, which hold what was not released; they are ordinary directories".into(),
+    ];
+    if *lost != Lost::Empty {
+        let file = Location::from(home.join("generation"));
+        hints.push(format!(
+            "to go on with the state as it is, remove '{file}': areas that it does not know are then named, and stay"
+        ));
+    }
+    let home = Location::from(home);
+    hints.push(format!(
+        "to begin anew, move '{home}' away and keep it until you took from it what you need"
+    ));
+    hints
 }
 
 fn strategy_hints(error: &StrategyError) -> Vec<String> {

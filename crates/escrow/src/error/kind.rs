@@ -55,6 +55,7 @@ impl Error {
             | Self::NoSandbox { .. }
             | Self::UnknownCheckpoint { .. }
             | Self::LaterThanCheckpoint { .. }
+            | Self::NoOrphan { .. }
             | Self::Away { .. } => Kind::NotFound,
             Self::ResourceExists { .. }
             | Self::ResourceInUse { .. }
@@ -100,6 +101,7 @@ impl Error {
             Self::LeftBehind { first, .. } => first.kind(),
             Self::Strategy(error) => strategy_kind(error),
             Self::Store(StoreError::Newer { .. }) => Kind::Unsupported,
+            Self::Store(StoreError::Lost { .. }) => Kind::RecoveryNeeded,
             Self::Fs(error) if error.is_absent() => Kind::NotFound,
             Self::Store(_) | Self::Fs(_) | Self::Output(_) => Kind::Failed,
         }

@@ -418,6 +418,12 @@ pub enum Error {
         /// Why.
         cause: Box<Error>,
     },
+    /// What was named to be removed is no area that no record tells of.
+    #[error("'{path}' is not an area of which no record tells; nothing was removed")]
+    NoOrphan {
+        /// What was named.
+        path: Location,
+    },
     /// A pattern that is none.
     #[error("'{pattern}' is no pattern of paths: {why}")]
     BadPattern {

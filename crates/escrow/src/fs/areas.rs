@@ -95,6 +95,18 @@ pub fn list(dir: &Dir, beside: bool) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Whether there is an area, of which a store must have known, among the engine's own.
+pub fn any(dir: &Dir) -> Result<bool> {
+    let of_a_store = |name: &[u8]| !matches!(Area::named(name, false), None | Some(Area::Moment));
+    Ok(dir.names()?.iter().any(|name| of_a_store(name)))
+}
+
+/// The name of an area without what hides it beside an original; `None` where it is no text.
+pub fn plain_name(name: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(name).ok()?;
+    Some(text.strip_prefix(BESIDE).unwrap_or(text))
+}
+
 /// Whether whoever made a directory for a moment still has it.
 pub fn is_held(parent: &Dir, name: &[u8]) -> Result<bool> {
     let dir = match parent.subdir(name) {

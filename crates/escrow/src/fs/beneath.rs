@@ -586,6 +586,12 @@ impl Dir {
         Ok(room.f_bavail.saturating_mul(room.f_frsize))
     }
 
+    /// How many files this user may still make there; `None` where the file system does not count them.
+    pub fn free_files(&self) -> Result<Option<u64>> {
+        let room = fs::fstatvfs(&self.fd).map_err(self.fail("look at the file system of", b""))?;
+        Ok((room.f_files > 0).then_some(room.f_favail))
+    }
+
     /// Makes the names in this directory durable. Called once: a failed sync is final.
     pub fn sync(&self) -> Result<()> {
         fs::fsync(&self.fd).map_err(self.fail("sync", b""))

@@ -37,6 +37,7 @@ mod error;
 pub mod exposure;
 pub mod extents;
 pub mod flags;
+pub mod generation;
 pub mod handle;
 pub mod lease;
 pub mod manifest;

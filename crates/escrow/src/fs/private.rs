@@ -269,15 +269,7 @@ pub fn keep_ballast(home: &Dir) {
         if home.free_space()? < 4 * u64::from(BALLAST_FILES) * BALLAST_SIZE {
             return Ok(());
         }
-        let unfinished = make_plain(home, b"ballast.new").or_else(|_| {
-            super::remove::remove(home, b"ballast.new")?;
-            make_plain(home, b"ballast.new")
-        })?;
-        for number in 0..BALLAST_FILES {
-            let file = unfinished.create(&[b'0' + number], 0o600)?;
-            fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE)
-                .map_err(|errno| unfinished.error("fill", b"", Cause::Os(errno)))?;
-        }
+        lay(home, b"ballast.new")?;
         home.rename(b"ballast.new", home, BALLAST)
     };
     if put_by().is_err() {
@@ -285,6 +277,54 @@ pub fn keep_ballast(home: &Dir) {
             Ok(()) | Err(_) => {}
         }
     }
+}
+
+/// Makes a directory of files that hold room; what was there under its name goes.
+fn lay(dir: &Dir, name: &[u8]) -> Result<()> {
+    super::remove::remove(dir, name)?;
+    let room = make_plain(dir, name)?;
+    for number in 0..BALLAST_FILES {
+        let file = room.create(&[b'0' + number], 0o600)?;
+        fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE)
+            .map_err(|errno| room.error("fill", b"", Cause::Os(errno)))?;
+    }
+    Ok(())
+}
+
+/// The same in an area beside its original, on whose file system the ballast of the home is of no use.
+const RESERVE: &[u8] = b"reserve";
+
+/// Puts room by in an area that lies beside its original, for what takes back or discards its work on a full disk.
+/// Where it cannot be had, one does without.
+pub fn keep_reserve(area: &Dir) {
+    let name = area.path().file_name().unwrap_or_default();
+    if is_area_beside(name.as_encoded_bytes()) && lay(area, RESERVE).is_err() {
+        match super::remove::remove(area, RESERVE) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Gives it up where the file system of the area is nearly full; done already where there is no such area.
+pub fn release_reserve(area: &Path) -> Result<()> {
+    let name = area.file_name().unwrap_or_default();
+    if !is_area_beside(name.as_encoded_bytes()) {
+        return Ok(());
+    }
+    let dir = match Dir::open(area) {
+        Err(error) if error.is_absent() => return Ok(()),
+        dir => dir?,
+    };
+    match is_tight(&dir)? {
+        true => super::remove::remove(&dir, RESERVE),
+        false => Ok(()),
+    }
+}
+
+/// Whether there is less room than the ballast gives back, of bytes or of files.
+pub fn is_tight(home: &Dir) -> Result<bool> {
+    let ballast = u64::from(BALLAST_FILES) * BALLAST_SIZE;
+    Ok(home.free_space()? < 2 * ballast || home.free_files()?.is_some_and(|files| files < 64))
 }
 
 /// Gives the ballast up; says whether there was any.
@@ -504,11 +544,18 @@ impl DirLock {
     }
 }
 
+/// Opens a lock, which lies in a directory of the home; one that has no room there takes that of the ballast.
 fn open_lock(dir: &Dir, name: &[u8]) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
-        .map(File::from)
-        .map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
+    let open = || fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from);
+    let opened = match (open(), dir.path().parent()) {
+        (Err(Errno::NOSPC | Errno::DQUOT), Some(home)) => {
+            release_ballast(&Dir::open(home)?)?;
+            open()
+        }
+        (opened, _) => opened,
+    };
+    opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
 }
 
 fn is_current(dir: &Dir, name: &[u8], file: &File) -> Result<bool> {

@@ -284,6 +284,8 @@ impl Manager {
             return Err(nothing(plan));
         }
         self.permit_plan(Action::Undo, plan)?;
+        self.make_room_to_clean()?;
+        self.make_room_for(plan.id)?;
         let lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         self.check_unfinished(&plan)?;
@@ -415,6 +417,7 @@ impl Manager {
     /// others (rule C17).
     pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
         self.permit(Action::Admin, None, Scope::All)?;
+        self.make_room_to_clean()?;
         self.recover_all()
     }
 
@@ -423,6 +426,7 @@ impl Manager {
         self.put_times_back();
         let mut answers = Vec::new();
         for journal in self.store.unfinished()? {
+            self.make_room_for(journal.plan_id)?;
             let Some(plan) = self.store.plan(journal.plan_id)? else {
                 continue;
             };

@@ -51,7 +51,7 @@ pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
 pub use configured::Examined;
 pub use disk::Disk;
-pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Spared};
+pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Orphan, Spared};
 pub use plans::PlanView;
 pub use resources::NewResource;
 pub use runs::RunRequest;
@@ -66,6 +66,7 @@ use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
 use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
 use crate::policy::Policy;
+use crate::seeded;
 use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
 use crate::strategy::registry::RegistryError;
@@ -97,6 +98,9 @@ pub struct Options {
     pub sources: Sources,
 }
 
+/// The file of the state store in a home.
+const STATE: &str = "state.db";
+
 /// The engine, opened on one home.
 pub struct Manager {
     options: Options,
@@ -117,18 +121,8 @@ impl Manager {
         let home = private::make_all(&options.home)?;
         let areas = private::room(&home, b"sandboxes")?;
         let locks = private::room(&home, b"locks")?;
-        private::make_file(&home, b"state.db")?;
-        let path = home.path().join("state.db");
-        let store = match Store::open(&path) {
-            // Even to look, SQLite needs a little room, and to clean up some more.
-            Err(error) if error.wants_room() && private::release_ballast(&home)? => {
-                Store::open(&path)?
-            }
-            answer => {
-                private::keep_ballast(&home);
-                answer?
-            }
-        };
+        let store = Store::open(&home.path().join(STATE))?;
+        private::keep_ballast(&home);
         let configured = Configured::settle(loaded, &options, &store)?;
         let programs = configured.general.settings.custom_strategies.keys();
         options.registry.announce(programs.cloned());
@@ -154,6 +148,30 @@ impl Manager {
     /// The directory of all state.
     pub fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    /// Makes room for what frees space, such as a cleanup: where the file system of the home is nearly full, the
+    /// ballast is given up before anything fails for want of a few blocks, or of a file.
+    fn make_room_to_clean(&self) -> Result<()> {
+        if !seeded::bug("ballast-kept") && private::is_tight(&self.home)? {
+            private::release_ballast(&self.home)?;
+        }
+        Ok(())
+    }
+
+    /// The same on the file systems of the areas of a plan that lie beside their originals.
+    fn make_room_for(&self, plan: PlanId) -> Result<()> {
+        let sandboxes = self.store.sandboxes(Some(plan))?.into_iter();
+        let commits = self.store.commit_areas()?.into_iter();
+        let commits = commits.filter(|one| one.plan_id == plan);
+        let areas = sandboxes.map(|one| one.area);
+        for area in areas.chain(commits.filter_map(|one| Some(one.area?.1))) {
+            match private::release_reserve(area.as_path()) {
+                // What is out of reach is told by what needs it, and stops nothing else (rule C17).
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// A directory for a moment, among the engine's own.

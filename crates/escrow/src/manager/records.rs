@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use super::Manager;
 use crate::error::{Error, Result, chain};
-use crate::fs::private;
 use crate::fs::process::Owner;
 use crate::model::{Decision, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
 use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource, Sandbox};
@@ -155,12 +154,7 @@ impl Manager {
     ) -> Result<T> {
         let action = about.action;
         let operation = self.operation(about)?;
-        match self.store.begin(&operation) {
-            Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
-                self.store.begin(&operation)?;
-            }
-            answer => answer?,
-        }
+        self.store.begin(&operation)?;
         let touched = Touched::default();
         let answer = work(&touched);
         let (paths, path_count) = touched.0.into_inner();
@@ -214,7 +208,7 @@ impl Manager {
             ..Ended::plain(Outcome::Denied, self.options.origin.now())
         };
         let operation = self.operation(about);
-        let noted = operation.and_then(|operation| self.note(&operation, &ended));
+        let noted = operation.and_then(|operation| Ok(self.store.note(&operation, &ended)?));
         // It stays denied, whether the log knows or not.
         if let Err(error) = noted {
             let why = chain(&error);
@@ -244,7 +238,7 @@ impl Manager {
                 error: Some(why.to_owned()),
                 ..Ended::plain(Outcome::Failed, self.options.origin.now())
             };
-            self.note(&operation, &ended)
+            Ok(self.store.note(&operation, &ended)?)
         });
         // Nothing is committed, whether the log knows or not.
         if let Err(error) = noted {
@@ -252,16 +246,6 @@ impl Manager {
             self.notice(format!(
                 "the commit was stopped, but the log could not be told: {why}"
             ));
-        }
-    }
-
-    /// Puts into the log what is over already.
-    fn note(&self, operation: &Operation, ended: &Ended) -> Result<()> {
-        match self.store.note(operation, ended) {
-            Err(error) if error.wants_room() && private::release_ballast(&self.home)? => {
-                Ok(self.store.note(operation, ended)?)
-            }
-            answer => Ok(answer?),
         }
     }
 

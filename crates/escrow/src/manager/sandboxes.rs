@@ -279,7 +279,8 @@ impl Manager {
         let area = sandbox.area.as_path();
         let parent = Dir::open(area.parent().unwrap_or(area))?;
         let name = area.file_name().unwrap_or_default();
-        private::make_plain(&parent, name.as_encoded_bytes())?;
+        let made = private::make_plain(&parent, name.as_encoded_bytes())?;
+        private::keep_reserve(&made);
         Ok(parent.sync()?)
     }
 
@@ -328,6 +329,7 @@ impl Manager {
 
     /// The same for what the engine itself takes back.
     pub(super) fn clean_up(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+        self.make_room_to_clean()?;
         let lock = self.lock_unsettled(plan)?;
         self.check_quiet(plan)?;
         match self.settle(plan) {

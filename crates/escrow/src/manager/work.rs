@@ -384,6 +384,8 @@ impl Manager {
     /// others; the report says of each what was done, and never more.
     pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
         self.permit_plan(Action::Rollback, plan)?;
+        self.make_room_to_clean()?;
+        self.make_room_for(plan.id)?;
         let lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let mut done = self.record("rollback", Some(plan.id), &plan.name, || {

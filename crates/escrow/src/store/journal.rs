@@ -7,6 +7,7 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
+use super::identity;
 use super::rows::{CommitArea, Journal};
 use super::sqlite::{Result, Store, StoreError, conversion, parsed};
 use crate::fs::{Moved, Moves, Stamp};
@@ -18,7 +19,7 @@ impl Store {
     /// Does `work` in one transaction that writes.
     pub(super) fn transact<T>(
         &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        work: impl Fn(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T> {
         self.run(|connection| {
             let transaction =
@@ -31,7 +32,7 @@ impl Store {
 
     /// Notes that a commit begins, and where each member will stage it, before anything is there.
     pub fn begin_commit(&self, journal: &Journal) -> Result<()> {
-        self.transact(|connection| {
+        let record = |connection: &Connection| {
             connection.execute(
                 "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
@@ -57,7 +58,13 @@ impl Store {
                     ],
                 )?;
             }
-            Ok(())
+            Ok(true)
+        };
+        self.record_areas(record, |connection| {
+            connection.execute(
+                "DELETE FROM journal WHERE id = ?1",
+                [journal.id.to_string()],
+            )
         })
     }
 
@@ -154,7 +161,8 @@ impl Store {
 
     /// Forgets a commit that came to nothing, or that can no longer be undone.
     pub fn forget_commit(&self, id: CommitId) -> Result<()> {
-        self.run(|connection| {
+        self.transact(|connection| {
+            identity::end_commit(connection, id)?;
             connection.execute("DELETE FROM journal WHERE id = ?1", [id.to_string()])?;
             Ok(())
         })
@@ -162,12 +170,15 @@ impl Store {
 
     /// Forgets a commit unless it was decided; says whether it did.
     pub fn forget_undecided(&self, id: CommitId) -> Result<bool> {
-        self.run(|connection| {
-            let forgotten = connection.execute(
-                "DELETE FROM journal WHERE id = ?1 AND phase = ?2",
-                params![id.to_string(), Phase::Preparing.as_str()],
-            )?;
-            Ok(forgotten == 1)
+        self.transact(|connection| {
+            let query = "SELECT 1 FROM journal WHERE id = ?1 AND phase = ?2";
+            let undecided = params![id.to_string(), Phase::Preparing.as_str()];
+            if !connection.prepare_cached(query)?.exists(undecided)? {
+                return Ok(false);
+            }
+            identity::end_commit(connection, id)?;
+            connection.execute("DELETE FROM journal WHERE id = ?1", [id.to_string()])?;
+            Ok(true)
         })
     }
 

@@ -5,6 +5,8 @@
 //!   state.db         everything in here; SQLite, WAL, synchronous=FULL
 //!   locks/<plan id>  held while a process works on a plan
 //!   sandboxes/<id>/  areas of sandboxes, private
+//!   generation       how many areas the store recorded: one that counts less lost records
+//!   ballast/         room that is given up when the disk is full
 //! ```
 //!
 //! Several processes use one store at once: writers wait for each other for a bounded time. The
@@ -13,14 +15,17 @@
 
 mod checkpoints;
 mod configs;
+mod identity;
 mod journal;
 mod log;
+mod mapping;
 mod portable;
 mod rows;
 mod seals;
 mod sqlite;
 
 pub use configs::{PlanConfig, TrustedConfig};
+pub use identity::Lost;
 pub use rows::{
     Checkpoint, CommitArea, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation,
     Outcome, Plan, Resource, Sandbox,

@@ -5,13 +5,18 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rusqlite::types::Type;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, ffi, params};
+use rustix::io::Errno;
 
 use super::configs::{self, PlanConfig};
-use super::log;
+use super::identity::{self, Lost};
 use super::rows::{Plan, Resource, Sandbox};
+use super::{log, mapping};
+use crate::fs::generation::Generation;
+use crate::fs::{Dir, FsError, private};
 use crate::model::text::Location;
 use crate::model::{PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Shape};
+use crate::seeded;
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
 const MIGRATIONS: &[&str] = &[
@@ -23,7 +28,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0006.sql"),
     include_str!("schema/0007.sql"),
     include_str!("schema/0008.sql"),
-    include_str!("schema/0012.sql"),
+    include_str!("schema/0009.sql"),
+    include_str!("schema/0010.sql"),
 ];
 
 /// The newest version.
@@ -83,6 +89,17 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// It lost records of areas that were made.
+    #[error("the state in '{path}' lost records: {lost}")]
+    Lost {
+        /// The database.
+        path: Location,
+        /// How it differs from the one that made the areas.
+        lost: Lost,
+    },
+    /// What lies beside it cannot be read or written.
+    #[error(transparent)]
+    Fs(#[from] FsError),
     /// SQLite failed.
     #[error("the state in '{path}' cannot be read or written")]
     Sqlite {
@@ -96,16 +113,27 @@ pub enum StoreError {
 pub(super) type Result<T> = std::result::Result<T, StoreError>;
 
 impl StoreError {
-    /// Whether it may be that the disk is full.
+    /// Whether it may be that the disk is full, of bytes or of files. A failed sync is none of these: what it left
+    /// is unknown, and is never tried again.
     pub fn wants_room(&self) -> bool {
-        let Self::Sqlite { source, .. } = self else {
-            return false;
-        };
-        let code = source.sqlite_error_code();
-        matches!(
-            code,
-            Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::CannotOpen)
-        )
+        match self {
+            Self::Sqlite { source, .. } => {
+                let code = source.sqlite_error().map(|error| error.extended_code);
+                matches!(
+                    code,
+                    Some(
+                        ffi::SQLITE_FULL
+                            | ffi::SQLITE_CANTOPEN
+                            | ffi::SQLITE_IOERR_WRITE
+                            | ffi::SQLITE_IOERR_SHMOPEN
+                            | ffi::SQLITE_IOERR_SHMSIZE
+                            | ffi::SQLITE_IOERR_SHMMAP
+                    )
+                )
+            }
+            Self::Fs(error) => error.is(Errno::NOSPC) || error.is(Errno::DQUOT),
+            _ => false,
+        }
     }
 }
 
@@ -113,36 +141,70 @@ impl StoreError {
 pub struct Store {
     connection: Connection,
     path: PathBuf,
+    home: Dir,
 }
 
 impl Store {
-    /// Opens the store at `path`, an existing file, and brings it to the present version.
+    /// Opens the store at `path`, which is made where it is missing, and brings it to the present version. One that
+    /// lost records of areas is refused, and left as it is.
     pub fn open(path: &Path) -> Result<Self> {
-        let fail = |source| failed(path, source);
-        let connection = Connection::open(path).map_err(fail)?;
-        connection.busy_timeout(BUSY).map_err(fail)?;
+        mapping::allocate_before_use();
+        let home = Dir::open(path.parent().unwrap_or(path))?;
+        // Read before the store: whatever it counts was recorded before.
+        let written = Generation::read(&home)?;
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let absent = || Ok::<_, StoreError>(home.stat(name)?.is_none());
+        if absent()? {
+            let lost = (written.is_some() || identity::has_areas(&home)?) && absent()?;
+            identity::refuse(path, lost.then_some(Lost::Empty))?;
+            with_room(&home, || Ok(private::make_file(&home, name)?))?;
+        }
+        let connection = with_room(&home, || {
+            let opened = Connection::open(path);
+            opened.map_err(|source| failed(path, source))
+        })?;
+        let waits = connection.busy_timeout(BUSY);
+        waits.map_err(|source| failed(path, source))?;
         let mut store = Self {
             connection,
             path: path.to_owned(),
+            home,
         };
         // Looked at before anything is written: what is not ours stays as it is.
-        store.recognise()?;
+        store.recognise(written.as_ref())?;
         store.configure()?;
         store.migrate()?;
         Ok(store)
     }
 
-    /// Checks that the file is empty or a store that this version knows.
-    fn recognise(&self) -> Result<()> {
+    /// Checks that the file is a store that this version knows and that lost nothing, or empty and the first one here.
+    fn recognise(&self, written: Option<&Generation>) -> Result<()> {
+        let fresh = |own: &Option<Option<Generation>>| own.is_none();
+        let mut own = self.look()?;
+        // Looked at again: another process may have made the store, and its first area, meanwhile.
+        if fresh(&own) && (written.is_some() || identity::has_areas(&self.home)?) {
+            own = self.look()?;
+        }
+        let lost = match &own {
+            None if written.is_some() || identity::has_areas(&self.home)? => Some(Lost::Empty),
+            None => None,
+            Some(own) => identity::compare(own.as_ref(), written),
+        };
+        identity::refuse(&self.path, lost)
+    }
+
+    /// What a store of a known version says of itself; `None` where the file is empty.
+    fn look(&self) -> Result<Option<Option<Generation>>> {
         let path = || Location::from(self.path.as_path());
         // In one transaction: another process may be making the store at this moment.
-        let (found, application, entries) = self.run(|connection| {
+        let (found, application, entries, own) = self.run(|connection| {
             let looked = connection.unchecked_transaction()?;
             let number = |query: &str| looked.query_row(query, [], |row| row.get::<_, i64>(0));
             Ok((
                 number("PRAGMA user_version")?,
                 number("PRAGMA application_id")?,
                 number("SELECT count(*) FROM sqlite_schema")?,
+                identity::identity(&looked)?,
             ))
         })?;
         let (ours, empty) = (application == i64::from(APPLICATION_ID), entries == 0);
@@ -152,8 +214,8 @@ impl Store {
                 found,
                 known: KNOWN,
             }),
-            (true, _) if found >= 0 => Ok(()),
-            (false, true) if found == 0 => Ok(()),
+            (true, false) if found >= 0 => Ok(Some(own)),
+            (_, true) if found == 0 => Ok(None),
             _ => Err(StoreError::Foreign { path: path() }),
         }
     }
@@ -162,8 +224,9 @@ impl Store {
         let start = Instant::now();
         // The change to WAL does not wait for others by itself.
         loop {
-            let wal = self.connection.pragma_update(None, "journal_mode", "WAL");
-            match wal.map_err(|source| failed(&self.path, source)) {
+            let wal =
+                |connection: &Connection| connection.pragma_update(None, "journal_mode", "WAL");
+            match self.run(wal) {
                 Err(StoreError::Busy { .. }) if start.elapsed() < BUSY => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -181,11 +244,17 @@ impl Store {
         &self.path
     }
 
-    pub(super) fn run<T>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T> {
-        work(&self.connection).map_err(|source| failed(&self.path, source))
+    pub(super) fn home_dir(&self) -> &Dir {
+        &self.home
+    }
+
+    /// Does `work`, which may be done twice: where the disk is full, the ballast is given up first.
+    pub(super) fn run<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        self.with_room(|| work(&self.connection).map_err(|source| failed(&self.path, source)))
+    }
+
+    pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        with_room(&self.home, work)
     }
 
     fn migrate(&mut self) -> Result<()> {
@@ -195,34 +264,31 @@ impl Store {
         if self.run(version)? == KNOWN {
             return Ok(());
         }
-        let path = self.path.clone();
-        let fail = |source| failed(&path, source);
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(fail)?;
-        // Looked at again inside: another process may have just done it.
-        let found = version(&transaction).map_err(fail)?;
-        if found > KNOWN {
-            let path = Location::from(path.as_path());
-            return Err(StoreError::Newer {
-                path,
+        let newer = self.transact(|transaction| {
+            // Looked at again inside: another process may have just done it.
+            let found = version(transaction)?;
+            if found > KNOWN {
+                return Ok(Some(found));
+            }
+            let missing = usize::try_from(found)
+                .ok()
+                .and_then(|found| MIGRATIONS.get(found..));
+            for step in missing.unwrap_or_default() {
+                transaction.execute_batch(step)?;
+            }
+            log::begin_chains(transaction)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", KNOWN)?;
+            Ok(None)
+        })?;
+        match newer {
+            None => Ok(()),
+            Some(found) => Err(StoreError::Newer {
+                path: Location::from(self.path.as_path()),
                 found,
                 known: KNOWN,
-            });
+            }),
         }
-        let missing = usize::try_from(found)
-            .ok()
-            .and_then(|found| MIGRATIONS.get(found..));
-        for step in missing.unwrap_or_default() {
-            transaction.execute_batch(step).map_err(fail)?;
-        }
-        log::begin_chains(&transaction).map_err(fail)?;
-        transaction
-            .pragma_update(None, "application_id", APPLICATION_ID)
-            .and_then(|()| transaction.pragma_update(None, "user_version", KNOWN))
-            .and_then(|()| transaction.commit())
-            .map_err(fail)
     }
 
     /// Adds a resource; its name and its location are free.
@@ -362,36 +428,46 @@ impl Store {
     }
 
     /// Removes every trace of a plan that came to nothing.
-    pub fn forget_plan(&mut self, id: PlanId) -> Result<()> {
-        let path = self.path.clone();
-        let forget = |connection: &mut Connection| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    pub fn forget_plan(&self, id: PlanId) -> Result<()> {
+        self.transact(|transaction| {
+            identity::end_sandboxes(transaction, id)?;
             let id = id.to_string();
+            identity::end(transaction, &id)?;
             transaction.execute("DELETE FROM sandbox WHERE plan_id = ?1", [&id])?;
             transaction.execute("DELETE FROM plan WHERE id = ?1", [&id])?;
-            transaction.commit()
-        };
-        forget(&mut self.connection).map_err(|source| failed(&path, source))
+            Ok(())
+        })
     }
 
     /// Adds a sandbox, or replaces the record of the same id.
     pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
-        self.run(|connection| self.insert_sandbox(connection, sandbox))
+        self.put_sandboxes(std::slice::from_ref(sandbox))
     }
 
     /// The same for several at once: all of them, or none.
     pub fn put_sandboxes(&self, sandboxes: &[Sandbox]) -> Result<()> {
-        self.transact(|transaction| {
-            let mut each = sandboxes.iter();
-            each.try_for_each(|sandbox| self.insert_sandbox(transaction, sandbox))
+        let ids: Vec<String> = sandboxes.iter().map(|one| one.id.to_string()).collect();
+        let record = |transaction: &Connection| {
+            let mut query = transaction.prepare_cached("SELECT 1 FROM sandbox WHERE id = ?1")?;
+            let mut new = false;
+            for (id, sandbox) in ids.iter().zip(sandboxes) {
+                new |= !query.exists([id])?;
+                self.insert_sandbox(transaction, sandbox)?;
+            }
+            Ok(new)
+        };
+        // Only new ones are counted, and then all of them are new.
+        self.record_areas(record, |connection| {
+            let mut forget = connection.prepare_cached("DELETE FROM sandbox WHERE id = ?1")?;
+            ids.iter().map(|id| forget.execute([id])).sum()
         })
     }
 
     /// Removes the record of a sandbox that came to nothing.
     pub fn forget_sandbox(&self, id: SandboxId) -> Result<()> {
-        self.run(|connection| {
-            connection.execute("DELETE FROM sandbox WHERE id = ?1", [id.to_string()])?;
+        self.transact(|transaction| {
+            identity::end(transaction, &id.to_string())?;
+            transaction.execute("DELETE FROM sandbox WHERE id = ?1", [id.to_string()])?;
             Ok(())
         })
     }
@@ -466,6 +542,20 @@ impl Store {
             ],
         )?;
         Ok(())
+    }
+}
+
+/// Does `work`, and once more where the disk is full and there is ballast to give up.
+fn with_room<T>(home: &Dir, work: impl Fn() -> Result<T>) -> Result<T> {
+    match work() {
+        Err(error) if error.wants_room() && !seeded::bug("ballast-kept") => {
+            match private::release_ballast(home) {
+                Ok(true) => work(),
+                // The first failure is the one to tell.
+                Ok(false) | Err(_) => Err(error),
+            }
+        }
+        answer => answer,
     }
 }
 

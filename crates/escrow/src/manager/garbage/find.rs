@@ -43,6 +43,8 @@ impl Candidate {
 pub(super) struct Found {
     pub(super) candidates: Vec<Candidate>,
     pub(super) kept: Vec<Spared>,
+    /// What stays because no record tells of it.
+    pub(super) unrecorded: Vec<Spared>,
     /// Plans that are over and still have a record of something, and since when.
     pub(super) over: Vec<(Plan, Timestamp)>,
     /// Plans of which something stays until they are named.
@@ -63,6 +65,8 @@ pub(super) struct Rows {
     sandboxes: Vec<Sandbox>,
     commits: Vec<CommitArea>,
     ended: HashMap<PlanId, Timestamp>,
+    /// Names of areas, and ids, whose record was removed.
+    over: HashSet<String>,
     /// Areas that sandboxes live on which are not theirs; `None` where that cannot be told.
     lent: Option<HashSet<Location>>,
 }
@@ -87,19 +91,34 @@ impl Rows {
                     && !seeded::bug("gc-takes-what-is-lent");
                 (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
             }
-            Area::Commit(id) | Area::Part(id, _) => {
-                let needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
-                let areas = needed.filter_map(|one| one.area.as_ref());
-                let same = |at: &&Location| {
-                    let name = at.as_path().file_name().unwrap_or_default();
-                    let name = name.as_encoded_bytes();
-                    let named = Area::named(name, false).or_else(|| Area::named(name, true));
-                    named == Some(area)
-                };
-                let mut areas = areas.filter(|(of, _)| *of == id).map(|(_, at)| at);
-                areas.find(same)
+            Area::Commit(_) | Area::Part(..) => {
+                let mut needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
+                needed.find_map(|one| is_of(one, area))
             }
             Area::Aside(_) | Area::Scratch(_) | Area::Moment => None,
+        }
+    }
+
+    /// Whether the state itself says that something is over: its record was removed, or its plan is not open. What
+    /// it knows nothing of is never taken for that.
+    fn is_over(&self, one: &Listed, area: Area, plan: Option<&Plan>) -> bool {
+        let name = one.path.file_name().unwrap_or_default();
+        let removed = areas::plain_name(name.as_encoded_bytes());
+        if removed.is_some_and(|name| self.over.contains(name)) {
+            return true;
+        }
+        match (area, plan) {
+            // The record of a commit goes before its area: while the plan is open, that was noted above.
+            (Area::Commit(_) | Area::Part(..), Some(plan)) => {
+                let mut undone = self.commits.iter();
+                plan.state != PlanState::Open || undone.any(|one| is_of(one, area).is_some())
+            }
+            (Area::Sandbox(_), Some(_)) => true,
+            (Area::Sandbox(id) | Area::Commit(id) | Area::Part(id, _), None) => {
+                self.over.contains(&id.to_string())
+            }
+            (Area::Scratch(id), None) => self.over.contains(&id.to_string()),
+            (Area::Scratch(_) | Area::Aside(_) | Area::Moment, _) => false,
         }
     }
 
@@ -246,30 +265,30 @@ impl Manager {
         };
         let plan = plan.and_then(|id| rows.plan(id));
         let path = Location::from(one.path.as_path());
-        let mut keep = |kind, why: &str| {
-            let kept = Leftover {
+        let left = |kind, why: &str| {
+            let left = Leftover {
                 kind,
                 plan: plan.map(|plan| plan.name.clone()),
                 path: path.clone(),
                 bytes: size(&one.path),
             };
-            found.kept.push((kept, why.to_owned()));
+            (left, why.to_owned())
         };
         let kind = match (one.area, plan) {
             (Some(area), _) if rows.record(area).is_some() => {
-                keep(
-                    LeftoverKind::Unknown,
-                    "its record says that it lies elsewhere",
-                );
+                let why = "its record says that it lies elsewhere";
+                found.kept.push(left(LeftoverKind::Unknown, why));
                 return Ok(());
             }
             (Some(Area::Aside(_)), plan) => {
-                keep(LeftoverKind::Aside, ASIDE);
+                found.kept.push(left(LeftoverKind::Aside, ASIDE));
                 found.held.extend(plan.map(|plan| plan.id));
                 return Ok(());
             }
             (Some(Area::Scratch(_)), Some(plan)) if plan.state == PlanState::Open => {
-                keep(LeftoverKind::Open, "its plan is open");
+                found
+                    .kept
+                    .push(left(LeftoverKind::Open, "its plan is open"));
                 return Ok(());
             }
             (Some(Area::Scratch(_)), Some(_)) => LeftoverKind::Scratch,
@@ -280,23 +299,15 @@ impl Manager {
                 }
                 LeftoverKind::Orphan
             }
-            (Some(Area::Sandbox(_) | Area::Commit(_) | Area::Part(..)), Some(_)) => {
-                LeftoverKind::Orphan
-            }
-            (Some(_), None) if !one.own => {
-                keep(LeftoverKind::Unknown, "another home may know it");
-                return Ok(());
-            }
-            (Some(area), None) if self.is_older_than_the_state(area)? => {
-                keep(
-                    LeftoverKind::Unknown,
-                    "it is older than the state, so that an earlier one may have known it",
-                );
-                return Ok(());
-            }
-            (Some(_), None) => LeftoverKind::Orphan,
-            (None, _) => {
-                keep(LeftoverKind::Unknown, "its name says nothing");
+            (Some(area), plan) if rows.is_over(one, area, plan) => LeftoverKind::Orphan,
+            (Some(_), None) if one.own && seeded::bug("gc-takes-unknown") => LeftoverKind::Orphan,
+            (area, plan) => {
+                let why = match (area, plan) {
+                    (Some(_), None) if !one.own => "another home may know it",
+                    (Some(_), _) => UNRECORDED,
+                    (None, _) => "its name says nothing",
+                };
+                found.unrecorded.push(left(LeftoverKind::Unknown, why));
                 return Ok(());
             }
         };
@@ -308,23 +319,6 @@ impl Manager {
             parts: vec![(path.clone(), size(&one.path))],
         });
         Ok(())
-    }
-
-    /// Whether something was made before the state was: then the state cannot know that it is nobody's.
-    fn is_older_than_the_state(&self, area: Area) -> Result<bool> {
-        let made = match area {
-            Area::Sandbox(id) | Area::Commit(id) | Area::Part(id, _) | Area::Aside(id) => {
-                id.made_at()
-            }
-            Area::Scratch(id) => id.made_at(),
-            Area::Moment => None,
-        };
-        let state = self.home.stat(b"state.db")?.map(|meta| meta.born);
-        let state = state.filter(|born| *born != Stamp::default()).map(time);
-        Ok(match (made, state) {
-            (Some(made), Some(state)) => made < state,
-            _ => true,
-        })
     }
 
     /// Everything among the engine's own areas, and what is ours beside and in originals.
@@ -391,6 +385,7 @@ impl Manager {
         let lent = lent::all(&engine, &sandboxes, None);
         Ok(Rows {
             plans: self.store.plans()?,
+            over: self.store.over()?,
             commits: self.store.commit_areas()?,
             sandboxes,
             ended,
@@ -399,6 +394,20 @@ impl Manager {
     }
 }
 
+/// Where a commit keeps what it needs, if this is that area by its name.
+fn is_of(commit: &CommitArea, area: Area) -> Option<&Location> {
+    let (Area::Commit(id) | Area::Part(id, _)) = area else {
+        return None;
+    };
+    let (_, at) = commit.area.as_ref().filter(|(of, _)| *of == id)?;
+    let name = at.as_path().file_name().unwrap_or_default();
+    let name = name.as_encoded_bytes();
+    let named = Area::named(name, false).or_else(|| Area::named(name, true));
+    (named == Some(area)).then_some(at)
+}
+
+const UNRECORDED: &str =
+    "no record tells of it; `escrow gc --orphans` names it, and only you can say whether it may go";
 const AWAY: &str = "it is out of reach; is its file system not mounted?";
 const ASIDE: &str = "somebody else's work, set aside when a commit was taken back; \
                      `escrow cleanup` of its plan removes it";
@@ -407,7 +416,7 @@ fn is_absent(path: &Path) -> bool {
     Dir::open(path).is_err_and(|error| error.is_absent())
 }
 
-fn time(stamp: Stamp) -> Timestamp {
+pub(super) fn time(stamp: Stamp) -> Timestamp {
     Timestamp::new(stamp.sec, stamp.nsec.cast_signed()).unwrap_or_default()
 }
 

@@ -8,15 +8,18 @@
 //! |---|---|
 //! | `find` | everything that is left, and whose it is |
 //! | `choose` | what of it may go now |
+//! | `orphans` | what no record tells of is named, and goes only by its name |
 
 mod choose;
 mod find;
+mod orphans;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use self::choose::{Weighed, age, choose};
 use self::find::{Candidate, Found};
+pub use self::orphans::Orphan;
 use super::{Manager, live};
 use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
@@ -129,14 +132,17 @@ impl Manager {
     pub fn collect_garbage(&self, request: &GarbageRequest) -> Result<Collected> {
         self.permit(Action::Gc, None, Scope::All)?;
         if !request.dry_run {
+            self.make_room_to_clean()?;
             self.recover_dead()?;
         }
         let Found {
             candidates,
-            kept,
+            mut kept,
+            unrecorded,
             over,
             held,
         } = self.find_garbage(true)?;
+        kept.extend(unrecorded);
         let now = self.options.origin.now();
         // As the configuration says that the plan was made under; where that cannot be read, it stays.
         let undo = |one: &Candidate| {
@@ -203,7 +209,8 @@ impl Manager {
             LeftoverKind::Unknown => own(one),
             _ => false,
         };
-        let kept = found.kept.into_iter().map(|(one, _)| one);
+        let kept = found.kept.into_iter().chain(found.unrecorded);
+        let kept = kept.map(|(one, _)| one);
         orphans.extend(kept.filter(told));
         Ok(orphans)
     }

@@ -1,0 +1,237 @@
+//! A state that lost its records in place is damage: told, with nothing changed, and nothing taken for an orphan.
+
+use std::fs;
+use std::path::PathBuf;
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::{Cli, World};
+use serde_json::Value;
+
+use crate::{binary, json, keys, words, world};
+
+/// A plan that is open, with a change in it.
+fn open(cli: &Cli, plan: &str) {
+    cli.ok(words(&format!("plan create {plan} --resource ./app")));
+    let line = format!("write {plan} app a.txt");
+    cli.clone().stdin("unreleased\n").ok(words(&line));
+}
+
+fn state(world: &World) -> PathBuf {
+    world.home().join("state.db")
+}
+
+fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
+    let show = json(cli, &format!("plan show {plan}"));
+    let id = show["sandboxes"][0]["sandbox_id"].as_str().expect("an id");
+    world.home().join("sandboxes").join(id)
+}
+
+/// Every command is refused with 5, says what to do, and changes nothing; the areas can still be named.
+#[track_caller]
+fn is_damage(world: &World, cli: &Cli, why: &str) {
+    let areas = world.home().join("sandboxes");
+    let before = (signature(&areas), fs::read(state(world)).ok());
+    for line in [
+        "gc",
+        "gc --max-size 0",
+        "status",
+        "plan list",
+        "diff try",
+        "cleanup try --yes",
+        "recover",
+        "plan create new --resource ./app",
+    ] {
+        let said = cli.fails(words(line), 5);
+        assert!(said.contains("lost records"), "{line}: {said}");
+        assert!(said.contains(why), "{line}: {said}");
+        assert!(said.contains("nothing was changed"), "{line}: {said}");
+        assert!(said.contains("`escrow gc --orphans`"), "{line}: {said}");
+    }
+    let named = cli.run(words("--json gc --orphans"));
+    assert_eq!(named.status, 5);
+    let named: Value = serde_json::from_str(&named.stdout_text()).expect("one document");
+    let orphans = &named["error"]["details"]["orphans"];
+    assert_eq!(
+        keys(&orphans[0]),
+        ["bytes", "changed", "made", "path", "what", "why"]
+    );
+    assert_eq!(orphans[0]["what"], "sandbox", "{orphans:#}");
+    let told = cli.run(words("gc --orphans"));
+    assert!(
+        told.stdout_text().contains("/sandboxes/sbx_"),
+        "{}",
+        told.stdout_text()
+    );
+    assert_same(&before.0, &signature(&areas), &Ignore::default());
+    assert!(
+        before.1 == fs::read(state(world)).ok(),
+        "the state is as it was"
+    );
+}
+
+#[test]
+fn a_state_that_was_emptied_or_removed_is_damage() {
+    let (world, cli) = world();
+    open(&cli, "try");
+    let kept = fs::read(state(&world)).expect("it is there");
+    fs::write(state(&world), "").expect("it is ours");
+    is_damage(&world, &cli, "it is empty or gone");
+    fs::remove_file(state(&world)).expect("it is there");
+    is_damage(&world, &cli, "it is empty or gone");
+    // Also where nothing counts the areas, as in a home of an earlier version.
+    let counted = world.home().join("generation");
+    let count = fs::read(&counted).expect("areas are counted");
+    fs::remove_file(&counted).expect("it is there");
+    is_damage(&world, &cli, "it is empty or gone");
+    // Put back, everything goes on.
+    fs::write(state(&world), kept).expect("it is ours");
+    fs::write(counted, count).expect("it is ours");
+    assert_eq!(cli.ok(words("read try app a.txt")), "unreleased\n");
+    cli.ok(words("commit try"));
+}
+
+#[test]
+fn an_older_state_put_back_is_damage() {
+    let (world, cli) = world();
+    open(&cli, "old");
+    let older = fs::read(state(&world)).expect("it is there");
+    open(&cli, "try");
+    let newer = fs::read(state(&world)).expect("it is there");
+    let area = area(&world, &cli, "try");
+    fs::write(state(&world), &older).expect("it is ours");
+    is_damage(&world, &cli, "it is older than the areas beside it");
+    // Whoever goes on with it says so, and still loses nothing.
+    fs::remove_file(world.home().join("generation")).expect("it is there");
+    let done = json(&cli, "gc --max-size 0");
+    assert!(area.is_dir(), "{done:#}");
+    assert!(
+        done["kept"].to_string().contains("no record tells of it"),
+        "{done:#}"
+    );
+    let named = json(&cli, "gc --orphans");
+    assert_eq!(keys(&named), ["orphans"]);
+    assert_eq!(named["orphans"][0]["path"], area.to_str().expect("plain"));
+    // A later store with other records takes nothing of it away either.
+    open(&cli, "third");
+    fs::write(state(&world), newer).expect("it is ours");
+    let third = json(&cli, "gc --max-size 0");
+    assert!(
+        third["kept"].to_string().contains("no record tells of it"),
+        "{third:#}"
+    );
+}
+
+#[test]
+fn a_commit_since_makes_a_state_older_too() {
+    let (world, cli) = world();
+    open(&cli, "other");
+    open(&cli, "try");
+    let older = fs::read(state(&world)).expect("it is there");
+    cli.ok(words("commit try"));
+    fs::write(state(&world), older).expect("it is ours");
+    is_damage(&world, &cli, "it is older than the areas beside it");
+}
+
+#[test]
+fn a_state_without_its_write_ahead_log_is_damage() {
+    let (world, cli) = world();
+    open(&cli, "old");
+    let home = world.home();
+    // A reader keeps the log from being put into the file.
+    let mut reader = reader(&home.join("state.db"));
+    open(&cli, "try");
+    let lost = world.dir("copy");
+    fs::copy(home.join("state.db"), lost.join("state.db")).expect("it can be copied");
+    assert!(home.join("state.db-wal").exists(), "the log is in use");
+    drop(reader.stdin.take());
+    reader.wait().expect("it ends");
+    cli.ok(words("status"));
+    assert!(!home.join("state.db-wal").exists(), "nobody uses it");
+    fs::copy(lost.join("state.db"), state(&world)).expect("it is ours");
+    is_damage(&world, &cli, "its write-ahead log");
+}
+
+/// Holds the state open, in the middle of a look at it.
+fn reader(path: &std::path::Path) -> std::process::Child {
+    use std::io::{BufRead, BufReader};
+    let code = "import sqlite3,sys\nc=sqlite3.connect(sys.argv[1],isolation_level=None)\n\
+                c.execute('begin')\nc.execute('select count(*) from plan').fetchall()\nprint('held',flush=True)\nsys.stdin.read()";
+    let mut child = std::process::Command::new("python3")
+        .args(["-c", code])
+        .arg(path)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 is there");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("it is piped"))
+        .read_line(&mut line)
+        .expect("it answers");
+    assert_eq!(line, "held\n");
+    child
+}
+
+#[test]
+fn another_state_is_damage() {
+    let (world, cli) = world();
+    open(&cli, "try");
+    let elsewhere = world.dir("elsewhere");
+    let other = cli.clone().env("ESCROW_HOME", &elsewhere);
+    for plan in ["a", "b", "c"] {
+        open(&other, plan);
+    }
+    fs::copy(elsewhere.join("state.db"), state(&world)).expect("it is ours");
+    is_damage(&world, &cli, "it is not the state that made the areas");
+}
+
+#[test]
+fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
+    let (world, cli) = world();
+    open(&cli, "try");
+    let known = area(&world, &cli, "try");
+    let stray = world.home().join("sandboxes/notes");
+    fs::create_dir(&stray).expect("it is ours");
+    fs::write(stray.join("x"), "work\n").expect("it is ours");
+    for line in ["gc", "gc --max-size 0"] {
+        cli.ok(words(line));
+        assert!(stray.is_dir(), "{line}");
+    }
+    // What a record tells of cannot be named, and then nothing goes.
+    let line = format!(
+        "gc --orphans --remove {} {}",
+        stray.display(),
+        known.display()
+    );
+    let said = cli.fails(words(&line), 1);
+    assert!(said.contains("nothing was removed"), "{said}");
+    assert!(stray.is_dir() && known.is_dir());
+    cli.fails(
+        words(&format!(
+            "gc --orphans --remove {}",
+            world.path().join("app").display()
+        )),
+        1,
+    );
+    cli.fails(words(&format!("gc --remove {}", stray.display())), 2);
+    let line = format!("gc --orphans --remove {}", stray.display());
+    let would = json(&cli, &format!("{line} --dry-run"));
+    assert!(stray.is_dir());
+    let done = json(&cli, &line);
+    assert_eq!(done["removed"], would["removed"]);
+    assert_eq!(done["removed"][0]["path"], stray.to_str().expect("plain"));
+    assert!(!stray.exists() && known.is_dir());
+    assert_eq!(json(&cli, "gc --orphans")["orphans"], serde_json::json!([]));
+    assert_eq!(cli.ok(words("read try app a.txt")), "unreleased\n");
+}
+
+/// Without the mend the work is gone, and nobody is told.
+#[test]
+fn the_bug_that_takes_unknown_areas_shows() {
+    let (world, cli) = world();
+    open(&cli, "try");
+    let area = area(&world, &cli, "try");
+    fs::write(state(&world), "").expect("it is ours");
+    let seeded = Cli::new(&world, &binary()).env("ESCROW_SEEDED_BUG", "gc-takes-unknown");
+    seeded.ok(words("gc"));
+    assert!(!area.exists());
+}

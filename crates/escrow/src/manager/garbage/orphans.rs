@@ -1,0 +1,123 @@
+//! Areas of which no record tells: named with what is known of them, removed only one by one and by name.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::find::time;
+use super::{Collected, Leftover, LeftoverKind, Spared};
+use crate::commit::remove_area;
+use crate::error::{Error, Result, chain};
+use crate::fs::Dir;
+use crate::fs::areas::{self, Area};
+use crate::fs::private;
+use crate::manager::{Manager, disk};
+use crate::model::text::Location;
+use crate::model::{Action, Scope};
+
+/// An area, or what lies among areas, of which no record tells.
+#[derive(Debug, Clone)]
+pub struct Orphan {
+    /// Where it is.
+    pub path: Location,
+    /// What it is, by its name.
+    pub what: &'static str,
+    /// When it was made; `None` where its name does not say.
+    pub made: Option<Timestamp>,
+    /// When it last changed.
+    pub changed: Option<Timestamp>,
+    /// The bytes on disk that go with it.
+    pub bytes: u64,
+    /// Why it stays.
+    pub why: String,
+}
+
+impl Orphan {
+    fn at(path: &Path, bytes: u64, why: String) -> Self {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let area = Area::named(name, false).or_else(|| Area::named(name, true));
+        let (what, made) = match area {
+            Some(Area::Sandbox(id)) => ("sandbox", id.made_at()),
+            Some(Area::Commit(id)) => ("undo data", id.made_at()),
+            Some(Area::Part(_, commit)) => ("undo data", commit.made_at()),
+            Some(Area::Aside(id)) => ("set aside", id.made_at()),
+            Some(Area::Scratch(plan)) => ("scratch", plan.made_at()),
+            Some(Area::Moment) => ("temporary", None),
+            None => ("unknown", None),
+        };
+        let meta = Dir::look(path).ok();
+        Self {
+            path: Location::from(path),
+            what,
+            made,
+            changed: meta.map(|meta| time(meta.ctime)),
+            bytes,
+            why,
+        }
+    }
+}
+
+impl Manager {
+    /// Everything of which no record tells. Nothing is changed.
+    pub fn unrecorded(&self) -> Result<Vec<Orphan>> {
+        self.permit(Action::Gc, None, Scope::All)?;
+        let found = self.find_garbage(true)?.unrecorded.into_iter();
+        let orphan = |(one, why): Spared| Orphan::at(one.path.as_path(), one.bytes, why);
+        Ok(found.map(orphan).collect())
+    }
+
+    /// Removes what was named, if no record tells of it; with `dry_run`, only says what would go. Where one of the
+    /// paths is anything else, nothing is removed.
+    pub fn remove_unrecorded(&self, paths: &[PathBuf], dry_run: bool) -> Result<Collected> {
+        let orphans = self.unrecorded()?;
+        let mut chosen: Vec<&Orphan> = Vec::new();
+        for path in paths {
+            let known = private::known_as(path).unwrap_or_else(|| path.clone());
+            let found = orphans.iter().find(|one| one.path.as_path() == known);
+            match found {
+                Some(one) => chosen.push(one),
+                None => {
+                    return Err(Error::NoOrphan {
+                        path: Location::from(path.as_path()),
+                    });
+                }
+            }
+        }
+        chosen.dedup_by(|one, other| one.path == other.path);
+        let mut collected = Collected::default();
+        for one in chosen {
+            let left = Leftover {
+                kind: LeftoverKind::Unknown,
+                plan: None,
+                path: one.path.clone(),
+                bytes: one.bytes,
+            };
+            let target = one.path.to_string();
+            let removed = match dry_run {
+                true => Ok(()),
+                false => self.record("gc", None, &target, || remove_area(&self.home, &one.path)),
+            };
+            match removed {
+                Ok(()) => collected.removed.push(left),
+                Err(error) => collected.failed.push((left, chain(&error))),
+            }
+        }
+        Ok(collected)
+    }
+
+    /// What lies among the areas of a home whose state cannot be used. Nothing is changed, and nothing is asked of the state.
+    pub fn areas_without_state(home: &Path) -> Result<Vec<Orphan>> {
+        let home = Dir::open(&private::canonical(home)?)?;
+        let dir = match home.subdir(b"sandboxes") {
+            Err(error) if error.is_absent() => return Ok(Vec::new()),
+            dir => dir?,
+        };
+        let why = "the state that knew it lost its records";
+        let found = areas::list(&dir, false)?.into_iter().map(|found| {
+            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&found.name);
+            let path = dir.path().join(name);
+            Orphan::at(&path, disk::measured(&path).private, why.to_owned())
+        });
+        Ok(found.collect())
+    }
+}
