@@ -42,6 +42,7 @@ mod regressions_commit_more;
 mod regressions_user;
 mod review;
 mod verbs;
+mod whole_faults;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -13,12 +13,14 @@
 
 mod checkpoints;
 mod journal;
+mod life;
 mod log;
 mod portable;
 mod rows;
 mod seals;
 mod sqlite;
 
+pub use life::Begun;
 pub use rows::{
     Checkpoint, CommitArea, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation,
     Outcome, Plan, Resource, Sandbox,

@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0006.sql"),
     include_str!("schema/0007.sql"),
     include_str!("schema/0008.sql"),
+    include_str!("schema/0009.sql"),
 ];
 
 /// The newest version.
@@ -284,45 +285,7 @@ impl Store {
     /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that nobody
     /// named. Says whether it did. Sandboxes that were made of it keep their record.
     pub fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
-        self.run(|connection| {
-            let forgotten = connection.execute(
-                "UPDATE resource SET removed = 1
-                 WHERE id = ?1 AND removed = 0 AND (named = 0 OR NOT ?2)
-                   AND NOT EXISTS (SELECT 1 FROM sandbox
-                                   WHERE resource_id = ?1 AND state <> 'cleaned_up')",
-                params![id.to_string(), unnamed_only],
-            )?;
-            Ok(forgotten > 0)
-        })
-    }
-
-    /// Remembers a resource that was forgotten, for whoever was about to use it.
-    pub fn recall_resource(&self, id: ResourceId) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE resource SET removed = 0 WHERE id = ?1",
-                [id.to_string()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// Adds a plan; its name is free.
-    pub fn add_plan(&self, plan: &Plan) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "INSERT INTO plan (id, name, state, directory, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![
-                    plan.id.to_string(),
-                    plan.name,
-                    plan.state.as_str(),
-                    plan.directory.as_bytes(),
-                    plan.created_at.to_string(),
-                ],
-            )?;
-            Ok(())
-        })
+        self.run(|connection| forget_resource(connection, id, unnamed_only))
     }
 
     /// Every plan, newest first.
@@ -345,59 +308,15 @@ impl Store {
         })
     }
 
-    /// Notes where a plan stands.
-    pub fn set_plan_state(&self, id: PlanId, state: PlanState) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE plan SET state = ?2 WHERE id = ?1",
-                params![id.to_string(), state.as_str()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// Removes every trace of a plan that came to nothing.
-    pub fn forget_plan(&mut self, id: PlanId) -> Result<()> {
-        let path = self.path.clone();
-        let forget = |connection: &mut Connection| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let id = id.to_string();
-            transaction.execute("DELETE FROM sandbox WHERE plan_id = ?1", [&id])?;
-            transaction.execute("DELETE FROM plan WHERE id = ?1", [&id])?;
-            transaction.commit()
-        };
-        forget(&mut self.connection).map_err(|source| failed(&path, source))
-    }
-
     /// Adds a sandbox, or replaces the record of the same id.
     pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
         self.run(|connection| self.insert_sandbox(connection, sandbox))
-    }
-
-    /// The same for several at once: all of them, or none.
-    pub fn put_sandboxes(&self, sandboxes: &[Sandbox]) -> Result<()> {
-        self.transact(|transaction| {
-            let mut each = sandboxes.iter();
-            each.try_for_each(|sandbox| self.insert_sandbox(transaction, sandbox))
-        })
     }
 
     /// Removes the record of a sandbox that came to nothing.
     pub fn forget_sandbox(&self, id: SandboxId) -> Result<()> {
         self.run(|connection| {
             connection.execute("DELETE FROM sandbox WHERE id = ?1", [id.to_string()])?;
-            Ok(())
-        })
-    }
-
-    /// Notes where a sandbox stands.
-    pub fn set_sandbox_state(&self, id: SandboxId, state: SandboxState) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE sandbox SET state = ?2 WHERE id = ?1",
-                params![id.to_string(), state.as_str()],
-            )?;
             Ok(())
         })
     }
@@ -435,7 +354,11 @@ impl Store {
         })
     }
 
-    fn insert_sandbox(&self, connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
+    pub(super) fn insert_sandbox(
+        &self,
+        connection: &Connection,
+        sandbox: &Sandbox,
+    ) -> rusqlite::Result<()> {
         let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
         let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
         connection.execute(
@@ -540,4 +463,19 @@ fn is_of_tables(source: &rusqlite::Error) -> bool {
         "already exists",
     ];
     misfits.iter().any(|misfit| said.contains(misfit))
+}
+
+pub(super) fn forget_resource(
+    connection: &Connection,
+    id: ResourceId,
+    unnamed_only: bool,
+) -> rusqlite::Result<bool> {
+    let forgotten = connection.execute(
+        "UPDATE resource SET removed = 1
+         WHERE id = ?1 AND removed = 0 AND (named = 0 OR NOT ?2)
+           AND NOT EXISTS (SELECT 1 FROM sandbox
+                           WHERE resource_id = ?1 AND state <> 'cleaned_up')",
+        params![id.to_string(), unnamed_only],
+    )?;
+    Ok(forgotten > 0)
 }

@@ -20,7 +20,6 @@ use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, Field, ResourcePath};
-use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree::{self, Original, STAGE};
 use crate::strategy::{Intent, PrepareRequest, closed};
@@ -114,10 +113,6 @@ pub(in crate::strategy) fn prepare(
         own: source.whole.then(|| Location::from(source.area.path())),
         part,
     };
-    // One sync for everything that was staged; called once, since a failed one is final.
-    if !intent.steps.is_empty() && !seeded::bug("no-stage-sync") {
-        area.sync_file_system()?;
-    }
     Ok(intent.store())
 }
 
