@@ -222,7 +222,7 @@ fn document(
 /// What a program may want to know of an error, as fields.
 fn details(error: &Error) -> serde_json::Value {
     match error {
-        Error::Partly { done, failed, .. } => {
+        Error::Partly { done, failed, .. } | Error::HalfDiscarded { done, failed, .. } => {
             let entry =
                 |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
             json!({"done": done, "failed": failed.iter().map(entry).collect::<Vec<_>>()})

@@ -12,7 +12,7 @@ use crate::commit::{Engine, Member, intent_of, make_area, remove_areas};
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{CheckpointId, CommitId, Phase, ResourcePath};
+use crate::model::{CheckpointId, CommitId, Phase, ResourcePath, Work};
 use crate::seeded;
 use crate::store::{Journal, JournalMember, Plan};
 use crate::strategy::Way;
@@ -50,6 +50,7 @@ pub fn restore(
     let mut journal = Journal {
         id,
         plan_id: plan.id,
+        work: Work::Restore,
         phase: Phase::Preparing,
         message: None,
         checkpoint: Some(checkpoint),
@@ -59,14 +60,20 @@ pub fn restore(
         damaged: None,
     };
     engine.store.begin_commit(&journal)?;
+    let mut prepared = Ok(());
     for (position, way) in ways.iter().enumerate() {
-        if let Err(cause) = prepare_one(engine, &mut journal, position, way) {
-            let cause = failed(&way.member, cause);
-            return Err(match drop_all(engine, &journal) {
-                Ok(left) => with_remains(cause, &left),
-                Err(error) => cause.and_left(Err(error)),
-            });
+        prepared = prepare_one(engine, &mut journal, position, way)
+            .map_err(|cause| failed(&way.member, cause));
+        if prepared.is_err() {
+            break;
         }
+    }
+    let stored = || Ok(engine.store.put_intents(&journal)?);
+    if let Err(cause) = prepared.and_then(|()| stored()) {
+        return Err(match drop_all(engine, &journal) {
+            Ok(left) => with_remains(cause, &left),
+            Err(error) => cause.and_left(Err(error)),
+        });
     }
     let (from, to) = (Phase::Preparing, Phase::Decided);
     let decided = match seeded::bug("restore-undecided") {
@@ -123,7 +130,7 @@ fn prepare_one(
 ) -> Result<()> {
     let member = &going.member;
     let area = journal.members[position].area.clone();
-    make_area(engine.home, &area)?;
+    make_area(engine.home, &area)?.sync()?;
     let reference = &member.sandbox.reference;
     let (way, observer) = (&going.way, engine.observer);
     let intent = member.call(|strategy| match going.through {
@@ -131,7 +138,6 @@ fn prepare_one(
         Some(_) => strategy.prepare_restore_in_use(reference, way, area.as_path(), observer),
     })?;
     let text = serde_json::to_string(&intent).expect("an intent is JSON");
-    engine.store.put_intent(journal.id, position, &text)?;
     journal.members[position].intent = Some(text);
     Ok(())
 }
@@ -258,12 +264,8 @@ pub fn recover(
         _ => (Side::Old, take_back(engine, journal, &members)?),
     };
     Ok(Recovered {
-        plan: plan.name.clone(),
-        found: journal.phase,
-        side,
         because,
-        kept: Vec::new(),
         left,
-        restore: true,
+        ..Recovered::plain(plan, Work::Restore, journal.phase, side)
     })
 }

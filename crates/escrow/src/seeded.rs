@@ -46,6 +46,12 @@ pub const ALL: &[&str] = &[
     "part-recorded-late",
     // That a part was taken back is over before its sandboxes know.
     "part-returned-late",
+    // The sandboxes of a plan are removed one by one, while the plan is open.
+    "cleanup-one-by-one",
+    // The sandboxes of a plan are rolled back one by one, without a record of it.
+    "rollback-one-by-one",
+    // A plan can be used before all its sandboxes are there.
+    "create-one-by-one",
     // A sandbox is not told of one path that was released.
     "part-forgets-a-path",
     // Files that a sandbox which could not be removed shares with the original stay shared.

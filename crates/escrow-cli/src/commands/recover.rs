@@ -1,4 +1,4 @@
-//! `escrow recover`: brings interrupted commits and restores to one side.
+//! `escrow recover`: finishes or takes back what was interrupted.
 
 use clap::Args;
 use escrow::commit::Side;
@@ -10,8 +10,9 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Bring every commit and restore that was interrupted to one side: wholly old or wholly new
+/// Finish or take back what was interrupted: commits, restores, rollbacks, plans half created or half removed
 ///
+/// Each plan is wholly old or wholly new afterwards; one that was being created or removed is gone.
 /// Every command that changes something does this first by itself. Can be run again, and while
 /// others work: one whose process is alive is left alone.
 #[derive(Args)]
@@ -32,7 +33,7 @@ impl RecoverArgs {
                 .map(|(plan, answer)| match answer {
                     Ok(done) => json!({
                         "plan": plan,
-                        "what": if done.restore { "restore" } else { "commit" },
+                        "what": done.work.as_str(),
                         "found": done.found.as_str(),
                         "side": word(&done.side),
                         "because": done.because,
@@ -47,12 +48,7 @@ impl RecoverArgs {
             for (plan, answer) in &answers {
                 match answer {
                     Ok(done) => {
-                        let side = match (done.restore, done.side) {
-                            (false, Side::Old) => "every original is as it was before",
-                            (false, Side::New) => "every original holds the new state",
-                            (true, Side::Old) => "every sandbox is as it was before",
-                            (true, Side::New) => "every sandbox is as at the checkpoint",
-                        };
+                        let side = done.outcome();
                         let because = done.because.as_ref().map(|why| format!(" ({why})"));
                         let because = because.unwrap_or_default();
                         ui.line(&format!("plan {plan} was {}: {side}{because}", done.found));

@@ -86,7 +86,7 @@ impl StatusArgs {
             let unfinished: Vec<Value> = status
                 .unfinished
                 .iter()
-                .map(|one| json!({"plan": one.plan, "what": one.what, "phase": one.phase.as_str()}))
+                .map(|one| json!({"plan": one.plan, "what": one.what.as_str(), "phase": one.phase.as_str()}))
                 .collect();
             ui.document(&json!({
                 "home": show::location(&home),

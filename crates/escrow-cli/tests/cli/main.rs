@@ -48,6 +48,7 @@ mod review;
 mod trust;
 mod trust_plans;
 mod verbs;
+mod whole_faults;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::{Engine, Member, abort, intent_of, lent};
 use crate::error::{Error, Result, chain};
-use crate::fs::remove;
+use crate::fs::{durable, remove};
 use crate::model::{DiffView, Phase, SandboxState};
 use crate::seeded;
 use crate::store::{Journal, Plan};
@@ -165,6 +165,18 @@ impl Applied<'_> {
                 cause: Box::new(cause),
             });
         }
+        // Nothing of a sandbox that is gone may come back after a power cut.
+        if states
+            .iter()
+            .any(|(_, state)| *state == SandboxState::CleanedUp)
+        {
+            let changed = members
+                .iter()
+                .zip(&intents)
+                .filter(|(_, last)| last.is_some());
+            durable::sync_file_systems(changed.map(|(member, _)| member.resource.root()))
+                .map_err(|error| unrecorded(error.into()))?;
+        }
         let late = seeded::bug("part-recorded-late");
         if journal.part && !late {
             advance_all(&members, &intents).map_err(unrecorded)?;
@@ -178,9 +190,12 @@ impl Applied<'_> {
         }
         // It is over; what can only be tidied up is no reason to say otherwise.
         let tidied = || -> Result<()> {
-            for member in members.iter().filter(|_| !journal.part) {
-                engine.store.forget_resource(member.resource.id, true)?;
-                lent::take_in(&engine, &lent::needs(&engine, &member.sandbox)?)?;
+            if !journal.part {
+                let resources = members.iter().map(|member| member.resource.id);
+                engine.store.forget_unused(&resources.collect::<Vec<_>>())?;
+                for member in &members {
+                    lent::take_in(&engine, &lent::needs(&engine, &member.sandbox)?)?;
+                }
             }
             Ok(engine.store.forget_moved()?)
         };

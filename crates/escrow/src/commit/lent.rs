@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::{Engine, remove_area};
 use crate::error::Result;
 use crate::model::text::Location;
-use crate::model::{SandboxId, SandboxState};
+use crate::model::{PlanId, SandboxId, SandboxState};
 use crate::store::Sandbox;
 
 /// The areas of others that a sandbox cannot do without. One that was never made whole, or whose
@@ -43,8 +43,18 @@ pub fn is_needed(engine: &Engine<'_>, area: &Location, own: SandboxId) -> Result
     Ok(lent.is_none_or(|lent| lent.contains(area)))
 }
 
+/// The areas that sandboxes of other plans live on; `None` where one of them cannot tell.
+pub fn by_others(engine: &Engine<'_>, plan: PlanId) -> Result<Option<HashSet<Location>>> {
+    let mut others = engine.store.sandboxes(None)?;
+    others.retain(|one| one.reference.plan_id != plan);
+    Ok(all(engine, &others, None))
+}
+
 /// Removes areas of sandboxes that are gone and that nobody lives on any more.
 pub fn take_in(engine: &Engine<'_>, areas: &[Location]) -> Result<()> {
+    if areas.is_empty() {
+        return Ok(());
+    }
     let all = engine.store.sandboxes(None)?;
     for area in areas {
         let owner = all.iter().find(|one| one.area == *area);

@@ -26,13 +26,17 @@
 //!   old                 old                old                                 Undoing ─▶ old
 //! ```
 //!
+//! A return to a checkpoint is journaled in the same way ([`crate::checkpoint`]). So is a rollback, which begins as
+//! `decided`, since nothing of it has to be staged, and only goes forward: `recover` discards what is left. Creating
+//! and removing a plan are recorded in the state of the plan instead, since nothing else can be done with it then.
+//!
 //! Each arrow consumes a value and returns the next, so that what was not decided cannot be
 //! applied. The journal knows the phase; whoever finds it goes on:
 //!
 //! | journal says | transition | function | found by `recover` |
 //! |---|---|---|---|
 //! | nothing | look, compare, measure | [`Batch::preview`] | |
-//! | `preparing` | stage each member, children first | [`Previewed::prepare`] | dropped: old |
+//! | `preparing` | stage each member, children first; one sync, then all intents are stored | [`Previewed::prepare`] | dropped: old |
 //! | `decided` | the commit point | [`Prepared::decide`] | |
 //! | `decided` | carry out, undoable members first | [`Decided::apply`] | carried out again: new |
 //! | `aborting` | take back, last first | `abort::take_back` | taken back further: old |
@@ -246,8 +250,8 @@ pub(crate) fn remove_areas(engine: &Engine<'_>, journal: &Journal) -> Vec<String
     left
 }
 
-/// Makes the area of a commit, empty and private.
-pub(crate) fn make_area(home: &Dir, area: &Location) -> Result<()> {
+/// Makes the area of a commit, empty and private; returns the directory it lies in, which the caller syncs.
+pub(crate) fn make_area(home: &Dir, area: &Location) -> Result<Dir> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
@@ -256,5 +260,5 @@ pub(crate) fn make_area(home: &Dir, area: &Location) -> Result<()> {
         private::make_plain(&parent, name)
     })?;
     private::keep_reserve(&made);
-    Ok(parent.sync()?)
+    Ok(parent)
 }

@@ -6,9 +6,10 @@ use super::decide::Prepared;
 use super::preview::Previewed;
 use super::{Member, lent, make_area};
 use crate::error::{Error, Result};
-use crate::fs::{Dir, private};
+use crate::fs::{Dir, durable, private};
 use crate::model::text::Location;
-use crate::model::{CommitId, Phase};
+use crate::model::{CommitId, Phase, Work};
+use crate::seeded;
 use crate::store::{Journal, JournalMember};
 use crate::strategy::{Intent, PrepareRequest, Preview};
 
@@ -32,6 +33,7 @@ impl<'a> Previewed<'a> {
         let journal = Journal {
             id,
             plan_id: plan.id,
+            work: Work::Commit,
             phase: Phase::Preparing,
             message: message.map(str::to_owned),
             checkpoint: None,
@@ -74,6 +76,9 @@ impl<'a> Previewed<'a> {
             prepared.members.push(member);
         }
         debug_assert_eq!(prepared.members.len(), total);
+        if failure.is_none() {
+            failure = prepared.store_intents().err();
+        }
         match failure {
             None => Ok(prepared),
             Some(cause) => Err(prepared.drop_all(cause)),
@@ -82,6 +87,17 @@ impl<'a> Previewed<'a> {
 }
 
 impl Prepared<'_> {
+    /// Makes what was staged durable, and stores what each member needs: one sync for each file system, one
+    /// transaction for all. The sync is made once, since a failed one is final.
+    fn store_intents(&self) -> Result<()> {
+        let areas = self.journal.members.iter().map(|member| &member.area);
+        let staged = areas.filter(|area| !area.as_bytes().is_empty());
+        if !seeded::bug("no-stage-sync") {
+            durable::sync_file_systems(staged.map(Location::as_path))?;
+        }
+        Ok(self.engine.store.put_intents(&self.journal)?)
+    }
+
     /// Gives a commit up before it was decided: nothing of it stays.
     pub(super) fn drop_all(self, cause: Error) -> Error {
         let Self {
@@ -146,8 +162,6 @@ fn prepare_one(
         member.call(|strategy| strategy.prepare(reference, &request))?
     };
     let text = serde_json::to_string(&intent).expect("an intent is JSON");
-    let (store, id) = (prepared.engine.store, prepared.journal.id);
-    store.put_intent(id, position, &text)?;
     prepared.journal.members[position].intent = Some(text);
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::apply::{Applied, Committed, Decided};
 use super::{Engine, Member, abort, undo};
 use crate::error::{Error, Result};
 use crate::model::text::Location;
-use crate::model::{Phase, ResourcePath};
+use crate::model::{Phase, ResourcePath, Work};
 use crate::seeded;
 use crate::store::{Journal, Plan};
 
@@ -34,8 +34,36 @@ pub struct Recovered {
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why.
     pub left: Vec<String>,
-    /// It was a return to a checkpoint, and its sandboxes are meant, not its originals.
-    pub restore: bool,
+    /// What was interrupted.
+    pub work: Work,
+}
+
+impl Recovered {
+    /// Something that came out on a side without more to say.
+    pub fn plain(plan: &Plan, work: Work, found: Phase, side: Side) -> Self {
+        Self {
+            plan: plan.name.clone(),
+            found,
+            side,
+            because: None,
+            kept: Vec::new(),
+            left: Vec::new(),
+            work,
+        }
+    }
+
+    /// What holds now, for people.
+    pub fn outcome(&self) -> &'static str {
+        match (self.work, self.side) {
+            (Work::Commit, Side::Old) => "every original is as it was before",
+            (Work::Commit, Side::New) => "every original holds the new state",
+            (Work::Restore, Side::Old) => "every sandbox is as it was before",
+            (Work::Restore, Side::New) => "every sandbox is as at the checkpoint",
+            (Work::Rollback, _) => "the changes of every sandbox are discarded",
+            (Work::Creation, _) => "nothing of it is left, and it can be created again",
+            (Work::Removal, _) => "it is removed",
+        }
+    }
 }
 
 /// Goes on with a commit whose owner is dead; the caller holds the locks. `members` are those of
@@ -46,16 +74,8 @@ pub fn recover(
     journal: Journal,
     members: Vec<Member>,
 ) -> Result<Recovered> {
-    let (name, found) = (plan.name.clone(), journal.phase);
-    let at = |side| Recovered {
-        plan: name.clone(),
-        found,
-        side,
-        because: None,
-        kept: Vec::new(),
-        left: Vec::new(),
-        restore: false,
-    };
+    let (of, found) = (plan.clone(), journal.phase);
+    let at = |side| Recovered::plain(&of, Work::Commit, found, side);
     if journal.phase == Phase::Decided && seeded::bug("recover-drops-decided") {
         engine.store.forget_commit(journal.id)?;
         return Ok(at(Side::Old));

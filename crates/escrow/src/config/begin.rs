@@ -68,6 +68,7 @@ pub fn write_new(directory: &Path, text: &str, force: bool) -> fs::Result<bool> 
         to: &directory,
         name,
         fresh: !there,
+        synced: true,
     };
     draft.write(
         |file| std::io::Write::write_all(file, text.as_bytes()),

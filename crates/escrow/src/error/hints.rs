@@ -67,9 +67,15 @@ impl Error {
                 format!("`escrow sandbox create {plan} {resource}` makes it anew"),
                 format!("`escrow cleanup {plan}` removes what is there"),
             ],
-            Self::HalfForked { plan } => vec![format!(
-                "`escrow cleanup {plan}` removes what is there; then fork again: nothing was lost"
-            )],
+            Self::HalfMade { .. } => one(
+                "`escrow recover` removes what is there; then create it again: nothing was lost",
+            ),
+            Self::HalfDiscarded { plan, done, .. } => {
+                let mut hints = list("discarded", done);
+                hints.push("`escrow recover` discards the rest as soon as the cause is gone; until then the plan cannot be used".into());
+                hints.push(format!("`escrow cleanup {plan}` removes all of it"));
+                hints
+            }
             Self::NotUsable { .. } => {
                 one("`escrow rollback` discards its changes and makes it usable again")
             }
@@ -90,8 +96,8 @@ impl Error {
                 "bring it back and run the command again".into(),
                 "`escrow cleanup --forget` counts it as removed".into(),
             ],
-            Self::HalfRemoved { plan, .. } => {
-                vec![format!("`escrow cleanup {plan}` finishes its removal")]
+            Self::HalfRemoved { plan } => {
+                vec![format!("`escrow recover` or `escrow cleanup {plan}` finishes its removal")]
             }
             Self::Forbidden { .. } => one(
                 "`escrow resource add NAME --at DIR --allow-root` takes what is refused for its size",

@@ -75,8 +75,9 @@ impl Error {
             | Self::BusyOriginal { .. }
             | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
             Self::Unfinished { .. }
-            | Self::HalfForked { .. }
+            | Self::HalfMade { .. }
             | Self::HalfRemoved { .. }
+            | Self::HalfDiscarded { .. }
             | Self::RecoveryNeeded { .. }
             | Self::Damaged { .. }
             | Self::Undecided { .. }

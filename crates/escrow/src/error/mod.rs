@@ -13,6 +13,7 @@ use crate::fs::FsError;
 use crate::model::text::{Location, escape};
 use crate::model::{
     Conflict, Decision, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
+    Work,
 };
 use crate::resource::HandlerError;
 use crate::run::RunError;
@@ -180,9 +181,11 @@ pub enum Error {
         /// The resource.
         resource: String,
     },
-    /// The plan was to begin where another one is, and its maker died.
-    #[error("the plan '{plan}' is a fork that was never finished")]
-    HalfForked {
+    /// Not all sandboxes of the plan were made: the process that made them crashed.
+    #[error(
+        "the plan '{plan}' was never finished: the process that created it ended before all of it was there"
+    )]
+    HalfMade {
         /// The plan.
         plan: String,
     },
@@ -209,13 +212,23 @@ pub enum Error {
         /// The resource.
         resource: String,
     },
-    /// The sandbox is half removed: whoever removed it died.
-    #[error("the sandbox of '{resource}' in the plan '{plan}' is half removed")]
+    /// The plan is being removed, and that was interrupted or failed.
+    #[error(
+        "the plan '{plan}' is being removed, and nothing else can be done with it; its removal was not finished"
+    )]
     HalfRemoved {
         /// The plan.
         plan: String,
-        /// The resource.
-        resource: String,
+    },
+    /// The changes of some sandboxes were discarded, and those of others are still to be.
+    #[error("the plan '{plan}' is not wholly rolled back: {}", .failed.iter().map(|(resource, why)| format!("{resource}: {why}")).collect::<Vec<_>>().join("; "))]
+    HalfDiscarded {
+        /// The plan.
+        plan: String,
+        /// The resources whose changes are discarded.
+        done: Vec<String>,
+        /// Those whose changes are still to be discarded, and why they are not.
+        failed: Vec<(String, String)>,
     },
     /// What a sandbox, or its commit, keeps is out of reach.
     #[error("'{area}' is not there: is their file system not mounted, or were they moved?")]
@@ -366,7 +379,7 @@ pub enum Error {
     #[error("a {what} of the plan '{plan}' was interrupted (it is {phase}){}", .why.as_deref().map(|why| format!(", and cannot be recovered: {why}")).unwrap_or_default())]
     RecoveryNeeded {
         /// What was interrupted.
-        what: &'static str,
+        what: Work,
         /// The plan.
         plan: String,
         /// Where it stands.
@@ -378,7 +391,7 @@ pub enum Error {
     #[error("the {of} of the plan '{plan}' cannot be gone on with: {what}")]
     Damaged {
         /// What cannot be gone on with.
-        of: &'static str,
+        of: Work,
         /// The plan.
         plan: String,
         /// What is wrong.

@@ -5,13 +5,28 @@
 //! sync is final: the kernel has forgotten which pages were lost, so the file is thrown away and
 //! never synced again.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use rustix::io::Errno;
 
 use super::beneath::Dir;
 use super::{Cause, Result};
+
+/// Makes everything on the file systems of these directories durable: one sync for each file system, however many
+/// directories lie on it.
+pub fn sync_file_systems<'a>(directories: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    let mut synced = HashSet::new();
+    for path in directories {
+        let dir = Dir::open(path)?;
+        if synced.insert(dir.meta()?.dev) {
+            dir.sync_file_system()?;
+        }
+    }
+    Ok(())
+}
 
 /// A file on its way to its place.
 pub struct Draft<'a> {
@@ -23,6 +38,8 @@ pub struct Draft<'a> {
     pub name: &'a [u8],
     /// Nothing is there yet: it takes group and access control list from `to`, as any new file.
     pub fresh: bool,
+    /// Whether it is synced; otherwise the caller syncs the file system before anything relies on it.
+    pub synced: bool,
 }
 
 impl Draft<'_> {
@@ -48,7 +65,9 @@ impl Draft<'_> {
             buffered.flush().map_err(io("write"))?;
             drop(buffered);
             finish(&file)?;
-            file.sync_all().map_err(io("sync"))?;
+            if self.synced {
+                file.sync_all().map_err(io("sync"))?;
+            }
             self.publish(&file, &staged, named)
         })();
         if let Err(error) = done {
@@ -57,7 +76,10 @@ impl Draft<'_> {
                 Ok(()) | Err(_) => Err(error),
             };
         }
-        to.sync()
+        match self.synced {
+            true => to.sync(),
+            false => Ok(()),
+        }
     }
 
     /// A new file, and whether it has its staged name already because it cannot do without.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::creation::NewSandbox;
 use super::records::About;
 use super::{Manager, PlanView, ResourceDiff, SandboxView, validation};
 use crate::checkpoint::{self, Return};
@@ -281,9 +282,7 @@ impl Manager {
                 moments.insert(view.sandbox.id, moment);
             }
             // Before anything is decided: afterwards nothing may fail that is not part of the way.
-            for view in &views {
-                self.activate(view)?;
-            }
+            self.activate(&views)?;
             let (paused, through) = self.hold(plan, &views)?;
             let in_use = (paused.is_some(), observer);
             let why = Automatic::BeforeRestore.as_str();
@@ -477,17 +476,18 @@ impl Manager {
                 let moment = needed_moment(&at, &view)?;
                 from.push((view, moment));
             }
-            let fork = self.add_plan(name, directory.clone(), Some(plan))?;
+            let new = from.iter().map(|(view, moment)| NewSandbox {
+                resource: view.resource.clone(),
+                wanted: view.sandbox.requested.clone(),
+                from: Some((view, moment)),
+            });
             let listening = Listening::new(observer);
-            match self.fork_sandboxes(&fork, &from, &listening) {
-                Ok(()) => {
-                    for told in listening.heard() {
-                        self.notice(told);
-                    }
-                    self.view(fork)
-                }
-                Err(error) => Err(error.and_left(self.clean_up(&fork, false).map(drop))),
+            let new: Vec<NewSandbox<'_>> = new.collect();
+            let fork = self.make_plan(name, &directory, Some(plan), &new, &listening)?;
+            for told in listening.heard() {
+                self.notice(told);
             }
+            Ok(fork)
         })
     }
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::records::About;
-use super::{Manager, SandboxView};
+use super::{Manager, SandboxView, half};
 use crate::checkpoint;
 use crate::commit::{
-    Batch, CommitPreview, Committed, Engine, Member, MemberPreview, Recovered, Side, Terms, Undone,
+    Batch, CommitPreview, Committed, Engine, Member, MemberPreview, Recovered, Terms, Undone,
     recover, undo,
 };
 use crate::config::Automatic;
@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, DirLock, Lock};
 use crate::fs::{Dir, times};
-use crate::model::{Action, Cleanup, Phase, PlanState, SandboxState, Scope};
+use crate::model::{Action, Cleanup, Phase, PlanId, PlanState, Scope, Work};
 use crate::policy::select::Selection;
 use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
@@ -204,9 +204,8 @@ impl Manager {
             ..self.about("commit", Some(plan.id), &plan.name)?
         };
         let released = self.record_about(about, |touched| {
-            for view in &views {
-                self.activate_for_commit(view)?;
-            }
+            // Only what was worked in can be committed; one that was never touched counts as worked in.
+            self.activate(&views)?;
             // Whoever was killed at a checkpoint may have left what looks like further names of files.
             self.let_go(plan)?;
             let engine = self.engine_of(plan, observer)?;
@@ -258,15 +257,6 @@ impl Manager {
         Ok(released)
     }
 
-    /// Only what was worked in can be committed; one that was never touched counts as worked in.
-    fn activate_for_commit(&self, view: &SandboxView) -> Result<()> {
-        let next = view.sandbox.state.go(SandboxState::Active)?;
-        if next != view.sandbox.state {
-            self.store.set_sandbox_state(view.sandbox.id, next)?;
-        }
-        Ok(())
-    }
-
     /// Takes the newest commit of a plan back that was not taken back yet.
     pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<Undone> {
         let nothing = |plan: &Plan| Error::NothingToUndo {
@@ -288,6 +278,9 @@ impl Manager {
         self.make_room_for(plan.id)?;
         let lock = self.lock_any(plan, false)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
+        if plan.state.is_half() {
+            return Err(half(&plan));
+        }
         self.check_unfinished(&plan)?;
         let journal = self.store.journal_of(plan.id)?;
         let journal = journal.filter(|journal| journal.phase == Phase::Committed);
@@ -299,7 +292,7 @@ impl Manager {
         };
         if let Some(what) = &journal.damaged {
             return Err(Error::Damaged {
-                of: journal.what(),
+                of: journal.work,
                 plan: plan.name.clone(),
                 what: what.clone(),
             });
@@ -329,12 +322,12 @@ impl Manager {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
         let mut failed = Vec::new();
         let journals = self.store.journals_of(plan.id)?;
+        let views = self.all_sandboxes(plan)?;
         let members = journals.iter().flat_map(|one| {
             let members = one.members.iter().enumerate();
             members.map(move |(position, member)| (one, position, member))
         });
         for (journal, position, member) in members {
-            let views = self.all_sandboxes(plan)?;
             let view = views
                 .iter()
                 .find(|view| view.sandbox.id == member.sandbox_id);
@@ -354,8 +347,10 @@ impl Manager {
             return Err(Error::partly(plan, "removed", Vec::new(), failed));
         }
         // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
+        if !journals.is_empty() {
+            self.store.forget_commits(plan.id)?;
+        }
         for journal in journals {
-            self.store.forget_commit(journal.id)?;
             for member in &journal.members {
                 if let Err(error) = crate::commit::remove_area(&self.home, &member.area) {
                     failed.push((member.area.to_string(), error));
@@ -365,7 +360,7 @@ impl Manager {
         if !failed.is_empty() {
             return Err(Error::partly(plan, "removed", Vec::new(), failed));
         }
-        for view in self.all_sandboxes(plan)? {
+        for view in &views {
             let area = view.sandbox.area.as_path();
             for parent in [area.parent(), Some(view.resource.root())] {
                 match parent.map(Dir::open) {
@@ -413,19 +408,23 @@ impl Manager {
         Ok(views)
     }
 
-    /// Brings every commit whose process died to one side. One that cannot be does not stop the
-    /// others (rule C17).
+    /// Finishes or takes back everything that a crashed process left half done: commits, restores and rollbacks, and
+    /// plans that were being created or removed. One that cannot be does not stop the others (rule C17).
     pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
         self.permit(Action::Admin, None, Scope::All)?;
         self.make_room_to_clean()?;
-        self.recover_all()
+        self.recover_all(None)
     }
 
-    fn recover_all(&self) -> Result<Vec<(String, Result<Recovered>)>> {
+    /// The same, but for a plan that the caller deals with.
+    fn recover_all(&self, but: Option<PlanId>) -> Result<Vec<(String, Result<Recovered>)>> {
         self.bury_strays()?;
         self.put_times_back();
-        let mut answers = Vec::new();
+        let mut answers = self.recover_plans(but)?;
         for journal in self.store.unfinished()? {
+            if Some(journal.plan_id) == but {
+                continue;
+            }
             self.make_room_for(journal.plan_id)?;
             let Some(plan) = self.store.plan(journal.plan_id)? else {
                 continue;
@@ -456,7 +455,7 @@ impl Manager {
     fn recover_one(&self, plan: Plan, journal: Journal) -> Result<Recovered> {
         if let Some(what) = &journal.damaged {
             return Err(Error::Damaged {
-                of: journal.what(),
+                of: journal.work,
                 plan: plan.name.clone(),
                 what: what.clone(),
             });
@@ -465,14 +464,18 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         // Whoever only wants to do something else does not wait long for this.
         let patience = self.options.patience.min(Duration::from_secs(2));
-        let _originals = self.lock_originals_for(&resources, false, patience)?;
+        let shared = journal.work == Work::Rollback;
+        let _originals = self.lock_originals_for(&resources, shared, patience)?;
         self.bury(plan.id)?;
         self.put_times_back();
         let name = plan.name.clone();
         self.record("recover", Some(plan.id), &name, || {
+            if journal.work == Work::Rollback {
+                return self.recover_discard(&plan, &journal, &views);
+            }
             let engine = self.engine(&Unobserved);
             let members = self.members(&engine, views.clone())?;
-            if journal.checkpoint.is_none() {
+            if journal.work == Work::Commit {
                 return recover::recover(engine, plan, journal, members);
             }
             // A command may have outlived whoever restored under it.
@@ -488,7 +491,12 @@ impl Manager {
     /// Recovers before anything is changed. What cannot be recovered is told, and refused where it
     /// matters.
     pub(super) fn recover_dead(&self) -> Result<()> {
-        for (plan, answer) in self.recover_all()? {
+        self.recover_others(None)
+    }
+
+    /// The same, but for a plan that the caller deals with.
+    pub(super) fn recover_others(&self, but: Option<PlanId>) -> Result<()> {
+        for (plan, answer) in self.recover_all(but)? {
             self.notice(told(&plan, answer.as_ref()));
         }
         Ok(())
@@ -500,7 +508,7 @@ impl Manager {
         let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
             return Ok(());
         };
-        let (what, phase) = (journal.what(), journal.phase);
+        let (what, phase) = (journal.work, journal.phase);
         match self.recover_one(plan.clone(), journal) {
             Ok(done) => {
                 self.notice(told(&plan.name, Ok(&done)));
@@ -520,7 +528,7 @@ impl Manager {
         let journal = self.store.journal_of(plan.id)?;
         match journal.filter(|journal| journal.phase.is_unfinished()) {
             Some(journal) => Err(Error::RecoveryNeeded {
-                what: journal.what(),
+                what: journal.work,
                 plan: plan.name.clone(),
                 phase: journal.phase,
                 why: None,
@@ -533,7 +541,8 @@ impl Manager {
     /// end: nobody knows what they will be.
     pub(super) fn check_neighbours(&self, plan: &Plan, resources: &[&Resource]) -> Result<()> {
         for journal in self.store.unfinished()? {
-            if journal.plan_id == plan.id {
+            // Only a commit changes originals.
+            if journal.plan_id == plan.id || journal.work != Work::Commit {
                 continue;
             }
             let Some(other) = self.store.plan(journal.plan_id)? else {
@@ -550,7 +559,7 @@ impl Manager {
             }
             if near {
                 return Err(Error::RecoveryNeeded {
-                    what: journal.what(),
+                    what: journal.work,
                     plan: other.name,
                     phase: journal.phase,
                     why: None,
@@ -565,17 +574,13 @@ impl Manager {
 fn told(plan: &str, answer: std::result::Result<&Recovered, &Error>) -> String {
     match answer {
         Ok(done) => {
-            let (what, side) = match (done.restore, done.side) {
-                (false, Side::Old) => ("a commit", "its originals are as they were before"),
-                (false, Side::New) => ("a commit", "its originals hold the new state"),
-                (true, Side::Old) => ("a restore", "its sandboxes are as they were before"),
-                (true, Side::New) => ("a restore", "its sandboxes are as at the checkpoint"),
-            };
             let because = done.because.as_ref().map(|why| format!(" ({why})"));
             let because = because.unwrap_or_default();
             let mut text = format!(
-                "{what} of the plan '{plan}' had been interrupted ({}): {side}{because}",
-                done.found
+                "the {} of the plan '{plan}' had been interrupted ({}): {}{because}",
+                done.work,
+                done.found,
+                done.outcome()
             );
             for (resource, path, at) in &done.kept {
                 text = format!(

@@ -12,8 +12,11 @@
 //! | `configured` | which configuration counts, in general and for each plan, and which files are trusted |
 //! | `declared` | resources of the configuration become known when they are used |
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
-//! | `sandboxes` | made once for a plan and a resource, cleaned up for good |
-//! | `work` | read, write, diff, roll back |
+//! | `creation` | a plan is made with all its sandboxes, or not at all |
+//! | `sandboxes` | which there are in a plan, and one more made once for a resource |
+//! | `removal` | a plan goes as a whole, and from its first step on nothing else can be done with it |
+//! | `work` | read, write, diff |
+//! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
 //! | `validation` | judged by commands that run in it, a plan is afterwards what it was before |
@@ -29,12 +32,15 @@ mod answers;
 mod checkpoints;
 mod commits;
 mod configured;
+mod creation;
 mod declared;
+mod discard;
 mod disk;
 mod garbage;
 mod live;
 mod plans;
 mod records;
+mod removal;
 mod resources;
 mod runs;
 mod sandboxes;
@@ -50,15 +56,17 @@ pub use answers::Handle;
 pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
 pub use configured::Examined;
+pub use discard::Discarded;
 pub use disk::Disk;
 pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Orphan, Spared};
 pub use plans::PlanView;
+pub use removal::Cleaned;
 pub use resources::NewResource;
 pub use runs::RunRequest;
-pub use sandboxes::{Cleaned, Made, SandboxView};
+pub use sandboxes::{Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Unfinished, Verdict};
 pub use validation::Validation;
-pub use work::{Discarded, PlanDiff, ResourceDiff};
+pub use work::{PlanDiff, ResourceDiff};
 
 use crate::config::{Loaded, Settings, Sources};
 use crate::error::{Error, Result};
@@ -198,18 +206,18 @@ impl Manager {
 
     /// Takes the lock of a plan that is open: shared to look, alone to change.
     fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
-        let over = |state| Error::PlanOver {
-            plan: plan.name.clone(),
-            state,
-        };
-        if plan.state != PlanState::Open {
-            return Err(over(plan.state));
+        let mut state = Some(plan.state);
+        if plan.state.is_half() && !shared {
+            self.recover_dead()?;
+            state = self.store.plan(plan.id)?.map(|now| now.state);
+        }
+        if state != Some(PlanState::Open) {
+            return Err(self.not_open(plan, state)?);
         }
         let lock = self.lock_any(plan, shared)?;
         // Looked at under the lock: it may have been cleaned up while we waited.
-        let now = self.store.plan(plan.id)?;
-        let state = now.map_or(PlanState::CleanedUp, |now| now.state);
-        if state == PlanState::Open {
+        let state = self.store.plan(plan.id)?.map(|now| now.state);
+        if state == Some(PlanState::Open) {
             self.check_unfinished(plan)?;
             return Ok(lock);
         }
@@ -219,7 +227,36 @@ impl Manager {
         if let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, Duration::ZERO)? {
             lock.remove(&self.locks, name.as_bytes())?;
         }
-        Err(over(state))
+        Err(self.not_open(plan, state)?)
+    }
+
+    /// Why nothing can be done with a plan in this state; `None`: it is there no more.
+    fn not_open(&self, plan: &Plan, state: Option<PlanState>) -> Result<Error> {
+        let over = |state| Error::PlanOver {
+            plan: plan.name.clone(),
+            state,
+        };
+        match state {
+            None if plan.state == PlanState::Creating => Ok(Error::UnknownPlan {
+                name: plan.name.clone(),
+            }),
+            None => Ok(over(PlanState::CleanedUp)),
+            Some(state) if state.is_half() => {
+                let name = plan.id.to_string();
+                let limit = Duration::ZERO;
+                match Lock::take(&self.locks, name.as_bytes(), true, limit)? {
+                    None => Ok(Error::Busy {
+                        plan: plan.name.clone(),
+                        owner: self.owner_of(plan.id)?,
+                    }),
+                    Some(_) => Ok(half(&Plan {
+                        state,
+                        ..plan.clone()
+                    })),
+                }
+            }
+            Some(state) => Ok(over(state)),
+        }
     }
 
     /// The same for a plan in any state.
@@ -246,7 +283,7 @@ impl Manager {
 
     /// Takes the lock of a plan alone, whatever became of its commit.
     fn lock_unsettled(&self, plan: &Plan) -> Result<Lock> {
-        self.recover_dead()?;
+        self.recover_others(Some(plan.id))?;
         let Some(lock) = self.lock_unjudged(plan)? else {
             return Err(Error::Busy {
                 plan: plan.name.clone(),
@@ -306,5 +343,14 @@ impl Manager {
     fn is_open(&self, plan: PlanId) -> Result<bool> {
         let plan = self.store.plan(plan)?;
         Ok(plan.is_some_and(|plan| plan.state == PlanState::Open))
+    }
+}
+
+/// Why nothing can be done with a plan that is half made or half removed.
+fn half(plan: &Plan) -> Error {
+    let name = plan.name.clone();
+    match plan.state {
+        PlanState::Creating => Error::HalfMade { plan: name },
+        _ => Error::HalfRemoved { plan: name },
     }
 }

@@ -1,18 +1,15 @@
 //! Plans by name, id or prefix, or the newest one of a directory.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::Path;
 
-use super::resources::{check_name, free_name};
 use super::sandboxes::unknown;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
-use crate::event::Observer;
 use crate::fs::private;
 use crate::model::text::{Location, escape};
-use crate::model::{Action, PlanId, PlanState, ResourceId, SandboxState, Scope};
-use crate::store::{Plan, Resource, StoreError};
+use crate::model::{PlanId, PlanState, ResourceId, SandboxState};
+use crate::store::{Plan, Resource};
 
 /// A plan with its sandboxes.
 #[derive(Debug)]
@@ -22,9 +19,6 @@ pub struct PlanView {
     /// Its sandboxes, oldest first; those that were cleaned up only where the plan was.
     pub sandboxes: Vec<SandboxView>,
 }
-
-/// How often a resource is taken again that others forget and add meanwhile.
-const TRIES: usize = 16;
 
 impl Manager {
     /// Every plan, newest first, each with its sandboxes.
@@ -189,135 +183,6 @@ impl Manager {
             found.extend(near.map(|near| (near, plan)));
         }
         Ok(found)
-    }
-
-    /// Begins a plan and makes a sandbox of each resource; if one of them cannot be made, nothing
-    /// of the plan remains.
-    pub fn create_plan(
-        &mut self,
-        name: Option<&str>,
-        directory: &Path,
-        resources: &[OsString],
-        strategy: Option<&str>,
-        observer: &dyn Observer,
-    ) -> Result<PlanView> {
-        self.permit(Action::Create, None, Scope::Within(None))?;
-        self.recover_dead()?;
-        let directory = Location::from(private::canonical(directory)?);
-        self.check_new_name(name)?;
-        if let Some(strategy) = strategy {
-            self.registry().check_name(strategy)?;
-        }
-        let begun = self.begin_plan(name, &directory, resources, strategy, observer);
-        begun.map_err(|error| {
-            // Directories that became resources on the way are none again.
-            let forgotten = self.forget_new_resources(resources, &directory);
-            error.and_left(forgotten)
-        })
-    }
-
-    /// Refuses a name that a new plan cannot have.
-    pub(super) fn check_new_name(&self, name: Option<&str>) -> Result<()> {
-        let Some(name) = name else {
-            return Ok(());
-        };
-        check_name(name)?;
-        match self.open_plans()?.iter().any(|plan| plan.name == name) {
-            true => Err(Error::PlanExists {
-                name: name.to_owned(),
-            }),
-            false => Ok(()),
-        }
-    }
-
-    fn begin_plan(
-        &mut self,
-        name: Option<&str>,
-        directory: &Location,
-        typed: &[OsString],
-        strategy: Option<&str>,
-        observer: &dyn Observer,
-    ) -> Result<PlanView> {
-        let resources = typed
-            .iter()
-            .map(|typed| self.take_resource(typed, directory.as_path()))
-            .collect::<Result<Vec<_>>>()?;
-        for resource in &resources {
-            let (boundary, _) = self.boundary(resource)?;
-            self.permit(Action::Create, None, Scope::Resource(boundary.name))?;
-            self.check_strategy(None, resource, strategy)?;
-        }
-        let plan = self.add_plan(name, directory.clone(), None)?;
-        for (typed, resource) in typed.iter().zip(resources) {
-            let mut made = self.create_sandbox(&plan, &resource, strategy, observer);
-            for _ in 0..TRIES {
-                // It has another number now.
-                let Err(Error::Forgotten { .. }) = made else {
-                    break;
-                };
-                let again = self.take_resource(typed, directory.as_path());
-                made = again.and_then(|one| self.create_sandbox(&plan, &one, strategy, observer));
-            }
-            if let Err(error) = made {
-                return Err(error.and_left(self.abandon(&plan)));
-            }
-        }
-        self.view(plan)
-    }
-
-    /// Forgets the resources among `typed` that nobody named and nobody uses.
-    fn forget_new_resources(&self, typed: &[OsString], directory: &Location) -> Result<()> {
-        for typed in typed {
-            if let Ok(resource) = self.find_resource(typed, directory.as_path()) {
-                self.store.forget_resource(resource.id, true)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds a plan, bound to the configuration that counts here, or to that of the plan it is a fork of.
-    pub(super) fn add_plan(
-        &self,
-        name: Option<&str>,
-        directory: Location,
-        of: Option<&Plan>,
-    ) -> Result<Plan> {
-        let config = self.binding(of)?;
-        loop {
-            let taken = self.open_plans()?;
-            let plan = Plan {
-                id: PlanId::new(&*self.options.origin),
-                name: match name {
-                    Some(name) => name.to_owned(),
-                    None => free_name(&directory, |name| {
-                        taken.iter().any(|plan| plan.name == name)
-                    }),
-                },
-                state: PlanState::Open,
-                directory: directory.clone(),
-                created_at: self.options.origin.now(),
-            };
-            let added = self.record("plan create", Some(plan.id), &plan.name, || {
-                Ok(self.store.add_plan(&plan, config.as_ref())?)
-            });
-            match (added, name) {
-                (Ok(()), _) => return Ok(plan),
-                // Another process was quicker with the name that we made up: make up another.
-                (Err(Error::Store(StoreError::Exists)), None) => {}
-                (Err(Error::Store(StoreError::Exists)), Some(name)) => {
-                    return Err(Error::PlanExists {
-                        name: name.to_owned(),
-                    });
-                }
-                (Err(error), _) => return Err(error),
-            }
-        }
-    }
-
-    /// Removes a plan that could not be begun, with everything made for it.
-    fn abandon(&mut self, plan: &Plan) -> Result<()> {
-        self.clean_up(plan, true)?;
-        Ok(self.store.forget_plan(plan.id)?)
     }
 }
 

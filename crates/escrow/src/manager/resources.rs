@@ -171,6 +171,18 @@ impl Manager {
         }
     }
 
+    /// Refuses resources of a new plan that overlap each other.
+    pub(super) fn check_apart(&self, resources: &[&Resource]) -> Result<()> {
+        let known = self.store.resources()?;
+        let graph = Graph::new(&known);
+        for (position, resource) in resources.iter().enumerate() {
+            if let Some(other) = graph.overlap(resource, &resources[..position])? {
+                return Err(overlap(resource, other));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a resource that overlaps another one of the same plan.
     pub(super) fn check_overlap(&self, plan: &Plan, resource: &Resource) -> Result<()> {
         let views = self.live_sandboxes(plan)?;

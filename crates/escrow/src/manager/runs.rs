@@ -86,9 +86,7 @@ impl Manager {
                 kept => kept?,
             }
         }
-        for view in &views {
-            self.activate(view)?;
-        }
+        self.activate(&views)?;
         let spec = self.spec(plan, &views, &request, &entry)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
             let mut noted = Ok(());

@@ -8,7 +8,7 @@ use crate::fs::private::{self, Place, Scratch};
 use crate::fs::{Dir, Resolver};
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::Location;
-use crate::model::{Phase, SandboxId};
+use crate::model::{Phase, PlanState, SandboxId, Work};
 use crate::store::{Operation, Plan};
 use crate::strategy::registry::AUTO;
 use crate::strategy::{Capabilities, Probe};
@@ -24,13 +24,13 @@ pub struct Running {
     pub plan: Option<String>,
 }
 
-/// A commit or a restore that has not ended.
+/// What is done with a plan as a whole and has not ended.
 #[derive(Debug)]
 pub struct Unfinished {
     /// The plan.
     pub plan: String,
-    /// Which of the two it is, as a word.
-    pub what: &'static str,
+    /// What it is.
+    pub what: Work,
     /// Where it stands.
     pub phase: Phase,
 }
@@ -42,7 +42,7 @@ pub struct Status {
     pub plans: Vec<PlanView>,
     /// What has not ended.
     pub running: Vec<Running>,
-    /// What has not ended of plans: a commit, its undo, a restore.
+    /// What has not ended of plans: a commit, its undo, a restore, a rollback, their creation or removal.
     pub unfinished: Vec<Unfinished>,
     /// Plans that are over and may still have something on disk, newest first.
     pub over: Vec<Plan>,
@@ -94,12 +94,26 @@ impl Manager {
             });
         }
         let mut unfinished = Vec::new();
+        for id in self.store.half_plans()? {
+            let Some(plan) = self.store.plan(id)? else {
+                continue;
+            };
+            let (what, phase) = match plan.state {
+                PlanState::Creating => (Work::Creation, Phase::Preparing),
+                _ => (Work::Removal, Phase::Decided),
+            };
+            unfinished.push(Unfinished {
+                plan: plan.name,
+                what,
+                phase,
+            });
+        }
         for journal in self.store.unfinished()? {
             let plan = self.store.plan(journal.plan_id)?;
             let name = plan.map_or_else(|| journal.plan_id.to_string(), |plan| plan.name);
             unfinished.push(Unfinished {
                 plan: name,
-                what: journal.what(),
+                what: journal.work,
                 phase: journal.phase,
             });
         }

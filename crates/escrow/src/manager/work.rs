@@ -1,4 +1,4 @@
-//! Work inside a plan's sandboxes: read, write, compare, discard.
+//! Work inside a plan's sandboxes: read, write, compare.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -7,19 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::live::Live;
 use super::records::About;
-use super::sandboxes::FORK;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
 use crate::error::{Error, Result, chain};
-use crate::event::Observer;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
 use crate::fs::{Dir, exposure};
-use crate::model::{
-    Action, ChangeKind, Cleanup, DiffView, Phase, PlanState, ResourcePath, SandboxState, Scope,
-};
+use crate::model::{Action, ChangeKind, DiffView, PlanState, ResourcePath, SandboxState, Scope};
 use crate::run::Paused;
-use crate::store::{Journal, Plan, Resource};
+use crate::store::{Plan, Resource};
 use crate::strategy::{self, Access, Opened, StrategyError};
 
 /// What one sandbox changed.
@@ -46,15 +42,6 @@ pub struct PlanDiff {
 pub(super) struct Open {
     opened: Vec<Opened>,
     paused: Option<Paused>,
-}
-
-/// A sandbox whose changes were discarded.
-#[derive(Debug)]
-pub struct Discarded {
-    /// The resource.
-    pub resource: String,
-    /// What was done.
-    pub message: String,
 }
 
 impl Manager {
@@ -84,10 +71,7 @@ impl Manager {
     /// its path, if only one has it. What the plan does not have is looked for among all.
     pub fn resource_in(&self, plan: &Plan, typed: &OsStr, directory: &Path) -> Result<Resource> {
         if plan.state != PlanState::Open {
-            return Err(Error::PlanOver {
-                plan: plan.name.clone(),
-                state: plan.state,
-            });
+            return Err(self.not_open(plan, Some(plan.state))?);
         }
         let resources: Vec<Resource> = self
             .live_sandboxes(plan)?
@@ -142,17 +126,23 @@ impl Manager {
         Ok(names)
     }
 
-    /// Moves a sandbox to `active`, because something may be written in it from now on.
-    pub(super) fn activate(&self, view: &SandboxView) -> Result<()> {
-        let next = view.sandbox.state.go(SandboxState::Active);
-        let next = next.map_err(|_| Error::NotUsable {
-            resource: view.resource.name.clone(),
-            state: view.sandbox.state,
-        })?;
-        if next != view.sandbox.state {
-            self.store.set_sandbox_state(view.sandbox.id, next)?;
+    /// Moves sandboxes to `active`, because something may be written in them from now on: all of them, or none.
+    pub(super) fn activate<'a>(
+        &self,
+        views: impl IntoIterator<Item = &'a SandboxView>,
+    ) -> Result<()> {
+        let mut states = Vec::new();
+        for view in views {
+            let next = view.sandbox.state.go(SandboxState::Active);
+            let next = next.map_err(|_| Error::NotUsable {
+                resource: view.resource.name.clone(),
+                state: view.sandbox.state,
+            })?;
+            if next != view.sandbox.state {
+                states.push((view.sandbox.id, next));
+            }
         }
-        Ok(())
+        Ok(self.store.set_sandbox_states(&states)?)
     }
 
     /// Opens a file of a sandbox. Reading changes nothing, not even the sandbox's state.
@@ -201,7 +191,7 @@ impl Manager {
         self.record_about(about, |touched| {
             touched.path(&resource.name, path);
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            self.activate(&view)?;
+            self.activate([&view])?;
             // While a command is inside, only its namespace may write into the layers.
             match self.through(plan, &view)? {
                 Some(root) => Ok(strategy::write_through(&root, path, &mut content)?),
@@ -231,7 +221,7 @@ impl Manager {
                     path
                 }
             };
-            self.activate(&view)?;
+            self.activate([&view])?;
             let within = whole(&prefix, resource);
             directory.extend(within.parts().map(OsStr::from_bytes));
             Ok(Access::Directory(directory))
@@ -379,68 +369,6 @@ impl Manager {
             original: Dir::open(view.resource.root())?,
         })
     }
-
-    /// Discards the changes of every sandbox of the plan. One that fails does not stop the
-    /// others; the report says of each what was done, and never more.
-    pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
-        self.permit_plan(Action::Rollback, plan)?;
-        self.make_room_to_clean()?;
-        self.make_room_for(plan.id)?;
-        let lock = self.lock(plan, false)?;
-        self.check_quiet(plan)?;
-        let mut done = self.record("rollback", Some(plan.id), &plan.name, || {
-            let (mut done, mut failed) = (Vec::new(), Vec::new());
-            let views = self.parents_first(self.live_sandboxes(plan)?)?;
-            let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-            let _originals = self.lock_originals(&resources, true)?;
-            for view in views.clone() {
-                let resource = view.resource.name.clone();
-                match self.discard(plan, &view, observer) {
-                    Ok(message) => done.push(Discarded { resource, message }),
-                    Err(error) => failed.push((resource, error)),
-                }
-            }
-            let named = |done: Vec<Discarded>| done.into_iter().map(|one| one.resource).collect();
-            match failed.is_empty() {
-                true => self.drop_scratch(plan).map(|()| done),
-                false => Err(Error::partly(plan, "rolled back", named(done), failed)),
-            }
-        })?;
-        // What was released in parts can be taken back, into the sandboxes it came from.
-        let settings = self.settings_of(plan)?;
-        let ends = settings.cleanup == Cleanup::OnTerminal;
-        let stands = |one: &Journal| one.phase == Phase::Committed;
-        if ends && !self.store.journals_of(plan.id)?.iter().any(stands) {
-            match self.remove_plan(plan, lock, false) {
-                Ok(_) => {
-                    for one in &mut done {
-                        one.message.push_str("; its sandbox was removed");
-                    }
-                }
-                // What was asked for is done; that the workspace is still there is no harm (rule C7).
-                Err(error) => self.notice(format!(
-                    "the plan '{}' is rolled back, but not removed: {}",
-                    plan.name,
-                    chain(&error)
-                )),
-            }
-        }
-        Ok(done)
-    }
-
-    fn discard(&self, plan: &Plan, view: &SandboxView, observer: &dyn Observer) -> Result<String> {
-        check_readable(plan, view)?;
-        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let next = view.sandbox.state.go(SandboxState::RolledBack)?;
-        let done = strategy.rollback(&view.sandbox.reference, None, observer);
-        // One that failed keeps its state: what it did not discard is still there, and it can be
-        // tried again.
-        let message = done?.message;
-        if next != view.sandbox.state {
-            self.store.set_sandbox_state(view.sandbox.id, next)?;
-        }
-        Ok(message)
-    }
 }
 
 /// Refuses another path of a resource that is one file.
@@ -468,10 +396,6 @@ fn below(prefix: &ResourcePath, path: &ResourcePath) -> ResourcePath {
 pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
     match view.sandbox.state {
         SandboxState::Errored => Err(Error::HalfRemoved {
-            plan: plan.name.clone(),
-            resource: view.resource.name.clone(),
-        }),
-        SandboxState::Pending if view.sandbox.requested == FORK => Err(Error::HalfForked {
             plan: plan.name.clone(),
         }),
         SandboxState::Pending => Err(Error::Unfinished {

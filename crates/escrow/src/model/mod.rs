@@ -23,7 +23,7 @@ pub use id::{
 pub use keep::{Cleanup, Keep};
 pub use later::RunsLater;
 pub use path::{InvalidPath, ResourcePath};
-pub use phase::Phase;
+pub use phase::{Phase, Work};
 pub use plan::PlanState;
 pub use policy::{Action, Decision, Scope};
 pub use resource::{ResourceType, Shape, Types};

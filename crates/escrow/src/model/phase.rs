@@ -1,7 +1,61 @@
-//! Where a commit stands: the one table of its phases.
+//! What is done with all sandboxes of a plan as one, and where it stands: the one table of phases.
 
 use std::fmt;
 use std::str::FromStr;
+
+/// What is done with all sandboxes of a plan as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Their changes go into the originals.
+    Commit,
+    /// They return to a checkpoint.
+    Restore,
+    /// Their changes are discarded.
+    Rollback,
+    /// They are made, with their plan. Its state is the record of it.
+    Creation,
+    /// They are removed, with their plan. Its state is the record of it.
+    Removal,
+}
+
+impl Work {
+    /// Every kind.
+    pub const ALL: [Self; 5] = [
+        Self::Commit,
+        Self::Restore,
+        Self::Rollback,
+        Self::Creation,
+        Self::Removal,
+    ];
+
+    /// The word in the store, in JSON and on the screen.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Restore => "restore",
+            Self::Rollback => "rollback",
+            Self::Creation => "creation",
+            Self::Removal => "cleanup",
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Work {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|work| work.as_str() == word)
+            .ok_or_else(|| format!("nothing that is journaled is called '{word}'"))
+    }
+}
 
 /// A phase of a commit, as the journal knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

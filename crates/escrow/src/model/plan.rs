@@ -7,8 +7,12 @@ use std::str::FromStr;
 /// Where a plan stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PlanState {
+    /// Its sandboxes are being made, or the process that made them crashed. Nothing of it can be used.
+    Creating,
     /// Its sandboxes can be worked in.
     Open,
+    /// It is being removed, or the process that removed it crashed. Nothing of it can be used any more.
+    Removing,
     /// Everything it had on disk was removed; only the record is left.
     CleanedUp,
     /// Its changes are in the originals; they can still be taken back.
@@ -18,10 +22,27 @@ pub enum PlanState {
 }
 
 impl PlanState {
+    /// Every state.
+    pub const ALL: [Self; 6] = [
+        Self::Creating,
+        Self::Open,
+        Self::Committed,
+        Self::RolledBack,
+        Self::Removing,
+        Self::CleanedUp,
+    ];
+
+    /// Whether it is half made or half removed: all that is left to do is to remove it.
+    pub fn is_half(self) -> bool {
+        matches!(self, Self::Creating | Self::Removing)
+    }
+
     /// The word in the store, in JSON and on the screen.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Creating => "creating",
             Self::Open => "open",
+            Self::Removing => "removing",
             Self::CleanedUp => "cleaned_up",
             Self::Committed => "committed",
             Self::RolledBack => "rolled_back",
@@ -39,15 +60,10 @@ impl FromStr for PlanState {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        [
-            Self::Open,
-            Self::CleanedUp,
-            Self::Committed,
-            Self::RolledBack,
-        ]
-        .into_iter()
-        .find(|state| state.as_str() == word)
-        .ok_or_else(|| format!("no plan is ever '{word}'"))
+        Self::ALL
+            .into_iter()
+            .find(|state| state.as_str() == word)
+            .ok_or_else(|| format!("no plan is ever '{word}'"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The journal of commits, and of returns to checkpoints: a table, not a second format.
+//! The journal of commits, of returns to checkpoints and of rollbacks: a table, not a second format.
 //!
 //! Whatever is durable here decides on which side a commit comes out. Each step is one
 //! transaction; what a member needs is stored with a checksum, and what does not match it is never
@@ -8,11 +8,12 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::identity;
+use super::life::{set_plan, set_states};
 use super::rows::{CommitArea, Journal};
 use super::sqlite::{Result, Store, StoreError, conversion, parsed};
 use crate::fs::{Moved, Moves, Stamp};
 use crate::model::text::Location;
-use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState};
+use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState, Work};
 use crate::store::rows::JournalMember;
 
 impl Store {
@@ -34,8 +35,9 @@ impl Store {
     pub fn begin_commit(&self, journal: &Journal) -> Result<()> {
         let record = |connection: &Connection| {
             connection.execute(
-                "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part,
+                                      kind)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                 params![
                     journal.id.to_string(),
                     journal.plan_id.to_string(),
@@ -44,6 +46,7 @@ impl Store {
                     journal.created_at.to_string(),
                     journal.checkpoint.map(|id| id.to_string()),
                     journal.part,
+                    journal.work.as_str(),
                 ],
             )?;
             for (position, member) in journal.members.iter().enumerate() {
@@ -58,7 +61,9 @@ impl Store {
                     ],
                 )?;
             }
-            Ok(true)
+            // A rollback needs no area.
+            let is_area = |member: &JournalMember| !member.area.as_bytes().is_empty();
+            Ok(journal.members.iter().any(is_area))
         };
         self.record_areas(record, |connection| {
             connection.execute(
@@ -68,10 +73,16 @@ impl Store {
         })
     }
 
-    /// Stores what one member needs.
-    pub fn put_intent(&self, id: CommitId, position: usize, intent: &str) -> Result<()> {
-        let intent = self.stored_text(intent);
-        self.run(|connection| set_intent(connection, id, position, &intent))
+    /// Stores what each member needs that has been prepared, at once.
+    pub fn put_intents(&self, journal: &Journal) -> Result<()> {
+        self.transact(|connection| {
+            for (position, member) in journal.members.iter().enumerate() {
+                if let Some(intent) = &member.intent {
+                    set_intent(connection, journal.id, position, &self.stored_text(intent))?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Notes that a member which cannot be undone was carried out.
@@ -117,12 +128,7 @@ impl Store {
                     set_intent(connection, journal.id, position, &self.stored_text(intent))?;
                 }
             }
-            for (sandbox, state) in sandboxes {
-                connection.execute(
-                    "UPDATE sandbox SET state = ?2 WHERE id = ?1",
-                    params![sandbox.to_string(), state.as_str()],
-                )?;
-            }
+            set_states(connection, sandboxes)?;
             if !journal.part {
                 set_plan(connection, journal.plan_id, PlanState::Committed)?;
             }
@@ -157,6 +163,27 @@ impl Store {
             true => Ok(()),
             false => Err(self.not_in(journal.id, Phase::Undoing)),
         }
+    }
+
+    /// Ends a rollback: its record goes, and every sandbox is rolled back, in one transaction.
+    pub fn finish_rollback(
+        &self,
+        id: CommitId,
+        sandboxes: &[(SandboxId, SandboxState)],
+    ) -> Result<()> {
+        self.transact(|connection| {
+            set_states(connection, sandboxes)?;
+            connection.execute("DELETE FROM journal WHERE id = ?1", [id.to_string()])?;
+            Ok(())
+        })
+    }
+
+    /// Forgets every commit of a plan.
+    pub fn forget_commits(&self, plan: PlanId) -> Result<()> {
+        self.run(|connection| {
+            connection.execute("DELETE FROM journal WHERE plan_id = ?1", [plan.to_string()])?;
+            Ok(())
+        })
     }
 
     /// Forgets a commit that came to nothing, or that can no longer be undone.
@@ -222,8 +249,8 @@ impl Store {
     fn journals(&self, plan: Option<PlanId>) -> Result<Vec<Journal>> {
         let mut journals: Vec<Journal> = self.run(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT id, plan_id, phase, message, created_at, checkpoint, part FROM journal
-                 WHERE CASE WHEN ?1 IS NULL THEN phase NOT IN ('committed', 'undone')
+                "SELECT id, plan_id, phase, message, created_at, checkpoint, part, kind
+                 FROM journal WHERE CASE WHEN ?1 IS NULL THEN phase NOT IN ('committed', 'undone')
                             ELSE plan_id = ?1 END
                  ORDER BY seq",
             )?;
@@ -406,14 +433,6 @@ fn move_phase(
     Ok(moved == 1)
 }
 
-fn set_plan(connection: &Connection, id: PlanId, state: PlanState) -> rusqlite::Result<()> {
-    connection.execute(
-        "UPDATE plan SET state = ?2 WHERE id = ?1",
-        params![id.to_string(), state.as_str()],
-    )?;
-    Ok(())
-}
-
 fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
     Ok(Journal {
         id: parsed(row, 0)?,
@@ -426,6 +445,7 @@ fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
             None => None,
         },
         part: row.get(6)?,
+        work: parsed::<Work>(row, 7)?,
         members: Vec::new(),
         damaged: None,
     })

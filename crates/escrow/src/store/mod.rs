@@ -17,6 +17,7 @@ mod checkpoints;
 mod configs;
 mod identity;
 mod journal;
+mod life;
 mod log;
 mod mapping;
 mod portable;
@@ -26,6 +27,7 @@ mod sqlite;
 
 pub use configs::{PlanConfig, TrustedConfig};
 pub use identity::Lost;
+pub use life::Begun;
 pub use rows::{
     Checkpoint, CommitArea, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation,
     Outcome, Plan, Resource, Sandbox,

@@ -10,7 +10,7 @@ use crate::fs::process::Owner;
 use crate::model::text::Location;
 use crate::model::{
     CheckpointId, CommitId, DiffView, OperationId, Phase, PlanId, PlanState, ResourceId,
-    ResourcePath, RunsLater, SandboxId, SandboxRef, SandboxState, Shape, later,
+    ResourcePath, RunsLater, SandboxId, SandboxRef, SandboxState, Shape, Work, later,
 };
 
 /// A real thing that may be sandboxed.
@@ -207,18 +207,20 @@ pub struct Checkpoint {
     pub moments: Vec<(SandboxId, String)>,
 }
 
-/// One commit of a plan, or one return to a checkpoint.
+/// One commit of a plan, one return to a checkpoint, or one rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
     /// Its id.
     pub id: CommitId,
     /// The plan.
     pub plan_id: PlanId,
+    /// What is done.
+    pub work: Work,
     /// Where it stands.
     pub phase: Phase,
     /// Why it was made, in the user's words.
     pub message: Option<String>,
-    /// The checkpoint that is returned to; `None` for a commit.
+    /// The checkpoint that is returned to.
     pub checkpoint: Option<CheckpointId>,
     /// Whether only a part of the plan is committed, and the rest stays in the sandboxes.
     pub part: bool,
@@ -228,16 +230,6 @@ pub struct Journal {
     pub members: Vec<JournalMember>,
     /// Why what is stored of it cannot be relied on, if it cannot.
     pub damaged: Option<String>,
-}
-
-impl Journal {
-    /// What it is of, for people: originals, or sandboxes that return to a checkpoint.
-    pub fn what(&self) -> &'static str {
-        match self.checkpoint {
-            Some(_) => "restore",
-            None => "commit",
-        }
-    }
 }
 
 /// One sandbox of a commit.

@@ -8,7 +8,6 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, ffi, params};
 use rustix::io::Errno;
 
-use super::configs::{self, PlanConfig};
 use super::identity::{self, Lost};
 use super::rows::{Plan, Resource, Sandbox};
 use super::{log, mapping};
@@ -30,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0008.sql"),
     include_str!("schema/0009.sql"),
     include_str!("schema/0010.sql"),
+    include_str!("schema/0011.sql"),
 ];
 
 /// The newest version.
@@ -352,48 +352,7 @@ impl Store {
     /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that nobody
     /// named. Says whether it did. Sandboxes that were made of it keep their record.
     pub fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
-        self.run(|connection| {
-            let forgotten = connection.execute(
-                "UPDATE resource SET removed = 1
-                 WHERE id = ?1 AND removed = 0 AND (named = 0 OR NOT ?2)
-                   AND NOT EXISTS (SELECT 1 FROM sandbox
-                                   WHERE resource_id = ?1 AND state <> 'cleaned_up')",
-                params![id.to_string(), unnamed_only],
-            )?;
-            Ok(forgotten > 0)
-        })
-    }
-
-    /// Remembers a resource that was forgotten, for whoever was about to use it.
-    pub fn recall_resource(&self, id: ResourceId) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE resource SET removed = 0 WHERE id = ?1",
-                [id.to_string()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// Adds a plan, and the configuration that it is made under; its name is free.
-    pub fn add_plan(&self, plan: &Plan, config: Option<&PlanConfig>) -> Result<()> {
-        self.transact(|connection| {
-            connection.execute(
-                "INSERT INTO plan (id, name, state, directory, created_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![
-                    plan.id.to_string(),
-                    plan.name,
-                    plan.state.as_str(),
-                    plan.directory.as_bytes(),
-                    plan.created_at.to_string(),
-                ],
-            )?;
-            match config {
-                Some(config) => configs::bind(connection, plan.id, config),
-                None => Ok(()),
-            }
-        })
+        self.run(|connection| forget_resource(connection, id, unnamed_only))
     }
 
     /// Every plan, newest first.
@@ -416,51 +375,9 @@ impl Store {
         })
     }
 
-    /// Notes where a plan stands.
-    pub fn set_plan_state(&self, id: PlanId, state: PlanState) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE plan SET state = ?2 WHERE id = ?1",
-                params![id.to_string(), state.as_str()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// Removes every trace of a plan that came to nothing.
-    pub fn forget_plan(&self, id: PlanId) -> Result<()> {
-        self.transact(|transaction| {
-            identity::end_sandboxes(transaction, id)?;
-            let id = id.to_string();
-            identity::end(transaction, &id)?;
-            transaction.execute("DELETE FROM sandbox WHERE plan_id = ?1", [&id])?;
-            transaction.execute("DELETE FROM plan WHERE id = ?1", [&id])?;
-            Ok(())
-        })
-    }
-
     /// Adds a sandbox, or replaces the record of the same id.
     pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
-        self.put_sandboxes(std::slice::from_ref(sandbox))
-    }
-
-    /// The same for several at once: all of them, or none.
-    pub fn put_sandboxes(&self, sandboxes: &[Sandbox]) -> Result<()> {
-        let ids: Vec<String> = sandboxes.iter().map(|one| one.id.to_string()).collect();
-        let record = |transaction: &Connection| {
-            let mut query = transaction.prepare_cached("SELECT 1 FROM sandbox WHERE id = ?1")?;
-            let mut new = false;
-            for (id, sandbox) in ids.iter().zip(sandboxes) {
-                new |= !query.exists([id])?;
-                self.insert_sandbox(transaction, sandbox)?;
-            }
-            Ok(new)
-        };
-        // Only new ones are counted, and then all of them are new.
-        self.record_areas(record, |connection| {
-            let mut forget = connection.prepare_cached("DELETE FROM sandbox WHERE id = ?1")?;
-            ids.iter().map(|id| forget.execute([id])).sum()
-        })
+        self.run(|connection| self.insert_sandbox(connection, sandbox))
     }
 
     /// Removes the record of a sandbox that came to nothing.
@@ -468,17 +385,6 @@ impl Store {
         self.transact(|transaction| {
             identity::end(transaction, &id.to_string())?;
             transaction.execute("DELETE FROM sandbox WHERE id = ?1", [id.to_string()])?;
-            Ok(())
-        })
-    }
-
-    /// Notes where a sandbox stands.
-    pub fn set_sandbox_state(&self, id: SandboxId, state: SandboxState) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "UPDATE sandbox SET state = ?2 WHERE id = ?1",
-                params![id.to_string(), state.as_str()],
-            )?;
             Ok(())
         })
     }
@@ -516,7 +422,11 @@ impl Store {
         })
     }
 
-    fn insert_sandbox(&self, connection: &Connection, sandbox: &Sandbox) -> rusqlite::Result<()> {
+    pub(super) fn insert_sandbox(
+        &self,
+        connection: &Connection,
+        sandbox: &Sandbox,
+    ) -> rusqlite::Result<()> {
         let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
         let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
         connection.execute(
@@ -635,4 +545,19 @@ fn is_of_tables(source: &rusqlite::Error) -> bool {
         "already exists",
     ];
     misfits.iter().any(|misfit| said.contains(misfit))
+}
+
+pub(super) fn forget_resource(
+    connection: &Connection,
+    id: ResourceId,
+    unnamed_only: bool,
+) -> rusqlite::Result<bool> {
+    let forgotten = connection.execute(
+        "UPDATE resource SET removed = 1
+         WHERE id = ?1 AND removed = 0 AND (named = 0 OR NOT ?2)
+           AND NOT EXISTS (SELECT 1 FROM sandbox
+                           WHERE resource_id = ?1 AND state <> 'cleaned_up')",
+        params![id.to_string(), unnamed_only],
+    )?;
+    Ok(forgotten > 0)
 }

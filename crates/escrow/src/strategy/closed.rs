@@ -124,6 +124,7 @@ pub(super) fn write_note(room: &Dir, note: &Note) -> Result<()> {
         to: room,
         name: &note.name(),
         fresh: true,
+        synced: true,
     };
     Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
 }

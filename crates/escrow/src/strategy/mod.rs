@@ -276,8 +276,8 @@ pub trait Strategy: Send + Sync {
 
     /// Makes a sandbox.
     ///
-    /// *Guarantees:* the original is untouched; when this returns the sandbox is on disk, not only
-    /// in memory. *After a crash:* the area holds something half made; calling again begins anew.
+    /// *Guarantees:* the original is untouched; what was made is durable once the caller has synced the file system
+    /// of the area, which it does once for many sandboxes. *After a crash:* the area holds something half made; calling again begins anew.
     /// *Idempotent:* yes, for one area. *Errors:* the area may hold remains, for
     /// [`cleanup`](Self::cleanup) or the next call.
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created>;
@@ -339,7 +339,8 @@ pub trait Strategy: Send + Sync {
     /// Does everything of a commit that can fail, short of touching the original.
     ///
     /// *Guarantees:* the original is untouched and the sandbox holds what it held; what the intent
-    /// refers to is durable when this returns. *After a crash:* remains lie in the request's area
+    /// refers to is durable once the caller has synced the file system of the request's area, which it does once for
+    /// many members. *After a crash:* remains lie in the request's area
     /// only, which the caller removes. *Errors:* nothing is promised. By default nothing is
     /// prepared, which [`Capabilities::prepares`] must say.
     fn prepare(&self, _sandbox: &SandboxRef, _request: &PrepareRequest<'_>) -> Result<Intent> {
@@ -413,7 +414,19 @@ pub trait Strategy: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Without an intent: discards every change in the sandbox, which can then be worked in again.
+    /// Finds out, without changing anything, whether the changes in the sandbox can be discarded.
+    ///
+    /// *Errors:* [`Unsupported`](StrategyError::Unsupported) where nothing isolates, and what keeps
+    /// [`rollback`](Self::rollback) from beginning. By default nothing does where the strategy isolates.
+    fn check_discard(&self, _sandbox: &SandboxRef) -> Result<()> {
+        match self.capabilities().isolates {
+            true => Ok(()),
+            false => Err(self.cannot("discard changes")),
+        }
+    }
+
+    /// Without an intent: discards every change in the sandbox, which can then be worked in again. That is durable
+    /// once the caller has synced the file system of the area.
     /// With one: takes the commit back, however much of it was carried out.
     ///
     /// *Guarantees:* without an intent the original is untouched, and afterwards the diff is empty;

@@ -41,6 +41,14 @@ fn no_moments(what: &'static str) -> StrategyError {
     }
 }
 
+fn nothing_isolated(what: &'static str) -> StrategyError {
+    StrategyError::Unsupported {
+        strategy: NAME,
+        what,
+        why: "nothing was isolated, so what was written is already in the original".to_owned(),
+    }
+}
+
 impl Strategy for NoIsolation {
     fn name(&self) -> &'static str {
         NAME
@@ -126,20 +134,20 @@ impl Strategy for NoIsolation {
         Ok(())
     }
 
+    fn check_discard(&self, _sandbox: &SandboxRef) -> Result<()> {
+        Err(nothing_isolated("discard changes"))
+    }
+
     fn rollback(
         &self,
         _sandbox: &SandboxRef,
         intent: Option<&Intent>,
         _observer: &dyn Observer,
     ) -> Result<RolledBack> {
-        Err(StrategyError::Unsupported {
-            strategy: NAME,
-            what: match intent {
-                Some(_) => "undo a commit",
-                None => "discard changes",
-            },
-            why: "nothing was isolated, so what was written is already in the original".to_owned(),
-        })
+        Err(nothing_isolated(match intent {
+            Some(_) => "undo a commit",
+            None => "discard changes",
+        }))
     }
 
     fn checkpoint(

@@ -121,6 +121,7 @@ fn write(area: &Dir, all: &[Stored]) -> Result<()> {
         to: area,
         name: RELEASED,
         fresh: false,
+        synced: true,
     };
     Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
 }

@@ -305,6 +305,7 @@ pub(super) fn put(
         to,
         name,
         fresh: before.is_none(),
+        synced: true,
     };
     let mut unreadable = None;
     let written = draft.write(

@@ -189,7 +189,7 @@ impl<K: CopyKind> TreeCopy<K> {
     }
 }
 
-/// Makes a fresh copy in `copy.new`, wholly on disk.
+/// Makes a fresh copy in `copy.new`. The caller syncs it before anything relies on it.
 fn copy_anew(
     (original, from): (&Original, &Dir),
     area: &Dir,
@@ -205,7 +205,7 @@ fn copy_anew(
     })
 }
 
-/// Makes `copy.new`, whose tree is what `fill` puts there, wholly on disk.
+/// Makes `copy.new`, whose tree is what `fill` puts there. The caller syncs it before anything relies on it.
 fn make_new(
     area: &Dir,
     fill: impl FnOnce(&Dir) -> Result<(Manifest, CopyReport)>,
@@ -220,10 +220,9 @@ fn make_new(
         to: &new,
         name: MANIFEST,
         fresh: true,
+        synced: false,
     };
     draft.write(|file| manifest.write(file), |_| Ok(()))?;
-    // One sync for the whole copy: after a power cut it is complete, or it was never announced.
-    area.sync_file_system()?;
     Ok(report)
 }
 
@@ -268,11 +267,7 @@ fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
     if found.changes.is_empty() && found.touched.is_empty() {
         return Ok(true);
     }
-    let done = tree_restore::restore(&copied, found, &area.subdir(STAGE)?)?;
-    if done {
-        area.sync_file_system()?;
-    }
-    Ok(done)
+    tree_restore::restore(&copied, found, &area.subdir(STAGE)?)
 }
 
 impl<K: CopyKind> Strategy for TreeCopy<K> {
@@ -322,7 +317,6 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         let source = (&original, &from);
         let report = copy_anew(source, &area, reflinks, carved, request.observer)?;
         area.rename(NEW, &area, COPY)?;
-        area.sync()?;
         let metadata = Metadata {
             original,
             area: Location::from(request.area),
@@ -485,6 +479,12 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         tree_commit::check(intent, moved)
     }
 
+    fn check_discard(&self, sandbox: &SandboxRef) -> Result<()> {
+        area_of(sandbox)?;
+        tree::metadata::<Metadata>(sandbox)?.original.open()?;
+        Ok(())
+    }
+
     fn rollback(
         &self,
         sandbox: &SandboxRef,
@@ -512,7 +512,9 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             Err(error) => return Err(error),
         }
         let carved = &metadata.carved;
-        let anew = copy_anew(source, &area, K::reflinks(), carved, observer);
+        // One sync for the whole copy: after a power cut it is complete, or not in its place.
+        let anew = copy_anew(source, &area, K::reflinks(), carved, observer)
+            .and_then(|_| Ok(area.sync_file_system()?));
         if let Err(error) = anew {
             // Half a copy only takes room. Should it stay, the next attempt sweeps it.
             return match remove::remove(&area, NEW) {
@@ -611,7 +613,6 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             })
         })?;
         area.rename(NEW, &area, COPY)?;
-        area.sync()?;
         let metadata = Metadata {
             area: Location::from(request.area),
             shared: report.shared,

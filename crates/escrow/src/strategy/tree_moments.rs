@@ -195,6 +195,7 @@ pub(super) fn checkpoint(
         to: &new,
         name: MOMENT,
         fresh: true,
+        synced: true,
     };
     draft.write(|file| std::io::Write::write_all(file, &text), |_| Ok(()))?;
     if !seeded::bug("checkpoint-not-synced") {
@@ -582,7 +583,10 @@ pub(super) fn prepare_restore(
         observer,
     };
     let (tree, _) = Original::take(copied.tree.path())?;
-    tree_commit::prepare(&tree, &source, &request)
+    let intent = tree_commit::prepare(&tree, &source, &request)?;
+    // Called once, since a failed one is final.
+    area.sync_file_system()?;
+    Ok(intent)
 }
 
 /// Removes every moment but these.

@@ -14,6 +14,8 @@ fn history(world: &World) -> Sandboxed {
     let app = world.dir("app");
     tree::build(&app, "a.txt \"one\\n\"\n");
     let sandbox = Sandboxed::new(&world.home(), &app, "filesystem_copy");
+    let access = sandbox.manager.access(&sandbox.plan, &sandbox.resource);
+    access.expect("it has a path");
     sandbox.write("b.txt", b"two\n").expect("it can be written");
     let failed = sandbox.write("a.txt/below", b"no\n");
     assert!(failed.is_err(), "a file is no directory");
@@ -64,7 +66,7 @@ fn everything_that_was_done_is_there() {
     let expected = [
         ("resource add", "done"),
         ("plan create", "done"),
-        ("create", "done"),
+        ("path", "done"),
         ("write", "done"),
         ("write", "failed"),
         ("rollback", "done"),
@@ -320,7 +322,8 @@ fn what_was_logged_before_beginnings_were_sealed_stays_valid() {
     let sandbox = history(&world);
     let before = check(&sandbox.manager);
     drop(sandbox);
-    let old = "DROP TABLE beginning; DROP TABLE beginning_head; PRAGMA user_version = 7;";
+    let old = "DROP TABLE beginning; DROP TABLE beginning_head;
+               ALTER TABLE journal DROP COLUMN kind; PRAGMA user_version = 7;";
     meddle(&world.home(), old);
     let manager = open(&world.home());
     assert_eq!(check(&manager), before);

@@ -351,13 +351,8 @@ impl Manager {
             if open || undoable || !self.live_sandboxes(plan)?.is_empty() {
                 return Ok(());
             }
-            for view in self.all_sandboxes(plan)? {
-                self.store.forget_resource(view.resource.id, true)?;
-            }
-            for journal in self.store.journals_of(plan.id)? {
-                self.store.forget_commit(journal.id)?;
-            }
-            self.store.set_plan_state(plan.id, PlanState::CleanedUp)?;
+            self.store.forget_commits(plan.id)?;
+            self.store.end_removal(plan.id)?;
             self.store.forget_moved()?;
         }
         self.forget_live(plan)?;

@@ -152,6 +152,7 @@ fn finish(open: &Sandbox, entries: Vec<(ResourcePath, Trace)>) -> Result<()> {
         to: &open.area,
         name: SEEN,
         fresh: false,
+        synced: true,
     };
     Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
 }

@@ -180,7 +180,7 @@ pub fn compare(upper: &Dir, lower: &Dir) -> Result<DiffView> {
     ))
 }
 
-/// An empty layer whose root looks like the original's.
+/// An empty layer whose root looks like the original's. The caller syncs it before anything relies on it.
 fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
     let room = Now::room(area)?;
     let name = number.to_string().into_bytes();
@@ -190,8 +190,6 @@ fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
     let lost = layers::stand_in(&upper, lower, tree::xattrs_of(lower)?)?;
     base::stamp(&upper)?;
     layers::set_mode(&upper, lower.meta()?.mode)?;
-    upper.sync()?;
-    room.sync()?;
     Ok(lost)
 }
 
@@ -229,8 +227,7 @@ impl Strategy for Overlay {
         }
         let lost = new_layer(&area, &lower, 0)?;
         let now = Now::new(vec![Number::own(0)], 1);
-        now.write(&area, &area.subdir(STAGE)?)?;
-        area.sync()?;
+        now.write_first(&area, &area.subdir(STAGE)?)?;
         let metadata = Metadata {
             original,
             area: Location::from(request.area),
@@ -404,6 +401,13 @@ impl Strategy for Overlay {
         moved: &Moves,
     ) -> Result<Vec<Conflict>> {
         tree_commit::check(intent, moved)
+    }
+
+    fn check_discard(&self, sandbox: &SandboxRef) -> Result<()> {
+        let Metadata { original, area, .. } = tree::metadata(sandbox)?;
+        original.open()?;
+        Now::read(&Dir::open(area.as_path())?)?;
+        Ok(())
     }
 
     fn rollback(

@@ -137,6 +137,15 @@ impl Now {
     /// Puts these to use from now on, durably. Areas that lie beside this one are written by their names, so that all
     /// of them can be moved together.
     pub(super) fn write(&self, area: &Dir, stage: &Dir) -> Result<()> {
+        self.put(area, stage, true)
+    }
+
+    /// The same in an area that nothing relies on before the caller has synced its file system.
+    pub(super) fn write_first(&self, area: &Dir, stage: &Dir) -> Result<()> {
+        self.put(area, stage, false)
+    }
+
+    fn put(&self, area: &Dir, stage: &Dir, synced: bool) -> Result<()> {
         let mut portable = self.clone();
         if let Some(beside) = area.path().parent() {
             for shared in portable.shared_areas() {
@@ -151,6 +160,7 @@ impl Now {
             to: area,
             name: NOW,
             fresh: false,
+            synced,
         };
         Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
     }

@@ -71,10 +71,6 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
             dressing.after.mtime = Some(now.mtime);
         }
     }
-    if !tree.linked.is_empty() {
-        // Nothing of the sandbox may come back after a power cut.
-        original.sync_file_system()?;
-    }
     let moved = still_named(&tree)?;
     tree.finished = true;
     Ok(Finished {

@@ -22,7 +22,6 @@ use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, Field, ResourcePath};
-use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::shown::{self, Looked, Print, Prints};
 use crate::strategy::tree::{self, Original, STAGE};
@@ -119,10 +118,6 @@ pub(in crate::strategy) fn prepare(
         own: source.whole.then(|| Location::from(source.area.path())),
         part,
     };
-    // One sync for everything that was staged; called once, since a failed one is final.
-    if !intent.steps.is_empty() && !seeded::bug("no-stage-sync") {
-        area.sync_file_system()?;
-    }
     Ok(intent.store())
 }
 

@@ -453,6 +453,7 @@ fn write_found(area: &Dir, found: &Found) -> Result<()> {
         to: area,
         name: MADE,
         fresh: true,
+        synced: true,
     };
     Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
 }

@@ -1,0 +1,387 @@
+//! Cleanup, rollback and creation of a plan, killed and failing at every call that changes something, and then
+//! committed: all members are released or none, and everything can go on.
+
+use std::fs;
+
+use escrow_testkit::skip::is_root;
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+
+use crate::{binary, json, words};
+
+const EIO: i32 = 5;
+const NAMES: [&str; 3] = ["one", "two", "three"];
+const CREATE: &str = "plan create try --resource one --resource two --resource three";
+
+/// Three resources, in layers and copied.
+fn resources(bug: &str) -> (World, Cli) {
+    let world = World::new();
+    let cli = Cli::new(&world, &binary()).env("ESCROW_SEEDED_BUG", bug);
+    for (name, strategy) in NAMES.iter().zip(["overlay", "filesystem_copy", "overlay"]) {
+        fs::write(world.dir(name).join("f"), "old\n").expect("written");
+        cli.ok(words(&format!(
+            "resource add {name} --type fs-directory --at ./{name} --strategy {strategy}"
+        )));
+    }
+    (world, cli)
+}
+
+fn change_all(cli: &Cli) {
+    for name in NAMES {
+        let line = format!("write try {name} f");
+        cli.clone().stdin("new\n").ok(words(&line));
+    }
+}
+
+/// A plan of the three in which each is changed.
+fn changed(bug: &str) -> (World, Cli) {
+    let (world, cli) = resources(bug);
+    cli.ok(words(CREATE));
+    change_all(&cli);
+    (world, cli)
+}
+
+fn originals(world: &World) -> [String; 3] {
+    NAMES.map(|name| fs::read_to_string(world.path().join(name).join("f")).expect("it is there"))
+}
+
+/// Commits what can be committed; all originals are new then, or all are old.
+fn commit_whole(world: &World, cli: &Cli) -> Result<(), String> {
+    let outcome = cli.run(words("commit try"));
+    let found = originals(world);
+    let whole = ["old\n", "new\n"]
+        .iter()
+        .any(|side| found.iter().all(|one| one == side));
+    match whole && [0, 1, 4, 5].contains(&outcome.status) {
+        true => Ok(()),
+        false => Err(format!(
+            "{found:?}, {}: {}",
+            outcome.status,
+            outcome.stderr_text()
+        )),
+    }
+}
+
+/// Nothing is left half way, and everything can be removed.
+fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
+    let recovered = cli.run(words("recover"));
+    if recovered.status != 0 {
+        return Err(recovered.stderr_text());
+    }
+    let unfinished = &json(cli, "status")["unfinished"];
+    if *unfinished != serde_json::json!([]) {
+        return Err(unfinished.to_string());
+    }
+    let listed = json(cli, "plan list");
+    for plan in listed["plans"].as_array().expect("a list") {
+        let id = plan["id"].as_str().expect("an id");
+        cli.ok(words(&format!("cleanup {id}")));
+    }
+    // Killed before it is recorded, a plan leaves its lock.
+    cli.ok(words("gc"));
+    let left = |room: &str| {
+        let room = fs::read_dir(world.home().join(room)).expect("it is there");
+        room.count()
+    };
+    match left("sandboxes") + left("locks") {
+        0 => Ok(()),
+        left => Err(format!("{left} things are left in the home")),
+    }
+}
+
+/// Not every one of the many calls in the short form.
+fn stride(calls: u64) -> usize {
+    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
+    match long {
+        true => 1,
+        false if is_root() => (calls / 10).max(1) as usize,
+        false => (calls / 4).max(1) as usize,
+    }
+}
+
+/// Lets a line go wrong at its calls, at all of them or some, and says where what follows does not hold.
+fn sweep(
+    scene: impl Fn() -> (World, Cli),
+    line: &str,
+    fault: Fault,
+    all: bool,
+    then: impl Fn(&World, &Cli) -> Result<(), String>,
+) -> Result<(), String> {
+    let (_template, cli) = scene();
+    let counted = cli.stepper(words(line)).run();
+    let told = counted.outcome.stderr_text();
+    assert_eq!(counted.outcome.status, 0, "{told}");
+    let points = 1..=counted.calls;
+    let points: Vec<u64> = match all {
+        // Most likely in the middle.
+        true => (counted.calls / 2..=counted.calls).chain(points).collect(),
+        false => points.step_by(stride(counted.calls)).collect(),
+    };
+    for n in points {
+        let (world, cli) = scene();
+        let run = cli.stepper(words(line)).fault(n, fault);
+        let Some(hit) = run.hit else { break };
+        let sound = cli.clone().env("ESCROW_SEEDED_BUG", "");
+        then(&world, &sound).map_err(|error| {
+            let (status, said) = (run.outcome.status, run.outcome.stderr_text());
+            format!("{line}: {fault:?} at call {n}, {hit} ({status} {said}): {error}")
+        })?;
+    }
+    Ok(())
+}
+
+#[track_caller]
+fn holds(scene: impl Fn() -> (World, Cli), line: &str, fault: Fault, then: Then) {
+    if require_stepper()
+        && let Err(error) = sweep(scene, line, fault, false, then)
+    {
+        panic!("{error}");
+    }
+}
+
+type Then = fn(&World, &Cli) -> Result<(), String>;
+
+fn commits_then_goes_on(world: &World, cli: &Cli) -> Result<(), String> {
+    commit_whole(world, cli)?;
+    goes_on(world, cli)
+}
+
+/// The plan is there with all its sandboxes, or can be created; then it can be committed as a whole.
+fn is_whole_or_nothing(world: &World, cli: &Cli) -> Result<(), String> {
+    let listed = json(cli, "plan list");
+    let plans = listed["plans"].as_array().expect("a list");
+    let open = plans.iter().find(|plan| plan["state"] == "open");
+    match open {
+        Some(plan) => {
+            let sandboxes = plan["sandboxes"].as_array().map_or(0, Vec::len);
+            if sandboxes != NAMES.len() {
+                return Err(format!("an open plan with {sandboxes} sandboxes"));
+            }
+        }
+        None => {
+            let used = cli.run(words("diff try"));
+            if ![1, 5].contains(&used.status) {
+                return Err(format!("{}: {}", used.status, used.stderr_text()));
+            }
+            cli.ok(words(CREATE));
+        }
+    }
+    change_all(cli);
+    cli.ok(words("commit try"));
+    match originals(world).iter().all(|one| one == "new\n") {
+        true => goes_on(world, cli),
+        false => Err("not all of it was released".to_owned()),
+    }
+}
+
+// rule C1, C17, P6
+#[test]
+fn a_cleanup_is_killed_and_then_the_plan_is_committed() {
+    let name = "whole_faults::a_cleanup_is_killed_and_then_the_plan_is_committed";
+    rerun_test_as_user_with(name, &[&binary()]);
+    holds(
+        || changed(""),
+        "cleanup try",
+        Fault::Kill,
+        commits_then_goes_on,
+    );
+}
+
+// rule C1, C17, P6
+#[test]
+fn a_cleanup_fails_and_then_the_plan_is_committed() {
+    holds(
+        || changed(""),
+        "cleanup try",
+        Fault::Once(EIO),
+        commits_then_goes_on,
+    );
+}
+
+// rule C1, C10
+#[test]
+fn a_rollback_is_killed_and_then_the_plan_is_committed() {
+    let name = "whole_faults::a_rollback_is_killed_and_then_the_plan_is_committed";
+    rerun_test_as_user_with(name, &[&binary()]);
+    holds(
+        || changed(""),
+        "rollback try",
+        Fault::Kill,
+        commits_then_goes_on,
+    );
+}
+
+// rule C1, C10
+#[test]
+fn a_rollback_fails_and_then_the_plan_is_committed() {
+    holds(
+        || changed(""),
+        "rollback try",
+        Fault::Once(EIO),
+        commits_then_goes_on,
+    );
+}
+
+// rule C1, P4
+#[test]
+fn a_plan_whose_creation_is_killed_is_whole_or_nothing() {
+    let name = "whole_faults::a_plan_whose_creation_is_killed_is_whole_or_nothing";
+    rerun_test_as_user_with(name, &[&binary()]);
+    holds(|| resources(""), CREATE, Fault::Kill, is_whole_or_nothing);
+}
+
+// rule C1, P4
+#[test]
+fn a_plan_whose_creation_fails_is_whole_or_nothing() {
+    holds(
+        || resources(""),
+        CREATE,
+        Fault::Once(EIO),
+        is_whole_or_nothing,
+    );
+}
+
+/// What `run` makes for directories that no plan has is whole or nothing, too.
+// rule C1
+#[test]
+fn a_run_that_is_killed_while_it_begins_a_plan_leaves_no_part_of_one() {
+    let whole: Then = |world, cli| {
+        for plan in json(cli, "plan list")["plans"].as_array().expect("a list") {
+            let sandboxes = plan["sandboxes"].as_array().map_or(0, Vec::len);
+            if plan["state"] == "open" && sandboxes != 2 {
+                return Err(format!("an open plan with {sandboxes} sandboxes"));
+            }
+        }
+        goes_on(world, cli)
+    };
+    let line = "-q run --resource ./one --resource ./two -- true";
+    holds(|| resources(""), line, Fault::Kill, whole);
+}
+
+/// Each of the old faults is put back, and the sweep finds it.
+#[test]
+fn what_is_done_one_by_one_is_found() {
+    if !require_stepper() {
+        return;
+    }
+    let (commit, whole): (Then, Then) = (commits_then_goes_on, is_whole_or_nothing);
+    for (bug, line, then) in [
+        ("cleanup-one-by-one", "cleanup try", commit),
+        ("rollback-one-by-one", "rollback try", commit),
+        ("create-one-by-one", CREATE, whole),
+    ] {
+        let scene = || match line {
+            CREATE => resources(bug),
+            _ => changed(bug),
+        };
+        let found = sweep(scene, line, Fault::Kill, true, then);
+        assert!(found.is_err(), "{bug} was not found");
+    }
+}
+
+/// Lets every removal of a line fail.
+fn without_removals(cli: &Cli, line: &str) -> (i32, String) {
+    let run = cli
+        .stepper(words(line))
+        .only(&["unlinkat", "rmdir", "unlink"]);
+    let outcome = run.fault(1, Fault::Forever(EIO)).outcome;
+    (outcome.status, outcome.stderr_text())
+}
+
+// rule P6
+#[test]
+fn a_plan_that_is_being_removed_says_so_to_every_verb() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = changed("");
+    cli.ok(words("checkpoint create try -m kept"));
+    assert_eq!(without_removals(&cli, "cleanup try").0, 1);
+    assert_eq!(json(&cli, "plan show try")["state"], "removing");
+    let unfinished = &json(&cli, "status")["unfinished"][0];
+    assert_eq!(
+        (&unfinished["plan"], &unfinished["what"]),
+        (&"try".into(), &"cleanup".into())
+    );
+    for line in [
+        "diff try",
+        "read try one f",
+        "write try one f",
+        "path try one",
+        "run --plan try -- true",
+        "commit try",
+        "commit try --dry-run",
+        "rollback try",
+        "undo try",
+        "checkpoint create try",
+        "restore try kept",
+        "plan fork try other",
+        "sandbox create try one",
+    ] {
+        let (status, said) = without_removals(&cli, line);
+        let expected = if line.starts_with("run") { 125 } else { 5 };
+        assert_eq!(status, expected, "{line}: {said}");
+        assert!(
+            said.contains("the plan 'try' is being removed"),
+            "{line}: {said}"
+        );
+        assert!(said.contains("`escrow cleanup try`"), "{line}: {said}");
+    }
+    assert_eq!(originals(&world), ["old\n"; 3]);
+    // Its name is free, and what is left of it goes with the next command.
+    cli.ok(words(CREATE));
+    assert_eq!(json(&cli, "status")["unfinished"], serde_json::json!([]));
+    assert_eq!(goes_on(&world, &cli), Ok(()));
+}
+
+// rule C10, C17
+#[test]
+fn a_rollback_that_fails_in_the_middle_says_what_is_still_to_be_discarded() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli) = changed("");
+    // The layers are put to use by a rename; that of the first sandbox fails, whichever of the two it is.
+    let rollback = cli
+        .stepper(words("rollback try"))
+        .only(&["renameat2", "renameat", "rename"]);
+    let outcome = rollback.fault(1, Fault::Once(EIO)).outcome;
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.status, 5, "{said}");
+    assert!(
+        said.contains("the plan 'try' is not wholly rolled back: one: "),
+        "{said}"
+    );
+    assert!(said.contains("discarded: two, three"), "{said}");
+    let said = cli.fails(words("diff try"), 5);
+    assert!(
+        said.contains("a rollback of the plan 'try' was interrupted"),
+        "{said}"
+    );
+    assert_eq!(json(&cli, "status")["unfinished"][0]["what"], "rollback");
+    let recovered = json(&cli, "recover");
+    assert_eq!(recovered["recovered"][0]["what"], "rollback");
+    let diff = cli.ok(words("diff try --name-status"));
+    assert_eq!(diff, "# one\n# two\n# three\n");
+    assert_eq!(goes_on(&world, &cli), Ok(()));
+}
+
+// rule C10
+#[test]
+fn a_rollback_with_a_member_that_cannot_discards_nothing() {
+    let (world, cli) = resources("");
+    let line = "resource add open --type fs-directory --at ./open --strategy none";
+    world.dir("open");
+    cli.ok(words(line));
+    cli.ok(words(
+        "plan create try --resource one --resource two --resource three --resource open",
+    ));
+    change_all(&cli);
+    let said = cli.fails(words("rollback try"), 1);
+    assert!(said.contains("nothing was isolated"), "{said}");
+    for name in NAMES {
+        assert_eq!(cli.ok(words(&format!("read try {name} f"))), "new\n");
+    }
+    assert_eq!(goes_on(&world, &cli), Ok(()));
+}

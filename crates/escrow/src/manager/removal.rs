@@ -1,0 +1,244 @@
+//! Removal: all of a plan goes, and from its first step on nothing else can be done with the plan.
+//!
+//! One transaction marks the plan and all its sandboxes as being removed; then what they have on disk goes; one
+//! transaction notes that nothing is left. A plan that is found in between is removed further by `recover`, by
+//! `cleanup`, and by every command that changes something. A plan that was never wholly created goes the same way,
+//! and is forgotten as if it had never been.
+
+use std::path::Path;
+
+use super::{Manager, SandboxView};
+use crate::commit::{Recovered, Side, lent};
+use crate::error::{Error, Result};
+use crate::event::Unobserved;
+use crate::fs::private::Lock;
+use crate::fs::{Dir, remove};
+use crate::model::text::Location;
+use crate::model::{Action, Phase, PlanId, PlanState, SandboxState, Work};
+use crate::seeded;
+use crate::store::{Plan, Sandbox};
+
+/// What a cleanup removed.
+#[derive(Debug)]
+pub struct Cleaned {
+    /// The resource whose sandbox it was.
+    pub resource: String,
+    /// The area that is gone.
+    pub area: Location,
+}
+
+impl Manager {
+    /// Removes everything the plan has on disk; legal in every state, and again. One that cannot
+    /// be removed does not stop the others.
+    ///
+    /// An area that cannot be found is an error where its file system may be away; `forget` counts
+    /// it as removed.
+    pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+        self.permit_plan(Action::Cleanup, plan)?;
+        self.make_room_to_clean()?;
+        self.make_room_for(plan.id)?;
+        let lock = self.lock_unsettled(plan)?;
+        self.check_quiet(plan)?;
+        match self.settle(plan) {
+            // What can never be brought to an end is let go of, if that is what is wanted.
+            Err(Error::RecoveryNeeded { .. }) if forget => self.abandon_commit(plan)?,
+            // What is half discarded goes as a whole.
+            Err(Error::RecoveryNeeded {
+                what: Work::Rollback,
+                ..
+            }) => {}
+            answer => answer?,
+        }
+        self.remove_plan(plan, lock, forget)
+    }
+
+    /// The same for a plan whose lock is held and whose commit is at an end.
+    pub(super) fn remove_plan(
+        &self,
+        plan: &Plan,
+        lock: Lock,
+        forget: bool,
+    ) -> Result<Vec<Cleaned>> {
+        let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
+            if !seeded::bug("cleanup-one-by-one") {
+                self.store.begin_removal(plan.id)?;
+            }
+            self.go_on_removing(plan, forget)
+        })?;
+        self.forget_live(plan)?;
+        lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
+        Ok(cleaned)
+    }
+
+    /// Removes what is left of a plan that is marked as being removed. The mark goes last.
+    fn go_on_removing(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+        let (cleaned, needs) = self.remove_sandboxes(plan, forget)?;
+        self.forget_commits(plan, forget)?;
+        self.drop_scratch(plan)?;
+        self.store.end_removal(plan.id)?;
+        lent::take_in(&self.engine(&Unobserved), &needs)?;
+        Ok(cleaned)
+    }
+
+    /// Removes the areas of a plan's sandboxes; also returns the areas of others that they lived on.
+    fn remove_sandboxes(&self, plan: &Plan, forget: bool) -> Result<(Vec<Cleaned>, Vec<Location>)> {
+        let engine = self.engine(&Unobserved);
+        let others = lent::by_others(&engine, plan.id)?;
+        let is_needed = |area: &Location| others.as_ref().is_none_or(|all| all.contains(area));
+        let (mut cleaned, mut failed, mut needs) = (Vec::new(), Vec::new(), Vec::new());
+        for view in &self.live_sandboxes(plan)? {
+            let removed = match seeded::bug("cleanup-one-by-one") {
+                true => self.clean_one(view, forget).map(|()| Vec::new()),
+                false => self.remove_sandbox(view, forget, is_needed(&view.sandbox.area)),
+            };
+            match removed {
+                Ok(lenders) => {
+                    needs.extend(lenders);
+                    cleaned.push(Cleaned {
+                        resource: view.resource.name.clone(),
+                        area: view.sandbox.area.clone(),
+                    });
+                }
+                Err(error) => failed.push((view.resource.name.clone(), error)),
+            }
+        }
+        if !failed.is_empty() {
+            let done = cleaned.into_iter().map(|one| one.resource).collect();
+            return Err(Error::partly(plan, "removed", done, failed));
+        }
+        Ok((cleaned, needs))
+    }
+
+    /// Removes what a sandbox that is marked as being removed has on disk, but for an area that another one lives
+    /// on. Returns the areas that it lived on itself.
+    fn remove_sandbox(
+        &self,
+        view: &SandboxView,
+        forget: bool,
+        is_needed: bool,
+    ) -> Result<Vec<Location>> {
+        let sandbox = &view.sandbox;
+        let (area, original) = (sandbox.area.as_path(), view.resource.root());
+        if !forget && self.is_out_of_reach(area, original) {
+            return Err(Error::Away {
+                area: sandbox.area.clone(),
+            });
+        }
+        // One that was never finished has no metadata: its strategy knows nothing of it.
+        if !sandbox.reference.metadata.is_null() {
+            let strategy = self.registry().get(&sandbox.reference.strategy)?;
+            strategy.cleanup(&sandbox.reference)?;
+        }
+        let needs = lent::needs(&self.engine(&Unobserved), sandbox)?;
+        if !is_needed {
+            remove_area(sandbox)?;
+        }
+        Ok(needs)
+    }
+
+    /// Removes one sandbox of a plan that is over.
+    pub(super) fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
+        let (sandbox, engine) = (&view.sandbox, self.engine(&Unobserved));
+        // From here on it is not whole: whoever finds it half removed must know.
+        let state = sandbox.state.go(SandboxState::Errored)?;
+        self.store.set_sandbox_states(&[(sandbox.id, state)])?;
+        let is_needed = lent::is_needed(&engine, &sandbox.area, sandbox.id)?;
+        let needs = self.remove_sandbox(view, forget, is_needed)?;
+        let state = state.go(SandboxState::CleanedUp)?;
+        self.store.set_sandbox_states(&[(sandbox.id, state)])?;
+        lent::take_in(&engine, &needs)
+    }
+
+    /// Removes a plan that was never wholly created, with everything made for it; the plan is locked. What takes room
+    /// goes first: the disk may be full.
+    pub(super) fn unmake(&self, plan: &Plan) -> Result<()> {
+        let (_, needs) = self.remove_sandboxes(plan, false)?;
+        self.store.forget_plan(plan.id)?;
+        lent::take_in(&self.engine(&Unobserved), &needs)
+    }
+
+    /// Removes the plans that a crashed process left half made or half removed, but for one that the caller deals
+    /// with. One that cannot be removed does not stop the others (rule C17).
+    pub(super) fn recover_plans(
+        &self,
+        but: Option<PlanId>,
+    ) -> Result<Vec<(String, Result<Recovered>)>> {
+        let mut answers = Vec::new();
+        for id in self.store.half_plans()? {
+            if Some(id) == but {
+                continue;
+            }
+            let name = id.to_string();
+            let limit = std::time::Duration::ZERO;
+            // Who holds the lock is alive, and at it.
+            let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)? else {
+                continue;
+            };
+            // Another process may have been quicker.
+            let plan = self.store.plan(id)?.filter(|plan| plan.state.is_half());
+            let Some(plan) = plan else {
+                lock.remove(&self.locks, name.as_bytes())?;
+                continue;
+            };
+            self.bury(id)?;
+            self.make_room_for(id)?;
+            let recovered = self.recover_plan(&plan);
+            if recovered.is_ok() {
+                self.forget_live(&plan)?;
+                lock.remove(&self.locks, name.as_bytes())?;
+            }
+            answers.push((plan.name, recovered));
+        }
+        Ok(answers)
+    }
+
+    fn recover_plan(&self, plan: &Plan) -> Result<Recovered> {
+        self.record("recover", Some(plan.id), &plan.name, || match plan.state {
+            PlanState::Creating => {
+                self.unmake(plan)?;
+                let (work, found) = (Work::Creation, Phase::Preparing);
+                Ok(Recovered::plain(plan, work, found, Side::Old))
+            }
+            _ => {
+                self.go_on_removing(plan, false)?;
+                let (work, found) = (Work::Removal, Phase::Decided);
+                Ok(Recovered::plain(plan, work, found, Side::New))
+            }
+        })
+    }
+
+    /// Removes a plan in which nothing was changed; says whether it did.
+    pub fn take_away_unused(&self, plan: &Plan) -> Result<bool> {
+        let lock = self.lock(plan, false)?;
+        self.check_quiet(plan)?;
+        for view in self.live_sandboxes(plan)? {
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy)?;
+            if !strategy.diff(reference)?.is_empty() {
+                return Ok(false);
+            }
+        }
+        self.remove_plan(plan, lock, false)?;
+        Ok(true)
+    }
+
+    /// Whether a sandbox beside its original is out of reach together with it: then their file
+    /// system is not mounted, or the directory they lie in was moved.
+    pub(super) fn is_out_of_reach(&self, area: &Path, original: &Path) -> bool {
+        let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
+        !area.starts_with(self.areas.path()) && absent(area) && absent(original)
+    }
+}
+
+/// Removes the area of a sandbox; done already if it is not there.
+pub(super) fn remove_area(sandbox: &Sandbox) -> Result<()> {
+    let area = sandbox.area.as_path();
+    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        return Ok(());
+    };
+    match Dir::open(parent) {
+        // The directory the area lay in is gone, and the area with it.
+        Err(error) if error.is_absent() => Ok(()),
+        parent => Ok(remove::remove(&parent?, name.as_encoded_bytes())?),
+    }
+}
