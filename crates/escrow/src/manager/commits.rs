@@ -8,7 +8,7 @@ use super::{Manager, SandboxView};
 use crate::checkpoint;
 use crate::commit::{
     Batch, CommitPreview, Committed, Engine, Member, MemberPreview, Recovered, Side, Terms, Undone,
-    recover, undo,
+    recover, undo, verify,
 };
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
@@ -313,9 +313,10 @@ impl Manager {
         self.record_about(about, |touched| {
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
+            verify(&plan, &journal, &members)?;
             let undone = undo::undo(engine, &plan, journal, &members)?;
-            for (resource, path) in &undone.paths {
-                touched.path(resource, path);
+            for (resource, paths) in &undone.paths {
+                touched.some(resource, paths);
             }
             Ok(undone)
         })
@@ -468,6 +469,7 @@ impl Manager {
         self.record("recover", Some(plan.id), &name, || {
             let engine = self.engine(&Unobserved);
             let members = self.members(&engine, views.clone())?;
+            verify(&plan, &journal, &members)?;
             if journal.checkpoint.is_none() {
                 return recover::recover(engine, plan, journal, members);
             }
