@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use escrow::event::Unobserved;
 use escrow::fs::Dir;
@@ -41,12 +42,49 @@ pub(crate) fn load(manifest: &Path) {
 
 fn tell(manifest: &Manifest) {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let peak = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|rest| rest.split_whitespace().next())
-        .expect("the kernel tells the peak");
+    let peak = peak_in(&status).expect("the kernel tells the peak");
     print(&format!("{} {peak}", manifest.len()));
+}
+
+/// The most memory that a process ever had, in KiB; one that has ended says nothing.
+fn peak_in(status: &str) -> Option<u32> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// What a command took.
+pub(crate) struct Spent {
+    /// From start to end.
+    pub(crate) time: Duration,
+    /// The most memory it ever had.
+    pub(crate) mib: f64,
+}
+
+/// Runs a command, which must succeed, and looks at its peak until it ends.
+pub(crate) fn spend(command: &mut Command) -> Spent {
+    const OFTEN: Duration = Duration::from_millis(2);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let start = Instant::now();
+    let mut child = command
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    let (path, mut peak) = (format!("/proc/{}/status", child.id()), 0);
+    let status = loop {
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        peak = peak_in(&status).unwrap_or(0).max(peak);
+        match child.try_wait().expect("it is our child") {
+            Some(status) => break status,
+            None => std::thread::sleep(OFTEN),
+        }
+    };
+    let time = start.elapsed();
+    assert!(status.success(), "{command:?} ended with {status}");
+    Spent {
+        time,
+        mib: f64::from(peak) / 1024.0,
+    }
 }
 
 /// What a measured process said of itself.

@@ -36,6 +36,14 @@ impl Tree {
         Self { path, files }
     }
 
+    /// A tree of its own of so many small files, for changes that are not to be seen elsewhere.
+    pub(crate) fn filled(bench: &Bench, name: &str, files: usize) -> Self {
+        let path = bench.fresh(name);
+        fill(&path, files, |file| 16 + file % 64);
+        bench.settle();
+        Self { path, files }
+    }
+
     /// What it is called in the report.
     pub(crate) fn title(&self) -> String {
         format!("{} files", thousands(self.files))

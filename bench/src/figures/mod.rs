@@ -4,6 +4,7 @@ mod commit;
 mod copy;
 mod diff;
 mod end;
+mod large;
 mod many;
 mod memory;
 mod overlay;
@@ -16,7 +17,7 @@ use crate::report::Section;
 pub(crate) type Figures = fn(&Bench) -> Section;
 
 /// All of them with their names, in the order of the report.
-pub(crate) const ALL: [(&str, Figures); 9] = [
+pub(crate) const ALL: [(&str, Figures); 10] = [
     ("copy", copy::figures),
     ("overlay", overlay::figures),
     ("unchanged", diff::unchanged),
@@ -25,6 +26,7 @@ pub(crate) const ALL: [(&str, Figures); 9] = [
     ("run", run::figures),
     ("many", many::figures),
     ("memory", memory::figures),
+    ("large", large::figures),
     ("end", end::figures),
 ];
 

@@ -29,6 +29,7 @@ mod folding;
 mod forks;
 mod full_disk;
 mod gc;
+mod intents;
 mod judged;
 mod log;
 mod lost;

@@ -524,22 +524,26 @@ fn one_damaged_row_stopped_every_plan() {
     }
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
-    // A name that stands nowhere in the state but in what the commit needs.
-    write(world.path().join("app/xq7-intent"), "old\n");
+    write(world.path().join("app/file"), "old\n");
     cli.ok(words("plan create try --resource ./app"));
-    put(&cli, "try app xq7-intent", "new\n");
+    put(&cli, "try app file", "new\n");
     kill(&cli, "commit try", MOVES, 1);
     // Whoever closes the state last puts everything into the one file.
     cli.ok(words("status"));
     assert!(!world.home().join("state.db-wal").exists());
     let state = world.home().join("state.db");
     let mut bytes = fs::read(&state).expect("it is there");
-    let found: Vec<usize> = (0..bytes.len() - 10)
-        .filter(|at| bytes[*at..].starts_with(b"xq7-intent"))
+    // What tells the file with what the commit needs.
+    let digest = b"\"digest\":\"";
+    let found: Vec<usize> = (0..bytes.len() - digest.len())
+        .filter(|at| bytes[*at..].starts_with(digest))
         .collect();
-    assert!(!found.is_empty(), "what the commit needs is in the state");
+    assert!(
+        !found.is_empty(),
+        "the state refers to what the commit needs"
+    );
     for at in found {
-        bytes[at] = b'y';
+        bytes[at + 1] = b'D';
     }
     fs::write(&state, bytes).expect("it is ours");
     cli.ok(words("plan create other --resource ./etc"));
@@ -553,5 +557,5 @@ fn one_damaged_row_stopped_every_plan() {
     assert!(why.contains("is not what was written"), "{why}");
     failed(&cli, "cleanup try", 5);
     cli.ok(words("cleanup try --forget"));
-    assert_eq!(read(world.path().join("app/xq7-intent")), "old\n");
+    assert_eq!(read(world.path().join("app/file")), "old\n");
 }

@@ -7,7 +7,7 @@ use crate::model::text::Location;
 use crate::model::{Phase, ResourcePath};
 use crate::seeded;
 use crate::store::{Journal, Plan};
-use crate::strategy::StrategyError;
+use crate::strategy::{Paths, StrategyError};
 
 /// What became of each member.
 #[derive(Debug, Default)]
@@ -22,8 +22,8 @@ pub(super) struct Outcome {
     pub(super) kept: Vec<(String, ResourcePath, Location)>,
     /// What was staged and could not be removed, and why. No original is concerned (rule C7).
     pub(super) left: Vec<String>,
-    /// The paths that were taken back, as far as they are known.
-    pub(super) paths: Vec<(String, ResourcePath)>,
+    /// The paths that were taken back in each resource, as far as they are known.
+    pub(super) paths: Vec<(String, Paths)>,
 }
 
 impl Outcome {
@@ -160,8 +160,7 @@ fn take_one(
         member.call(|strategy| strategy.rollback(reference, Some(&intent), engine.observer))?;
     engine.store.add_moved(member.device()?, &undone.moved)?;
     let name = member.name();
-    let paths = undone.paths.into_iter();
-    outcome.paths.extend(paths.map(|path| (name.clone(), path)));
+    outcome.paths.push((name.clone(), undone.paths));
     let kept = undone.kept.into_iter();
     outcome
         .kept

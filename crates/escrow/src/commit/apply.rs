@@ -165,18 +165,14 @@ impl Applied<'_> {
                 cause: Box::new(cause),
             });
         }
-        // Nothing of a sandbox that is gone may come back after a power cut.
-        if states
+        // What undo needs is on disk before it counts, and nothing of a sandbox that is gone may come back after a
+        // power cut. The area of a commit lies on its original's file system.
+        let changed = members
             .iter()
-            .any(|(_, state)| *state == SandboxState::CleanedUp)
-        {
-            let changed = members
-                .iter()
-                .zip(&intents)
-                .filter(|(_, last)| last.is_some());
-            durable::sync_file_systems(changed.map(|(member, _)| member.resource.root()))
-                .map_err(|error| unrecorded(error.into()))?;
-        }
+            .zip(&intents)
+            .filter(|(_, last)| last.is_some());
+        durable::sync_file_systems(changed.map(|(member, _)| member.resource.root()))
+            .map_err(|error| unrecorded(error.into()))?;
         let late = seeded::bug("part-recorded-late");
         if journal.part && !late {
             advance_all(&members, &intents).map_err(unrecorded)?;

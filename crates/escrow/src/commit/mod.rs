@@ -81,10 +81,10 @@ pub use undo::Undone;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::{Dir, private, remove, times};
-use crate::model::Origin;
 use crate::model::text::Location;
+use crate::model::{Origin, Phase};
 use crate::store::{Journal, Plan, Resource, Sandbox, Store};
-use crate::strategy::{Capabilities, Intent, Registry, Strategy};
+use crate::strategy::{Capabilities, Intent, Registry, Strategy, StrategyError};
 
 /// What a commit works with.
 #[derive(Clone, Copy)]
@@ -214,10 +214,35 @@ pub(crate) fn intent_of(journal: &Journal, position: usize) -> Result<Option<Int
 
 fn read_intent(text: &str) -> Result<Intent> {
     serde_json::from_str(text).map_err(|error| {
-        Error::from(crate::strategy::StrategyError::Damaged {
+        Error::from(StrategyError::Damaged {
             what: format!("what a commit needs cannot be read back ({error})"),
         })
     })
+}
+
+/// Refuses what another process prepared where anything that a member needs is not what was written (rule C3): nothing
+/// is touched then. What was never decided needs nothing.
+pub fn verify(plan: &Plan, journal: &Journal, members: &[Member]) -> Result<()> {
+    if journal.phase == Phase::Preparing {
+        return Ok(());
+    }
+    for (position, member) in members.iter().enumerate() {
+        let Some(intent) = intent_of(journal, position)?.filter(|one| !one.0.is_null()) else {
+            continue;
+        };
+        let reference = &member.sandbox.reference;
+        match member.call(|strategy| strategy.verify(reference, &intent)) {
+            Err(Error::Strategy(error @ StrategyError::Altered { .. })) => {
+                return Err(Error::Damaged {
+                    of: journal.work,
+                    plan: plan.name.clone(),
+                    what: error.to_string(),
+                });
+            }
+            answer => answer?,
+        }
+    }
+    Ok(())
 }
 
 /// Removes the area of a commit; done already if it is not there, or if there never was one.

@@ -1,5 +1,7 @@
 //! What a commit would do. Nothing is written; what was found is what will be prepared.
 
+use std::sync::Arc;
+
 use super::{Batch, Engine, Member, select};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
@@ -28,7 +30,7 @@ pub struct MemberPreview {
     /// Where it is.
     pub at: Location,
     /// What would change, on the terms of the commit.
-    pub diff: DiffView,
+    pub diff: Arc<DiffView>,
     /// What would stay in the sandbox, because it was not asked for.
     pub left: DiffView,
     /// What contradicts it.
@@ -116,14 +118,10 @@ impl<'a> Previewed<'a> {
             return Ok(self);
         }
         let plan = || self.plan.name.clone();
-        let all: Vec<(String, Vec<Change>)> = self
+        let shown: Vec<(&str, &[Change])> = self
             .members
             .iter()
-            .map(|(member, preview)| (member.name(), preview.diff.changes.clone()))
-            .collect();
-        let shown: Vec<(&str, &[Change])> = all
-            .iter()
-            .map(|(name, changes)| (name.as_str(), changes.as_slice()))
+            .map(|(member, preview)| (member.resource.name.as_str(), &preview.diff.changes[..]))
             .collect();
         if let Some(unmatched) = selection.unmatched(&shown) {
             return Err(Error::Unmatched {

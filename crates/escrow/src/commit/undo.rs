@@ -6,6 +6,7 @@ use crate::model::text::Location;
 use crate::model::{Conflict, Phase, ResourcePath, SandboxState};
 use crate::seeded;
 use crate::store::{Journal, Plan};
+use crate::strategy::Paths;
 
 /// A commit that was taken back.
 #[derive(Debug)]
@@ -16,8 +17,8 @@ pub struct Undone {
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was kept for undo and could not be removed, and why.
     pub left: Vec<String>,
-    /// What was taken back: resource and path, as far as it is known.
-    pub paths: Vec<(String, ResourcePath)>,
+    /// What was taken back in each resource, as far as it is known.
+    pub paths: Vec<(String, Paths)>,
     /// It was the commit of a part: what it had released is its plan's again.
     pub part: bool,
     /// How many earlier commits of the plan still stand.

@@ -152,6 +152,10 @@ impl Error {
                 hints
             }
             Self::Member { cause, .. } | Self::Moment { cause, .. } => cause.hints(),
+            Self::Damaged { plan, .. } => vec![
+                "nothing was touched; put back what was there, and run `escrow recover`, or the command, again".into(),
+                format!("`escrow cleanup {plan} --forget` gives it up: the originals stay as they are, and what was staged or kept is named"),
+            ],
             Self::RecoveryNeeded { .. } => one("`escrow recover` brings it to one side"),
             Self::NothingToUndo { state: PlanState::Open, .. } => {
                 one("`escrow rollback` discards what its sandboxes changed")
@@ -249,6 +253,9 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         }
         StrategyError::Lost { .. } => {
             "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"
+        }
+        StrategyError::Altered { .. } => {
+            "nothing of it is acted on; put back what was there, or give the plan up by `escrow cleanup --forget`"
         }
         StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported {

@@ -136,6 +136,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         | StrategyError::Lost { .. } => Kind::Conflict,
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
+        StrategyError::Altered { .. } => Kind::RecoveryNeeded,
         StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {
             Kind::Failed
         }

@@ -457,7 +457,8 @@ impl Dir {
     pub fn facts(&self, name: &[u8], meta: &Meta) -> Result<Facts> {
         let mut facts = meta.facts();
         if meta.kind == EntryKind::Symlink {
-            facts.target = Some(Location::from_bytes(&self.read_link(name)?));
+            let target = Location::from_bytes(&self.read_link(name)?);
+            facts.target = Some(Box::new(target));
         }
         Ok(facts)
     }
@@ -466,6 +467,14 @@ impl Dir {
     pub fn create(&self, name: &[u8], mode: u16) -> Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::openat(&self.fd, name, flags, raw_mode(mode))
+            .map(File::from)
+            .map_err(self.fail("create", name))
+    }
+
+    /// The file `name` for writing over what it holds, or a new one. Its length stays until it is set.
+    pub fn write_over(&self, name: &[u8], mode: u16) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         fs::openat(&self.fd, name, flags, raw_mode(mode))
             .map(File::from)
             .map_err(self.fail("create", name))

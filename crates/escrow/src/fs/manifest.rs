@@ -178,7 +178,7 @@ impl Manifest {
             size: if sized { record.size } else { 0 },
             mode: record.mode,
             target: (record.kind == EntryKind::Symlink)
-                .then(|| Location::from_bytes(self.target(index))),
+                .then(|| Box::new(Location::from_bytes(self.target(index)))),
         }
     }
 

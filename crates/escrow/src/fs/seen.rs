@@ -48,6 +48,22 @@ impl From<&Meta> for Seen {
 }
 
 impl Seen {
+    /// What was seen, as metadata: what is not remembered is as it is `now`.
+    pub fn meta(&self, now: Meta) -> Meta {
+        Meta {
+            kind: self.kind,
+            ino: self.ino,
+            born: self.born,
+            size: self.size,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            mode: self.mode,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            ..now
+        }
+    }
+
     /// Whether this is the entry, whatever became of it.
     pub fn is(&self, now: &Meta) -> bool {
         (self.kind, self.ino, self.born) == (now.kind, now.ino, now.born)

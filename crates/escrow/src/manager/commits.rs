@@ -8,7 +8,7 @@ use super::{Manager, SandboxView, half};
 use crate::checkpoint;
 use crate::commit::{
     Batch, CommitPreview, Committed, Engine, Member, MemberPreview, Recovered, Terms, Undone,
-    recover, undo,
+    recover, undo, verify,
 };
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
@@ -308,9 +308,10 @@ impl Manager {
         self.record_about(about, |touched| {
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
+            verify(&plan, &journal, &members)?;
             let undone = undo::undo(engine, &plan, journal, &members)?;
-            for (resource, path) in &undone.paths {
-                touched.path(resource, path);
+            for (resource, paths) in &undone.paths {
+                touched.some(resource, paths);
             }
             Ok(undone)
         })
@@ -475,6 +476,7 @@ impl Manager {
             }
             let engine = self.engine(&Unobserved);
             let members = self.members(&engine, views.clone())?;
+            verify(&plan, &journal, &members)?;
             if journal.work == Work::Commit {
                 return recover::recover(engine, plan, journal, members);
             }

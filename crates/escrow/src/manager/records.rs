@@ -9,9 +9,10 @@ use crate::error::{Error, Result, chain};
 use crate::fs::process::Owner;
 use crate::model::{Decision, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
 use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource, Sandbox};
+use crate::strategy::Paths;
 
 /// How many paths an entry names; of the others it has the number.
-const PATHS: usize = 100;
+const PATHS: usize = Paths::NAMED;
 
 /// What an operation is about.
 pub(super) struct About<'a> {
@@ -62,6 +63,11 @@ impl Touched {
             paths.push(format!("{resource}:{path}"));
         }
         *count += 1;
+    }
+
+    pub(super) fn some(&self, resource: &str, all: &Paths) {
+        all.first().for_each(|path| self.path(resource, path));
+        self.0.borrow_mut().1 += all.count() - all.first().count() as u64;
     }
 
     pub(super) fn all(&self, resource: &str, diff: &DiffView) {

@@ -82,6 +82,44 @@ pub enum Field {
     Xattrs,
 }
 
+/// The respects in which two versions differ; in one byte, since there is one for each changed path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<Field>", into = "Vec<Field>")]
+pub struct Fields(u8);
+
+impl Fields {
+    /// Whether they differ in this one.
+    pub fn contains(self, field: &Field) -> bool {
+        self.0 & (1 << *field as u8) != 0
+    }
+
+    /// Whether they differ in nothing.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl From<Vec<Field>> for Fields {
+    fn from(fields: Vec<Field>) -> Self {
+        let bits = fields.into_iter().map(|field| 1 << field as u8);
+        Self(bits.fold(0, |all, bit: u8| all | bit))
+    }
+}
+
+impl From<Fields> for Vec<Field> {
+    fn from(fields: Fields) -> Self {
+        let all = [
+            Field::Content,
+            Field::Target,
+            Field::Mode,
+            Field::Owner,
+            Field::Xattrs,
+        ];
+        let differs = |field: &Field| fields.contains(field);
+        all.into_iter().filter(differs).collect()
+    }
+}
+
 /// What is known of one version of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
@@ -92,9 +130,9 @@ pub struct Facts {
     pub size: u64,
     /// The twelve permission bits.
     pub mode: u16,
-    /// Where a symbolic link points.
+    /// Where a symbolic link points; apart, since few are links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<Location>,
+    pub target: Option<Box<Location>>,
 }
 
 /// One difference between sandbox and original.
@@ -105,7 +143,7 @@ pub struct Change {
     /// How.
     pub kind: ChangeKind,
     /// In which respects, for [`ChangeKind::Modified`] and [`ChangeKind::ModeChanged`].
-    pub fields: Vec<Field>,
+    pub fields: Fields,
     /// The original's version; `None` for what was added.
     pub old: Option<Facts>,
     /// The sandbox's version; `None` for what was deleted.
@@ -118,7 +156,7 @@ impl Change {
         Self {
             path,
             kind: ChangeKind::Added,
-            fields: Vec::new(),
+            fields: Fields::default(),
             old: None,
             new: Some(new),
         }
@@ -129,21 +167,17 @@ impl Change {
         Self {
             path,
             kind: ChangeKind::Deleted,
-            fields: Vec::new(),
+            fields: Fields::default(),
             old: Some(old),
             new: None,
         }
     }
 
     /// A path that both have; `None` where they do not differ.
-    pub fn between(
-        path: ResourcePath,
-        old: Facts,
-        new: Facts,
-        mut fields: Vec<Field>,
-    ) -> Option<Self> {
+    pub fn between(path: ResourcePath, old: Facts, new: Facts, fields: Vec<Field>) -> Option<Self> {
+        let mut fields = Fields::from(fields);
         let kind = if old.kind != new.kind {
-            fields.clear();
+            fields = Fields::default();
             ChangeKind::TypeChanged
         } else if fields.contains(&Field::Content) || fields.contains(&Field::Target) {
             ChangeKind::Modified
@@ -152,7 +186,6 @@ impl Change {
         } else {
             ChangeKind::ModeChanged
         };
-        fields.sort_unstable();
         Some(Self {
             path,
             kind,

@@ -15,7 +15,7 @@ pub mod sandbox;
 pub mod text;
 pub mod view;
 
-pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field};
+pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field, Fields};
 pub use conflict::Conflict;
 pub use id::{
     CheckpointId, CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin,

@@ -324,20 +324,19 @@ impl Store {
             return Ok(());
         }
         self.transact(|connection| {
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO moved (device, ino, before_sec, before_nsec, after_sec, after_nsec)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?;
             for one in moved {
-                connection.execute(
-                    "INSERT INTO moved (device, ino, before_sec, before_nsec, after_sec,
-                                        after_nsec)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                    params![
-                        device.cast_signed(),
-                        one.ino.cast_signed(),
-                        one.before.sec,
-                        one.before.nsec,
-                        one.after.sec,
-                        one.after.nsec,
-                    ],
-                )?;
+                insert.execute(params![
+                    device.cast_signed(),
+                    one.ino.cast_signed(),
+                    one.before.sec,
+                    one.before.nsec,
+                    one.after.sec,
+                    one.after.nsec,
+                ])?;
             }
             Ok(())
         })

@@ -30,6 +30,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0009.sql"),
     include_str!("schema/0010.sql"),
     include_str!("schema/0011.sql"),
+    include_str!("schema/0012.sql"),
 ];
 
 /// The newest version.
@@ -37,6 +38,9 @@ const KNOWN: i64 = MIGRATIONS.len() as i64;
 
 /// Tells our files from anyone else's SQLite databases ("escr").
 const APPLICATION_ID: i32 = 0x6573_6372;
+
+/// Free pages that the store may keep for what comes next.
+const SPARE_PAGES: i64 = 16;
 
 /// How long a writer waits for another one.
 const BUSY: Duration = Duration::from_secs(20);
@@ -246,6 +250,22 @@ impl Store {
 
     pub(super) fn home_dir(&self) -> &Dir {
         &self.home
+    }
+
+    /// Gives back the room of what was removed from the store, if it is worth it. It needs room itself, for as long as it
+    /// takes.
+    pub fn shrink(&self) -> Result<()> {
+        self.run(|connection| {
+            let number = |name| connection.query_row(name, [], |row| row.get::<_, i64>(0));
+            let free = number("PRAGMA freelist_count")?;
+            if free < SPARE_PAGES || free * 4 < number("PRAGMA page_count")? {
+                return Ok(());
+            }
+            connection.execute_batch("VACUUM")?;
+            // What is in the write-ahead log reaches the file, which is cut only then.
+            let moved = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            moved.optional().map(drop)
+        })
     }
 
     /// Does `work`, which may be done twice: where the disk is full, the ballast is given up first.

@@ -122,6 +122,12 @@ pub enum StrategyError {
         /// What is wrong.
         what: String,
     },
+    /// What a commit wrote down before it was decided is not what is there now.
+    #[error("what the commit needs, in '{path}', is not what was written")]
+    Altered {
+        /// The file.
+        path: Location,
+    },
     /// The bytes to write could not be read from where they come.
     #[error("cannot read what is to be written to '{path}'")]
     Input {

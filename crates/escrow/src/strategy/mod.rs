@@ -39,8 +39,10 @@ mod tree_fork;
 mod tree_moments;
 mod tree_restore;
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -187,7 +189,8 @@ pub struct PrepareRequest<'a> {
 }
 
 /// Everything a strategy needs to carry a commit out, or to take it back. Stored by the caller;
-/// means nothing to anyone but the strategy that made it.
+/// means nothing to anyone but the strategy that made it. It is small: what grows with the change lies in the
+/// request's area, and the intent refers to it in a way that tells when it was altered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Intent(pub serde_json::Value);
@@ -228,7 +231,45 @@ pub struct RolledBack {
     /// Versions that somebody else wrote into the original meanwhile, and where they are now.
     pub kept: Vec<(ResourcePath, Location)>,
     /// The paths of the original that are as before again, where a commit was taken back and they are known.
-    pub paths: Vec<ResourcePath>,
+    pub paths: Paths,
+}
+
+/// Paths that something was done to: the first of them, and how many there are.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Paths {
+    first: BTreeSet<ResourcePath>,
+    count: u64,
+}
+
+impl Paths {
+    /// How many are named.
+    pub const NAMED: usize = 100;
+
+    /// Adds one that is not among them.
+    pub fn add(&mut self, path: &ResourcePath) {
+        self.count += 1;
+        let last = self
+            .first
+            .last()
+            .filter(|_| self.first.len() >= Self::NAMED);
+        if last.is_some_and(|last| last < path) {
+            return;
+        }
+        self.first.insert(path.clone());
+        if self.first.len() > Self::NAMED {
+            self.first.pop_last();
+        }
+    }
+
+    /// The first of them, in their order.
+    pub fn first(&self) -> impl Iterator<Item = &ResourcePath> {
+        self.first.iter()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
 }
 
 /// What a checkpoint is taken for, if not for a restore.
@@ -331,7 +372,7 @@ pub trait Strategy: Send + Sync {
     /// find them in [`prepare`](Self::prepare) or cannot have any.
     fn preview(&self, sandbox: &SandboxRef, _request: &PreviewRequest<'_>) -> Result<Preview> {
         Ok(Preview {
-            diff: self.diff(sandbox)?,
+            diff: Arc::new(self.diff(sandbox)?),
             ..Preview::default()
         })
     }
@@ -345,6 +386,15 @@ pub trait Strategy: Send + Sync {
     /// prepared, which [`Capabilities::prepares`] must say.
     fn prepare(&self, _sandbox: &SandboxRef, _request: &PrepareRequest<'_>) -> Result<Intent> {
         Ok(Intent(serde_json::Value::Null))
+    }
+
+    /// Checks that everything an intent refers to is there as it was written. Called for every member before anything is
+    /// acted on that another process prepared.
+    ///
+    /// *Guarantees:* changes nothing. *Errors:* [`Altered`](StrategyError::Altered) where it is not. By default an intent
+    /// refers to nothing.
+    fn verify(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<()> {
+        Ok(())
     }
 
     /// Lets go of what was prepared and never decided. The original was not touched; what lies in

@@ -33,7 +33,7 @@ pub(super) fn between(
         found.extend(match (before, after) {
             // It is as the original again.
             (Some(before), None) => turned(&before.path, &before.new, &before.old, || {
-                Ok(before.fields.clone())
+                Ok(before.fields.into())
             })?,
             (None, Some(after)) => Some(after.clone()),
             (Some(before), Some(after)) => turned(&before.path, &before.new, &after.new, || {

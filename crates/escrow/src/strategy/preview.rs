@@ -1,11 +1,12 @@
 //! What a commit of one sandbox would do: found once, shown, and then prepared as it was shown.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::shown::Prints;
-use crate::fs::{Meta, Moves};
+use crate::fs::{Moves, Seen};
 use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
 /// How closely the original is compared before a commit.
@@ -31,13 +32,15 @@ pub struct Note {
 #[derive(Debug, Default)]
 pub struct Preview {
     /// Everything that would change.
-    pub diff: DiffView,
+    pub diff: Arc<DiffView>,
     /// Where the original contradicts that.
     pub conflicts: Vec<Conflict>,
     /// What will not come across as it is.
     pub notes: Vec<Note>,
     /// What stood in the original at each path of the diff, in the same order.
-    pub seen: Vec<Option<Meta>>,
+    pub seen: Vec<Option<Seen>>,
+    /// The paths among them at which the original is immutable or append-only.
+    pub fixed: BTreeSet<ResourcePath>,
     /// Paths that were touched, but are no change.
     pub kept: Vec<ResourcePath>,
     /// Bytes in the files that the sandbox adds or changes.
@@ -114,12 +117,12 @@ impl Preview {
     /// Keeps the changes that were chosen, with what belongs to them, and returns the others. What moved
     /// elsewhere in the original concerns the whole of it, if that `strict`ly counts.
     pub(crate) fn choose(&mut self, chosen: &[bool], strict: bool) -> DiffView {
-        let changes = std::mem::take(&mut self.diff.changes);
+        let changes = Arc::unwrap_or_clone(std::mem::take(&mut self.diff)).changes;
         let seen = std::mem::take(&mut self.seen);
-        let numbers: HashMap<ResourcePath, bool> = changes
+        let numbers: HashMap<&ResourcePath, bool> = changes
             .iter()
             .zip(chosen)
-            .map(|(change, chosen)| (change.path.clone(), *chosen))
+            .map(|(change, chosen)| (&change.path, *chosen))
             .collect();
         // What is no change itself, such as something new in a directory that goes, belongs to the
         // nearest one.
@@ -132,36 +135,35 @@ impl Preview {
         self.notes.retain(|one| concerns(&one.path));
         // Strategies that look at nothing there have seen nothing.
         let mut seen = seen.into_iter();
-        let mut left = DiffView::default();
+        let (mut left, mut released) = (DiffView::default(), DiffView::default());
         for (change, chosen) in changes.into_iter().zip(chosen) {
             let seen = seen.next();
             match chosen {
                 true => {
-                    self.diff.changes.push(change);
+                    released.changes.push(change);
                     self.seen.extend(seen);
                 }
                 false => left.changes.push(change),
             }
         }
+        self.diff = Arc::new(released);
         let sizes = self.diff.changes.iter().filter_map(|one| one.new.as_ref());
         self.bytes = self.bytes.min(sizes.map(|new| new.size).sum());
         left
     }
 
     /// The changes that a commit makes.
-    pub fn released(&self, on_conflict: OnConflict) -> DiffView {
+    pub fn released(&self, on_conflict: OnConflict) -> Arc<DiffView> {
         let left = self.left_out(on_conflict);
+        if left.is_empty() {
+            return Arc::clone(&self.diff);
+        }
         let made = |(number, change): (usize, &crate::model::Change)| {
             (!left.contains(&number)).then(|| change.clone())
         };
-        DiffView {
-            changes: self
-                .diff
-                .changes
-                .iter()
-                .enumerate()
-                .filter_map(made)
-                .collect(),
-        }
+        let changes = self.diff.changes.iter().enumerate();
+        Arc::new(DiffView {
+            changes: changes.filter_map(made).collect(),
+        })
     }
 }

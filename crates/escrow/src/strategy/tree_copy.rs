@@ -436,6 +436,10 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         })
     }
 
+    fn verify(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        tree_commit::verify(intent)
+    }
+
     fn commit(
         &self,
         _sandbox: &SandboxRef,

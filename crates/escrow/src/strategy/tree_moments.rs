@@ -15,6 +15,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -524,6 +525,7 @@ pub(super) fn prepare_restore(
     let target = Target::new(copied, &moment);
     let paths: BTreeSet<ResourcePath> = differs(&from.kept).chain(differs(&moment.kept)).collect();
     let (mut changes, mut seen, mut stays) = (Vec::new(), Vec::new(), Vec::new());
+    let mut fixed = BTreeSet::new();
     for path in paths {
         let now = tree_commit::stat(copied.tree, &path)?;
         if let (Some(entry), Some(now)) = (moment.entry(&path), &now) {
@@ -555,8 +557,11 @@ pub(super) fn prepare_restore(
             }
         };
         if let Some(change) = change {
+            if now.is_some_and(|now| now.fixed) {
+                fixed.insert(change.path.clone());
+            }
             changes.push(change);
-            seen.push(now);
+            seen.push(now.as_ref().map(Seen::from));
         }
     }
     if let Some(remark) = remark(target.alike.take()) {
@@ -564,8 +569,9 @@ pub(super) fn prepare_restore(
     }
     let preview = Preview {
         kept: target.other_names(&changes, stays)?,
-        diff: DiffView { changes },
+        diff: Arc::new(DiffView { changes }),
         seen,
+        fixed,
         ..Preview::default()
     };
     let source = Source {

@@ -257,7 +257,7 @@ impl Strategy for Faulty {
             return self.inner.preview(sandbox, request);
         }
         Ok(Preview {
-            diff: self.diff(sandbox)?,
+            diff: std::sync::Arc::new(self.diff(sandbox)?),
             ..Preview::default()
         })
     }

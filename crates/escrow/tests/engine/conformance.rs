@@ -207,7 +207,8 @@ fn reduced(preview: &Preview, keep: impl Fn(usize) -> bool) -> Preview {
     let changes = numbers.iter().map(|at| preview.diff.changes[*at].clone());
     Preview {
         prints: preview.prints.clone(),
-        diff: DiffView::new(changes.collect()),
+        fixed: preview.fixed.clone(),
+        diff: std::sync::Arc::new(DiffView::new(changes.collect())),
         seen: numbers.iter().map(|at| preview.seen[*at]).collect(),
         conflicts: preview.conflicts.clone(),
         notes: preview.notes.clone(),

@@ -12,6 +12,7 @@ mod commit_conflicts;
 mod commit_failure;
 mod commit_faulty;
 mod commit_histories;
+mod commit_intent;
 mod commit_left;
 mod commit_locks;
 mod commit_meddle;

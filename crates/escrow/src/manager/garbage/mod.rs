@@ -193,6 +193,13 @@ impl Manager {
             self.collect_of_plan(&plan, theirs, held.contains(&plan.id), &mut collected);
         }
         self.collect_loose(chosen, &mut collected);
+        // What is gone is gone, whether the state gets smaller by it or not.
+        if let Err(error) = self.store.shrink() {
+            self.notice(format!(
+                "the state could not be made smaller, and will be another time: {}",
+                chain(&error)
+            ));
+        }
         Ok(collected)
     }
 

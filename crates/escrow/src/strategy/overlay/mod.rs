@@ -360,6 +360,10 @@ impl Strategy for Overlay {
         })
     }
 
+    fn verify(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
+        tree_commit::verify(intent)
+    }
+
     fn commit(
         &self,
         _sandbox: &SandboxRef,

@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::apply::{dress, open_parent};
+use super::intent::Entry;
 use super::{Dressing, TreeIntent, stat_if_open};
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, copy_leaf};
@@ -82,8 +83,8 @@ fn prefix(file: u64, copy: &Meta) -> String {
 }
 
 /// One name in the original of a file that is the sandbox's.
-struct Name<'a> {
-    path: &'a ResourcePath,
+struct Name {
+    path: ResourcePath,
     now: Meta,
 }
 
@@ -105,7 +106,7 @@ pub(super) fn separate(
             continue;
         };
         let shared = first.now.nlink as usize > count && !seeded::bug("shared-after-commit");
-        let (dir, name) = original.parent(first.path)?;
+        let (dir, name) = original.parent(&first.path)?;
         let quiet = !first.now.is_file() || tree::is_quiet(&dir, name)?;
         if !shared && quiet && !copies.is_copied(file) {
             continue;
@@ -114,7 +115,7 @@ pub(super) fn separate(
             busy.insert(file);
         }
         let copy = standing.get(&file);
-        if let Err(error) = stage(original, area, &names, copy.copied(), taken, &mut staged) {
+        if let Err(error) = stage(original, area, &names, copy, taken, &mut staged) {
             // They would take the room that is missing.
             for (name, _) in &staged {
                 match remove::remove(area, name) {
@@ -147,7 +148,7 @@ pub(super) fn separate(
         if busy.contains(&file) {
             let at = Location::from(area.path().join(String::from_utf8_lossy(name).as_ref()));
             notes.push(Note {
-                path: ResourcePath::clone(path),
+                path: path.clone(),
                 what: format!(
                     "a process still had it open for writing; what it writes goes to '{at}'"
                 ),
@@ -159,38 +160,36 @@ pub(super) fn separate(
 }
 
 /// The names of each file of the sandbox in the original, and one name of each copy that an earlier try put there.
-type Names<'a> = (BTreeMap<u64, Vec<Name<'a>>>, HashMap<u64, &'a ResourcePath>);
+type Names = (BTreeMap<u64, Vec<Name>>, HashMap<u64, ResourcePath>);
 
-/// The names in the original of each file that was linked there. The directories of those that were copied by an
-/// earlier try are `touched`.
-fn names<'a>(
-    tree: &'a TreeIntent,
+/// The names in the original of each file that was linked there, but for those that only the original has and nothing
+/// writes to. The directories of those that were copied by an earlier try are `touched`.
+fn names(
+    tree: &TreeIntent,
     original: &Dir,
     copies: &Copies,
     touched: &mut BTreeSet<ResourcePath>,
-) -> Result<Names<'a>> {
-    let linked: HashSet<&ResourcePath> = tree.linked.iter().collect();
-    let all = || {
-        let below = |step: &'a super::Step| step.below.iter().map(|(path, seen)| (path, seen));
-        let top = |step: &'a super::Step| step.new.iter().map(|seen| (&step.path, seen));
-        let steps = tree.steps.iter();
-        steps.flat_map(move |step| top(step).chain(below(step)))
-    };
-    let is_linked = |(path, _): &(&ResourcePath, &Seen)| linked.contains(path);
-    let files: HashSet<u64> = all().filter(is_linked).map(|(_, seen)| seen.ino).collect();
-    let (mut names, mut standing): Names<'a> = Names::default();
-    for (path, seen) in all() {
+) -> Result<Names> {
+    let linked = |entry: Entry| entry.new.filter(|_| entry.linked);
+    let files: HashSet<u64> = entries(tree)
+        .filter_map(linked)
+        .map(|seen| seen.ino)
+        .collect();
+    let (mut names, mut standing): Names = Names::default();
+    for entry in entries(tree) {
+        let (path, Some(seen)) = (entry.path, entry.new) else {
+            continue;
+        };
         if seen.kind == EntryKind::Directory || !files.contains(&seen.ino) {
             continue;
         }
-        let Some(now) = stat_if_open(original, path)?.there() else {
+        let Some(now) = stat_if_open(original, &path)?.there() else {
             continue;
         };
-        if copies.stand_for(seen, &now) {
-            standing.insert(seen.ino, path);
+        if copies.stand_for(&seen, &now) {
             touched.extend(path.split().map(|(parent, _)| parent));
-        }
-        if seen.is(&now) {
+            standing.insert(seen.ino, path);
+        } else if seen.is(&now) && !is_own(original, copies, &path, &now)? {
             let name = Name { path, now };
             names.entry(seen.ino).or_default().push(name);
         }
@@ -198,15 +197,33 @@ fn names<'a>(
     Ok((names, standing))
 }
 
+/// Whether a file has no name but this one, and nothing writes to it.
+fn is_own(original: &Dir, copies: &Copies, path: &ResourcePath, now: &Meta) -> Result<bool> {
+    if now.nlink > 1 || copies.is_copied(now.ino) {
+        return Ok(false);
+    }
+    let (dir, name) = original.parent(path)?;
+    Ok(!now.is_file() || tree::is_quiet(&dir, name)?)
+}
+
+/// Everything that the commit put somewhere.
+fn entries(tree: &TreeIntent) -> impl Iterator<Item = Entry> {
+    let records = &tree.records;
+    records.steps().flat_map(|step| {
+        let top = step.top.clone();
+        records.below(&step).chain([top])
+    })
+}
+
 /// Makes one copy of a file, under as many names as the file has in the original; the one that an earlier try put
 /// there already is theirs too.
-fn stage<'a>(
+fn stage(
     original: &Dir,
     area: &Dir,
-    names: &[Name<'a>],
+    names: &[Name],
     standing: Option<&ResourcePath>,
     from: usize,
-    staged: &mut Vec<(Vec<u8>, &'a ResourcePath)>,
+    staged: &mut Vec<(Vec<u8>, ResourcePath)>,
 ) -> Result<()> {
     let mut first: Option<(Vec<u8>, String)> = None;
     for name in names {
@@ -216,19 +233,19 @@ fn stage<'a>(
         {
             let next = format!("{}{number}", prefix(name.now.ino, &copy)).into_bytes();
             area.hard_link(&next, original, path)?;
-            staged.push((next, name.path));
+            staged.push((next, name.path.clone()));
             continue;
         }
         if let Some((copied, begin)) = &first {
             let next = format!("{begin}{number}").into_bytes();
             area.link_to(&next, area, copied)?;
-            staged.push((next, name.path));
+            staged.push((next, name.path.clone()));
             continue;
         }
-        let (dir, at) = original.parent(name.path)?;
+        let (dir, at) = original.parent(&name.path)?;
         let file = name.now.ino;
         let unfinished = format!("{APART}{file}").into_bytes();
-        staged.push((unfinished.clone(), name.path));
+        staged.push((unfinished.clone(), name.path.clone()));
         let (kind, reflinks) = (name.now.kind, Reflinks::wanted());
         let to = (area, &*unfinished);
         let leaf = copy_leaf((&dir, at), to, kind, &reflinks, Care::Quiet)?;
@@ -237,7 +254,7 @@ fn stage<'a>(
         let copied = format!("{begin}{number}").into_bytes();
         area.rename(&unfinished, area, &copied)?;
         staged.pop();
-        staged.push((copied.clone(), name.path));
+        staged.push((copied.clone(), name.path.clone()));
         first = Some((copied, begin));
     }
     Ok(())
@@ -248,16 +265,14 @@ fn redress(tree: &TreeIntent, original: &Dir, touched: &BTreeSet<ResourcePath>) 
     if touched.is_empty() {
         return Ok(());
     }
-    let dressings: HashMap<&ResourcePath, &Dressing> = tree
-        .directories
-        .iter()
-        .map(|one| (&one.path, one))
+    let dressings: HashMap<ResourcePath, Dressing> = tree
+        .records
+        .directories()
+        .filter(|one| touched.contains(&one.path))
+        .map(|one| (one.path.clone(), one))
         .collect();
-    let made = tree.steps.iter().flat_map(|step| {
-        let top = step.new.iter().map(|seen| (&step.path, seen));
-        top.chain(step.below.iter().map(|(path, seen)| (path, seen)))
-    });
-    let made: HashMap<&ResourcePath, &Seen> = made
+    let made: HashMap<ResourcePath, Seen> = entries(tree)
+        .filter_map(|entry| Some((entry.path, entry.new?)))
         .filter(|(path, seen)| seen.kind == EntryKind::Directory && touched.contains(path))
         .collect();
     // Deepest first: a directory that may not be searched hides what is in it.

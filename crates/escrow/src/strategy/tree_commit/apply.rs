@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use rustix::io::Errno;
 
+use super::intent::{Records, Step};
 use super::stage::staged_path;
-use super::{Dressing, Link, Looks, Step, TreeIntent, stat};
+use super::{Dressing, Link, Looks, TreeIntent, stat};
 use crate::event::Observer;
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, xattr};
 use crate::model::{EntryKind, ResourcePath};
@@ -16,38 +17,44 @@ use crate::strategy::error::{Result, StrategyError};
 /// Makes every step that is not made yet, and then makes them durable.
 pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Result<()> {
     let intent = TreeIntent::read(intent)?;
-    if intent.is_empty() {
+    let records = &intent.records;
+    if records.is_empty() {
         return Ok(());
     }
     let original = intent.root()?;
     let stage = intent.stage()?;
     intent.open_closed(&original)?;
-    let shared = shared(&intent.steps);
-    let links: HashMap<&ResourcePath, &Link> =
-        intent.links.iter().map(|link| (&link.path, link)).collect();
-    for step in &intent.steps {
+    let shared = shared(records);
+    let links: HashMap<ResourcePath, Link> = records
+        .links()
+        .map(|link| (link.path.clone(), link))
+        .collect();
+    let mut directories: BTreeSet<ResourcePath> = BTreeSet::new();
+    for step in records.steps() {
         if observer.is_cancelled() {
             let cause = Cause::Cancelled;
-            return Err(original.error("commit", step.path.as_bytes(), cause).into());
+            let path = step.top.path.as_bytes();
+            return Err(original.error("commit", path, cause).into());
         }
-        let link = links.get(&step.path).copied();
-        make(step, &shared, link, &original, &stage)?;
+        let making = Making {
+            step: &step,
+            records,
+            shared: &shared,
+            original: &original,
+            stage: &stage,
+        };
+        making.make(links.get(&step.top.path))?;
+        directories.extend(step.top.path.split().map(|(parent, _)| parent));
         observer.copied(1, 0);
     }
-    for link in &intent.links {
-        make_link(link, &original)?;
+    for link in records.links() {
+        make_link(&link, &original)?;
+        directories.extend(link.path.split().map(|(parent, _)| parent));
     }
-    for dressing in &intent.directories {
-        dress(&original, dressing, &dressing.after)?;
+    for dressing in records.directories() {
+        dress(&original, &dressing, &dressing.after)?;
+        directories.insert(dressing.path);
     }
-    let parents = intent.steps.iter().map(|step| &step.path);
-    let linked = intent.links.iter().map(|link| &link.path);
-    let dressed = intent.directories.iter().map(|dressing| &dressing.path);
-    let mut directories: BTreeSet<ResourcePath> = parents
-        .chain(linked)
-        .filter_map(|path| path.split().map(|(parent, _)| parent))
-        .collect();
-    directories.extend(dressed.cloned());
     if seeded::bug("no-directory-sync") {
         return Ok(());
     }
@@ -67,14 +74,19 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
 }
 
 /// Files that go under more than one name: each name that is moved moves the ctime for the others.
-fn shared(steps: &[Step]) -> HashSet<u64> {
+fn shared(records: &Records) -> HashSet<u64> {
     let (mut once, mut twice) = (HashSet::new(), HashSet::new());
-    let below = steps.iter().flat_map(|step| &step.old_below);
-    let all = steps.iter().filter_map(|step| step.old.as_ref());
-    for seen in all.chain(below.map(|(_, seen)| seen)) {
-        if seen.kind != EntryKind::Directory && !once.insert(seen.ino) {
+    let mut add = |seen: Option<Seen>| {
+        let file = seen.filter(|seen| seen.kind != EntryKind::Directory);
+        if let Some(seen) = file
+            && !once.insert(seen.ino)
+        {
             twice.insert(seen.ino);
         }
+    };
+    for step in records.steps() {
+        add(step.top.old);
+        records.below(&step).for_each(|entry| add(entry.old));
     }
     twice
 }
@@ -131,75 +143,157 @@ pub(super) fn unlock_moving(dir: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
     Ok(dir.unlock(name)?)
 }
 
-fn make(
-    step: &Step,
-    shared: &HashSet<u64>,
-    link: Option<&Link>,
-    original: &Dir,
-    stage: &Dir,
-) -> Result<()> {
-    let (path, slot) = (&step.path, step.slot());
-    let Some((dir, name)) = open_parent(original, path)? else {
-        return Err(moved(path, "its directory is gone"));
-    };
-    let there = dir.stat(name)?;
-    let staged = stage.stat(&slot)?;
-    let Some(new) = &step.new else {
-        // Another name for a file of the original takes its place, or has taken it already.
-        let there = there.filter(|there| !link.is_some_and(|link| link.file.is(there)));
-        return take(
+/// One step on its way.
+struct Making<'a> {
+    step: &'a Step,
+    records: &'a Records,
+    shared: &'a HashSet<u64>,
+    original: &'a Dir,
+    stage: &'a Dir,
+}
+
+impl Making<'_> {
+    fn make(&self, link: Option<&Link>) -> Result<()> {
+        let Self {
             step,
-            shared,
             original,
-            (&dir, name),
-            there,
-            (stage, &slot),
-            staged,
-        );
-    };
-    if there.is_some_and(|there| new.is(&there)) && !staged.is_some_and(|staged| new.is(&staged)) {
-        return retime(&dir, name, new);
+            stage,
+            ..
+        } = *self;
+        let (path, slot) = (&step.top.path, step.slot());
+        let Some((dir, name)) = open_parent(original, path)? else {
+            return Err(moved(path, "its directory is gone"));
+        };
+        let there = dir.stat(name)?;
+        let staged = stage.stat(&slot)?;
+        let Some(new) = &step.top.new else {
+            // Another name for a file of the original takes its place, or has taken it already.
+            let there = there.filter(|there| !link.is_some_and(|link| link.file.is(there)));
+            return self.take((&dir, name), there, &slot, staged);
+        };
+        if there.is_some_and(|there| new.is(&there))
+            && !staged.is_some_and(|staged| new.is(&staged))
+        {
+            return retime(&dir, name, new);
+        }
+        let Some(staged) = staged.filter(|staged| new.looks_the_same(staged)) else {
+            return Err(moved(path, "its new version was changed or lost"));
+        };
+        unlock_moving(stage, &slot, &staged)?;
+        match (&step.top.old, there) {
+            (None, None) => match stage.rename_new(&slot, &dir, name) {
+                Err(error) if error.is(Errno::EXIST) => {
+                    Err(moved(path, "somebody put something there"))
+                }
+                answer => {
+                    answer?;
+                    retime(&dir, name, new)
+                }
+            },
+            (None, Some(_)) => Err(moved(path, "somebody put something there")),
+            (Some(_), None) => Err(moved(path, "somebody deleted it")),
+            (Some(old), Some(there)) if !self.is_as_planned(old, &there)? => {
+                Err(moved(path, "somebody changed it"))
+            }
+            (Some(old), Some(there)) => {
+                unlock_moving(&dir, name, &there)?;
+                if seeded::bug("no-exchange") {
+                    let aside = [&slot[..], b"-old"].concat();
+                    dir.rename(name, stage, &aside)?;
+                    stage.rename(&slot, &dir, name)?;
+                    return Ok(stage.rename(&aside, stage, &slot)?);
+                }
+                match stage.exchange(&slot, &dir, name) {
+                    Err(_) if seeded::bug("rename-error-dropped") => return Ok(()),
+                    answer => answer?,
+                }
+                // What came out must be what was looked at: somebody may have been quicker.
+                if self.came_out(old)? {
+                    return retime(&dir, name, new);
+                }
+                stage.exchange(&slot, &dir, name)?;
+                Err(moved(path, "somebody changed it"))
+            }
+        }
     }
-    let Some(staged) = staged.filter(|staged| new.looks_the_same(staged)) else {
-        return Err(moved(path, "its new version was changed or lost"));
-    };
-    unlock_moving(stage, &slot, &staged)?;
-    match (&step.old, there) {
-        (None, None) => match stage.rename_new(&slot, &dir, name) {
-            Err(error) if error.is(Errno::EXIST) => {
+
+    fn take(
+        &self,
+        (dir, name): (&Dir, &[u8]),
+        there: Option<Meta>,
+        slot: &[u8],
+        staged: Option<Meta>,
+    ) -> Result<()> {
+        let (path, stage) = (&self.step.top.path, self.stage);
+        let Some(old) = &self.step.top.old else {
+            return Ok(());
+        };
+        match there {
+            // Done, or somebody deleted it too.
+            None => Ok(()),
+            Some(_) if staged.is_some_and(|staged| old.is(&staged)) => {
                 Err(moved(path, "somebody put something there"))
             }
-            answer => {
-                answer?;
-                retime(&dir, name, new)
+            Some(there) if !self.is_as_planned(old, &there)? => {
+                Err(moved(path, "somebody changed it"))
             }
-        },
-        (None, Some(_)) => Err(moved(path, "somebody put something there")),
-        (Some(_), None) => Err(moved(path, "somebody deleted it")),
-        (Some(old), Some(there))
-            if !is_as_seen(old, &there, shared)
-                || !is_below(step, shared, original, &ResourcePath::clone)? =>
-        {
-            Err(moved(path, "somebody changed it"))
+            Some(there) => {
+                unlock_moving(dir, name, &there)?;
+                dir.rename_new(name, stage, slot)?;
+                if self.came_out(old)? {
+                    return Ok(());
+                }
+                stage.rename_new(slot, dir, name)?;
+                Err(moved(path, "somebody changed it"))
+            }
         }
-        (Some(old), Some(there)) => {
-            unlock_moving(&dir, name, &there)?;
-            if seeded::bug("no-exchange") {
-                let aside = [&slot[..], b"-old"].concat();
-                dir.rename(name, stage, &aside)?;
-                stage.rename(&slot, &dir, name)?;
-                return Ok(stage.rename(&aside, stage, &slot)?);
+    }
+
+    /// Whether the old version in its place, with everything in it, is what it was looked at as.
+    fn is_as_planned(&self, old: &Seen, there: &Meta) -> Result<bool> {
+        Ok(is_as_seen(old, there, self.shared)
+            && self.is_below(self.original, &ResourcePath::clone)?)
+    }
+
+    /// Whether what the step moved into the stage is what it was looked at as.
+    fn came_out(&self, old: &Seen) -> Result<bool> {
+        let step = self.step;
+        let out = self.stage.stat(&step.slot())?;
+        let top = step.top.path.as_bytes().len();
+        let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
+        let same = |out: &Meta| old.looks_the_same(out) || old_opened(old, out);
+        Ok(out.is_some_and(|out| same(&out)) && self.is_below(self.stage, &shift)?)
+    }
+
+    /// Whether everything in a directory that goes is what it was: nothing was put into it, and nothing
+    /// in it was changed.
+    fn is_below(&self, root: &Dir, shift: &dyn Fn(&ResourcePath) -> ResourcePath) -> Result<bool> {
+        let step = self.step;
+        let own = |path: &ResourcePath, seen: &Seen, deep: bool| -> Result<bool> {
+            let Some(now) = stat(root, &shift(path))? else {
+                return Ok(false);
+            };
+            let names = seen.kind != EntryKind::Directory || seen.mtime == now.mtime;
+            Ok(names && (!deep || is_as_seen(seen, &now, self.shared)))
+        };
+        if step.is_leaf() {
+            return Ok(true);
+        }
+        let mut some = false;
+        for entry in self.records.below(step) {
+            let Some(seen) = &entry.old else { continue };
+            some = true;
+            if !own(&entry.path, seen, true)? {
+                return Ok(false);
             }
-            match stage.exchange(&slot, &dir, name) {
-                Err(_) if seeded::bug("rename-error-dropped") => return Ok(()),
-                answer => answer?,
+        }
+        // Some file systems give a directory a new time when it is moved, so out there its own tells
+        // nothing.
+        match &step.top.old {
+            Some(old) if some && shift(&step.top.path) == step.top.path => {
+                own(&step.top.path, old, false)
             }
-            // What came out must be what was looked at: somebody may have been quicker.
-            if came_out(step, shared, old, stage)? {
-                return retime(&dir, name, new);
-            }
-            stage.exchange(&slot, &dir, name)?;
-            Err(moved(path, "somebody changed it"))
+            _ => Ok(true),
         }
     }
 }
@@ -229,84 +323,6 @@ fn old_opened(old: &Seen, now: &Meta) -> bool {
         ..*now
     };
     now.is_dir() && now.mode == old.mode | 0o700 && old.looks_the_same(&opened)
-}
-
-/// Whether what a step moved into the stage is what it was looked at as.
-fn came_out(step: &Step, shared: &HashSet<u64>, old: &Seen, stage: &Dir) -> Result<bool> {
-    let out = stage.stat(&step.slot())?;
-    let top = step.path.as_bytes().len();
-    let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
-    let same = |out: &Meta| old.looks_the_same(out) || old_opened(old, out);
-    Ok(out.is_some_and(|out| same(&out)) && is_below(step, shared, stage, &shift)?)
-}
-
-/// Whether everything in a directory that goes is what it was: nothing was put into it, and nothing
-/// in it was changed.
-fn is_below(
-    step: &Step,
-    shared: &HashSet<u64>,
-    root: &Dir,
-    shift: &dyn Fn(&ResourcePath) -> ResourcePath,
-) -> Result<bool> {
-    let own = |path: &ResourcePath, seen: &Seen, deep: bool| -> Result<bool> {
-        let Some(now) = stat(root, &shift(path))? else {
-            return Ok(false);
-        };
-        let names = seen.kind != EntryKind::Directory || seen.mtime == now.mtime;
-        Ok(names && (!deep || is_as_seen(seen, &now, shared)))
-    };
-    // Some file systems give a directory a new time when it is moved, so out there its own tells
-    // nothing.
-    if let Some(old) = &step.old
-        && !step.old_below.is_empty()
-        && shift(&step.path) == step.path
-        && !own(&step.path, old, false)?
-    {
-        return Ok(false);
-    }
-    for (path, seen) in &step.old_below {
-        if !own(path, seen, true)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn take(
-    step: &Step,
-    shared: &HashSet<u64>,
-    original: &Dir,
-    (dir, name): (&Dir, &[u8]),
-    there: Option<Meta>,
-    (stage, slot): (&Dir, &[u8]),
-    staged: Option<Meta>,
-) -> Result<()> {
-    let path = &step.path;
-    let Some(old) = &step.old else {
-        return Ok(());
-    };
-    match there {
-        // Done, or somebody deleted it too.
-        None => Ok(()),
-        Some(_) if staged.is_some_and(|staged| old.is(&staged)) => {
-            Err(moved(path, "somebody put something there"))
-        }
-        Some(there)
-            if !is_as_seen(old, &there, shared)
-                || !is_below(step, shared, original, &ResourcePath::clone)? =>
-        {
-            Err(moved(path, "somebody changed it"))
-        }
-        Some(there) => {
-            unlock_moving(dir, name, &there)?;
-            dir.rename_new(name, stage, slot)?;
-            if came_out(step, shared, old, stage)? {
-                return Ok(());
-            }
-            stage.rename_new(slot, dir, name)?;
-            Err(moved(path, "somebody changed it"))
-        }
-    }
 }
 
 fn make_link(link: &Link, original: &Dir) -> Result<()> {

@@ -1,11 +1,12 @@
 //! What stands in the original at each changed path, and what contradicts the change (rule C15).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
 use super::{Versions, privileges, sort};
 use crate::fs::beneath::Entry;
 use crate::fs::xattr::Xattrs;
-use crate::fs::{Dir, FsError, Meta, private};
+use crate::fs::{Dir, FsError, Meta, Seen, private};
 use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, Facts, Field, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Note, Preview, tree};
@@ -31,7 +32,6 @@ pub(in crate::strategy) trait Base {
 struct Look<'a> {
     original: &'a Dir,
     changes: &'a [Change],
-    numbers: HashMap<&'a ResourcePath, usize>,
     base: &'a dyn Base,
     carved: &'a [ResourcePath],
     conflicts: Vec<Conflict>,
@@ -60,11 +60,6 @@ pub(in crate::strategy) fn look(
     let mut look = Look {
         original,
         changes,
-        numbers: changes
-            .iter()
-            .enumerate()
-            .map(|(number, change)| (&change.path, number))
-            .collect(),
         base,
         carved,
         conflicts: Vec::new(),
@@ -77,9 +72,13 @@ pub(in crate::strategy) fn look(
     };
     let (mut seen, mut notes, mut bytes) = (Vec::new(), Vec::new(), 0);
     let mut owners = LostOwners::default();
+    let mut fixed = BTreeSet::new();
     for change in changes {
         let now = look.change(change)?;
-        seen.push(now);
+        seen.push(now.as_ref().map(Seen::from));
+        if now.is_some_and(|now| now.fixed) {
+            fixed.insert(change.path.clone());
+        }
         let Some(new) = &change.new else { continue };
         let version = note(sandbox, change, new, &mut known)?;
         bytes += version.room;
@@ -92,7 +91,8 @@ pub(in crate::strategy) fn look(
     let mut conflicts = look.conflicts;
     sort(&mut conflicts);
     Ok(Preview {
-        diff,
+        diff: Arc::new(diff),
+        fixed,
         conflicts,
         notes,
         seen,
@@ -103,6 +103,13 @@ pub(in crate::strategy) fn look(
 }
 
 impl Look<'_> {
+    /// The change at a path; they are in the order of their paths.
+    fn changed(&self, path: &ResourcePath) -> Option<&Change> {
+        let by_path = |change: &Change| change.path.cmp(path);
+        let at = self.changes.binary_search_by(by_path).ok()?;
+        self.changes.get(at)
+    }
+
     fn conflict(
         &mut self,
         change: &Change,
@@ -161,9 +168,8 @@ impl Look<'_> {
         // What lies in a directory that the sandbox made comes with it; what is to be deleted is
         // gone already.
         let new = |path: &ResourcePath| {
-            self.numbers.get(path).is_some_and(|number| {
-                let kind = self.changes[*number].kind;
-                matches!(kind, ChangeKind::Added | ChangeKind::TypeChanged)
+            self.changed(path).is_some_and(|change| {
+                matches!(change.kind, ChangeKind::Added | ChangeKind::TypeChanged)
             })
         };
         if change.new.is_none() || change.path.ancestors().any(|path| new(&path)) {
@@ -234,7 +240,7 @@ impl Look<'_> {
         for Entry { name, meta } in dir.entries()? {
             let path = change.path.join(&name);
             let ours = private::is_area_beside(&name);
-            if ours || self.numbers.contains_key(&path) || self.carved.contains(&path) {
+            if ours || self.changed(&path).is_some() || self.carved.contains(&path) {
                 continue;
             }
             self.conflicts.push(Conflict {

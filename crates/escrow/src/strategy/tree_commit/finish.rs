@@ -1,12 +1,11 @@
 //! What is left to do once the sandbox is gone: nothing of it may show in the original, and what undo
 //! will compare with is what is there now.
 
-use std::collections::HashSet;
-
 use rustix::io::Errno;
 
 use super::apart::{Copies, separate};
-use super::{CAPABILITY, Looked, TreeIntent, stat, stat_if_open};
+use super::intent::{self, Entry, FINISHED};
+use super::{CAPABILITY, Looked, TreeIntent, inline, reference, stat, stat_if_open};
 use crate::fs::{Cause, Dir, Meta, Moved, Seen, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::Result;
@@ -14,13 +13,17 @@ use crate::strategy::{Finished, Intent};
 
 /// Whether files of the sandbox became the original's, under another name.
 pub(in crate::strategy) fn shares(intent: &Intent) -> Result<bool> {
-    Ok(!TreeIntent::read(intent)?.linked.is_empty())
+    match inline::is_inline(intent) {
+        true => Ok(inline::shares(intent)),
+        false => Ok(reference(intent)?.linked > 0),
+    }
 }
 
 /// Takes marks and late privileges off, and remembers exactly what the commit left. Can be repeated.
 pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
-    let mut tree = TreeIntent::read(&intent)?;
-    if tree.is_empty() {
+    let tree = TreeIntent::read(&intent)?;
+    let records = &tree.records;
+    if records.is_empty() {
         return Ok(Finished {
             intent,
             moved: Vec::new(),
@@ -28,56 +31,73 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
         });
     }
     let original = tree.original.open()?;
-    for (path, marks) in &tree.marked {
-        unmark(&original, path, marks)?;
-    }
     let area = Dir::open(tree.area.as_path())?;
     let mut notes = Vec::new();
-    let copies = match tree.linked.is_empty() {
-        true => Copies::default(),
-        false => separate(&tree, &original, &area, &mut notes)?,
-    };
-    let linked: HashSet<ResourcePath> = tree.linked.iter().cloned().collect();
-    let settle = |path: &ResourcePath, seen: &mut Seen| -> Result<()> {
-        // What lies in a directory that is closed was copied there, and nothing happened to it.
-        let now = stat_if_open(&original, path)?.there();
-        let ours = |now: &Meta| seen.is(now) || copies.stand_for(seen, now);
-        let Some(mut now) = now.filter(ours) else {
-            // What somebody replaced meanwhile keeps its description, and so shows as replaced.
-            return Ok(());
-        };
-        if seen.kind == EntryKind::File && linked.contains(path) {
-            now = part(&original, path, seen, now)?;
-        }
-        // One that was opened to be moved has its own mode by now.
-        if seen.kind == EntryKind::Directory {
-            seen.mode = now.mode;
-        }
-        if seen.ino != now.ino || seen.looks_the_same(&now) {
-            *seen = Seen::from(&now);
-        }
-        Ok(())
-    };
-    for step in &mut tree.steps {
-        if let Some(new) = &mut step.new {
-            settle(&step.path, new)?;
-        }
-        for (path, seen) in &mut step.below {
-            settle(path, seen)?;
+    for step in records.steps() {
+        let marked = |entry: &Entry| !entry.marks.is_empty();
+        let below = records.below(&step);
+        for entry in below.chain([step.top.clone()]).filter(marked) {
+            unmark(&original, &entry.path, &entry.marks)?;
         }
     }
-    for dressing in &mut tree.directories {
+    let copies = match shares(&intent)? {
+        true => separate(&tree, &original, &area, &mut notes)?,
+        false => Copies::default(),
+    };
+    let mut writer = intent::create(&area, FINISHED)?;
+    let unwritten = |error: std::io::Error| intent::failed(&area, FINISHED, "write", &error);
+    for mut step in records.steps() {
+        for mut entry in records.below(&step) {
+            settle(&original, &copies, &mut entry)?;
+            writer.entry(&entry).map_err(unwritten)?;
+        }
+        settle(&original, &copies, &mut step.top)?;
+        writer.step(step.slot, &step.top).map_err(unwritten)?;
+    }
+    for link in records.links() {
+        writer.link(&link).map_err(unwritten)?;
+    }
+    for mut dressing in records.directories() {
         if let Looked::Is(now) = stat_if_open(&original, &dressing.path)? {
             dressing.after.mtime = Some(now.mtime);
         }
+        writer.directory(&dressing).map_err(unwritten)?;
     }
-    let moved = still_named(&tree)?;
-    tree.finished = true;
+    for ours in records.parts() {
+        writer.part(&ours).map_err(unwritten)?;
+    }
+    let written = intent::close(&area, FINISHED, writer)?;
     Ok(Finished {
-        intent: tree.store(),
-        moved,
+        intent: tree.store(FINISHED, written, true),
+        moved: still_named(&tree)?,
         notes,
     })
+}
+
+/// Takes late privileges off what was put at a path, and remembers it as it is now.
+fn settle(original: &Dir, copies: &Copies, entry: &mut Entry) -> Result<()> {
+    let path = &entry.path;
+    let Some(seen) = &mut entry.new else {
+        return Ok(());
+    };
+    // What lies in a directory that is closed was copied there, and nothing happened to it.
+    let now = stat_if_open(original, path)?.there();
+    let ours = |now: &Meta| seen.is(now) || copies.stand_for(seen, now);
+    let Some(mut now) = now.filter(ours) else {
+        // What somebody replaced meanwhile keeps its description, and so shows as replaced.
+        return Ok(());
+    };
+    if seen.kind == EntryKind::File && entry.linked {
+        now = part(original, path, seen, now)?;
+    }
+    // One that was opened to be moved has its own mode by now.
+    if seen.kind == EntryKind::Directory {
+        seen.mode = now.mode;
+    }
+    if seen.ino != now.ino || seen.looks_the_same(&now) {
+        *seen = Seen::from(&now);
+    }
+    Ok(())
 }
 
 /// Old versions that have another name in the original: it is the same file as before, although its
@@ -85,8 +105,8 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
 fn still_named(tree: &TreeIntent) -> Result<Vec<Moved>> {
     let stage = tree.stage()?;
     let mut moved = Vec::new();
-    for step in &tree.steps {
-        let Some(old) = &step.old else { continue };
+    for step in tree.records.steps() {
+        let Some(old) = &step.top.old else { continue };
         let kept = stage.stat(&step.slot())?;
         if let Some(now) = kept.filter(|now| old.is(now) && !now.is_dir() && now.nlink > 1) {
             moved.push(Moved {

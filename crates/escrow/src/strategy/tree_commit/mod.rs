@@ -11,15 +11,20 @@
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
 //! | `flags` | a new version has the flags (`chattr`) of the old one |
+//! | `around` | whether names can be changed in the directories around, and how these look at the end |
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
 //! | `apart` | what the original still shares with the sandbox becomes its own |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
 //! | `part` | what is to be known of a release after which the sandbox stays |
+//! | `intent` | all of this on disk before the decision, record by record, known by its digest; `codec`: its values as bytes |
+//! | `inline` | the same as earlier versions stored it, in the journal itself |
 //!
 //! ```text
 //! <commit area>/
 //!   stage/0, 1, …    before: the new version of a step; after: the old one
+//!   intent           what is to be done, and how to take it back
+//!   finished         the same once it is done
 //!   made             while it is taken back: the steps that had been made
 //! ```
 //!
@@ -28,17 +33,19 @@
 
 mod apart;
 mod apply;
+mod around;
+mod codec;
 mod conflicts;
 mod finish;
 mod flags;
+mod inline;
+mod intent;
 mod part;
 mod stage;
 mod steps;
 mod undo;
 
-use std::collections::BTreeSet;
-
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 pub(super) use apply::apply;
 pub(super) use conflicts::{Base, look};
@@ -47,6 +54,7 @@ pub(super) use part::{area_of, released};
 pub(super) use stage::{Source, begin, prepare};
 pub(super) use undo::{check, undo};
 
+use self::intent::{Records, Reference, Written};
 use super::Intent;
 use super::closed_dirs;
 use super::error::{Result, StrategyError};
@@ -95,30 +103,18 @@ impl Versions for Dir {
 }
 
 /// Everything needed to make the changes, or to take them back.
-#[derive(Debug, Serialize, Deserialize)]
 struct TreeIntent {
     original: Original,
     area: Location,
-    steps: Vec<Step>,
-    links: Vec<Link>,
-    /// Deepest first.
-    directories: Vec<Dressing>,
-    /// Files that are the sandbox's own, under another name.
-    linked: Vec<ResourcePath>,
-    /// Marks of a layer on them, which go when the sandbox is gone.
-    marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
     /// The area of the sandbox whose own tree this is, if it is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     own: Option<Location>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
-    /// Where only a part is released: each path of it, as the sandbox had it when it was staged.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    part: Vec<Ours>,
+    records: Records,
 }
 
 /// A path as the sandbox had it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Ours {
     path: ResourcePath,
     /// `None` where it has nothing there.
@@ -130,30 +126,8 @@ struct Ours {
     target: Option<Location>,
 }
 
-/// One rename: something is put, swapped or taken away.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Step {
-    path: ResourcePath,
-    /// The name in the stage.
-    slot: u32,
-    /// What stands there before; `None` where nothing does.
-    old: Option<Seen>,
-    /// What lies in a directory that stands there before.
-    old_below: Vec<(ResourcePath, Seen)>,
-    /// What is put there; `None` where it is taken away.
-    new: Option<Seen>,
-    /// What lies in a directory that is put there.
-    below: Vec<(ResourcePath, Seen)>,
-}
-
-impl Step {
-    fn slot(&self) -> Vec<u8> {
-        self.slot.to_string().into_bytes()
-    }
-}
-
 /// Another name for a file that stays as it is.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Link {
     path: ResourcePath,
     to: ResourcePath,
@@ -162,7 +136,7 @@ struct Link {
 }
 
 /// A directory that gets its mode, owner, attributes and times when everything in it is done.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Dressing {
     path: ResourcePath,
     /// The directory before; `None` for one that the commit puts there.
@@ -175,7 +149,7 @@ struct Dressing {
 }
 
 /// How a directory is to look.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Looks {
     mode: u16,
     owner: (u32, u32),
@@ -196,37 +170,56 @@ impl Looks {
     }
 }
 
+/// What the journal says of an intent, without the records.
+fn reference(intent: &Intent) -> Result<Reference> {
+    Reference::deserialize(&intent.0).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &serde_json::Error) -> StrategyError {
+    StrategyError::Damaged {
+        what: format!("what a commit needs cannot be read back ({error})"),
+    }
+}
+
+/// Whether everything that an intent refers to is what was written. What is not there at all is no contradiction: an
+/// area that was set aside is done with.
+pub(super) fn verify(intent: &Intent) -> Result<()> {
+    if intent.0.get("file").is_none() {
+        return Ok(());
+    }
+    match TreeIntent::read(intent) {
+        Err(StrategyError::Fs(error)) if error.is_absent() => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
 impl TreeIntent {
     fn read(intent: &Intent) -> Result<Self> {
-        serde_json::from_value(intent.0.clone()).map_err(|error| StrategyError::Damaged {
-            what: format!("what a commit needs cannot be read back ({error})"),
+        if inline::is_inline(intent) {
+            return inline::read(intent);
+        }
+        let reference = reference(intent)?;
+        let records = Records::read(&reference)?;
+        Ok(Self {
+            original: reference.original,
+            area: reference.area,
+            own: reference.own,
+            finished: reference.finished,
+            records,
         })
     }
 
-    /// Whether there is nothing to do at all.
-    fn is_empty(&self) -> bool {
-        self.steps.is_empty() && self.links.is_empty() && self.directories.is_empty()
-    }
-
-    /// Every path that it changes, each once.
-    fn paths(&self) -> Vec<ResourcePath> {
-        let steps = self.steps.iter().flat_map(|step| {
-            let below = step.old_below.iter().chain(&step.below);
-            [&step.path].into_iter().chain(below.map(|(path, _)| path))
-        });
-        let links = self.links.iter().map(|link| &link.path);
-        let other = |one: &&Dressing| {
-            let (before, after) = (&one.before, &one.after);
-            let looks = (before.mode, before.owner) != (after.mode, after.owner);
-            looks || before.xattrs != after.xattrs
-        };
-        let directories = self.directories.iter().filter(other).map(|one| &one.path);
-        let all: BTreeSet<&ResourcePath> = steps.chain(links).chain(directories).collect();
-        all.into_iter().cloned().collect()
-    }
-
-    fn store(&self) -> Intent {
-        Intent(super::tree::stored(self))
+    /// The same with other records, which are in the area under `file`.
+    fn store(&self, file: &str, written: Written, finished: bool) -> Intent {
+        Intent(super::tree::stored(&Reference {
+            original: self.original.clone(),
+            area: self.area.clone(),
+            own: self.own.clone(),
+            finished,
+            file: file.to_owned(),
+            digest: written.digest,
+            linked: written.linked,
+        }))
     }
 
     fn stage(&self) -> Result<Dir> {
@@ -254,7 +247,7 @@ impl TreeIntent {
     /// dressed. Where they are open already nothing is done.
     fn open_closed(&self, original: &Dir) -> Result<()> {
         // Backwards every directory comes after the one it lies in.
-        for dressing in self.directories.iter().rev() {
+        for dressing in self.records.directories().rev() {
             let modes = [dressing.before.mode, dressing.after.mode];
             let Some((parent, name)) = dressing.path.split() else {
                 continue;
@@ -274,6 +267,17 @@ impl TreeIntent {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses what cannot be replaced, moved or removed when it is time to.
+fn check_loose(path: &ResourcePath, fixed: bool) -> Result<()> {
+    match fixed {
+        true => Err(StrategyError::Forbidden {
+            path: path.clone(),
+            why: "it is immutable or append-only in the original; `chattr -i -a` it there first",
+        }),
+        false => Ok(()),
     }
 }
 

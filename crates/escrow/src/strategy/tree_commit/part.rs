@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
+use super::intent::Entry;
 use super::stage::Source;
-use super::{Ours, TreeIntent, stat_if_open};
+use super::{Ours, TreeIntent, inline, reference, stat_if_open};
 use crate::fs::copy::{clock, settle};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Seen, Stamp};
@@ -15,14 +16,18 @@ use crate::strategy::error::Result;
 use crate::strategy::released::{Both, Release, Version};
 use crate::strategy::{Intent, PrepareRequest, closed, tree};
 
-/// Every path that is released, as the sandbox has it.
-pub(super) fn ours(source: &Source<'_>, request: &PrepareRequest<'_>) -> Result<Vec<Ours>> {
+/// Tells every path that is released, as the sandbox has it. Those that are to be looked at again are returned instead.
+pub(super) fn ours(
+    source: &Source<'_>,
+    request: &PrepareRequest<'_>,
+    mut tell: impl FnMut(&Ours) -> Result<()>,
+) -> Result<Vec<Ours>> {
     // Whatever is written from here on gets a later ctime; where it might not, none is believed.
     let settled = settle(clock());
     let skipped = request.preview.left_out(request.on_conflict);
     let preview = request.preview;
     let changes = preview.diff.changes.iter().zip(&preview.seen).enumerate();
-    let mut all = Vec::new();
+    let mut again = Vec::new();
     for (_, (change, old)) in changes.filter(|(number, _)| !skipped.contains(number)) {
         let mut one = our(source, change)?;
         let gone = old.filter(|_| one.seen.is_none());
@@ -32,16 +37,24 @@ pub(super) fn ours(source: &Source<'_>, request: &PrepareRequest<'_>) -> Result<
         {
             seen.ctime = Stamp::default();
         }
-        all.push(one);
+        match one.seen.is_some_and(|seen| is_unreadable(&seen)) {
+            true => again.push(one),
+            false => tell(&one)?,
+        }
     }
-    Ok(all)
+    Ok(again)
+}
+
+/// A file that its own user may not read.
+fn is_unreadable(seen: &Seen) -> bool {
+    seen.mode & 0o400 == 0
 }
 
 /// Looks again at files that their own user may not read: they were open for a moment, which moved their ctimes.
 pub(super) fn look_again(source: &Source<'_>, all: &mut [Ours]) -> Result<()> {
     let mut seen: Vec<(&ResourcePath, &mut Seen)> = Vec::new();
     for one in all {
-        if let Some(file) = one.seen.as_mut().filter(|seen| seen.mode & 0o400 == 0) {
+        if let Some(file) = one.seen.as_mut().filter(|seen| is_unreadable(seen)) {
             seen.push((&one.path, file));
         }
     }
@@ -75,7 +88,10 @@ fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
             closed::xattrs(source.area, (&dir, name), &meta)?
         }
     };
-    let target = change.new.as_ref().and_then(|new| new.target.clone());
+    let target = change
+        .new
+        .as_ref()
+        .and_then(|new| new.target.as_deref().cloned());
     Ok(Ours {
         path: path.clone(),
         kind: change.kind,
@@ -88,20 +104,24 @@ fn our(source: &Source<'_>, change: &Change) -> Result<Ours> {
 
 /// Where a commit keeps what it replaced.
 pub(in crate::strategy) fn area_of(intent: &Intent) -> Result<Location> {
-    Ok(TreeIntent::read(intent)?.area)
+    match inline::is_inline(intent) {
+        true => Ok(inline::read(intent)?.area),
+        false => Ok(reference(intent)?.area),
+    }
 }
 
 /// What a commit that is over released.
 pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
     let tree = TreeIntent::read(intent)?;
     let original = tree.original.open()?;
-    let mut left: HashMap<&ResourcePath, Seen> = HashMap::new();
-    for step in &tree.steps {
-        left.extend(step.new.map(|seen| (&step.path, seen)));
-        left.extend(step.below.iter().map(|(path, seen)| (path, *seen)));
+    let mut left: HashMap<ResourcePath, Seen> = HashMap::new();
+    for step in tree.records.steps() {
+        let new = |entry: Entry| Some((entry.path, entry.new?));
+        left.extend(tree.records.below(&step).filter_map(new));
+        left.extend(new(step.top));
     }
     let mut versions = Vec::new();
-    for one in &tree.part {
+    for one in tree.records.parts() {
         let both = match one.seen {
             None => None,
             Some(ours) => {
@@ -117,13 +137,13 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
                     ours,
                     theirs: theirs.unwrap_or(ours),
                     xattrs: one.xattrs,
-                    target: one.target.clone(),
+                    target: one.target,
                     made: matches!(one.kind, ChangeKind::Added | ChangeKind::TypeChanged),
                 })
             }
         };
         versions.push(Version {
-            path: one.path.clone(),
+            path: one.path,
             both,
             added: one.kind == ChangeKind::Added,
             gone: one.gone,
@@ -133,7 +153,7 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<Release> {
         versions.pop();
     }
     let mut directories = Vec::new();
-    for dressing in &tree.directories {
+    for dressing in tree.records.directories() {
         let now = stat_if_open(&original, &dressing.path)?.there();
         let same = now.filter(|now| dressing.seen.is_some_and(|seen| seen.is(now)));
         directories.extend(same.map(|now| (now.ino, now.ctime, dressing.known)));

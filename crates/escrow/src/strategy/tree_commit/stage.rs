@@ -6,22 +6,22 @@
 //! original must not change with it later. Where something outside may still write the sandbox's
 //! files, everything is copied, and must be what the preview found.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::conflicts::{Base, introduced};
 use super::flags::Kept;
-use super::steps::{Plan, Planned, deepest_first, plan};
-use super::{CAPABILITY, Dressing, Link, Looks, Step, TreeIntent, Versions, part, stat};
+use super::intent::{self, Entry, FINISHED, FileWriter, INTENT, Reference};
+use super::steps::{New, Planned, plan};
+use super::{CAPABILITY, Link, Looks, Versions, check_loose, part, stat};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, Leaf};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
 use crate::model::text::Location;
-use crate::model::{Change, EntryKind, Field, ResourcePath};
+use crate::model::{Change, EntryKind, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::shown::{self, Looked, Print, Prints};
 use crate::strategy::tree::{self, Original, STAGE};
@@ -44,7 +44,13 @@ pub(in crate::strategy) struct Source<'a> {
 /// Makes an area empty in which something was staged before.
 pub(in crate::strategy) fn begin(area: &std::path::Path, again: bool) -> Result<()> {
     match again {
-        true => Ok(remove::remove(&Dir::open(area)?, STAGE)?),
+        true => {
+            let area = Dir::open(area)?;
+            let made = [STAGE, INTENT.as_bytes(), FINISHED.as_bytes()];
+            Ok(made
+                .iter()
+                .try_for_each(|name| remove::remove(&area, name))?)
+        }
         false => Ok(()),
     }
 }
@@ -62,12 +68,15 @@ pub(in crate::strategy) fn prepare(
     }
     area.make_dir(STAGE, 0o700)?;
     let stage = area.subdir(STAGE)?;
+    let mut records = intent::create(&area, INTENT)?;
+    let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
     // Looked at before anything is copied: what is written meanwhile is no part of it.
-    let mut part = match request.preview.part {
-        true => part::ours(source, request)?,
+    let mut closed = match request.preview.part {
+        true => part::ours(source, request, |ours| {
+            records.part(ours).map_err(unwritten)
+        })?,
         false => Vec::new(),
     };
-    let plan = plan(&root, request)?;
     let mut staging = Staging {
         original: &root,
         source,
@@ -75,14 +84,15 @@ pub(in crate::strategy) fn prepare(
         apart: request.keeps,
         part: request.preview.part,
         prints: request.preview.prints.as_ref(),
+        fixed: &request.preview.fixed,
+        device: stage.meta()?.dev,
         stage,
+        checked: None,
         reflinks: Reflinks::wanted(),
         same: HashMap::new(),
         kept: None,
         names: &request.preview.kept,
         links: Vec::new(),
-        linked: Vec::new(),
-        marked: Vec::new(),
         flags: Kept::of(&root),
         finals: Vec::new(),
         closing: request
@@ -92,60 +102,84 @@ pub(in crate::strategy) fn prepare(
             .iter()
             .filter_map(closes)
             .collect(),
+        records: &mut records,
+        unwritten: &unwritten,
     };
-    let mut steps = Vec::new();
-    for (number, planned) in plan.steps.iter().enumerate() {
-        let slot = u32::try_from(number).map_err(|_| StrategyError::Damaged {
+    let (mut slot, mut steps) = (0_u32, 0_usize);
+    let around = plan(&root, request, &mut |planned| {
+        steps += usize::from(staging.step(slot, &planned)?);
+        slot = slot.checked_add(1).ok_or_else(|| StrategyError::Damaged {
             what: "there are too many changes for one commit".to_owned(),
         })?;
-        let step = staging.step(slot, planned)?;
-        // What became another name for a file of the original needs no step.
-        if step.old.is_some() || step.new.is_some() {
-            steps.push(step);
-        }
+        Ok(())
+    })?;
+    part::look_again(source, &mut closed)?;
+    staging.directories(&around)?;
+    for ours in &closed {
+        records.part(ours).map_err(unwritten)?;
     }
-    part::look_again(source, &mut part)?;
-    let directories = staging.directories(&plan)?;
-    let intent = TreeIntent {
+    let written = intent::close(&area, INTENT, records)?;
+    intent::reserve(&area, FINISHED, written.length)?;
+    let reference = Reference {
         original: original.clone(),
         area: Location::from(request.area),
-        steps,
-        links: staging.links,
-        linked: staging.linked,
-        marked: staging.marked,
-        directories,
-        finished: false,
         own: source.whole.then(|| Location::from(source.area.path())),
-        part,
+        finished: false,
+        file: INTENT.to_owned(),
+        digest: written.digest,
+        linked: written.linked,
     };
-    Ok(intent.store())
+    Ok(Intent(tree::stored(&reference)))
 }
 
-struct Staging<'a> {
-    original: &'a Dir,
-    source: &'a Source<'a>,
+pub(super) struct Staging<'a> {
+    pub(super) original: &'a Dir,
+    pub(super) source: &'a Source<'a>,
     observer: &'a dyn Observer,
     /// The sandbox stays: nothing of it is linked.
     apart: bool,
     /// Only a part is released.
-    part: bool,
+    pub(super) part: bool,
     /// What is to be staged, where something outside may still change it.
     prints: Option<&'a Prints>,
+    /// Paths at which the original has what cannot be moved.
+    pub(super) fixed: &'a BTreeSet<ResourcePath>,
     stage: Dir,
+    /// The file system of the stage.
+    pub(super) device: u64,
+    /// The last directory in which a step was found to be possible.
+    pub(super) checked: Option<(ResourcePath, Meta)>,
     reflinks: Reflinks,
     /// Sandbox files of several names, by what tells them apart, and where the first of them is staged.
     same: HashMap<u64, ResourcePath>,
     /// Sandbox files that are no change, in the same way.
     kept: Option<HashMap<u64, ResourcePath>>,
     names: &'a [ResourcePath],
-    links: Vec<Link>,
-    linked: Vec<ResourcePath>,
-    marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
+    pub(super) links: Vec<Link>,
     flags: Kept<'a>,
     /// New directories that get their own mode last.
-    finals: Vec<(ResourcePath, Looks)>,
+    pub(super) finals: Vec<(ResourcePath, Looks)>,
     /// Directories that nobody can look into afterwards.
     closing: HashSet<ResourcePath>,
+    /// Where everything is noted that is to be done.
+    pub(super) records: &'a mut FileWriter,
+    pub(super) unwritten: &'a dyn Fn(std::io::Error) -> StrategyError,
+}
+
+/// A directory that is staged, and gets its looks when everything in it is.
+struct Open<'a> {
+    path: &'a ResourcePath,
+    to: ResourcePath,
+    old: Option<Seen>,
+}
+
+/// How a file is staged.
+#[derive(Default)]
+struct Staged {
+    /// It is the sandbox's own, under another name.
+    linked: bool,
+    /// Marks of a layer on it.
+    marks: Vec<Vec<u8>>,
 }
 
 /// The directory that a change closes to its owner.
@@ -165,74 +199,108 @@ pub(super) fn staged_path(slot: u32, below: &[u8]) -> ResourcePath {
         .fold(slot, |path, part| path.join(part))
 }
 
+fn entry(path: &ResourcePath, old: Option<Seen>) -> Entry {
+    Entry {
+        path: path.clone(),
+        old,
+        new: None,
+        linked: false,
+        marks: Vec::new(),
+    }
+}
+
 impl Staging<'_> {
-    fn step(&mut self, slot: u32, planned: &Planned<'_>) -> Result<Step> {
-        let mut below: Vec<(ResourcePath, Seen)> = Vec::new();
-        let mut numbers: HashMap<ResourcePath, usize> = HashMap::new();
-        let mut new = None;
-        let mut made = Vec::new();
+    /// Stages a step and notes it; `false` where nothing is to be done: it became another name for a file of the original.
+    fn step(&mut self, slot: u32, planned: &Planned<'_>) -> Result<bool> {
         let top = planned.path.as_bytes().len();
-        for (path, change) in &planned.new {
+        let mut open: Vec<Open<'_>> = Vec::new();
+        let mut own = entry(&planned.path, planned.old);
+        for item in &planned.items {
+            let path = &*item.path;
             if self.observer.is_cancelled() {
                 let cause = Cause::Cancelled;
                 return Err(self.stage.error("stage", path.as_bytes(), cause).into());
             }
+            while let Some(done) = open.pop_if(|last| !path.lies_in(last.path)) {
+                self.close(&done, &mut own)?;
+            }
+            let old = item.old;
+            if old.is_some() {
+                check_loose(path, self.fixed.contains(path))?;
+            }
+            let change = match item.new {
+                New::Nothing => {
+                    self.note(&entry(path, old))?;
+                    continue;
+                }
+                New::Holder => None,
+                New::Changed(change) => Some(change),
+            };
             let to = staged_path(slot, &path.as_bytes()[top..]);
             let (dir, name) = self.stage.parent(&to)?;
-            let is_dir = change.is_none_or(|change| {
+            let file = change.filter(|change| {
                 let new = change.new.as_ref();
-                new.is_some_and(|new| new.kind == EntryKind::Directory)
+                new.is_none_or(|new| new.kind != EntryKind::Directory)
             });
-            if is_dir {
+            let Some(change) = file else {
                 dir.make_dir(name, 0o700)?;
-                made.push((path.clone(), to.clone()));
-            } else if let Some(change) = change
-                && !self.leaf(change, &to, (&dir, name))?
-            {
+                self.observer.copied(1, 0);
+                open.push(Open { path, to, old });
                 continue;
+            };
+            let mut staged = entry(path, old);
+            if let Some(leaf) = self.leaf(change, &to, (&dir, name))? {
+                self.observer.copied(1, 0);
+                let meta = dir.stat(name)?.ok_or_else(|| {
+                    dir.error("find what was staged as", name, Cause::Os(Errno::NOENT))
+                })?;
+                staged.new = Some(Seen::from(&meta));
+                (staged.linked, staged.marks) = (leaf.linked, leaf.marks);
             }
-            self.observer.copied(1, 0);
-            let meta = dir.stat(name)?.ok_or_else(|| {
-                dir.error("find what was staged as", name, Cause::Os(Errno::NOENT))
-            })?;
             match *path == planned.path {
-                true => new = Some(Seen::from(&meta)),
-                false => {
-                    if is_dir {
-                        numbers.insert(path.clone(), below.len());
+                true => {
+                    own = Entry {
+                        old: own.old,
+                        ..staged
                     }
-                    below.push((path.clone(), Seen::from(&meta)));
                 }
+                false if staged.old.is_some() || staged.new.is_some() => self.note(&staged)?,
+                false => {}
             }
         }
-        // Directories last, deepest first: their times and modes move with what is put in them.
-        for (path, to) in made.iter().rev() {
-            let seen = Seen::from(&self.dress(path, to, *path == planned.path)?);
-            match numbers.get(path) {
-                Some(number) => below[*number].1 = seen,
-                None => new = Some(seen),
-            }
+        while let Some(done) = open.pop() {
+            self.close(&done, &mut own)?;
         }
         self.check_writable(&planned.path, planned.old.as_ref())?;
-        for (path, old) in &planned.old_below {
-            check_loose(path, old)?;
+        if own.old.is_none() && own.new.is_none() {
+            return Ok(false);
         }
-        Ok(Step {
-            path: planned.path.clone(),
-            slot,
-            old: planned.old.as_ref().map(Seen::from),
-            old_below: planned
-                .old_below
-                .iter()
-                .map(|(path, meta)| (path.clone(), Seen::from(meta)))
-                .collect(),
-            new,
-            below,
-        })
+        self.records.step(slot, &own).map_err(self.unwritten)?;
+        Ok(true)
+    }
+
+    /// Notes what lies in the directory of a step.
+    fn note(&mut self, entry: &Entry) -> Result<()> {
+        self.records.entry(entry).map_err(self.unwritten)
+    }
+
+    /// Gives a staged directory its looks, when everything is in it: its times and mode move with that.
+    fn close(&mut self, done: &Open<'_>, own: &mut Entry) -> Result<()> {
+        let is_top = *done.path == own.path;
+        let seen = Seen::from(&self.dress(done.path, &done.to, is_top)?);
+        if is_top {
+            own.new = Some(seen);
+            return Ok(());
+        }
+        let staged = Entry {
+            new: Some(seen),
+            ..entry(done.path, done.old)
+        };
+        self.note(&staged)
     }
 
     /// How a directory of the sandbox is to look.
-    fn looks(&self, path: &ResourcePath, dir: &Dir) -> Result<Meta> {
+    pub(super) fn looks(&self, path: &ResourcePath, dir: &Dir) -> Result<Meta> {
         match self.source.root.meta(path)? {
             Some(meta) => Ok(meta),
             None => Ok(dir.meta()?),
@@ -262,9 +330,14 @@ impl Staging<'_> {
         Ok(staged.meta()?)
     }
 
-    /// Stages what is no directory; `false` where it will be another name for a file of the
+    /// Stages what is no directory; `None` where it will be another name for a file of the
     /// original instead.
-    fn leaf(&mut self, change: &Change, to: &ResourcePath, at: (&Dir, &[u8])) -> Result<bool> {
+    fn leaf(
+        &mut self,
+        change: &Change,
+        to: &ResourcePath,
+        at: (&Dir, &[u8]),
+    ) -> Result<Option<Staged>> {
         let (from, name) = self.source.root.parent(&change.path)?;
         let meta = from.stat(name)?.ok_or(StrategyError::Moved {
             path: change.path.clone(),
@@ -278,11 +351,11 @@ impl Staging<'_> {
         }
         if let Some(file) = self.source.root.file(&change.path, &meta) {
             if self.is_kept(change, &meta, file)? {
-                return Ok(false);
+                return Ok(None);
             }
             if let Some(staged) = self.same.get(&file) {
                 at.0.hard_link(at.1, &self.stage, staged)?;
-                return Ok(true);
+                return Ok(Some(Staged::default()));
             }
             self.same.insert(file, to.clone());
         }
@@ -305,14 +378,22 @@ impl Staging<'_> {
         self.check_looks(&change.path, &meta, &attributes, &target)?;
         let exposed = self.prints.is_some();
         let linkable = dropped.is_empty() && !self.source.whole && !closing && !exposed;
-        if !linkable || !self.link(&change.path, source, at, &meta, &attributes)? {
-            let copied = self.copy((&from, name), at, &meta, &attributes, &dropped)?;
-            self.check_copied(&change.path, at, (&meta, &attributes), &copied)?;
-        }
+        let linked = match linkable {
+            true => self.link(source, at, &meta, &attributes)?,
+            false => None,
+        };
+        let staged = match linked {
+            Some(linked) => linked,
+            None => {
+                let copied = self.copy((&from, name), at, &meta, &attributes, &dropped)?;
+                self.check_copied(&change.path, at, (&meta, &attributes), &copied)?;
+                Staged::default()
+            }
+        };
         if meta.is_file() && !self.source.whole {
             self.flags.give(&change.path, at)?;
         }
-        Ok(true)
+        Ok(Some(staged))
     }
 
     /// What is to be staged at a path, where something outside may still change it and its own user may read it.
@@ -322,7 +403,7 @@ impl Staging<'_> {
     }
 
     /// Refuses what is not as the preview found it.
-    fn check_looks(
+    pub(super) fn check_looks(
         &self,
         path: &ResourcePath,
         meta: &Meta,
@@ -399,45 +480,43 @@ impl Staging<'_> {
         Ok(true)
     }
 
-    /// Stages a file as another name for the sandbox's own; `false` where that cannot be.
+    /// Stages a file as another name for the sandbox's own; `None` where that cannot be.
     fn link(
-        &mut self,
-        path: &ResourcePath,
+        &self,
         (from, name): (&Dir, &[u8]),
         (to, to_name): (&Dir, &[u8]),
         meta: &Meta,
         attributes: &Xattrs,
-    ) -> Result<bool> {
+    ) -> Result<Option<Staged>> {
         let seen = (self.source.visible)(attributes.clone());
         let plain = |one: &(Vec<u8>, Vec<u8>)| attributes.contains(one);
         // An attribute that is stored under another name must be written anew, and what is linked has
         // no privilege, so that one which appears later is known for what it is.
         let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY);
         if self.apart || privileged {
-            return Ok(false);
+            return Ok(None);
         }
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
-            return Ok(false);
+            return Ok(None);
         }
         // What its own user may not read becomes the original's as a copy: nobody can tell later whether it
         // is still written to.
         if meta.is_file() && (closed::is_closed(meta) || !tree::is_quiet(from, name)?) {
-            return Ok(false);
+            return Ok(None);
         }
         match to.link_to(to_name, from, name) {
             Ok(()) => {}
-            Err(error) if cannot_link(&error) => return Ok(false),
+            Err(error) if cannot_link(&error) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
         // The sandbox needs its own marks until it is gone.
         let is_mark = |name: &&Vec<u8>| !seen.iter().any(|(kept, _)| kept == *name);
         let names = attributes.iter().map(|(name, _)| name);
         let marks: Vec<Vec<u8>> = names.filter(is_mark).cloned().collect();
-        if !marks.is_empty() {
-            self.marked.push((path.clone(), marks));
-        }
-        self.linked.push(path.clone());
-        Ok(true)
+        Ok(Some(Staged {
+            linked: true,
+            marks,
+        }))
     }
 
     fn copy(
@@ -490,185 +569,12 @@ impl Staging<'_> {
         tree::refuse_lost(from.0, from.1, &lost)?;
         Ok(copied)
     }
-
-    /// What can be known before: whether the step will be permitted.
-    fn check_writable(&self, path: &ResourcePath, old: Option<&Meta>) -> Result<()> {
-        let Ok((dir, _)) = self.original.parent(path) else {
-            // Its directory is put there by another step.
-            return Ok(());
-        };
-        let above = path
-            .split()
-            .map_or_else(ResourcePath::root, |(above, _)| above);
-        check_loose(&above, &dir.meta()?)?;
-        check_open(&dir)?;
-        if let Some(old) = old {
-            check_loose(path, old)?;
-        }
-        // Only within one file system, and one subvolume of it, can a version be put in its place.
-        if dir.meta()?.dev != self.stage.meta()?.dev {
-            return Err(StrategyError::Forbidden {
-                path: path.clone(),
-                why: "it lies on another file system or subvolume than the rest of the resource",
-            });
-        }
-        let me = rustix::process::geteuid();
-        let (meta, sticky) = (dir.meta()?, 0o1000);
-        let theirs = |uid: u32| !me.is_root() && uid != me.as_raw();
-        if let Some(old) = old
-            && meta.mode & sticky != 0
-            && theirs(old.uid)
-            && theirs(meta.uid)
-        {
-            let cause = Cause::Os(Errno::PERM);
-            return Err(self
-                .original
-                .error("replace", path.as_bytes(), cause)
-                .into());
-        }
-        Ok(())
-    }
-
-    /// The directories that are dressed when everything else is done.
-    fn directories(&mut self, plan: &Plan<'_>) -> Result<Vec<Dressing>> {
-        let mut all: BTreeMap<ResourcePath, Dressing> = BTreeMap::new();
-        for path in &plan.parents {
-            let Some(now) = stat(self.original, path)? else {
-                continue;
-            };
-            all.insert(path.clone(), self.parent(path, &now)?);
-        }
-        for link in &self.links {
-            let Some((parent, _)) = link.path.split() else {
-                continue;
-            };
-            if all.contains_key(&parent) {
-                continue;
-            }
-            let dressing = match stat(self.original, &parent)? {
-                Some(now) => self.parent(&parent, &now)?,
-                // One that the commit makes: the link moves its time.
-                None => {
-                    let dir = self.source.root.dir(&parent)?;
-                    let looks = Looks::of(&self.looks(&parent, &dir)?);
-                    Dressing {
-                        path: parent.clone(),
-                        seen: None,
-                        before: looks.clone(),
-                        after: looks,
-                        known: false,
-                    }
-                }
-            };
-            all.insert(parent, dressing);
-        }
-        for (change, now) in &plan.looks {
-            let path = &change.path;
-            let dir = self.original.dir(path)?;
-            check_owner(&dir, now)?;
-            check_loose(path, now)?;
-            let new = self.source.root.dir(path)?;
-            let mut dressing = match all.remove(path) {
-                Some(known) => known,
-                None => self.parent(path, now)?,
-            };
-            let meta = self.looks(path, &new)?;
-            self.check_looks(path, &meta, &tree::xattrs_of(&new)?, &[])?;
-            dressing.after.mode = meta.mode;
-            dressing.after.owner = match change.fields.contains(&Field::Owner) {
-                true => (meta.uid, meta.gid),
-                false => (now.uid, now.gid),
-            };
-            if change.fields.contains(&Field::Xattrs) {
-                let read = |dir: &Dir| {
-                    xattr::read(&Handle::of(dir))
-                        .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))
-                };
-                dressing.before.xattrs = Some(read(&dir)?);
-                dressing.after.xattrs = Some((self.source.visible)(read(&new)?));
-            }
-            all.insert(path.clone(), dressing);
-        }
-        for (path, looks) in std::mem::take(&mut self.finals) {
-            let (seen, before) = (None, looks.clone());
-            let after = looks;
-            let dressing = Dressing {
-                path: path.clone(),
-                seen,
-                before,
-                after,
-                known: false,
-            };
-            all.insert(path, dressing);
-        }
-        let sorted = deepest_first(all);
-        Ok(sorted.into_iter().map(|(_, dressing)| dressing).collect())
-    }
-
-    /// A directory in which something is done: its times become the sandbox's, if nobody else
-    /// moved them, and if everything in it is released.
-    fn parent(&self, path: &ResourcePath, now: &Meta) -> Result<Dressing> {
-        let mut after = Looks::of(now);
-        after.mtime = match !self.part && self.source.base.is_still(path, now) {
-            true => self.source.root.meta(path)?.map(|meta| meta.mtime),
-            false => None,
-        };
-        let known = self.part && {
-            let parent = path.split().map(|(parent, name)| {
-                let dir = self.original.dir(&parent);
-                dir.map(|dir| (dir, name))
-            });
-            let parent = parent.transpose()?;
-            let at = parent.as_ref().map(|(dir, name)| (dir, *name));
-            self.source.base.is_current(path, at, now)?
-        };
-        Ok(Dressing {
-            path: path.clone(),
-            seen: Some(Seen::from(now)),
-            before: Looks::of(now),
-            after,
-            known,
-        })
-    }
-}
-
-/// Refuses what nobody could replace, move or remove when it is time to.
-fn check_loose(path: &ResourcePath, old: &Meta) -> Result<()> {
-    match old.fixed {
-        true => Err(StrategyError::Forbidden {
-            path: path.clone(),
-            why: "it is immutable or append-only in the original; `chattr -i -a` it there first",
-        }),
-        false => Ok(()),
-    }
 }
 
 fn changed(path: &ResourcePath) -> StrategyError {
     StrategyError::Moved {
         path: path.clone(),
         what: "it changed in the sandbox while it was committed, though no command was inside",
-    }
-}
-
-/// Whether names can be changed in a directory, now or once its owner opens it.
-fn check_open(dir: &Dir) -> Result<()> {
-    match accessat(
-        dir,
-        c".",
-        Access::WRITE_OK | Access::EXEC_OK,
-        AtFlags::EACCESS,
-    ) {
-        Ok(()) => Ok(()),
-        Err(Errno::ACCESS) => check_owner(dir, &dir.meta()?),
-        Err(errno) => Err(dir.error("write in", b"", Cause::Os(errno)).into()),
-    }
-}
-
-fn check_owner(dir: &Dir, meta: &Meta) -> Result<()> {
-    let me = rustix::process::geteuid();
-    match me.is_root() || meta.uid == me.as_raw() {
-        true => Ok(()),
-        false => Err(dir.error("write in", b"", Cause::Os(Errno::ACCESS)).into()),
     }
 }
 

@@ -1,167 +1,244 @@
 //! Which renames make the changes that were chosen.
 //!
-//! A directory that is new, gone or replaced is one step, with everything in it.
+//! A directory that is new, gone or replaced is one step, with everything in it. Changes are taken in the order of the
+//! tree, in which everything below a directory follows it, so steps come one after the other and only one is held.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::stat;
-use crate::fs::{Dir, Meta};
+use super::{check_loose, stat};
+use crate::fs::{Dir, Seen};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
-use crate::strategy::PrepareRequest;
 use crate::strategy::error::Result;
+use crate::strategy::{PrepareRequest, Preview};
 
 /// One rename to be.
 pub(super) struct Planned<'a> {
     pub(super) path: ResourcePath,
     /// What stands there now.
-    pub(super) old: Option<Meta>,
-    /// What lies in it, and goes with it.
-    pub(super) old_below: Vec<(ResourcePath, Meta)>,
-    /// What is staged under it: itself first, then what lies in it. Empty where it is taken away.
-    /// A directory that is only made to hold others has no change of its own.
-    pub(super) new: Vec<(ResourcePath, Option<&'a Change>)>,
+    pub(super) old: Option<Seen>,
+    /// Whether something is put there; else it is taken away.
+    pub(super) puts: bool,
+    /// What is put there, and what lies in it before and after, in the order of the tree.
+    pub(super) items: Vec<Item<'a>>,
 }
 
-/// What is to be done.
+/// One path of a step.
+pub(super) struct Item<'a> {
+    pub(super) path: Cow<'a, ResourcePath>,
+    /// What lies there before. Of the step's own path the step says it.
+    pub(super) old: Option<Seen>,
+    pub(super) new: New<'a>,
+}
+
+/// What is staged at a path.
+#[derive(Clone, Copy)]
+pub(super) enum New<'a> {
+    /// Nothing.
+    Nothing,
+    /// A directory that is no change itself, only made to hold others.
+    Holder,
+    /// What the sandbox has there.
+    Changed(&'a Change),
+}
+
+/// What is to be done beside the steps.
 #[derive(Default)]
-pub(super) struct Plan<'a> {
-    pub(super) steps: Vec<Planned<'a>>,
+pub(super) struct Around<'a> {
     /// Directories whose own looks change.
-    pub(super) looks: Vec<(&'a Change, Meta)>,
+    pub(super) looks: Vec<(&'a Change, Seen)>,
     /// Directories in which a step is made.
     pub(super) parents: BTreeSet<ResourcePath>,
 }
 
-/// Chooses the changes to be made and groups them into steps.
-pub(super) fn plan<'a>(original: &Dir, request: &PrepareRequest<'a>) -> Result<Plan<'a>> {
-    let changes = &request.preview.diff.changes;
-    let skipped = request.preview.left_out(request.on_conflict);
+/// Chooses the changes to be made and groups them into steps; `make` is given one after the other.
+pub(super) fn plan<'a>(
+    original: &Dir,
+    request: &PrepareRequest<'a>,
+    make: &mut dyn FnMut(Planned<'a>) -> Result<()>,
+) -> Result<Around<'a>> {
+    let preview = request.preview;
+    let skipped = preview.left_out(request.on_conflict);
     let mut making = Making {
         original,
-        plan: Plan::default(),
-        whole: HashMap::new(),
-        staged: HashSet::new(),
+        around: Around::default(),
+        step: None,
+        staged: Vec::new(),
     };
-    let all = changes.iter().zip(&request.preview.seen).enumerate();
-    for (number, (change, seen)) in all {
-        if skipped.contains(&number) {
-            continue;
+    for number in in_tree_order(preview, &skipped) {
+        let (change, seen) = (&preview.diff.changes[number], preview.seen[number]);
+        if let Some(done) = making.add(change, seen)? {
+            make(done)?;
         }
-        making.add(change, *seen)?;
     }
-    Ok(making.plan)
+    if let Some(last) = making.step {
+        make(last)?;
+    }
+    Ok(making.around)
+}
+
+/// The numbers of the changes that are made. A diff is in the order of bytes, where what has a name like `a-b` comes
+/// between the directory `a` and what lies in it.
+fn in_tree_order(preview: &Preview, skipped: &HashSet<usize>) -> Vec<usize> {
+    let changes = &preview.diff.changes;
+    let count = changes.len().min(preview.seen.len());
+    let mut numbers: Vec<usize> = (0..count).filter(|one| !skipped.contains(one)).collect();
+    numbers.sort_by(|a, b| tree_order(&changes[*a].path, &changes[*b].path));
+    numbers
+}
+
+/// By one name after the other.
+pub(super) fn tree_order(a: &ResourcePath, b: &ResourcePath) -> Ordering {
+    let slash_first = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
+    let (a, b) = (a.as_bytes().iter(), b.as_bytes().iter());
+    a.map(slash_first).cmp(b.map(slash_first))
 }
 
 struct Making<'a, 'd> {
     original: &'d Dir,
-    plan: Plan<'a>,
-    /// Paths that go or come with everything in them, with the number of their step.
-    whole: HashMap<ResourcePath, usize>,
-    /// Paths that are staged already.
-    staged: HashSet<ResourcePath>,
+    around: Around<'a>,
+    /// The step that is being put together.
+    step: Option<Planned<'a>>,
+    /// The directories staged for it that the last change lies in, from the top down.
+    staged: Vec<ResourcePath>,
 }
 
 impl<'a> Making<'a, '_> {
-    fn add(&mut self, change: &'a Change, seen: Option<Meta>) -> Result<()> {
+    /// Adds a change; returns the step before, if that is complete.
+    fn add(&mut self, change: &'a Change, seen: Option<Seen>) -> Result<Option<Planned<'a>>> {
         let path = &change.path;
-        let above = path
-            .ancestors()
-            .find_map(|path| self.whole.get(&path).copied());
-        if let Some(step) = above {
-            if let Some(seen) = seen {
-                let old_below = &mut self.plan.steps[step].old_below;
-                old_below.push((path.clone(), seen));
-            }
+        let within = |step: &&mut Planned<'a>| path.lies_in(&step.path);
+        if let Some(step) = self.step.as_mut().filter(within) {
             // What is gone goes with its directory; what is new comes with it.
-            if change.new.is_some() && !self.plan.steps[step].new.is_empty() {
-                self.within(step, change);
+            let new = change.new.as_ref().filter(|_| step.puts);
+            if new.is_some() || seen.is_some() {
+                self.within(change, seen);
             }
-            return Ok(());
+            return Ok(None);
         }
-        let new_directory = change
-            .new
-            .as_ref()
-            .is_some_and(|new| new.kind == EntryKind::Directory);
+        let new_directory = is_directory(change);
         match (&change.new, seen) {
             // Gone on both sides.
-            (None, None) => return Ok(()),
+            (None, None) => return Ok(None),
             // Only its looks change, or two directories become one.
-            (Some(_), Some(now)) if new_directory && now.is_dir() => {
+            (Some(_), Some(now)) if new_directory && now.kind == EntryKind::Directory => {
                 if change.kind == ChangeKind::ModeChanged {
-                    self.plan.looks.push((change, now));
+                    self.around.looks.push((change, now));
                 }
-                return Ok(());
+                return Ok(None);
             }
             _ => {}
         }
-        if seen.is_none() && self.hole(change)? {
-            return Ok(());
+        if seen.is_none()
+            && let Some((missing, now)) = self.hole(change)?
+        {
+            let before = self.begin(missing, now, true, Some(New::Holder));
+            self.within(change, None);
+            return Ok(before);
         }
-        let new = match &change.new {
-            Some(_) => vec![(path.clone(), Some(change))],
-            None => Vec::new(),
-        };
-        self.step(path.clone(), seen, new);
-        Ok(())
+        let new = change.new.is_some().then_some(New::Changed(change));
+        Ok(self.begin(path.clone(), seen, change.new.is_some(), new))
     }
 
-    /// Makes the directories that the original no longer has for a change that is wanted all the
-    /// same; `false` where they are all there.
-    fn hole(&mut self, change: &'a Change) -> Result<bool> {
+    /// The topmost directory that the original no longer has for a change that is wanted all the same, and what is there
+    /// instead; `None` where they are all there.
+    fn hole(&self, change: &Change) -> Result<Option<(ResourcePath, Option<Seen>)>> {
+        let Some((parent, _)) = change.path.split() else {
+            return Ok(None);
+        };
+        // Mostly it is there, or another step was made in it already.
+        if self.around.parents.contains(&parent) {
+            return Ok(None);
+        }
         let mut above: Vec<ResourcePath> = change.path.ancestors().collect();
         above.reverse();
         for path in above {
             let now = stat(self.original, &path)?;
-            if now.is_some_and(|now| now.is_dir()) {
-                continue;
+            if !now.is_some_and(|now| now.is_dir()) {
+                check_loose(&path, now.is_some_and(|now| now.fixed))?;
+                return Ok(Some((path, now.as_ref().map(Seen::from))));
             }
-            let step = self.step(path.clone(), now, vec![(path, None)]);
-            self.within(step, change);
-            return Ok(true);
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Stages a change below the directory of a step, with the directories in between.
-    fn within(&mut self, step: usize, change: &'a Change) {
-        let mut missing: Vec<ResourcePath> = change
-            .path
-            .ancestors()
-            .take_while(|path| !self.staged.contains(path))
-            .collect();
-        missing.reverse();
-        self.staged.extend(missing.iter().cloned());
-        self.staged.insert(change.path.clone());
-        let new = &mut self.plan.steps[step].new;
-        new.extend(missing.into_iter().map(|path| (path, None)));
-        new.push((change.path.clone(), Some(change)));
-    }
-
-    fn step(
-        &mut self,
-        path: ResourcePath,
-        old: Option<Meta>,
-        new: Vec<(ResourcePath, Option<&'a Change>)>,
-    ) -> usize {
-        let number = self.plan.steps.len();
-        if let Some((parent, _)) = path.split() {
-            self.plan.parents.insert(parent);
+    /// Adds a change below the directory of the step, with the directories in between.
+    fn within(&mut self, change: &'a Change, seen: Option<Seen>) {
+        let Some(step) = &mut self.step else { return };
+        let path = &change.path;
+        let new = match &change.new {
+            Some(_) if step.puts => New::Changed(change),
+            _ => New::Nothing,
+        };
+        if let New::Changed(_) = new {
+            while self.staged.last().is_some_and(|last| !path.lies_in(last)) {
+                self.staged.pop();
+            }
+            let known = self.staged.last().unwrap_or(&step.path);
+            let mut missing: Vec<ResourcePath> = path
+                .ancestors()
+                .take_while(|above| above != known)
+                .collect();
+            missing.reverse();
+            for holder in missing {
+                self.staged.push(holder.clone());
+                step.items.push(Item {
+                    path: Cow::Owned(holder),
+                    old: None,
+                    new: New::Holder,
+                });
+            }
+            if is_directory(change) {
+                self.staged.push(path.clone());
+            }
         }
-        self.whole.insert(path.clone(), number);
-        self.staged.insert(path.clone());
-        self.plan.steps.push(Planned {
-            path,
-            old,
-            old_below: Vec::new(),
+        step.items.push(Item {
+            path: Cow::Borrowed(path),
+            old: seen,
             new,
         });
-        number
     }
+
+    /// Begins a step; returns the one before.
+    fn begin(
+        &mut self,
+        path: ResourcePath,
+        old: Option<Seen>,
+        puts: bool,
+        new: Option<New<'a>>,
+    ) -> Option<Planned<'a>> {
+        if let Some((parent, _)) = path.split()
+            && !self.around.parents.contains(&parent)
+        {
+            self.around.parents.insert(parent);
+        }
+        self.staged.clear();
+        let items = new.map(|new| Item {
+            path: match new {
+                New::Changed(change) => Cow::Borrowed(&change.path),
+                _ => Cow::Owned(path.clone()),
+            },
+            old: None,
+            new,
+        });
+        self.step.replace(Planned {
+            path,
+            old,
+            puts,
+            items: items.into_iter().collect(),
+        })
+    }
+}
+
+fn is_directory(change: &Change) -> bool {
+    let new = change.new.as_ref();
+    new.is_some_and(|new| new.kind == EntryKind::Directory)
 }
 
 /// The directories in which, or to which, something is done, deepest first.
 pub(super) fn deepest_first<T>(directories: BTreeMap<ResourcePath, T>) -> Vec<(ResourcePath, T)> {
     let mut sorted: Vec<(ResourcePath, T)> = directories.into_iter().collect();
-    sorted.sort_by_key(|(path, _)| std::cmp::Reverse(path.parts().count()));
+    sorted.sort_by_cached_key(|(path, _)| std::cmp::Reverse(path.parts().count()));
     sorted
 }

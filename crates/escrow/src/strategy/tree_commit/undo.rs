@@ -11,15 +11,16 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::apply::{dress, is_as_left, open_parent, retime, unlock_moving};
+use super::intent::{Records, Step};
 use super::stage::staged_path;
-use super::{Dressing, Link, Looked, Step, TreeIntent, sort, stat, stat_if_open};
+use super::{Dressing, Link, Looked, TreeIntent, sort, stat, stat_if_open};
 use crate::fs::durable::Draft;
 use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Moves, Seen};
 use crate::model::text::Location;
 use crate::model::{Conflict, Facts, ResourcePath};
 use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::{Intent, RolledBack};
+use crate::strategy::{Intent, Paths, RolledBack};
 
 /// Where the steps that were made are noted, in the area.
 const MADE: &[u8] = b"made";
@@ -29,8 +30,20 @@ type Shift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
 
 /// Where the original moved on since the commit, or where what undo needs is gone.
 pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<Conflict>> {
-    let tree = TreeIntent::read(intent)?;
-    if tree.is_empty() {
+    let gone = |area: &Location| Conflict {
+        path: ResourcePath::root(),
+        what: format!("what was kept for undo is gone from '{area}'"),
+        ours: None,
+        theirs: None,
+    };
+    let tree = match TreeIntent::read(intent) {
+        Err(StrategyError::Fs(error)) if error.is_absent() => {
+            return Ok(vec![gone(&super::part::area_of(intent)?)]);
+        }
+        tree => tree?,
+    };
+    let records = &tree.records;
+    if records.is_empty() {
         return Ok(Vec::new());
     }
     let original = tree.root()?;
@@ -47,22 +60,20 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
             theirs,
         });
     };
-    let linked: HashSet<&ResourcePath> = tree.links.iter().map(|link| &link.path).collect();
-    for step in &tree.steps {
+    let linked: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
+    for step in records.steps() {
         let here: (&Dir, Shift<'_>) = (&original, &ResourcePath::clone);
         let exact = tree.finished.then_some(moved);
-        foreign(step, here, &linked, exact, &mut |path, what, now| {
+        let of = (records, &step);
+        foreign(of, here, &linked, exact, &mut |path, what, now| {
             tell(path, what, now.map(Meta::facts));
         })?;
-        if let Err(error) = original.parent(&step.path)
+        let path = &step.top.path;
+        if let Err(error) = original.parent(path)
             && !error.is(Errno::ACCESS)
         {
             match error.is_absent() || error.leaves() {
-                true => tell(
-                    step.path.clone(),
-                    "its directory was deleted there since",
-                    None,
-                ),
+                true => tell(path.clone(), "its directory was deleted there since", None),
                 false => return Err(error.into()),
             }
         }
@@ -70,14 +81,12 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
             Some(stage) => stage.stat(&step.slot())?,
             None => None,
         };
-        if step
-            .old
-            .is_some_and(|old| !kept.is_some_and(|kept| old.is(&kept)))
-        {
-            tell(step.path.clone(), "its old version is gone", None);
+        let old = step.top.old;
+        if old.is_some_and(|old| !kept.is_some_and(|kept| old.is(&kept))) {
+            tell(path.clone(), "its old version is gone", None);
         }
     }
-    for link in &tree.links {
+    for link in records.links() {
         let now = match stat_if_open(&original, &link.path)? {
             Looked::Is(now) => Some(now),
             Looked::Nothing => None,
@@ -85,22 +94,22 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         };
         if !now.is_some_and(|now| link.file.is(&now)) {
             let theirs = now.as_ref().map(Meta::facts);
-            tell(link.path.clone(), "replaced there since", theirs);
+            tell(link.path, "replaced there since", theirs);
         }
     }
     // The directory that holds a file is not part of it.
-    let own = |_: &&Dressing| tree.original.only().is_none();
-    for dressing in tree.directories.iter().filter(own) {
+    let own = |_: &Dressing| tree.original.only().is_none();
+    for dressing in records.directories().filter(own) {
         let Looked::Is(now) = stat_if_open(&original, &dressing.path)? else {
             continue;
         };
-        if !is_as_left(&original, dressing, &now)? {
+        if !is_as_left(&original, &dressing, &now)? {
             let what = "its mode, owner or attributes were changed there since";
-            tell(dressing.path.clone(), what, Some(now.facts()));
+            tell(dressing.path, what, Some(now.facts()));
         }
     }
     if stage.is_none() {
-        tell(ResourcePath::root(), "what was kept for undo is gone", None);
+        conflicts.push(gone(&tree.area));
     }
     sort(&mut conflicts);
     Ok(conflicts)
@@ -109,24 +118,28 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
 /// Tells everything at the place of a step that the commit did not put there. `exact` compares to
 /// the ctime, but for what we moved ourselves.
 fn foreign(
-    step: &Step,
+    (records, step): (&Records, &Step),
     (root, shift): (&Dir, Shift<'_>),
-    linked: &HashSet<&ResourcePath>,
+    linked: &HashSet<ResourcePath>,
     exact: Option<&Moves>,
     tell: &mut dyn FnMut(ResourcePath, &'static str, Option<&Meta>),
 ) -> Result<()> {
-    let Some(new) = &step.new else {
-        if linked.contains(&step.path) {
+    let top = &step.top;
+    if top.new.is_none() {
+        if linked.contains(&top.path) {
             return Ok(());
         }
-        if let Looked::Is(now) = stat_if_open(root, &shift(&step.path))? {
-            tell(step.path.clone(), "added there since", Some(&now));
+        if let Looked::Is(now) = stat_if_open(root, &shift(&top.path))? {
+            tell(top.path.clone(), "added there since", Some(&now));
         }
         return Ok(());
-    };
-    let known: HashSet<&ResourcePath> = step.below.iter().map(|(path, _)| path).collect();
-    let below = step.below.iter().map(|(path, seen)| (path, seen));
-    for (path, seen) in std::iter::once((&step.path, new)).chain(below) {
+    }
+    let below = || records.below(step).filter(|entry| entry.new.is_some());
+    let known: HashSet<ResourcePath> = below().map(|entry| entry.path).collect();
+    for entry in std::iter::once(top.clone()).chain(below()) {
+        let (path, Some(seen)) = (&entry.path, &entry.new) else {
+            continue;
+        };
         let now = match stat_if_open(root, &shift(path))? {
             Looked::Is(now) => Some(now),
             Looked::Nothing => None,
@@ -175,22 +188,30 @@ fn foreign(
 /// Takes back every step that was made.
 pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
     let tree = TreeIntent::read(intent)?;
-    if tree.is_empty() {
+    let records = &tree.records;
+    if records.is_empty() {
         return Ok(said());
     }
     let mut undoing = Undoing::begin(&tree)?;
-    for link in tree.links.iter().rev() {
-        let taken = undoing.unlink(link);
+    for link in records.links().rev() {
+        let taken = undoing.unlink(&link);
         undoing.note(taken);
     }
-    for step in tree.steps.iter().rev() {
+    let mut parents: HashSet<ResourcePath> = records
+        .links()
+        .filter_map(|link| link.path.split().map(|(parent, _)| parent))
+        .collect();
+    for step in records.steps().rev() {
         // One that cannot be taken back does not stop the others (rule C4).
-        let taken = undoing.take_back(step);
+        let taken = undoing.take_back(&step);
         undoing.note(taken);
+        if undoing.made.contains(&step.slot) {
+            parents.extend(step.top.path.split().map(|(parent, _)| parent));
+        }
     }
-    for dressing in &tree.directories {
+    for dressing in records.directories() {
         if !seeded::bug("undo-forgets-directories") {
-            let dressed = undoing.dress_back(dressing);
+            let dressed = undoing.dress_back(&dressing, &parents);
             undoing.note(dressed);
         }
     }
@@ -200,7 +221,7 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
     // Not the directories one by one: the sync of one of them may be what failed before.
     undoing.original.sync_file_system()?;
     undoing.settle()?;
-    undoing.done.paths = tree.paths();
+    undoing.done.paths = paths(records);
     Ok(undoing.done)
 }
 
@@ -215,7 +236,7 @@ struct Undoing<'a> {
     tree: &'a TreeIntent,
     original: Dir,
     stage: Dir,
-    linked: HashSet<&'a ResourcePath>,
+    linked: HashSet<ResourcePath>,
     /// The slots of the steps that were made when the undo began.
     made: HashSet<u32>,
     /// Directories in which somebody else changed names since the commit.
@@ -233,7 +254,7 @@ impl<'a> Undoing<'a> {
             tree,
             original,
             stage,
-            linked: tree.links.iter().map(|link| &link.path).collect(),
+            linked: tree.records.links().map(|link| link.path).collect(),
             made: HashSet::new(),
             theirs: HashSet::new(),
             done: said(),
@@ -263,16 +284,16 @@ impl<'a> Undoing<'a> {
     /// Both places of a step.
     fn places(&self, step: &Step) -> Result<(Option<Meta>, Option<Meta>)> {
         Ok((
-            stat(&self.original, &step.path)?,
+            stat(&self.original, &step.top.path)?,
             self.stage.stat(&step.slot())?,
         ))
     }
 
     fn look(&self) -> Result<HashSet<u32>> {
         let mut made = HashSet::new();
-        for step in &self.tree.steps {
-            let (there, staged) = self.places(step)?;
-            if is_made(step, &there, &staged) {
+        for step in self.tree.records.steps() {
+            let (there, staged) = self.places(&step)?;
+            if is_made(&step, &there, &staged) {
                 made.insert(step.slot);
             }
         }
@@ -282,10 +303,13 @@ impl<'a> Undoing<'a> {
     /// The directories whose time is not the one that the commit left.
     fn moved_by_others(&self) -> Result<HashSet<ResourcePath>> {
         let mut theirs = HashSet::new();
-        for dressing in self.tree.directories.iter().filter(|_| self.tree.finished) {
+        if !self.tree.finished {
+            return Ok(theirs);
+        }
+        for dressing in self.tree.records.directories() {
             let now = stat(&self.original, &dressing.path)?;
             if now.is_some_and(|now| dressing.after.mtime != Some(now.mtime)) {
-                theirs.insert(dressing.path.clone());
+                theirs.insert(dressing.path);
             }
         }
         Ok(theirs)
@@ -316,7 +340,7 @@ impl<'a> Undoing<'a> {
     }
 
     fn try_back(&mut self, step: &Step) -> Result<()> {
-        let (path, slot) = (&step.path, step.slot());
+        let (path, slot) = (&step.top.path, step.slot());
         let (there, staged) = self.places(step)?;
         if is_made(step, &there, &staged) {
             let Some((dir, name)) = open_parent(&self.original, path)? else {
@@ -328,7 +352,7 @@ impl<'a> Undoing<'a> {
             if let Some(staged) = &staged {
                 unlock_moving(&self.stage, &slot, staged)?;
             }
-            let has_old = match (&step.old, &staged) {
+            let has_old = match (&step.top.old, &staged) {
                 (Some(old), Some(staged)) => old.is(staged),
                 _ => false,
             };
@@ -339,7 +363,7 @@ impl<'a> Undoing<'a> {
                 (None, false) => {}
             }
         }
-        if let (Some(old), Some(now)) = (&step.old, stat(&self.original, path)?) {
+        if let (Some(old), Some(now)) = (&step.top.old, stat(&self.original, path)?) {
             if self.made.contains(&step.slot) && old.is(&now) {
                 let (dir, name) = self.original.parent(path)?;
                 retime(&dir, name, old)?;
@@ -355,11 +379,12 @@ impl<'a> Undoing<'a> {
     /// Names what lies in the slot of a step now and is not ours: somebody wrote it into the
     /// original while the commit stood.
     fn kept(&mut self, step: &Step) -> Result<()> {
-        let top = step.path.as_bytes().len();
+        let top = step.top.path.as_bytes().len();
         let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
         let (stage, kept) = (&self.stage, &mut self.done.kept);
         let root: (&Dir, Shift<'_>) = (stage, &shift);
-        foreign(step, root, &self.linked, None, &mut |path, _, now| {
+        let of = (&self.tree.records, step);
+        foreign(of, root, &self.linked, None, &mut |path, _, now| {
             if now.is_some() {
                 let at = Location::from(stage.locate(&shift(&path)));
                 kept.push((path, at));
@@ -367,8 +392,8 @@ impl<'a> Undoing<'a> {
         })
     }
 
-    /// Gives a directory its looks back, if it is still the one.
-    fn dress_back(&self, dressing: &Dressing) -> Result<()> {
+    /// Gives a directory its looks back, if it is still the one. In `parents` something was taken back.
+    fn dress_back(&self, dressing: &Dressing, parents: &HashSet<ResourcePath>) -> Result<()> {
         // A directory that came with the commit is gone again.
         let Some(seen) = &dressing.seen else {
             return Ok(());
@@ -377,11 +402,7 @@ impl<'a> Undoing<'a> {
         let Some(now) = stat(&self.original, path)?.filter(|now| seen.is(now)) else {
             return Ok(());
         };
-        let in_it = |one: &ResourcePath| one.split().is_some_and(|(parent, _)| parent == *path);
-        let mut steps = self.tree.steps.iter();
-        let moved = steps.any(|step| in_it(&step.path) && self.made.contains(&step.slot))
-            || self.tree.links.iter().any(|link| in_it(&link.path))
-            || dressing.after.mtime == Some(now.mtime);
+        let moved = parents.contains(path) || dressing.after.mtime == Some(now.mtime);
         let mut looks = dressing.before.clone();
         let holder = self.tree.original.only().is_some();
         if !moved || holder || self.theirs.contains(path) {
@@ -392,31 +413,62 @@ impl<'a> Undoing<'a> {
 
     /// Notes the new ctimes of what we moved: nobody changed it.
     fn settle(&mut self) -> Result<()> {
-        let mut all: Vec<(&ResourcePath, &Seen)> = Vec::new();
-        for step in &self.tree.steps {
-            if let Some(old) = step.old.as_ref().filter(|_| self.made.contains(&step.slot)) {
-                all.push((&step.path, old));
+        let records = &self.tree.records;
+        for step in records.steps() {
+            if let Some(old) = &step.top.old
+                && self.made.contains(&step.slot)
+            {
+                self.settle_one(&step.top.path, old)?;
             }
         }
-        all.extend(self.tree.links.iter().map(|link| (&link.to, &link.file)));
+        for link in records.links() {
+            self.settle_one(&link.to, &link.file)?;
+        }
         if !self.made.is_empty() {
-            for dressing in &self.tree.directories {
-                all.extend(dressing.seen.as_ref().map(|seen| (&dressing.path, seen)));
-            }
-        }
-        for (path, seen) in all {
-            let now = stat(&self.original, path)?;
-            let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
-            if let Some(now) = now.filter(same) {
-                self.done.moved.push(Moved {
-                    ino: seen.ino,
-                    before: seen.ctime,
-                    after: now.ctime,
-                });
+            for dressing in records.directories() {
+                if let Some(seen) = &dressing.seen {
+                    self.settle_one(&dressing.path, seen)?;
+                }
             }
         }
         Ok(())
     }
+
+    fn settle_one(&mut self, path: &ResourcePath, seen: &Seen) -> Result<()> {
+        let now = stat(&self.original, path)?;
+        let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
+        if let Some(now) = now.filter(same) {
+            self.done.moved.push(Moved {
+                ino: seen.ino,
+                before: seen.ctime,
+                after: now.ctime,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Every path that is changed, each once.
+fn paths(records: &Records) -> Paths {
+    let mut paths = Paths::default();
+    let links: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
+    for step in records.steps() {
+        let below = records.below(&step);
+        for entry in std::iter::once(step.top.clone()).chain(below) {
+            if !links.contains(&entry.path) {
+                paths.add(&entry.path);
+            }
+        }
+    }
+    links.iter().for_each(|path| paths.add(path));
+    for dressing in records.directories() {
+        let (before, after) = (&dressing.before, &dressing.after);
+        let looks = (before.mode, before.owner) != (after.mode, after.owner);
+        if looks || before.xattrs != after.xattrs {
+            paths.add(&dressing.path);
+        }
+    }
+    paths
 }
 
 /// Whether a step is made: the old version lies in the stage, or the new one in its place.
@@ -425,7 +477,8 @@ fn is_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
         (Some(seen), Some(now)) => seen.is(now),
         _ => false,
     };
-    is(&step.old, staged) || (is(&step.new, there) && !is(&step.new, staged))
+    let (old, new) = (&step.top.old, &step.top.new);
+    is(old, staged) || (is(new, there) && !is(new, staged))
 }
 
 /// What was found when an undo began.

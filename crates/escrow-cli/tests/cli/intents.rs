@@ -1,0 +1,124 @@
+//! What a commit needs lies in its area, and is acted on only as it was written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use escrow_testkit::signature::{Ignore, assert_same, signature};
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::{Cli, World};
+
+use crate::regressions_commit::{copy_of, failed, put, write};
+use crate::{json, words, world};
+
+/// A way to spoil a file of records, and its name.
+type Spoiler = (&'static str, fn(&mut Vec<u8>));
+
+const SPOILT: [Spoiler; 4] = [
+    ("flipped", |bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    }),
+    ("cut short", |bytes| bytes.truncate(bytes.len() * 2 / 3)),
+    ("longer", |bytes| bytes.push(b'e')),
+    ("empty", |bytes| bytes.clear()),
+];
+
+/// The file of this name in the only commit area of the world.
+fn in_the_area(world: &World, name: &str) -> PathBuf {
+    let areas = fs::read_dir(world.home().join("sandboxes")).expect("a home has them");
+    let mut found = areas
+        .map(|area| area.expect("it can be read").path().join(name))
+        .filter(|path| path.exists());
+    let path = found.next().unwrap_or_else(|| panic!("no {name}"));
+    assert!(found.next().is_none(), "one commit has an area");
+    path
+}
+
+/// Spoils a file in every way; nothing may be done with it, by any of these commands.
+fn refused(cli: &Cli, original: &Path, file: &Path, lines: &[&str]) {
+    let (right, before) = (fs::read(file).expect("it is ours"), signature(original));
+    for (how, spoil) in SPOILT {
+        let mut bytes = right.clone();
+        spoil(&mut bytes);
+        fs::write(file, &bytes).expect("it is ours");
+        for line in lines {
+            let told = failed(cli, line, 5).to_string();
+            assert!(told.contains("is not what was written"), "{how}: {told}");
+            assert_same(&before, &signature(original), &Ignore::default());
+        }
+    }
+    fs::write(file, &right).expect("it is ours");
+}
+
+fn changed_world() -> (World, Cli, PathBuf) {
+    let (world, cli) = world();
+    let original = world.path().join("app");
+    write(original.join("second"), "old\n");
+    cli.ok(words("plan create try --resource ./app"));
+    put(&cli, "try app second", "new\n");
+    put(&cli, "try app third", "new\n");
+    (world, cli, original)
+}
+
+// rule C3
+// attack G3
+#[test]
+fn an_altered_intent_is_never_acted_on() {
+    if !require_stepper() {
+        return;
+    }
+    let (world, cli, original) = changed_world();
+    let commit = cli.stepper(words("commit try")).only(&["renameat2"]);
+    let run = commit.fault(2, Fault::Kill);
+    assert!(run.hit.is_some(), "two paths are put in place");
+    let file = in_the_area(&world, "intent");
+    refused(&cli, &original, &file, &["recover"]);
+    let told = json(&cli, "recover");
+    assert_eq!(told["recovered"][0]["side"], "new", "{told}");
+    assert_eq!(
+        fs::read_to_string(original.join("third")).expect("it is there"),
+        "new\n"
+    );
+}
+
+// rule C3
+// attack G3
+#[test]
+fn an_altered_intent_is_never_undone_from() {
+    let (world, cli, original) = changed_world();
+    let before = signature(&original);
+    cli.ok(words("commit try"));
+    let file = in_the_area(&world, "finished");
+    refused(&cli, &original, &file, &["undo try"]);
+    cli.ok(words("undo try"));
+    assert_same(&before, &signature(&original), &Ignore::default());
+}
+
+#[test]
+fn the_state_is_small_again_after_gc() {
+    let (world, cli) = world();
+    let original = world.dir("many");
+    for number in 0..4000 {
+        write(original.join(format!("file-{number}")), "old\n");
+    }
+    let state = || {
+        fs::metadata(world.home().join("state.db"))
+            .expect("it is there")
+            .len()
+    };
+    cli.ok(words(
+        "plan create try --resource ./many --strategy filesystem_copy",
+    ));
+    let before = state();
+    let copy = copy_of(&cli, "try", "many");
+    for number in 0..4000 {
+        write(copy.join(format!("file-{number}")), "new\n");
+    }
+    cli.ok(words("commit try"));
+    let grown = state().saturating_sub(before);
+    assert!(grown < 128 << 10, "the journal grew by {grown} bytes");
+    cli.ok(words("undo try"));
+    cli.ok(words("gc --older-than 0s"));
+    let grown = state().saturating_sub(before);
+    assert!(grown < 128 << 10, "the state stays {grown} bytes larger");
+}

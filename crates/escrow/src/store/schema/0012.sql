@@ -1,0 +1,2 @@
+-- What a member of a commit needs may lie in its area; the journal then refers to it by its digest. No table changes:
+-- the number keeps earlier versions from a journal that they cannot read.

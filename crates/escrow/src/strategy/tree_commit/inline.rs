@@ -1,0 +1,101 @@
+//! What a commit needs, as earlier versions kept it: all of it in the journal. It is read, never written, and becomes the
+//! same records.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use super::intent::{Entry, Records, Writer};
+use super::{Dressing, Link, Ours, TreeIntent, unreadable};
+use crate::fs::Seen;
+use crate::model::ResourcePath;
+use crate::model::text::Location;
+use crate::strategy::Intent;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::tree::Original;
+
+#[derive(Deserialize)]
+struct Inline {
+    original: Original,
+    area: Location,
+    steps: Vec<InlineStep>,
+    links: Vec<Link>,
+    directories: Vec<Dressing>,
+    linked: Vec<ResourcePath>,
+    marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
+    #[serde(default)]
+    own: Option<Location>,
+    finished: bool,
+    #[serde(default)]
+    part: Vec<Ours>,
+}
+
+#[derive(Deserialize)]
+struct InlineStep {
+    path: ResourcePath,
+    slot: u32,
+    old: Option<Seen>,
+    old_below: Vec<(ResourcePath, Seen)>,
+    new: Option<Seen>,
+    below: Vec<(ResourcePath, Seen)>,
+}
+
+/// Whether all of it is in the journal.
+pub(super) fn is_inline(intent: &Intent) -> bool {
+    intent.0.get("steps").is_some()
+}
+
+/// Whether files of the sandbox became the original's.
+pub(super) fn shares(intent: &Intent) -> bool {
+    let linked = intent.0.get("linked").and_then(|linked| linked.as_array());
+    linked.is_some_and(|linked| !linked.is_empty())
+}
+
+pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
+    let inline = Inline::deserialize(&intent.0).map_err(|error| unreadable(&error))?;
+    let bytes = encode(&inline).map_err(|error| StrategyError::Damaged {
+        what: format!("what a commit needs cannot be held ({error})"),
+    })?;
+    let records = Records::decode(bytes).ok_or_else(|| StrategyError::Damaged {
+        what: "what a commit needs holds what cannot be".to_owned(),
+    })?;
+    Ok(TreeIntent {
+        original: inline.original,
+        area: inline.area,
+        own: inline.own,
+        finished: inline.finished,
+        records,
+    })
+}
+
+fn encode(inline: &Inline) -> std::io::Result<Vec<u8>> {
+    let mut writer = Writer::new(Vec::new())?;
+    let marked: BTreeMap<_, _> = inline.marked.iter().cloned().collect();
+    let linked: BTreeSet<&ResourcePath> = inline.linked.iter().collect();
+    let entry = |path: &ResourcePath, old: Option<Seen>, new: Option<Seen>| Entry {
+        path: path.clone(),
+        old,
+        new,
+        linked: linked.contains(path),
+        marks: marked.get(path).cloned().unwrap_or_default(),
+    };
+    for step in &inline.steps {
+        let mut below: BTreeMap<&ResourcePath, (Option<Seen>, Option<Seen>)> = BTreeMap::new();
+        for (path, seen) in &step.old_below {
+            below.entry(path).or_default().0 = Some(*seen);
+        }
+        for (path, seen) in &step.below {
+            below.entry(path).or_default().1 = Some(*seen);
+        }
+        for (path, (old, new)) in below {
+            writer.entry(&entry(path, old, new))?;
+        }
+        writer.step(step.slot, &entry(&step.path, step.old, step.new))?;
+    }
+    inline.links.iter().try_for_each(|link| writer.link(link))?;
+    for dressing in &inline.directories {
+        writer.directory(dressing)?;
+    }
+    inline.part.iter().try_for_each(|ours| writer.part(ours))?;
+    Ok(writer.end()?.0)
+}
