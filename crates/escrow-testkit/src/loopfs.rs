@@ -81,6 +81,11 @@ impl LoopFs {
 
     /// [`LoopFs::new`] with the image in memory, if there is room: its syncs are quick, and so are power cuts.
     pub fn in_memory(kind: Fs, size_mib: u64) -> Option<Self> {
+        Self::in_memory_with_mkfs_args(kind, size_mib, &[])
+    }
+
+    /// [`LoopFs::in_memory`] with more arguments for mkfs, such as `-b 1024` for an ext4 with small blocks.
+    pub fn in_memory_with_mkfs_args(kind: Fs, size_mib: u64, more: &[&str]) -> Option<Self> {
         let memory = Path::new("/dev/shm");
         let room = 2 * size_mib.max(kind.minimum_mib()) * 1024 * 1024;
         let base = if rustix::fs::statvfs(memory)
@@ -95,7 +100,7 @@ impl LoopFs {
             Fs::Ext4 => &["-E", "lazy_itable_init=0"],
             Fs::Xfs | Fs::Btrfs => &[],
         };
-        Self::make(kind, size_mib, args, &base)
+        Self::make(kind, size_mib, &[args, more].concat(), &base)
     }
 
     fn make(kind: Fs, size_mib: u64, args: &[&str], base: &Path) -> Option<Self> {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::door::Door;
 use crate::form::Form;
 use crate::kills::telling;
+use crate::life::PlanVerb;
 use crate::moments::{self, Act};
 use crate::parts;
 use crate::point::{Before, Point, Verb, words};
@@ -20,6 +21,7 @@ use crate::power;
 use crate::scenario::Kind::{Copy, Overlay};
 use crate::scenario::Scenario;
 use crate::sweep::{self, say, spread};
+use crate::{damage, full, next, unlinks};
 
 const EIO: i32 = 5;
 
@@ -39,10 +41,16 @@ pub(crate) enum Way {
     CutCheckpoint,
     KillPart,
     Check,
+    CreateThenCommit,
+    CleanupThenCommit,
+    RollbackThenCommit,
+    FailRemoval,
+    LoseRecords,
+    FillDisk,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::KillCommit,
         Self::FailCommit,
         Self::KillUndo,
@@ -56,6 +64,12 @@ impl Way {
         Self::CutCheckpoint,
         Self::KillPart,
         Self::Check,
+        Self::CreateThenCommit,
+        Self::CleanupThenCommit,
+        Self::RollbackThenCommit,
+        Self::FailRemoval,
+        Self::LoseRecords,
+        Self::FillDisk,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -73,6 +87,12 @@ impl Way {
             Self::CutCheckpoint => "power cut in a checkpoint",
             Self::KillPart => "part killed, or its undo",
             Self::Check => "strategy check",
+            Self::CreateThenCommit => "plan create interrupted, then commit",
+            Self::CleanupThenCommit => "cleanup interrupted, then commit",
+            Self::RollbackThenCommit => "rollback interrupted, then commit",
+            Self::FailRemoval => "removals fail, then gc and undo",
+            Self::LoseRecords => "damaged store, then gc",
+            Self::FillDisk => "full disk",
         }
     }
 
@@ -91,6 +111,12 @@ impl Way {
             "checkpoint-not-synced" => Self::CutCheckpoint,
             "part-recorded-late" | "part-returned-late" => Self::KillPart,
             "part-forgets-a-path" => Self::Check,
+            "create-one-by-one" => Self::CreateThenCommit,
+            "cleanup-one-by-one" => Self::CleanupThenCommit,
+            "rollback-one-by-one" => Self::RollbackThenCommit,
+            "shared-after-commit" => Self::FailRemoval,
+            "gc-takes-unknown" => Self::LoseRecords,
+            "ballast-kept" => Self::FillDisk,
             _ => Self::KillCommit,
         }
     }
@@ -156,7 +182,13 @@ fn points(way: Way, bug: &'static str) -> Vec<Point> {
         | Way::KillGc
         | Way::CutCheckpoint
         | Way::KillPart
-        | Way::Check => {}
+        | Way::Check
+        | Way::CreateThenCommit
+        | Way::CleanupThenCommit
+        | Way::RollbackThenCommit
+        | Way::FailRemoval
+        | Way::LoseRecords
+        | Way::FillDisk => {}
     }
     // Every few calls are enough to find out whether there is something, and then all of them.
     spread(points)
@@ -193,6 +225,12 @@ fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
         Way::CutCheckpoint => moments::finds_dark(Act::Checkpoint, bug),
         Way::KillPart => parts::finds(bug),
         Way::Check => check(bug),
+        Way::CreateThenCommit => next::finds(PlanVerb::Create, bug),
+        Way::CleanupThenCommit => next::finds(PlanVerb::Cleanup, bug),
+        Way::RollbackThenCommit => next::finds(PlanVerb::Rollback, bug),
+        Way::FailRemoval => unlinks::finds(bug),
+        Way::LoseRecords => damage::finds(bug),
+        Way::FillDisk => full::finds(bug),
         _ => sweep::first_wrong(&points(way, bug)),
     });
     found.unwrap_or_else(|panic| Some((words(&*panic), 0)))

@@ -13,7 +13,7 @@ use crate::sweep::Figures;
 const EINTR: i32 = 4;
 pub(crate) const EIO: i32 = 5;
 const ENOMEM: i32 = 12;
-const EACCES: i32 = 13;
+pub(crate) const EACCES: i32 = 13;
 const EMFILE: i32 = 24;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;

@@ -18,6 +18,15 @@ impl Form {
         matches!(self, Self::Long(_))
     }
 
+    /// The same for one of so many parts, which share the time.
+    pub(crate) fn part(self, parts: usize) -> Self {
+        let parts = u32::try_from(parts.max(1)).unwrap_or(u32::MAX);
+        match self {
+            Self::Bounded => Self::Bounded,
+            Self::Long(time) => Self::Long(time / parts),
+        }
+    }
+
     /// When a sweep that begins now ends at the latest.
     pub(crate) fn until(self) -> Option<Instant> {
         match self {

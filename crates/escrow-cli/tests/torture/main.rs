@@ -1,4 +1,4 @@
-//! Commit, undo, parts, recovery, checkpoint, restore, fork and garbage collection under faults: a kill at every call, torn writes, errors, failing syncs, power cuts. After
+//! Every verb under faults: a kill at every call, torn writes, errors, failing syncs, power cuts, full disks, a damaged store. After
 //! each of them every resource of the plan is old or every one is new, and what the program said is true.
 //!
 //! `make test` runs the bounded form; `ESCROW_TORTURE=long` (`make torture`) the long one, which also writes
@@ -17,6 +17,13 @@
 //! | `sweep` | many points at once, and the figures |
 //! | `form` | how much is done |
 //! | `kills`, `errors`, `power`, `soak`, `moments`, `parts` | the sweeps |
+//! | `life` | the model of a plan's life: what each verb makes of it |
+//! | `next_world` | the world of the two-step sweeps, and what its originals hold |
+//! | `next` | any verb interrupted, then any verb |
+//! | `unlinks` | removals that fail at the end of a commit |
+//! | `full` | full file systems |
+//! | `damage` | a store that lost its records |
+//! | `homes` | the random soak on two homes |
 //! | `bugs` | the control: bugs that are put in on purpose are found |
 //! | `report` | the long form, and its document |
 #![allow(
@@ -26,14 +33,20 @@
 
 mod bugs;
 mod checker;
+mod damage;
 mod door;
 mod errors;
 mod form;
+mod full;
+mod homes;
 mod kills;
 mod later;
 mod layer;
+mod life;
 mod moments;
 mod moments_world;
+mod next;
+mod next_world;
 mod parts;
 mod point;
 mod power;
@@ -42,6 +55,7 @@ mod scenario;
 mod soak;
 mod subject;
 mod sweep;
+mod unlinks;
 
 use std::path::PathBuf;
 
