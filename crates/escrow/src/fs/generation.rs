@@ -83,7 +83,9 @@ impl Generation {
     /// Writes it, unless a later one is there. The file is wholly old or wholly new, also after a power cut; that may
     /// bring the old one back, which says less, and never more, than is true.
     pub fn raise(&self, home: &Dir) -> Result<()> {
-        let Some(_lock) = DirLock::take(home.again()?, false, PATIENCE)? else {
+        // Opened anew: a lock belongs to what was opened, and with another handle to the same it would outlive this.
+        let own = Dir::open(home.path())?;
+        let Some(_lock) = DirLock::take(own, false, PATIENCE)? else {
             return Err(home.error("lock", b"", Cause::Os(Errno::WOULDBLOCK)));
         };
         let there = Self::read(home)?;
