@@ -95,9 +95,14 @@ impl Manager {
         }
         let mut unfinished = Vec::new();
         for id in self.store.half_plans()? {
+            let at_it = |one: &Running| one.alive && one.operation.plan_id == Some(id);
             let Some(plan) = self.store.plan(id)? else {
                 continue;
             };
+            // Shown as running.
+            if running.iter().any(at_it) {
+                continue;
+            }
             let (what, phase) = match plan.state {
                 PlanState::Creating => (Work::Creation, Phase::Preparing),
                 _ => (Work::Removal, Phase::Decided),

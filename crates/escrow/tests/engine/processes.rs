@@ -121,46 +121,37 @@ fn a_create_that_is_killed() {
             "its process is dead"
         );
         assert!(!status.running.is_empty(), "what was interrupted is shown");
-        assert_eq!(status.plans.len(), 1);
-        let view = &status.plans[0].sandboxes[0];
-        assert_eq!(view.sandbox.state, SandboxState::Pending);
+        assert!(status.plans.is_empty(), "it cannot be used");
+        let unfinished = &status.unfinished[..];
+        assert_eq!(unfinished.len(), 1, "{unfinished:?}");
+        assert_eq!(unfinished[0].plan, "killed");
         let plan = manager
             .resolve_plan(Some("killed"), world.path())
             .expect("it is recorded");
+        let views = manager
+            .view(plan.clone())
+            .expect("it is recorded")
+            .sandboxes;
+        let view = &views[0];
+        assert_eq!(view.sandbox.state, SandboxState::Pending);
         let error = manager.read(&plan, &view.resource, &at("d1/f1")).err();
         let error = error.expect("it was never finished");
         assert_eq!(error.kind(), Kind::RecoveryNeeded, "{error}");
-        if turn % 2 == 0 {
-            let made = manager
-                .create_sandbox(&plan, &view.resource, Some("filesystem_copy"), &Unobserved)
-                .expect("it is made anew");
-            assert!(made.created);
-            assert_eq!(
-                names(&world.home().join("sandboxes")).len(),
-                1,
-                "the remains are gone"
-            );
-            let diffs = manager.diff(&plan, None).expect("it is whole");
-            assert!(diffs.resources[0].diff.is_empty());
-            assert!(manager.read(&plan, &view.resource, &at("d7/f287")).is_ok());
-            assert!(
+        match turn % 2 {
+            // What changes something removes it first.
+            0 => drop(
                 manager
-                    .status()
-                    .expect("it can be shown")
-                    .running
-                    .is_empty()
-            );
+                    .create_sandbox(&plan, &view.resource, Some("filesystem_copy"), &Unobserved)
+                    .expect_err("the plan is gone"),
+            ),
+            _ => drop(manager.recover().expect("it can be removed")),
         }
-        manager.cleanup(&plan, false).expect("it can be removed");
         assert_swept(&world.home());
         assert_untouched(&before, &original);
-        assert!(
-            manager
-                .status()
-                .expect("it can be shown")
-                .running
-                .is_empty()
-        );
+        let status = manager.status().expect("it can be shown");
+        assert!(status.running.is_empty() && status.unfinished.is_empty());
+        let gone = manager.resolve_plan(Some("killed"), world.path());
+        assert!(gone.is_err(), "as if it had never been");
     }
 }
 
