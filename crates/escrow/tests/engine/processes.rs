@@ -16,7 +16,7 @@ use escrow_testkit::signature::signature;
 use escrow_testkit::tree::build;
 
 use crate::overlay::{BASE, original};
-use crate::support::{assert_swept, assert_untouched, at, names, open, options};
+use crate::support::{assert_swept, assert_untouched, at, open, options};
 
 const WORLD: &str = "ESCROW_TEST_WORLD";
 const MOMENT: &str = "ESCROW_TEST_MOMENT";
