@@ -90,3 +90,21 @@ pub(crate) fn bug(name: &str) -> bool {
 pub(crate) const fn bug(_name: &str) -> bool {
     false
 }
+
+/// Whether a file of this name in an original cannot be replaced, though nothing of it says so before: a file beside the
+/// original, `ORIGINAL.refuses`, holds its name. For commits that must be taken back in the middle.
+#[cfg(feature = "seeded-bugs")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test-only switch, which every process that works on the original must find"
+)]
+pub(crate) fn refuses(original: &std::path::Path, name: &[u8]) -> bool {
+    let switch = original.with_extension("refuses");
+    std::fs::read(switch).is_ok_and(|refused| refused == name)
+}
+
+/// Whether a file of this name cannot be replaced: the kernel says it, in what users get.
+#[cfg(not(feature = "seeded-bugs"))]
+pub(crate) const fn refuses(_original: &std::path::Path, _name: &[u8]) -> bool {
+    false
+}

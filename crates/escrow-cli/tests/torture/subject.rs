@@ -4,7 +4,7 @@
 //! left under a real mount; that is done once, and its layer is copied into each world.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,6 @@ use escrow::policy::Policy;
 use escrow::store::Plan;
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
-use rustix::fs::IFlags;
 
 use crate::later;
 use crate::layer::Layer;
@@ -60,7 +59,6 @@ pub(crate) struct Subject {
     /// Where the originals lie.
     pub(crate) place: PathBuf,
     pub(crate) members: Vec<Member>,
-    refuses: bool,
     // Last: removed after everything else.
     _world: Option<World>,
 }
@@ -151,7 +149,8 @@ impl Subject {
             });
         }
         if let Some(last) = members.last().filter(|_| scenario.refuses) {
-            set_immutable(&last.original.join(REFUSED), true);
+            let switch = last.original.with_extension("refuses");
+            fs::write(switch, REFUSED).expect("there is room");
         }
         let mut manager = manager(&home);
         let plan = manager
@@ -166,19 +165,7 @@ impl Subject {
             home,
             place,
             members,
-            refuses: scenario.refuses,
             _world: world,
-        }
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        if let Some(last) = self.members.last().filter(|_| self.refuses) {
-            let path = last.original.join(REFUSED);
-            if path.exists() {
-                set_immutable(&path, false);
-            }
         }
     }
 }
@@ -223,16 +210,6 @@ fn sandbox(
             member.inside.clone_from(&member.original);
         }
     }
-}
-
-fn set_immutable(path: &Path, wanted: bool) {
-    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let flags = rustix::fs::ioctl_getflags(&file).expect("flags of a file");
-    let flags = match wanted {
-        true => flags | IFlags::IMMUTABLE,
-        false => flags - IFlags::IMMUTABLE,
-    };
-    rustix::fs::ioctl_setflags(&file, flags).expect("root may make a file immutable");
 }
 
 type Key = (Size, String, bool);

@@ -203,6 +203,9 @@ impl Making<'_> {
                     stage.rename(&slot, &dir, name)?;
                     return Ok(stage.rename(&aside, stage, &slot)?);
                 }
+                if seeded::refuses(original.path(), name) {
+                    return Err(dir.error("replace", name, Cause::Os(Errno::PERM)).into());
+                }
                 match stage.exchange(&slot, &dir, name) {
                     Err(_) if seeded::bug("rename-error-dropped") => return Ok(()),
                     answer => answer?,
