@@ -240,8 +240,13 @@ fn a_rollback_that_failed_left_half_a_copy() {
         world.path(),
         "head -c 100M /dev/zero > filler 2>/dev/null || :; truncate -s -1M filler; sync -f .",
     );
-    let error = cli.fails(words("rollback try"), 1);
+    let error = cli.fails(words("rollback try"), 5);
     assert!(error.contains("No space left"), "{error}");
+    // It was decided, and goes on as soon as there is room; until then nothing of it can be committed.
+    cli.fails(words("commit try"), 5);
+    sh(world.path(), "rm filler");
+    cli.ok(words("recover"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
     let area = Path::new(path.trim_end())
         .ancestors()
         .nth(2)

@@ -317,36 +317,39 @@ impl Manager {
         })
     }
 
-    /// Removes what a plan keeps for undo, and what others wrote and was set aside. What is out of
-    /// reach together with its original is an error, unless it is to be forgotten.
-    pub(super) fn forget_commits(&self, plan: &Plan, forget: bool) -> Result<()> {
+    /// What the commits of a plan keep that is out of reach: it is there, unless its file system is not.
+    pub(super) fn away_commits(&self, plan: &Plan) -> Result<Vec<(String, Error)>> {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
-        let mut failed = Vec::new();
-        let journals = self.store.journals_of(plan.id)?;
+        let mut away = Vec::new();
         let views = self.all_sandboxes(plan)?;
-        let members = journals.iter().flat_map(|one| {
-            let members = one.members.iter().enumerate();
-            members.map(move |(position, member)| (one, position, member))
-        });
-        for (journal, position, member) in members {
+        let journals = self.store.journals_of(plan.id)?;
+        let kept = journals.iter().filter(|one| one.phase == Phase::Committed);
+        for (position, member) in kept.flat_map(|one| one.members.iter().enumerate()) {
             let view = views
                 .iter()
                 .find(|view| view.sandbox.id == member.sandbox_id);
             let name = view.map_or_else(|| position.to_string(), |view| view.resource.name.clone());
-            // What a commit keeps is there, unless its file system is not.
-            let kept = journal.phase == Phase::Committed;
-            let away = kept
-                && !member.area.as_path().starts_with(self.home())
-                && !member.area.as_bytes().is_empty()
-                && absent(member.area.as_path());
-            if away && !forget {
-                let area = member.area.clone();
-                failed.push((name, Error::Away { area }));
+            let area = &member.area;
+            let beside = !area.as_path().starts_with(self.home()) && !area.as_bytes().is_empty();
+            if beside && absent(area.as_path()) {
+                away.push((name, Error::Away { area: area.clone() }));
             }
         }
+        Ok(away)
+    }
+
+    /// Removes what a plan keeps for undo, and what others wrote and was set aside. What is out of
+    /// reach together with its original is an error, unless it is to be forgotten.
+    pub(super) fn forget_commits(&self, plan: &Plan, forget: bool) -> Result<()> {
+        let mut failed = match forget {
+            true => Vec::new(),
+            false => self.away_commits(plan)?,
+        };
         if !failed.is_empty() {
             return Err(Error::partly(plan, "removed", Vec::new(), failed));
         }
+        let journals = self.store.journals_of(plan.id)?;
+        let views = self.all_sandboxes(plan)?;
         // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
         if !journals.is_empty() {
             self.store.forget_commits(plan.id)?;

@@ -60,6 +60,9 @@ impl Manager {
         forget: bool,
     ) -> Result<Vec<Cleaned>> {
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
+            if !forget {
+                self.check_reachable(plan)?;
+            }
             if !seeded::bug("cleanup-one-by-one") {
                 self.store.begin_removal(plan.id)?;
             }
@@ -68,6 +71,21 @@ impl Manager {
         self.forget_live(plan)?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
         Ok(cleaned)
+    }
+
+    /// Refuses where something of the plan is out of reach, before anything goes: its file system may come back.
+    fn check_reachable(&self, plan: &Plan) -> Result<()> {
+        let mut away = self.away_commits(plan)?;
+        for view in self.live_sandboxes(plan)? {
+            let area = view.sandbox.area;
+            if self.is_out_of_reach(area.as_path(), view.resource.root()) {
+                away.push((view.resource.name, Error::Away { area }));
+            }
+        }
+        match away.is_empty() {
+            true => Ok(()),
+            false => Err(Error::partly(plan, "removed", Vec::new(), away)),
+        }
     }
 
     /// Removes what is left of a plan that is marked as being removed. The mark goes last.
