@@ -81,6 +81,41 @@ fn an_altered_intent_is_never_acted_on() {
     );
 }
 
+/// Given up, what a commit replaced is set aside and named: it may be all that is left of the old versions.
+// rule C6
+#[test]
+fn what_a_commit_that_is_given_up_had_replaced_went_with_it() {
+    if !require_stepper() {
+        return;
+    }
+    for lost in [false, true] {
+        let (world, cli, original) = changed_world();
+        let commit = cli.stepper(words("commit try")).only(&["renameat2"]);
+        assert!(commit.fault(2, Fault::Kill).hit.is_some());
+        let before = signature(&original);
+        let file = in_the_area(&world, "intent");
+        match lost {
+            true => fs::remove_file(&file).expect("it is ours"),
+            false => fs::write(&file, "other").expect("it is ours"),
+        }
+        for line in ["recover", "cleanup try"] {
+            let told = failed(&cli, line, 5).to_string();
+            assert!(told.contains("is not what was written"), "{line}: {told}");
+            assert_same(&before, &signature(&original), &Ignore::default());
+        }
+        let outcome = cli.run(words("cleanup try --forget"));
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.status, 0, "{said}");
+        assert!(said.contains(".kept-given-up"), "{said}");
+        let kept = in_the_area(&world, "stage");
+        let old = fs::read_dir(kept).expect("it is kept").any(|entry| {
+            let path = entry.expect("it can be read").path();
+            fs::read_to_string(path).is_ok_and(|text| text == "old\n")
+        });
+        assert!(old, "lost {lost}: {said}");
+    }
+}
+
 // rule C3
 // attack G3
 #[test]

@@ -2,6 +2,7 @@
 //! committed: all members are released or none, and everything can go on.
 
 use std::fs;
+use std::process::Stdio;
 
 use escrow_testkit::skip::is_root;
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -384,4 +385,40 @@ fn a_rollback_with_a_member_that_cannot_discards_nothing() {
         assert_eq!(cli.ok(words(&format!("read try {name} f"))), "new\n");
     }
     assert_eq!(goes_on(&world, &cli), Ok(()));
+}
+
+/// A plan that another process is just making has its name already.
+// rule C14
+#[test]
+fn a_name_that_was_being_taken_was_tried_for_ever() {
+    let (world, cli) = resources("");
+    let many = world.dir("many");
+    for number in 0..3000 {
+        fs::write(many.join(number.to_string()), "x").expect("written");
+    }
+    let cli = cli.cwd(&many);
+    let create = "plan create --resource . --strategy filesystem_copy";
+    let mut first = cli
+        .command(words(create))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let process = rustix::process::Pid::from_child(&first);
+    let send = |signal| rustix::process::kill_process(process, signal).expect("it is ours");
+    let sandboxes = world.home().join("sandboxes");
+    let started = || fs::read_dir(&sandboxes).is_ok_and(|mut areas| areas.next().is_some());
+    while !started() {
+        assert_eq!(first.try_wait().expect("it is ours"), None);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    send(rustix::process::Signal::STOP);
+    let made = json(&cli, create)["name"].clone();
+    let named = cli.fails(words(&format!("{create} many")), 4);
+    send(rustix::process::Signal::CONT);
+    assert!(first.wait().expect("it is ours").success());
+    assert_ne!(made, "many");
+    assert!(named.contains("'many'"), "{named}");
+    let plans = json(&cli, "plan list")["plans"].clone();
+    assert_eq!(plans.as_array().map(Vec::len), Some(2), "{plans}");
 }

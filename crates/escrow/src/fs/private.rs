@@ -291,6 +291,9 @@ fn lay(dir: &Dir, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// How many times the room that is put by must be free.
+const AMPLE: u64 = 16;
+
 /// The same in an area beside its original, on whose file system the ballast of the home is of no use.
 const RESERVE: &[u8] = b"reserve";
 
@@ -298,7 +301,11 @@ const RESERVE: &[u8] = b"reserve";
 /// Where it cannot be had, one does without.
 pub fn keep_reserve(area: &Dir) {
     let name = area.path().file_name().unwrap_or_default();
-    if is_area_beside(name.as_encoded_bytes()) && lay(area, RESERVE).is_err() {
+    // The last bytes are for what is being done now.
+    let ample = area
+        .free_space()
+        .is_ok_and(|free| free >= AMPLE * u64::from(BALLAST_FILES) * BALLAST_SIZE);
+    if is_area_beside(name.as_encoded_bytes()) && ample && lay(area, RESERVE).is_err() {
         match super::remove::remove(area, RESERVE) {
             Ok(()) | Err(_) => {}
         }
@@ -373,11 +380,12 @@ pub fn commit_area(
 }
 
 /// Removes the areas of the commits of a sandbox from a directory, also those that were set aside.
-pub fn sweep_commits(home: &Dir, dir: &Dir, id: SandboxId) -> Result<()> {
+pub fn sweep_commits(home: &Dir, dir: &Dir, id: SandboxId, given_up: bool) -> Result<()> {
     for prefix in ["", BESIDE] {
         let begins = format!("{prefix}{id}{UNDO}");
         for entry in dir.entries()? {
-            if entry.name.starts_with(begins.as_bytes()) {
+            let stays = given_up && entry.name.ends_with(GIVEN_UP.as_bytes());
+            if entry.name.starts_with(begins.as_bytes()) && !stays {
                 super::times::traceless(home, dir, &entry.name, || {
                     super::remove::remove(dir, &entry.name)
                 })?;
@@ -385,6 +393,30 @@ pub fn sweep_commits(home: &Dir, dir: &Dir, id: SandboxId) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the name of the area of a commit ends with that could not be brought to an end and was given up. It may hold the
+/// only old versions there are.
+const GIVEN_UP: &str = ".kept-given-up";
+
+/// Sets the area of a commit that is given up aside; returns where it is now, if there is one.
+pub fn give_up_commit(home: &Dir, area: &Path) -> Result<Option<PathBuf>> {
+    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        return Ok(None);
+    };
+    let parent = match Dir::open(parent) {
+        Err(error) if error.is_absent() => return Ok(None),
+        parent => parent?,
+    };
+    let name = name.as_encoded_bytes();
+    if parent.stat(name)?.is_none() {
+        return Ok(None);
+    }
+    let aside = [name, GIVEN_UP.as_bytes()].concat();
+    super::times::traceless(home, &parent, name, || parent.rename(name, &parent, &aside))?;
+    parent.sync()?;
+    let aside = OsString::from_vec(aside);
+    Ok(Some(parent.path().join(aside)))
 }
 
 /// Where the area of a sandbox of `original` is made.

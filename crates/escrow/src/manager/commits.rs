@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, DirLock, Lock};
 use crate::fs::{Dir, times};
+use crate::model::text::Location;
 use crate::model::{Action, Cleanup, Phase, PlanId, PlanState, Scope, Work};
 use crate::policy::select::Selection;
 use crate::resource::Graph;
@@ -153,7 +154,7 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
         let _open = self.open_for(plan, &views, alone)?;
-        let engine = self.engine(&Unobserved);
+        let engine = self.engine_of(plan, &Unobserved)?;
         let members = self.members(&engine, views.clone())?;
         let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
         let preview = previewed.select(selection)?.show();
@@ -369,7 +370,7 @@ impl Manager {
             for parent in [area.parent(), Some(view.resource.root())] {
                 match parent.map(Dir::open) {
                     Some(Ok(parent)) => {
-                        private::sweep_commits(&self.home, &parent, view.sandbox.id)?;
+                        private::sweep_commits(&self.home, &parent, view.sandbox.id, forget)?;
                     }
                     Some(Err(error)) if !error.is_absent() => return Err(error.into()),
                     _ => {}
@@ -384,11 +385,13 @@ impl Manager {
     pub(super) fn abandon_commit(&self, plan: &Plan) -> Result<()> {
         for journal in self.store.journals_of(plan.id)? {
             for member in &journal.members {
-                let there = Dir::open(member.area.as_path()).is_ok();
-                if !member.area.as_bytes().is_empty() && there {
-                    let at = &member.area;
+                if member.area.as_bytes().is_empty() {
+                    continue;
+                }
+                let kept = private::give_up_commit(&self.home, member.area.as_path())?;
+                if let Some(at) = kept.map(Location::from) {
                     self.notice(format!(
-                        "what the commit had staged or kept stays in '{at}'"
+                        "what the commit had staged or kept stays in '{at}'; remove it once nothing of it is needed"
                     ));
                 }
             }
@@ -429,7 +432,6 @@ impl Manager {
             if Some(journal.plan_id) == but {
                 continue;
             }
-            self.make_room_for(journal.plan_id)?;
             let Some(plan) = self.store.plan(journal.plan_id)? else {
                 continue;
             };
@@ -444,7 +446,10 @@ impl Manager {
             let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
                 continue;
             };
-            answers.push((plan.name.clone(), self.recover_one(plan, journal)));
+            let recovered = self
+                .make_room_for(plan.id)
+                .and_then(|()| self.recover_one(plan.clone(), journal));
+            answers.push((plan.name, recovered));
         }
         Ok(answers)
     }
@@ -477,7 +482,7 @@ impl Manager {
             if journal.work == Work::Rollback {
                 return self.recover_discard(&plan, &journal, &views);
             }
-            let engine = self.engine(&Unobserved);
+            let engine = self.engine_of(&plan, &Unobserved)?;
             let members = self.members(&engine, views.clone())?;
             verify(&plan, &journal, &members)?;
             if journal.work == Work::Commit {

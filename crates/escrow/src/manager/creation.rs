@@ -77,7 +77,7 @@ impl Manager {
             return Ok(());
         };
         check_name(name)?;
-        match self.open_plans()?.iter().any(|plan| plan.name == name) {
+        match self.taken_names()?.iter().any(|taken| taken == name) {
             true => Err(Error::PlanExists {
                 name: name.to_owned(),
             }),
@@ -140,13 +140,14 @@ impl Manager {
             plan: file.clone(),
             owner: None,
         })?;
+        let mut tries = 0;
         let made = loop {
-            let taken = self.open_plans()?;
+            let taken = self.taken_names()?;
             let plan = Plan {
                 id,
                 name: match name {
                     Some(name) => name.to_owned(),
-                    None => free_name(directory, |name| taken.iter().any(|plan| plan.name == name)),
+                    None => free_name(directory, |name| taken.iter().any(|taken| taken == name)),
                 },
                 state: PlanState::Creating,
                 directory: directory.clone(),
@@ -154,7 +155,7 @@ impl Manager {
             };
             match self.make_named(&plan, config.as_ref(), new, observer) {
                 // Another process was quicker with the name that we made up: make up another.
-                Err(Error::PlanExists { .. }) if name.is_none() => {}
+                Err(Error::PlanExists { .. }) if name.is_none() && tries < TRIES => tries += 1,
                 made => break made,
             }
         };

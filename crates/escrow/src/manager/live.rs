@@ -18,6 +18,9 @@ use crate::store::Plan;
 /// How long one waits before looking again.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// How often in a row other commands are seen before they are taken for real.
+const SIGHTINGS: u32 = 3;
+
 /// Whether somebody is inside a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Live {
@@ -213,14 +216,18 @@ impl Manager {
         let shares = share_name(plan);
         let take = |shared| Lock::take(&self.locks, &shares, shared, Duration::ZERO);
         let start = Instant::now();
+        let mut seen = 0;
         while self.live(plan)? != Live::Nobody && start.elapsed() < self.options.patience {
-            // The warden, and nobody else, holds all of it. Whoever is refused all of it and is then
-            // given a share has seen other commands.
-            let others = take(false)?.is_none() && take(true)?.is_some();
-            if others {
+            // The warden, and no other process, holds all of it. Refused all of it and then given a share, this has
+            // seen other commands; or the warden, which ended just in between and is gone the next time.
+            match take(false)?.is_none() && take(true)?.is_some() {
+                true => seen += 1,
+                false => seen = 0,
+            }
+            if seen == SIGHTINGS {
                 return Ok(false);
             }
-            std::thread::sleep(PAUSE / 4);
+            std::thread::sleep(PAUSE);
         }
         Ok(true)
     }

@@ -49,6 +49,13 @@ impl Manager {
         Ok(plans.into_iter().map(view).collect())
     }
 
+    /// The names that a new plan cannot have: those of plans that are open, or just being made.
+    pub(super) fn taken_names(&self) -> Result<Vec<String>> {
+        let mut plans = self.store.plans()?;
+        plans.retain(|plan| matches!(plan.state, PlanState::Creating | PlanState::Open));
+        Ok(plans.into_iter().map(|plan| plan.name).collect())
+    }
+
     /// The plans that are not over, newest first.
     pub(super) fn open_plans(&self) -> Result<Vec<Plan>> {
         let mut plans = self.store.plans()?;
@@ -104,6 +111,7 @@ impl Manager {
         let age = |plan: &Plan| standing.iter().rposition(|id| *id == plan.id);
         let mut plans = self.store.plans()?;
         plans.retain(|plan| plan.state == PlanState::Committed || age(plan).is_some());
+        plans.retain(|plan| !plan.state.is_half());
         plans.sort_by_key(|plan| std::cmp::Reverse(age(plan)));
         Ok(plans)
     }

@@ -198,13 +198,15 @@ impl Manager {
                 lock.remove(&self.locks, name.as_bytes())?;
                 continue;
             };
-            self.bury(id)?;
-            self.make_room_for(id)?;
-            let recovered = self.recover_plan(&plan);
-            if recovered.is_ok() {
+            let recover = || {
+                self.bury(id)?;
+                self.make_room_for(id)?;
+                let recovered = self.recover_plan(&plan)?;
                 self.forget_live(&plan)?;
                 lock.remove(&self.locks, name.as_bytes())?;
-            }
+                Ok(recovered)
+            };
+            let recovered = recover();
             answers.push((plan.name, recovered));
         }
         Ok(answers)

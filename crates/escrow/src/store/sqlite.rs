@@ -253,9 +253,9 @@ impl Store {
     }
 
     /// Gives back the room of what was removed from the store, if it is worth it. It needs room itself, for as long as it
-    /// takes.
+    /// takes, and the ballast is not for that.
     pub fn shrink(&self) -> Result<()> {
-        self.run(|connection| {
+        let shrink = |connection: &Connection| {
             let number = |name| connection.query_row(name, [], |row| row.get::<_, i64>(0));
             let free = number("PRAGMA freelist_count")?;
             if free < SPARE_PAGES || free * 4 < number("PRAGMA page_count")? {
@@ -265,7 +265,8 @@ impl Store {
             // What is in the write-ahead log reaches the file, which is cut only then.
             let moved = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
             moved.optional().map(drop)
-        })
+        };
+        shrink(&self.connection).map_err(|source| failed(&self.path, source))
     }
 
     /// Does `work`, which may be done twice: where the disk is full, the ballast is given up first.

@@ -181,14 +181,24 @@ fn unreadable(error: &serde_json::Error) -> StrategyError {
     }
 }
 
-/// Whether everything that an intent refers to is what was written. What is not there at all is no contradiction: an
-/// area that was set aside is done with.
+/// Whether everything that an intent refers to is what was written. An area that is not there at all is no
+/// contradiction: one that was set aside is done with.
 pub(super) fn verify(intent: &Intent) -> Result<()> {
     if intent.0.get("file").is_none() {
         return Ok(());
     }
     match TreeIntent::read(intent) {
-        Err(StrategyError::Fs(error)) if error.is_absent() => Ok(()),
+        Err(StrategyError::Fs(error)) if error.is_absent() => {
+            let Reference { area, file, .. } = reference(intent)?;
+            match Dir::open(area.as_path()) {
+                Err(error) if error.is_absent() => Ok(()),
+                there => {
+                    there?;
+                    let path = Location::from(area.as_path().join(file));
+                    Err(StrategyError::Altered { path })
+                }
+            }
+        }
         answer => answer.map(drop),
     }
 }
