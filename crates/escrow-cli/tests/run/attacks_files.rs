@@ -392,3 +392,24 @@ fn names_that_look_like_ours_take_nothing_with_them() {
         assert!(String::from_utf8_lossy(&there).contains("upper"));
     }
 }
+
+/// What was trusted is a name; a link in the tree must not lead it elsewhere.
+// rule S2
+#[test]
+fn a_trusted_path_that_became_a_link() {
+    let test = "attacks_files::a_trusted_path_that_became_a_link";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = crate::world();
+    let (app, secrets) = (world.path().join("app"), world.dir("secrets"));
+    write(app.join("escrow.yaml"), "run: {writable: [cache]}\n");
+    std::fs::create_dir(app.join("cache")).expect("it is new");
+    cli.trust();
+    let script = "echo x > cache/x";
+    cli.ok(inside("run --rollback", script));
+    assert_eq!(read(app.join("cache/x")), "x\n", "it can be written");
+    std::fs::remove_dir_all(app.join("cache")).expect("it is ours");
+    std::os::unix::fs::symlink("../secrets", app.join("cache")).expect("it is ours");
+    let said = cli.fails(inside("run --rollback", script), 125);
+    assert!(said.contains("names a link in a resource"), "{said}");
+    assert!(!secrets.join("x").exists());
+}

@@ -216,12 +216,25 @@ impl Manager {
             false => &request.writable,
         };
         let mut writable = Vec::new();
+        let configured = request.writable.is_empty();
         for path in wanted {
+            let links = private::ways_to(path);
             let path = Location::from(private::canonical_any(path)?);
             let forbidden = |why| Error::Unwritable {
                 at: path.clone(),
                 why,
             };
+            // What was trusted is the name; in the tree somebody else decides where that leads.
+            let links = links.split_last().map_or(&[][..], |(_, links)| links);
+            let in_tree = |link: &PathBuf| {
+                let mut trees = views.iter().map(|view| view.resource.at.as_path());
+                trees.any(|tree| link.starts_with(tree))
+            };
+            if configured && links.iter().any(in_tree) {
+                return Err(forbidden(
+                    "the configuration names a link in a resource, which can be made to lead anywhere",
+                ));
+            }
             if views.iter().any(|view| view.resource.at == path) {
                 return Err(forbidden("it is a resource of the plan"));
             }
