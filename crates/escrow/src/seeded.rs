@@ -92,15 +92,19 @@ pub(crate) const fn bug(_name: &str) -> bool {
 }
 
 /// Whether a file of this name in an original cannot be replaced, though nothing of it says so before: a file beside the
-/// original, `ORIGINAL.refuses`, holds its name. For commits that must be taken back in the middle.
+/// directory of the original, `ORIGINAL.refuses`, holds its name. For commits that must be taken back in the middle.
 #[cfg(feature = "seeded-bugs")]
 #[expect(
     clippy::disallowed_methods,
     reason = "a test-only switch, which every process that works on the original must find"
 )]
 pub(crate) fn refuses(original: &std::path::Path, name: &[u8]) -> bool {
-    let switch = original.with_extension("refuses");
-    std::fs::read(switch).is_ok_and(|refused| refused == name)
+    let switch = || {
+        let label = original.file_name()?.to_str()?;
+        let place = original.parent()?.parent()?;
+        std::fs::read(place.join(format!("{label}.refuses"))).ok()
+    };
+    switch().is_some_and(|refused| refused == name)
 }
 
 /// Whether a file of this name cannot be replaced: the kernel says it, in what users get.

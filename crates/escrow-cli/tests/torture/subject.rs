@@ -149,7 +149,9 @@ impl Subject {
             });
         }
         if let Some(last) = members.last().filter(|_| scenario.refuses) {
-            let switch = last.original.with_extension("refuses");
+            let label = LABELS[members.len() - 1];
+            let switch = place.with_file_name(format!("{label}.refuses"));
+            assert!(last.original.ends_with(label));
             fs::write(switch, REFUSED).expect("there is room");
         }
         let mut manager = manager(&home);
