@@ -281,14 +281,85 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     cli.clone().stdin("x\n").ok(words("write one app new"));
     cli.fails(words("commit one"), 3);
     cli.ok(words("cleanup one"));
-    cli.ok(words("plan create two --resource fine"));
-    cli.ok(words("cleanup two"));
+    // Any other name could escape a rule.
+    let told = json_error(&cli, "plan create two --resource fine", 3).to_string();
+    assert!(told.contains("resources.fine"), "{told}");
     cli.trust();
     cli.ok(words("plan create three --resource scratch"));
     cli.clone()
         .stdin("x\n")
         .ok(words("write three scratch new"));
     cli.ok(words("commit three"));
+}
+
+/// A rule that denies by name was escaped by a file in the tree that gave the directory another name, or
+/// its name to something else.
+// rule S6
+#[test]
+fn a_tree_does_not_rename_itself_out_of_a_policy() {
+    for resources in [
+        "{zzz: {at: .}}",
+        "{app: {at: src}}",
+        "{s: {at: secret}, zzz: {at: .}}",
+        "{app: {at: secret}, zzz: {at: .}}",
+    ] {
+        let (world, cli) = world();
+        write(
+            &world.dir("user-home/.config/escrow"),
+            "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, read, diff, run, commit, cleanup, admin], principal: '*', scope: '*'}\n    \
+             - {deny: [write, commit], principal: '*', scope: 'app:secret/**'}\n",
+        );
+        let app = world.dir("app");
+        world.dir("app/secret");
+        write(&app, &format!("resources: {resources}\n"));
+        let cli = cli.cwd(&app);
+        let made = json(
+            &cli,
+            "plan create one --resource . --strategy filesystem_copy",
+        );
+        assert_eq!(made["sandboxes"][0]["resource"], "app", "{made}");
+        let renames = resources.contains("zzz");
+        let told = made["notices"].to_string();
+        assert_eq!(told.contains("resources.zzz"), renames, "{made}");
+        let line = words("write one app secret/new");
+        cli.clone().stdin("x\n").fails(line, 3);
+        let path = cli.ok(words("path one app"));
+        fs::write(Path::new(path.trim()).join("secret/new"), "x").expect("it is ours");
+        cli.fails(words("commit one"), 3);
+        assert!(!app.join("secret/new").exists(), "{resources}");
+        // By a name that does not count nothing is made.
+        if renames {
+            let told = json_error(&cli, "plan create two --resource zzz", 3).to_string();
+            assert!(told.contains("resources.zzz"), "{told}");
+        }
+    }
+}
+
+/// What the tree itself denies by a name of its own is denied, also where the name does not count.
+#[test]
+fn a_name_that_does_not_count_still_tightens() {
+    let (world, cli) = world();
+    let everything =
+        "{allow: [create, write, read, diff, commit, cleanup, admin], principal: '*', scope: '*'}";
+    write(
+        &world.dir("user-home/.config/escrow"),
+        &format!(
+            "policy:\n  mode: enforce\n  rules:\n    - {everything}\n    - {{deny: [gc], principal: '*', scope: other}}\n"
+        ),
+    );
+    world.dir("app/secret");
+    write(
+        world.path(),
+        &format!(
+            "resources: {{hidden: {{at: app/secret}}}}\npolicy:\n  mode: enforce\n  rules:\n    - {everything}\n    \
+             - {{deny: [write], principal: '*', scope: hidden}}\n"
+        ),
+    );
+    cli.ok(words("plan create one --resource ./app"));
+    cli.clone().stdin("x\n").ok(words("write one app fine"));
+    cli.clone()
+        .stdin("x\n")
+        .fails(words("write one app secret/new"), 3);
 }
 
 /// What is asked for by its name is made as the file says, or not at all.

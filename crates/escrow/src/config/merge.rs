@@ -223,8 +223,14 @@ impl Laying<'_> {
             let key = format!("resources.{}", declared.name);
             let mut ignored = None;
             let nameless = policies.permits_by_name(&declared.name);
-            if nameless {
-                let what = "a policy permits something on a resource of this name";
+            let unnamed = nameless || policies.names_resources();
+            if unnamed {
+                let what = match nameless {
+                    true => "a policy permits something on a resource of this name",
+                    false => {
+                        "a policy has rules for resources by name, and a new name could escape them"
+                    }
+                };
                 self.counts(&key, || what.to_owned());
                 ignored = Some(key);
             } else if let Some(loose) = self.loose_of(declared) {
@@ -241,6 +247,7 @@ impl Laying<'_> {
                 within: directory_of(&self.level.file),
                 ignored,
                 nameless,
+                unnamed,
             });
         }
         own
