@@ -32,7 +32,7 @@ pub(crate) struct TrustArgs {
     /// Trust the file no more, whatever its content
     #[arg(long)]
     remove: bool,
-    /// Do not ask
+    /// Do not ask; needed where nobody can be asked
     #[arg(long, short)]
     yes: bool,
 }
@@ -52,6 +52,14 @@ impl TrustArgs {
         let diff = difference(&examined);
         if !ui.is_json() {
             tell(&examined, diff.as_deref(), ui);
+        }
+        if !was && !self.yes && (ui.is_json() || !ui.asks()) {
+            let what = format!(
+                "nothing was trusted: nobody can be asked here whether '{}' may count",
+                examined.file
+            );
+            let hint = "read the file, then `escrow trust --yes`";
+            return Err(Failure::usage(what).hint(hint));
         }
         let question = format!("Trust '{}' with this content?", examined.file);
         if !was && !ui.confirm(&question, self.yes) {

@@ -419,7 +419,7 @@ fn trust_is_shown_listed_and_taken_back() {
     write(world.path(), "run: {env: {A: b}}\n");
     let file = world.path().join("escrow.yaml");
     let below = cli.clone().cwd(world.dir("app/src"));
-    let told = json(&below, "trust");
+    let told = json(&below, "trust --yes");
     assert_eq!(told["file"], file.to_str().expect("it is text"));
     assert_eq!(
         (&told["trusted"], &told["changed"]),
@@ -477,9 +477,34 @@ fn trust_is_permitted_to_who_may_do_anything() {
         world.path(),
         "run: {env: {A: b}}\npolicy: {mode: enforce}\n",
     );
-    cli.fails(words("--principal agent trust"), 3);
+    cli.fails(words("--principal agent trust --yes"), 3);
     // The file itself has no say in it.
-    cli.ok(words("trust"));
+    cli.trust();
+}
+
+/// Without a terminal nobody was asked, and the file was trusted all the same.
+// rule S7
+#[test]
+fn trust_without_a_terminal_needs_yes() {
+    let (world, cli) = world();
+    write(world.path(), "run: {env: {A: b}}\n");
+    let told = cli.fails(words("trust"), 2);
+    assert!(
+        told.contains("nothing was trusted") && told.contains("--yes"),
+        "{told}"
+    );
+    let told = json_error(&cli, "trust", 2).to_string();
+    assert!(told.contains("nothing was trusted"), "{told}");
+    let listed = json(&cli, "trust --list");
+    assert_eq!(listed["files"].as_array().map(Vec::len), Some(0));
+    assert!(!json(&cli, "log").to_string().contains("\"trust\""));
+    // Nor where a terminal is there, but the answer is a document.
+    let terminal = Terminal::new(24, 200);
+    let mut child = terminal.start(cli.command(words("--json trust")));
+    assert_eq!(child.wait().expect("it ends").code(), Some(2));
+    cli.trust();
+    // What is trusted already needs no answer.
+    assert_eq!(json(&cli, "trust")["trusted"], true);
 }
 
 #[test]
