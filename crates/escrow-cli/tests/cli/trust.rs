@@ -437,9 +437,13 @@ fn trust_is_shown_listed_and_taken_back() {
     let listed = json(&cli, "trust --list");
     assert_eq!(
         listed["files"].as_array().map(Vec::len),
-        Some(2),
+        Some(1),
         "{listed}"
     );
+    // The content that was trusted before is not trusted any more.
+    write(world.path(), "run: {env: {A: b}}\n");
+    let told = json(&cli, "trust --yes");
+    assert_eq!(told["changed"], true, "{told}");
     assert!(cli.ok(words("trust --list")).contains("escrow.yaml"));
     // Also when it is gone.
     fs::remove_file(&file).expect("it is there");
