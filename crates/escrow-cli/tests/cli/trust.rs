@@ -486,6 +486,43 @@ fn trust_is_permitted_to_who_may_do_anything() {
     cli.trust();
 }
 
+/// Of seven commands five were shown, and of programs and variables the names only.
+// rule S7
+#[test]
+fn trust_shows_everything_that_would_count() {
+    let (world, cli) = world();
+    let text = "run:\n  writable: [../p1, ../p2, ../p3, ../p4, ../p5, ../p6]\n  env: {LD_PRELOAD: /evil.so, TWO: \"a\\eb\"}\n\
+        validate: [v1, v2, v3, v4, v5, [v6, 'a b']]\n\
+        sandbox: {custom_strategies: {mine: {command: [/evil, now]}}}\n# the end \u{202e}\n";
+    write(world.path(), text);
+    let shown = cli.run(words("trust")).stderr_text();
+    for expected in [
+        "../p6",
+        "LD_PRELOAD=/evil.so",
+        "TWO=a\\x1bb",
+        "v6 'a b'",
+        "mine: /evil now",
+        "| # the end \\xe2\\x80\\xae",
+    ] {
+        let expected = match expected.strip_prefix("../") {
+            Some(name) => format!("/{name}\n"),
+            None => expected.to_owned(),
+        };
+        assert!(shown.contains(&expected), "{expected}: {shown}");
+    }
+    let told = json(&cli, "trust --yes");
+    let loosens = told["loosens"].to_string();
+    for expected in ["LD_PRELOAD=/evil.so", "v6 'a b'", "mine: /evil now", "/p6"] {
+        assert!(loosens.contains(expected), "{expected}: {told}");
+    }
+    assert_eq!(told["content"][0], "run:", "{told}");
+    // From then on the difference says it.
+    write(world.path(), &format!("{text}# more\n"));
+    let shown = cli.run(words("trust")).stderr_text();
+    assert!(shown.contains("+# more"), "{shown}");
+    assert!(!shown.contains("all of it:"), "{shown}");
+}
+
 /// Without a terminal nobody was asked, and the file was trusted all the same.
 // rule S7
 #[test]
