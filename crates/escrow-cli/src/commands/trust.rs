@@ -142,7 +142,9 @@ fn difference(examined: &Examined) -> Option<String> {
 
 /// The whole file, where nothing of it was trusted before: there is no difference to show.
 fn content(examined: &Examined) -> Option<Vec<String>> {
-    let lines = examined.content.split(|byte| *byte == b'\n');
+    let text = examined.content.as_slice();
+    let lines = text.strip_suffix(b"\n").unwrap_or(text);
+    let lines = lines.split(|byte| *byte == b'\n');
     let lines = lines.map(escape).collect();
     examined.before.is_none().then_some(lines)
 }
