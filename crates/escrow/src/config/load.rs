@@ -236,9 +236,10 @@ impl Loaded {
                 _ if is_inside(directory, home) => INSIDE.to_owned(),
                 Ok(Sighting::PassedOver(why)) => why,
                 Ok(Sighting::Text(text)) => {
-                    return Level::parse(Origin::Found, &file, text, registry).map(Some);
+                    let parsed = Level::parse(Origin::Found, &file, text, registry);
+                    return parsed.map(Some).map_err(ConfigError::of_found);
                 }
-                Err(error) => return Err(unreadable(error)),
+                Err(error) => return Err(unreadable(error).of_found()),
             };
             self.passed_over.push((Location::from(file.as_path()), why));
         }

@@ -145,7 +145,7 @@ impl Manager {
         let loaded = &self.configured.loaded;
         let (same, other) = match &loaded.project {
             Some(level) if level.file == bound.file => (Some(level.clone()), None),
-            other => (bound.again(registry)?, other.as_ref()),
+            other => (self.again(&bound), other.as_ref()),
         };
         let mut effective = outermost(loaded, &self.options);
         let changed = same.filter(|level| level.digest != bound.digest);
@@ -167,6 +167,21 @@ impl Manager {
             effective.lay(level, weight, registry);
         }
         Ok(effective)
+    }
+
+    /// What the file of a plan says now; nothing where it makes no sense: the plan must still be undone
+    /// or removed, and what is kept with it counts.
+    fn again(&self, bound: &Level) -> Option<Level> {
+        match bound.again(self.registry()) {
+            Ok(level) => level,
+            Err(error) => {
+                self.notice(format!(
+                    "the configuration of the plan cannot be used as it is now ({error}), so what it said when \
+                     the plan was made counts; mend the file"
+                ));
+                None
+            }
+        }
     }
 
     /// What a new plan is bound to: what counts here, or what another plan is bound to.
