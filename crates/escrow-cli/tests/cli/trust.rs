@@ -213,6 +213,15 @@ fn what_others_can_have_written_never_counts() {
         assert_eq!(told.contains("does not count"), !counts, "{why}: {told}");
         assert_eq!(told.contains(why), !counts, "{why}: {told}");
     };
+    // What it denies counts; that is all.
+    let tightens = |why: &str| {
+        let cli = user.clone().cwd(&directory);
+        let told = cli.fails(words(line), 3);
+        assert!(told.contains("only what tightens counts"), "{why}: {told}");
+        assert!(told.contains(why) && told.contains("chmod go-w"), "{told}");
+        let told = cli.fails(words("trust --yes"), 2);
+        assert!(told.contains("cannot be trusted"), "{why}: {told}");
+    };
     check(&root, true, "root's own");
     check(&user, true, "root's");
     own(&file, UID, GID);
@@ -224,13 +233,16 @@ fn what_others_can_have_written_never_counts() {
     mode(&file, 0o664);
     check(&user, true, "a group of one's own");
     own(&file, UID, GID + 1);
-    check(&user, false, "others may write it");
+    tightens("others may write it");
     own(&file, UID, GID);
     mode(&file, 0o646);
-    check(&user, false, "others may write it");
+    tightens("others may write it");
     mode(&file, 0o644);
     mode(&directory, 0o777);
-    check(&user, false, "others may write '");
+    tightens("others may write '");
+    own(&file, UID + 1, GID);
+    check(&user, false, "belongs to another user");
+    own(&file, UID, GID);
     mode(&directory, 0o1777);
     check(&user, true, "a sticky directory");
     mode(&directory, 0o755);
@@ -253,6 +265,46 @@ fn what_others_can_have_written_never_counts() {
     mode(&home.join("escrow.yaml"), 0o666);
     let told = user.fails(words(line), 2);
     assert!(told.contains("chmod go-w"), "{told}");
+}
+
+/// A file of the user in a directory of a team was passed over, with what it denies. What it loosens does
+/// not count, also if it was trusted before.
+// rule S6
+#[test]
+fn what_a_group_may_write_only_tightens() {
+    as_user("what_a_group_may_write_only_tightens");
+    let (world, cli) = world();
+    let everything = "[create, read, write, diff, commit, cleanup, admin]";
+    write(
+        world.path(),
+        &format!(
+            "sandbox: {{strategy: none}}\npolicy:\n  mode: enforce\n  rules:\n    - {{allow: {everything}, principal: '*', scope: '*'}}\n    \
+             - {{deny: [write], principal: '*', scope: '*:secret'}}\n"
+        ),
+    );
+    cli.trust();
+    let strategy = |cli: &Cli, line: &str| {
+        let made = json(cli, line);
+        let told = made["notices"].to_string();
+        let only = told.contains("only what tightens counts");
+        (made["sandboxes"][0]["strategy"] == "none", only)
+    };
+    let made = strategy(&cli, "plan create one --resource ./app");
+    assert_eq!(made, (true, false));
+    cli.ok(words("cleanup one --yes"));
+    let file = world.path().join("escrow.yaml");
+    let mode = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(&file, mode).expect("it is ours");
+    let made = strategy(&cli, "plan create two --resource ./app");
+    assert_eq!(made, (false, true));
+    // From anywhere, also for a plan.
+    for cli in [&cli, &cli.clone().cwd("/")] {
+        let line = words("write two app secret");
+        let told = cli.clone().stdin("x\n").fails(line, 3);
+        assert!(told.contains("chmod go-w"), "{told}");
+    }
+    assert_eq!(json(&cli, "trust --remove")["removed"], true);
+    cli.fails(words("trust --yes"), 2);
 }
 
 /// A name is a permission where a policy permits by name: a tree cannot take it.
