@@ -109,7 +109,7 @@ impl Cli {
     }
 
     /// Lets the program, and only it, see other files of the machine: each a path below `/etc` or `/usr/bin`, and its
-    /// text; what is in `/usr/bin` can be run. They are mounted in a namespace of its own, so the machine keeps its own.
+    /// text; what is in `/usr/bin` can be run, unless it is empty. They are mounted in a namespace of its own, so the machine keeps its own.
     /// For root only, who may still run the program as the test user.
     #[must_use]
     pub fn machine(mut self, files: &[(&str, &str)]) -> Self {
@@ -123,7 +123,8 @@ impl Cli {
                 None => {
                     let name = path.strip_prefix("/usr/bin/");
                     let name = name.unwrap_or_else(|| panic!("{path} is in neither directory"));
-                    (world.path().join("bin").join(name), 0o755)
+                    let mode = if text.is_empty() { 0o644 } else { 0o755 };
+                    (world.path().join("bin").join(name), mode)
                 }
             };
             std::fs::write(&to, text)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use escrow::manager::Examined;
+use escrow::model::text::escape;
 use escrow::store::TrustedConfig;
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ use crate::ui::{Tone, Ui, paint};
 /// A configuration that is found in a tree may only tighten: who wrote the tree must not open its own
 /// jail. What loosens (paths that are written for real, variables, the network, programs, sandboxes that
 /// do not isolate) counts after this, for this file with this very content. Where it was trusted before
-/// with another content, the difference is shown.
+/// with another content, the difference is shown, otherwise the whole file.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  escrow trust\n  escrow trust ../other/escrow.yaml --yes\n  \
@@ -32,7 +33,7 @@ pub(crate) struct TrustArgs {
     /// Trust the file no more, whatever its content
     #[arg(long)]
     remove: bool,
-    /// Do not ask
+    /// Do not ask; needed where nobody can be asked
     #[arg(long, short)]
     yes: bool,
 }
@@ -53,6 +54,14 @@ impl TrustArgs {
         if !ui.is_json() {
             tell(&examined, diff.as_deref(), ui);
         }
+        if !was && !self.yes && (ui.is_json() || !ui.asks()) {
+            let what = format!(
+                "nothing was trusted: nobody can be asked here whether '{}' may count",
+                examined.file
+            );
+            let hint = "read the file, then `escrow trust --yes`";
+            return Err(Failure::usage(what).hint(hint));
+        }
         let question = format!("Trust '{}' with this content?", examined.file);
         if !was && !ui.confirm(&question, self.yes) {
             return Err(Failure::failed("nothing was trusted"));
@@ -67,7 +76,8 @@ impl TrustArgs {
                 "trusted": true,
                 "changed": diff.is_some(),
                 "diff": diff,
-                "loosens": examined.loosens.iter().map(|one| json!({"key": one.key, "what": one.what})).collect::<Vec<_>>(),
+                "loosens": examined.loosens.iter().map(|one| json!({"key": one.key, "what": one.what, "all": one.all})).collect::<Vec<_>>(),
+                "content": content(&examined),
             }));
             return Ok(());
         }
@@ -130,6 +140,15 @@ fn difference(examined: &Examined) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
+/// The whole file, where nothing of it was trusted before: there is no difference to show.
+fn content(examined: &Examined) -> Option<Vec<String>> {
+    let text = examined.content.as_slice();
+    let lines = text.strip_suffix(b"\n").unwrap_or(text);
+    let lines = lines.split(|byte| *byte == b'\n');
+    let lines = lines.map(escape).collect();
+    examined.before.is_none().then_some(lines)
+}
+
 fn tell(examined: &Examined, diff: Option<&str>, ui: &Ui) {
     // It belongs to the question, not to the answer.
     let aside = ui.aside();
@@ -140,6 +159,9 @@ fn tell(examined: &Examined, diff: Option<&str>, ui: &Ui) {
             paint(Tone::Strong, &one.key),
             one.what
         ));
+        for named in &one.all {
+            aside.line(&format!("    {named}"));
+        }
     }
     if examined.loosens.is_empty() {
         aside.line("  nothing in it loosens anything: it counts as it is");
@@ -147,7 +169,13 @@ fn tell(examined: &Examined, diff: Option<&str>, ui: &Ui) {
     if let Some(diff) = diff {
         aside.line("since it was trusted, this changed:");
         for line in diff.lines() {
-            aside.line(line);
+            aside.line(&escape(line.as_bytes()));
+        }
+    }
+    if let Some(lines) = content(examined) {
+        aside.line("all of it:");
+        for line in lines {
+            aside.line(&format!("  | {line}"));
         }
     }
 }

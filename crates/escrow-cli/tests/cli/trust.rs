@@ -213,6 +213,15 @@ fn what_others_can_have_written_never_counts() {
         assert_eq!(told.contains("does not count"), !counts, "{why}: {told}");
         assert_eq!(told.contains(why), !counts, "{why}: {told}");
     };
+    // What it denies counts; that is all.
+    let tightens = |why: &str| {
+        let cli = user.clone().cwd(&directory);
+        let told = cli.fails(words(line), 3);
+        assert!(told.contains("only what tightens counts"), "{why}: {told}");
+        assert!(told.contains(why) && told.contains("chmod go-w"), "{told}");
+        let told = cli.fails(words("trust --yes"), 2);
+        assert!(told.contains("cannot be trusted"), "{why}: {told}");
+    };
     check(&root, true, "root's own");
     check(&user, true, "root's");
     own(&file, UID, GID);
@@ -224,13 +233,16 @@ fn what_others_can_have_written_never_counts() {
     mode(&file, 0o664);
     check(&user, true, "a group of one's own");
     own(&file, UID, GID + 1);
-    check(&user, false, "others may write it");
+    tightens("others may write it");
     own(&file, UID, GID);
     mode(&file, 0o646);
-    check(&user, false, "others may write it");
+    tightens("others may write it");
     mode(&file, 0o644);
     mode(&directory, 0o777);
-    check(&user, false, "others may write '");
+    tightens("others may write '");
+    own(&file, UID + 1, GID);
+    check(&user, false, "belongs to another user");
+    own(&file, UID, GID);
     mode(&directory, 0o1777);
     check(&user, true, "a sticky directory");
     mode(&directory, 0o755);
@@ -253,6 +265,46 @@ fn what_others_can_have_written_never_counts() {
     mode(&home.join("escrow.yaml"), 0o666);
     let told = user.fails(words(line), 2);
     assert!(told.contains("chmod go-w"), "{told}");
+}
+
+/// A file of the user in a directory of a team was passed over, with what it denies. What it loosens does
+/// not count, also if it was trusted before.
+// rule S6
+#[test]
+fn what_a_group_may_write_only_tightens() {
+    as_user("what_a_group_may_write_only_tightens");
+    let (world, cli) = world();
+    let everything = "[create, read, write, diff, commit, cleanup, admin]";
+    write(
+        world.path(),
+        &format!(
+            "sandbox: {{strategy: none}}\npolicy:\n  mode: enforce\n  rules:\n    - {{allow: {everything}, principal: '*', scope: '*'}}\n    \
+             - {{deny: [write], principal: '*', scope: '*:secret'}}\n"
+        ),
+    );
+    cli.trust();
+    let strategy = |cli: &Cli, line: &str| {
+        let made = json(cli, line);
+        let told = made["notices"].to_string();
+        let only = told.contains("only what tightens counts");
+        (made["sandboxes"][0]["strategy"] == "none", only)
+    };
+    let made = strategy(&cli, "plan create one --resource ./app");
+    assert_eq!(made, (true, false));
+    cli.ok(words("cleanup one --yes"));
+    let file = world.path().join("escrow.yaml");
+    let mode = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(&file, mode).expect("it is ours");
+    let made = strategy(&cli, "plan create two --resource ./app");
+    assert_eq!(made, (false, true));
+    // From anywhere, also for a plan.
+    for cli in [&cli, &cli.clone().cwd("/")] {
+        let line = words("write two app secret");
+        let told = cli.clone().stdin("x\n").fails(line, 3);
+        assert!(told.contains("chmod go-w"), "{told}");
+    }
+    assert_eq!(json(&cli, "trust --remove")["removed"], true);
+    cli.fails(words("trust --yes"), 2);
 }
 
 /// A name is a permission where a policy permits by name: a tree cannot take it.
@@ -281,14 +333,85 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     cli.clone().stdin("x\n").ok(words("write one app new"));
     cli.fails(words("commit one"), 3);
     cli.ok(words("cleanup one"));
-    cli.ok(words("plan create two --resource fine"));
-    cli.ok(words("cleanup two"));
+    // Any other name could escape a rule.
+    let told = json_error(&cli, "plan create two --resource fine", 3).to_string();
+    assert!(told.contains("resources.fine"), "{told}");
     cli.trust();
     cli.ok(words("plan create three --resource scratch"));
     cli.clone()
         .stdin("x\n")
         .ok(words("write three scratch new"));
     cli.ok(words("commit three"));
+}
+
+/// A rule that denies by name was escaped by a file in the tree that gave the directory another name, or
+/// its name to something else.
+// rule S6
+#[test]
+fn a_tree_does_not_rename_itself_out_of_a_policy() {
+    for resources in [
+        "{zzz: {at: .}}",
+        "{app: {at: src}}",
+        "{s: {at: secret}, zzz: {at: .}}",
+        "{app: {at: secret}, zzz: {at: .}}",
+    ] {
+        let (world, cli) = world();
+        write(
+            &world.dir("user-home/.config/escrow"),
+            "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, read, diff, run, commit, cleanup, admin], principal: '*', scope: '*'}\n    \
+             - {deny: [write, commit], principal: '*', scope: 'app:secret/**'}\n",
+        );
+        let app = world.dir("app");
+        world.dir("app/secret");
+        write(&app, &format!("resources: {resources}\n"));
+        let cli = cli.cwd(&app);
+        let made = json(
+            &cli,
+            "plan create one --resource . --strategy filesystem_copy",
+        );
+        assert_eq!(made["sandboxes"][0]["resource"], "app", "{made}");
+        let renames = resources.contains("zzz");
+        let told = made["notices"].to_string();
+        assert_eq!(told.contains("resources.zzz"), renames, "{made}");
+        let line = words("write one app secret/new");
+        cli.clone().stdin("x\n").fails(line, 3);
+        let path = cli.ok(words("path one app"));
+        fs::write(Path::new(path.trim()).join("secret/new"), "x").expect("it is ours");
+        cli.fails(words("commit one"), 3);
+        assert!(!app.join("secret/new").exists(), "{resources}");
+        // By a name that does not count nothing is made.
+        if renames {
+            let told = json_error(&cli, "plan create two --resource zzz", 3).to_string();
+            assert!(told.contains("resources.zzz"), "{told}");
+        }
+    }
+}
+
+/// What the tree itself denies by a name of its own is denied, also where the name does not count.
+#[test]
+fn a_name_that_does_not_count_still_tightens() {
+    let (world, cli) = world();
+    let everything =
+        "{allow: [create, write, read, diff, commit, cleanup, admin], principal: '*', scope: '*'}";
+    write(
+        &world.dir("user-home/.config/escrow"),
+        &format!(
+            "policy:\n  mode: enforce\n  rules:\n    - {everything}\n    - {{deny: [gc], principal: '*', scope: other}}\n"
+        ),
+    );
+    world.dir("app/secret");
+    write(
+        world.path(),
+        &format!(
+            "resources: {{hidden: {{at: app/secret}}}}\npolicy:\n  mode: enforce\n  rules:\n    - {everything}\n    \
+             - {{deny: [write], principal: '*', scope: hidden}}\n"
+        ),
+    );
+    cli.ok(words("plan create one --resource ./app"));
+    cli.clone().stdin("x\n").ok(words("write one app fine"));
+    cli.clone()
+        .stdin("x\n")
+        .fails(words("write one app secret/new"), 3);
 }
 
 /// What is asked for by its name is made as the file says, or not at all.
@@ -348,7 +471,7 @@ fn trust_is_shown_listed_and_taken_back() {
     write(world.path(), "run: {env: {A: b}}\n");
     let file = world.path().join("escrow.yaml");
     let below = cli.clone().cwd(world.dir("app/src"));
-    let told = json(&below, "trust");
+    let told = json(&below, "trust --yes");
     assert_eq!(told["file"], file.to_str().expect("it is text"));
     assert_eq!(
         (&told["trusted"], &told["changed"]),
@@ -366,9 +489,13 @@ fn trust_is_shown_listed_and_taken_back() {
     let listed = json(&cli, "trust --list");
     assert_eq!(
         listed["files"].as_array().map(Vec::len),
-        Some(2),
+        Some(1),
         "{listed}"
     );
+    // The content that was trusted before is not trusted any more.
+    write(world.path(), "run: {env: {A: b}}\n");
+    let told = json(&cli, "trust --yes");
+    assert_eq!(told["changed"], true, "{told}");
     assert!(cli.ok(words("trust --list")).contains("escrow.yaml"));
     // Also when it is gone.
     fs::remove_file(&file).expect("it is there");
@@ -406,9 +533,71 @@ fn trust_is_permitted_to_who_may_do_anything() {
         world.path(),
         "run: {env: {A: b}}\npolicy: {mode: enforce}\n",
     );
-    cli.fails(words("--principal agent trust"), 3);
+    cli.fails(words("--principal agent trust --yes"), 3);
     // The file itself has no say in it.
-    cli.ok(words("trust"));
+    cli.trust();
+}
+
+/// Of seven commands five were shown, and of programs and variables the names only.
+// rule S7
+#[test]
+fn trust_shows_everything_that_would_count() {
+    let (world, cli) = world();
+    let text = "run:\n  writable: [../p1, ../p2, ../p3, ../p4, ../p5, ../p6]\n  env: {LD_PRELOAD: /evil.so, TWO: \"a\\eb\"}\n\
+        validate: [v1, v2, v3, v4, v5, [v6, 'a b']]\n\
+        sandbox: {custom_strategies: {mine: {command: [/evil, now]}}}\n# the end \u{202e}\n";
+    write(world.path(), text);
+    let shown = cli.run(words("trust")).stderr_text();
+    for expected in [
+        "../p6",
+        "LD_PRELOAD=/evil.so",
+        "TWO=a\\x1bb",
+        "v6 'a b'",
+        "mine: /evil now",
+        "| # the end \\xe2\\x80\\xae",
+    ] {
+        let expected = match expected.strip_prefix("../") {
+            Some(name) => format!("/{name}\n"),
+            None => expected.to_owned(),
+        };
+        assert!(shown.contains(&expected), "{expected}: {shown}");
+    }
+    let told = json(&cli, "trust --yes");
+    let loosens = told["loosens"].to_string();
+    for expected in ["LD_PRELOAD=/evil.so", "v6 'a b'", "mine: /evil now", "/p6"] {
+        assert!(loosens.contains(expected), "{expected}: {told}");
+    }
+    assert_eq!(told["content"][0], "run:", "{told}");
+    // From then on the difference says it.
+    write(world.path(), &format!("{text}# more\n"));
+    let shown = cli.run(words("trust")).stderr_text();
+    assert!(shown.contains("+# more"), "{shown}");
+    assert!(!shown.contains("all of it:"), "{shown}");
+}
+
+/// Without a terminal nobody was asked, and the file was trusted all the same.
+// rule S7
+#[test]
+fn trust_without_a_terminal_needs_yes() {
+    let (world, cli) = world();
+    write(world.path(), "run: {env: {A: b}}\n");
+    let told = cli.fails(words("trust"), 2);
+    assert!(
+        told.contains("nothing was trusted") && told.contains("--yes"),
+        "{told}"
+    );
+    let told = json_error(&cli, "trust", 2).to_string();
+    assert!(told.contains("nothing was trusted"), "{told}");
+    let listed = json(&cli, "trust --list");
+    assert_eq!(listed["files"].as_array().map(Vec::len), Some(0));
+    assert!(!json(&cli, "log").to_string().contains("\"trust\""));
+    // Nor where a terminal is there, but the answer is a document.
+    let terminal = Terminal::new(24, 200);
+    let mut child = terminal.start(cli.command(words("--json trust")));
+    assert_eq!(child.wait().expect("it ends").code(), Some(2));
+    cli.trust();
+    // What is trusted already needs no answer.
+    assert_eq!(json(&cli, "trust")["trusted"], true);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
-use crate::{binary, furnish, json, words, world};
+use crate::{binary, furnish, json, json_error, words, world};
 
 fn write(directory: &Path, text: &str) {
     fs::write(directory.join("escrow.yaml"), text).expect("there is room");
@@ -91,9 +91,51 @@ fn what_was_tightened_since_counts_from_anywhere() {
     );
     cli.fails(words("commit try"), 3);
     cli.clone().cwd("/").fails(words("commit try"), 3);
-    // A file that makes no sense any more stops it, as it does in its directory.
-    write(world.path(), "polciy: {}\n");
-    cli.clone().cwd("/").fails(words("commit try"), 2);
+}
+
+/// A plan that released a configuration that makes no sense could be neither undone nor removed, from
+/// anywhere.
+#[test]
+fn a_file_that_makes_no_sense_does_not_stop_undo_and_cleanup() {
+    let (world, cli) = world();
+    let app = world.dir("app");
+    let deny = "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, diff, undo, cleanup], principal: '*', scope: '*'}\n    \
+        - {deny: [commit], principal: '*', scope: 'app:secret'}\n";
+    write(&app, deny);
+    let here = cli.clone().cwd(&app);
+    let away = cli.clone().cwd("/");
+    let null = here.clone().env("ESCROW_CONFIG", "/dev/null");
+    for cli in [&away, &null] {
+        here.ok(words("plan create try --resource ."));
+        let broken = "polciy: {}\n";
+        here.clone()
+            .stdin(broken)
+            .ok(words("write try app escrow.yaml"));
+        here.ok(words("plan create denied --resource ."));
+        here.clone()
+            .stdin("x\n")
+            .ok(words("write denied app secret"));
+        here.ok(words("commit try"));
+        let told = json_error(&here, "undo try --yes", 2).to_string();
+        assert!(told.contains("--config /dev/null"), "{told}");
+        // What is kept counts.
+        cli.fails(words("commit denied"), 3);
+        let told = json(cli, "cleanup denied --yes");
+        assert!(
+            told["notices"].to_string().contains("mend the file"),
+            "{told}"
+        );
+        let told = json(cli, "undo try --yes");
+        assert!(
+            told["notices"].to_string().contains("mend the file"),
+            "{told}"
+        );
+        assert_eq!(
+            fs::read_to_string(app.join("escrow.yaml")).expect("it is back"),
+            deny
+        );
+        here.ok(words("cleanup try --yes"));
+    }
 }
 
 /// Validations that counted when the plan was made run from anywhere, also when the file lost them.

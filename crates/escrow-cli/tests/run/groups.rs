@@ -383,6 +383,33 @@ fn a_helper_that_refuses_or_hangs_costs_the_groups_only() {
     }
 }
 
+/// Systems that grant groups to every user, and have no helper, heard of it at every run.
+#[test]
+fn a_helper_that_is_not_installed_is_told_only_where_it_matters() {
+    let Some((_world, plain)) = user_world("true") else {
+        return;
+    };
+    if !has_helper() {
+        return;
+    }
+    let [passwd, subgid] = granting(&format!("tester:{SHARED}:1\n"));
+    let machine = [passwd, subgid, ("/usr/bin/newgidmap", String::new())];
+    let line = inside("run --strategy overlay --rollback", "echo two >> a.txt");
+    let outcome = on(&plain, &machine).run(line);
+    let said = outcome.stderr_text();
+    assert_eq!(outcome.status, 0, "{said}");
+    assert!(
+        !said.contains("subgid") && !said.contains("newgidmap"),
+        "{said}"
+    );
+    let Some((_world, shared)) = user_world(&shared_files()) else {
+        return;
+    };
+    let doctor = json(&on(&shared, &machine), "doctor");
+    let limit = overlay(&doctor)["limit"].to_string();
+    assert!(limit.contains("newgidmap is not installed"), "{limit}");
+}
+
 #[test]
 fn a_grant_that_cannot_be_used_is_told_before() {
     let Some((_world, cli)) = user_world(&shared_files()) else {

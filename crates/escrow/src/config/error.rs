@@ -54,6 +54,13 @@ impl ConfigError {
         hints
     }
 
+    /// The same of a file that was found: one can go on without it.
+    pub(super) fn of_found(mut self) -> Self {
+        let way = "mend the file, or go on without it: `--config /dev/null`";
+        self.advice.push(way.to_owned());
+        self
+    }
+
     /// A file that cannot be used as a whole.
     pub(super) fn of_file(file: Location, what: String, advice: Vec<String>) -> Self {
         Self {

@@ -53,6 +53,8 @@ pub struct Level {
     pub text: Vec<u8>,
     /// The digest of its text.
     pub digest: String,
+    /// Why others may have changed it, and how to mend that: then it only tightens, and is never trusted.
+    pub shared: Option<String>,
     /// What it says, with defaults for what it does not say.
     pub(super) alone: Settings,
     pub(super) config: Config,
@@ -111,6 +113,7 @@ impl Level {
             origin,
             file: Location::from(file),
             digest: digest(&text),
+            shared: None,
             text,
             alone,
             config,
@@ -146,7 +149,7 @@ impl Level {
         }
         match owned::find(directory, name, MOST).map_err(unreadable)? {
             Sighting::Text(text) => Self::parse(Origin::Found, &path, text, registry),
-            Sighting::PassedOver(why) => refuse(why),
+            Sighting::PassedOver(why) | Sighting::Shared(_, why) => refuse(why),
             Sighting::Absent => refuse("there is no such file".to_owned()),
         }
     }
@@ -154,18 +157,22 @@ impl Level {
     /// What stands in the same place now; nothing where it is gone or does not count any more.
     pub fn again(&self, registry: &Registry) -> Result<Option<Self>, ConfigError> {
         let path = self.file.as_path();
-        let text = match (self.origin, path.parent(), path.file_name()) {
+        let (text, shared) = match (self.origin, path.parent(), path.file_name()) {
             (Origin::Found, Some(directory), Some(name)) => {
                 let name = name.to_string_lossy();
                 match owned::find(directory, &name, MOST).map_err(unreadable)? {
-                    Sighting::Text(text) => Some(text),
-                    Sighting::Absent | Sighting::PassedOver(_) => None,
+                    Sighting::Text(text) => (text, None),
+                    Sighting::Shared(text, why) => (text, Some(why)),
+                    Sighting::Absent | Sighting::PassedOver(_) => return Ok(None),
                 }
             }
-            _ => owned::read_again(path, MOST).map_err(unreadable)?,
+            _ => match owned::read_again(path, MOST).map_err(unreadable)? {
+                Some(text) => (text, None),
+                None => return Ok(None),
+            },
         };
-        text.map(|text| Self::parse(Origin::Found, path, text, registry))
-            .transpose()
+        let level = Self::parse(Origin::Found, path, text, registry)?;
+        Ok(Some(Self { shared, ..level }))
     }
 }
 
@@ -214,7 +221,7 @@ impl Loaded {
         };
         match owned::read(file, writers, MOST).map_err(unreadable)? {
             Sighting::Text(text) => Level::parse(origin, &resolved(file), text, registry).map(Some),
-            Sighting::PassedOver(why) => {
+            Sighting::PassedOver(why) | Sighting::Shared(_, why) => {
                 self.passed_over.push((Location::from(file), why));
                 Ok(None)
             }
@@ -236,9 +243,16 @@ impl Loaded {
                 _ if is_inside(directory, home) => INSIDE.to_owned(),
                 Ok(Sighting::PassedOver(why)) => why,
                 Ok(Sighting::Text(text)) => {
-                    return Level::parse(Origin::Found, &file, text, registry).map(Some);
+                    let parsed = Level::parse(Origin::Found, &file, text, registry);
+                    return parsed.map(Some).map_err(ConfigError::of_found);
                 }
-                Err(error) => return Err(unreadable(error)),
+                Ok(Sighting::Shared(text, why)) => {
+                    let parsed = Level::parse(Origin::Found, &file, text, registry);
+                    let level = parsed.map_err(ConfigError::of_found)?;
+                    let shared = Some(why);
+                    return Ok(Some(Level { shared, ..level }));
+                }
+                Err(error) => return Err(unreadable(error).of_found()),
             };
             self.passed_over.push((Location::from(file.as_path()), why));
         }

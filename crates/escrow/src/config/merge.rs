@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Declared, Level, Settings, Untrusted};
+use super::{Custom, Declared, Level, Settings, Untrusted};
 use crate::model::ResourceType;
 use crate::model::resource::AUTO;
 use crate::model::text::{Location, escape};
@@ -32,8 +32,33 @@ pub struct Ignored {
     pub file: Location,
     /// The key, as in `run.writable`.
     pub key: String,
-    /// What it would do.
+    /// What it would do, on a line.
     pub what: String,
+    /// Everything that it names, each escaped.
+    pub all: Vec<String>,
+}
+
+/// What a key would do.
+struct Effect {
+    what: String,
+    all: Vec<String>,
+}
+
+impl From<String> for Effect {
+    fn from(what: String) -> Self {
+        let all = Vec::new();
+        Self { what, all }
+    }
+}
+
+impl Effect {
+    /// A line with a few of the names, and all that is named, as it is written.
+    fn of(what: &str, names: &[String], all: &[String]) -> Self {
+        Self {
+            what: format!("{what}: {}", shown(names)),
+            all: all.iter().map(|one| escape(one.as_bytes())).collect(),
+        }
+    }
 }
 
 /// What counts, of all files together.
@@ -94,12 +119,14 @@ struct Laying<'a> {
 
 impl Laying<'_> {
     /// Whether a key that loosens counts; where it does not, that is noted.
-    fn counts(&mut self, key: &str, what: impl FnOnce() -> String) -> bool {
+    fn counts<E: Into<Effect>>(&mut self, key: &str, what: impl FnOnce() -> E) -> bool {
         if !self.trusted {
+            let Effect { what, all } = what().into();
             self.ignored.push(Ignored {
                 file: self.level.file.clone(),
                 key: key.to_owned(),
-                what: what(),
+                what,
+                all,
             });
         }
         self.trusted
@@ -139,8 +166,9 @@ impl Laying<'_> {
         }
         let programs = &alone.custom_strategies;
         let names = || {
-            let names: Vec<&str> = programs.keys().map(String::as_str).collect();
-            format!("these programs would run: {}", names.join(", "))
+            let names: Vec<String> = programs.keys().cloned().collect();
+            let all: Vec<String> = programs.iter().map(program).collect();
+            Effect::of("these programs would run", &names, &all)
         };
         if !programs.is_empty() && self.counts("sandbox.custom_strategies", names) {
             settings.custom_strategies.extend(programs.clone());
@@ -153,7 +181,8 @@ impl Laying<'_> {
             .collect();
         let lines = || {
             let lines: Vec<String> = fresh.iter().map(|words| words.join(" ")).collect();
-            format!("these commands would run: {}", shown(&lines))
+            let all: Vec<String> = fresh.iter().map(|words| line(words)).collect();
+            Effect::of("these commands would run", &lines, &all)
         };
         if !fresh.is_empty() && self.counts("validate", lines) {
             settings.validate.extend(fresh);
@@ -168,7 +197,7 @@ impl Laying<'_> {
                 .iter()
                 .map(|path| Location::from(path.as_path()).to_string())
                 .collect();
-            format!("commands would write these for real: {}", shown(&paths))
+            Effect::of("commands would write these for real", &paths, &paths)
         };
         if !own.writable.is_empty() && self.counts("run.writable", paths) {
             run.writable.clone_from(&own.writable);
@@ -188,7 +217,9 @@ impl Laying<'_> {
         }
         let names = || {
             let names: Vec<String> = own.env.keys().cloned().collect();
-            format!("these variables would be set: {}", shown(&names))
+            let one = |(name, value): (&String, &String)| format!("{name}={value}");
+            let all: Vec<String> = own.env.iter().map(one).collect();
+            Effect::of("these variables would be set", &names, &all)
         };
         if !own.env.is_empty() && self.counts("run.env", names) {
             run.env.extend(own.env.clone());
@@ -223,8 +254,14 @@ impl Laying<'_> {
             let key = format!("resources.{}", declared.name);
             let mut ignored = None;
             let nameless = policies.permits_by_name(&declared.name);
-            if nameless {
-                let what = "a policy permits something on a resource of this name";
+            let unnamed = nameless || policies.names_resources();
+            if unnamed {
+                let what = match nameless {
+                    true => "a policy permits something on a resource of this name",
+                    false => {
+                        "a policy has rules for resources by name, and a new name could escape them"
+                    }
+                };
                 self.counts(&key, || what.to_owned());
                 ignored = Some(key);
             } else if let Some(loose) = self.loose_of(declared) {
@@ -241,6 +278,7 @@ impl Laying<'_> {
                 within: directory_of(&self.level.file),
                 ignored,
                 nameless,
+                unnamed,
             });
         }
         own
@@ -285,6 +323,27 @@ fn directory_of(file: &Location) -> PathBuf {
 fn loose_strategy(name: &str) -> String {
     let name = escape(name.as_bytes());
     format!("'{name}' does not keep the original apart, or runs a program")
+}
+
+/// What a program of the file is, in one line.
+fn program((name, custom): (&String, &Custom)) -> String {
+    match (&custom.command, &custom.module, &custom.class) {
+        (Some(words), ..) => format!("{name}: {}", line(words)),
+        (None, module, class) => {
+            let words = [module, class].map(|one| one.as_deref().unwrap_or_default());
+            format!("{name}: {}", words.join(":"))
+        }
+    }
+}
+
+/// The words of a command, so that it is seen where each of them ends.
+fn line(words: &[String]) -> String {
+    let plain = |word: &str| !word.is_empty() && !word.contains([' ', '\'', '"', '\t', '\n']);
+    let words = words.iter().map(|word| match plain(word) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// A few words of a list, for a line.

@@ -84,12 +84,20 @@ pub struct Untrusted {
     pub ignored: Option<String>,
     /// Whether it may not have its name: a policy permits something by it.
     pub nameless: bool,
+    /// Whether it is used under the name that its path gives it: a policy speaks of resources by name,
+    /// and another name would escape its rules. Rules of the file itself still speak of it.
+    pub unnamed: bool,
 }
 
 impl Declared {
     /// Whether it may not have its name.
     pub fn is_nameless(&self) -> bool {
         self.untrusted.as_ref().is_some_and(|one| one.nameless)
+    }
+
+    /// Whether it is not used under its name.
+    pub fn is_unnamed(&self) -> bool {
+        self.untrusted.as_ref().is_some_and(|one| one.unnamed)
     }
 }
 

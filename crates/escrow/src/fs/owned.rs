@@ -22,6 +22,9 @@ pub enum Sighting {
     Absent,
     /// A text that counts.
     Text(Vec<u8>),
+    /// A text of this user or root that others may have changed, and how to mend that: what it denies
+    /// counts.
+    Shared(Vec<u8>, String),
     /// Something that does not count, and why.
     PassedOver(String),
 }
@@ -51,8 +54,8 @@ fn failed(path: &Path, cause: Cause) -> FsError {
     }
 }
 
-/// Reads the file `name` of `directory`, at most `most` bytes, if it was written by this user or
-/// root and others can change neither the file nor the way to it.
+/// Reads the file `name` of `directory`, at most `most` bytes, if it belongs to this user or root and so
+/// does the way to it. Where others can change the file or the way to it, that is said.
 pub fn find(directory: &Path, name: &str, most: u64) -> Result<Sighting> {
     let path = directory.join(name);
     let fail = |errno| failed(&path, Cause::Os(errno));
@@ -79,11 +82,18 @@ pub fn find(directory: &Path, name: &str, most: u64) -> Result<Sighting> {
         }
     };
     let meta = stat_fd(&opened).map_err(fail)?;
-    let why = why_not(&meta, Writers::User).or_else(|| why_not_way(directory));
-    match why {
-        Some(why) => Ok(Sighting::PassedOver(why)),
-        None => Ok(Sighting::Text(content(&path, opened, &meta, most)?)),
+    if !Writers::User.include(meta.uid) {
+        return Ok(Sighting::PassedOver(foreign(meta.uid)));
     }
+    if let Some(why) = why_not_way(directory) {
+        return Ok(Sighting::PassedOver(why));
+    }
+    let why = why_not(&meta, Writers::User).or_else(|| shared_way(directory));
+    let text = content(&path, opened, &meta, most)?;
+    Ok(match why {
+        Some(why) => Sighting::Shared(text, why),
+        None => Sighting::Text(text),
+    })
 }
 
 /// Reads a file of the user, or of the system: links are followed, and what others can change is
@@ -190,8 +200,7 @@ fn why_not(meta: &Meta, writers: Writers) -> Option<String> {
     }
 }
 
-/// Why the way to a directory does not count: who may write a directory decides what is in it. Where
-/// it is sticky, others can add entries of their own but replace no others.
+/// Why the way to a directory does not count: whose directory it is decides what is in it.
 fn why_not_way(directory: &Path) -> Option<String> {
     directory.ancestors().find_map(|way| {
         let shown = Location::from(way);
@@ -204,10 +213,21 @@ fn why_not_way(directory: &Path) -> Option<String> {
                 "'{shown}', which it lies in, belongs to another user ({uid})"
             ));
         }
-        let sticky = meta.mode & 0o1000 != 0;
-        (is_open_to_others(&meta) && !sticky)
-            .then(|| format!("others may write '{shown}', which it lies in"))
+        None
     })
+}
+
+/// Which directory on the way others may write, so that they decide what is in it. Where it is sticky,
+/// they can add entries of their own but replace no others.
+fn shared_way(directory: &Path) -> Option<String> {
+    let open = |way: &&Path| {
+        let sticky = |meta: &Meta| meta.mode & 0o1000 != 0;
+        Dir::look(way).map_or(true, |meta| is_open_to_others(&meta) && !sticky(&meta))
+    };
+    let way = Location::from(directory.ancestors().find(open)?);
+    Some(format!(
+        "others may write '{way}', which it lies in; `chmod go-w '{way}'`"
+    ))
 }
 
 /// Whether others than the owner may write an entry. A group that is the user's own, as where every

@@ -75,8 +75,18 @@ impl Configured {
                  `--config FILE` names one that does, if you trust who wrote it"
             )
         };
-        self.loaded.passed_over.iter().map(line).collect()
+        let mut lines: Vec<String> = self.loaded.passed_over.iter().map(line).collect();
+        lines.extend(self.loaded.project.as_ref().and_then(only_tightens));
+        lines
     }
+}
+
+/// What is said of a file that others may have changed.
+fn only_tightens(level: &Level) -> Option<String> {
+    let (file, why) = (&level.file, level.shared.as_ref()?);
+    Some(format!(
+        "of the configuration '{file}' only what tightens counts, and it cannot be trusted: {why}"
+    ))
 }
 
 /// What the caller, the system and the user say: nothing below can relax their policies.
@@ -95,8 +105,8 @@ fn outermost(loaded: &Loaded, options: &Options) -> Effective {
 
 /// How much of a project's file counts.
 fn weight(level: &Level, store: &Store) -> Result<Weight> {
-    let trusted =
-        level.origin != Origin::Found || store.is_trusted_config(&level.file, &level.digest)?;
+    let trusted = level.origin != Origin::Found
+        || (level.shared.is_none() && store.is_trusted_config(&level.file, &level.digest)?);
     Ok(match trusted {
         true => Weight::All,
         false => Weight::Tightening,
@@ -141,12 +151,13 @@ impl Manager {
             true => Origin::Named,
             false => Origin::Found,
         };
-        let bound = Level::parse(origin, bound.path.as_path(), bound.content, registry)?;
+        let mut bound = Level::parse(origin, bound.path.as_path(), bound.content, registry)?;
         let loaded = &self.configured.loaded;
         let (same, other) = match &loaded.project {
             Some(level) if level.file == bound.file => (Some(level.clone()), None),
-            other => (bound.again(registry)?, other.as_ref()),
+            other => (self.again(&bound), other.as_ref()),
         };
+        bound.shared = same.as_ref().and_then(|level| level.shared.clone());
         let mut effective = outermost(loaded, &self.options);
         let changed = same.filter(|level| level.digest != bound.digest);
         let mut both = vec![(&bound, weight(&bound, &self.store)?)];
@@ -167,6 +178,25 @@ impl Manager {
             effective.lay(level, weight, registry);
         }
         Ok(effective)
+    }
+
+    /// What the file of a plan says now; nothing where it makes no sense: the plan must still be undone
+    /// or removed, and what is kept with it counts.
+    fn again(&self, bound: &Level) -> Option<Level> {
+        match bound.again(self.registry()) {
+            Ok(level) => {
+                let said = level.as_ref().and_then(only_tightens);
+                said.into_iter().for_each(|said| self.notice(said));
+                level
+            }
+            Err(error) => {
+                self.notice(format!(
+                    "the configuration of the plan cannot be used as it is now ({error}), so what it said when \
+                     the plan was made counts; mend the file"
+                ));
+                None
+            }
+        }
     }
 
     /// What a new plan is bound to: what counts here, or what another plan is bound to.
@@ -224,9 +254,9 @@ impl Manager {
         let level = match file {
             Some(file) => Level::examine(file, self.home(), self.registry())?,
             None => {
-                let found = self.configured.loaded.project.clone();
-                let found = found.filter(|level| level.origin == Origin::Found);
-                found.ok_or(Error::NoConfig)?
+                let found = self.found_config()?;
+                // What others may have changed is refused there.
+                Level::examine(found.file.as_path(), self.home(), self.registry())?
             }
         };
         let mut outermost = outermost(&self.configured.loaded, &self.options);
@@ -241,6 +271,13 @@ impl Manager {
             content: level.text,
             loosens: outermost.ignored,
         })
+    }
+
+    /// The configuration that was found.
+    fn found_config(&self) -> Result<&Level> {
+        let found = self.configured.loaded.project.as_ref();
+        let found = found.filter(|level| level.origin == Origin::Found);
+        found.ok_or(Error::NoConfig)
     }
 
     /// Lets a configuration count as a whole, as long as its content is the one that was read.
@@ -262,7 +299,7 @@ impl Manager {
         self.permit_trust()?;
         let path = match file {
             Some(file) => Location::from(resolved(file)),
-            None => self.examine_config(None)?.file,
+            None => self.found_config()?.file.clone(),
         };
         let target = path.to_string();
         let removed = self.record_about(about("distrust", &target), |_| {

@@ -22,7 +22,9 @@ impl Manager {
     pub(super) fn known_names(&self, resources: &[Resource]) -> Vec<String> {
         let known = resources.iter().map(|one| &one.name);
         let mut names: Vec<String> = known.cloned().collect();
+        // A name that does not count is free for what has it by its path.
         let declared = self.settings().resources.iter();
+        let declared = declared.filter(|one| !one.is_unnamed());
         let fresh = declared.filter(|one| resources.iter().all(|known| known.name != one.name));
         names.extend(fresh.map(|one| one.name.clone()));
         names
@@ -37,7 +39,19 @@ impl Manager {
         }
         let path = private::known_as(&directory.join(typed))?;
         let here = |one: &&Declared| private::known_as(&one.at).is_some_and(|at| at == path);
-        all.iter().filter(|one| !one.is_nameless()).find(here)
+        all.iter().filter(|one| !one.is_unnamed()).find(here)
+    }
+
+    /// Says that a name of the configuration does not count for what stands at a path.
+    pub(super) fn tell_unnamed(&self, path: &Path) {
+        let general = &self.configured.general;
+        let unnamed = general.settings.resources.iter();
+        for one in unnamed.filter(|one| one.is_unnamed()) {
+            if private::known_as(&one.at).is_some_and(|at| at == path) {
+                let own = format!("resources.{}", one.name);
+                self.tell_ignored(general, |key| key == own);
+            }
+        }
     }
 
     /// The type of a resource of the configuration; `None` if it names none and nothing that has one is there.
@@ -187,10 +201,13 @@ impl Manager {
 /// may not have its name.
 fn check_within(declared: &Declared, at: &Location) -> Result<()> {
     match &declared.untrusted {
-        Some(untrusted) if untrusted.nameless => Err(Error::Untrusted {
+        Some(untrusted) if untrusted.unnamed => Err(Error::Untrusted {
             file: untrusted.file.clone(),
             key: format!("resources.{}", declared.name),
-            why: "a policy permits something on a resource of this name",
+            why: match untrusted.nameless {
+                true => "a policy permits something on a resource of this name",
+                false => "a policy has rules for resources by name",
+            },
         }),
         Some(untrusted) if !at.as_path().starts_with(&untrusted.within) => Err(Error::Untrusted {
             file: untrusted.file.clone(),

@@ -292,6 +292,9 @@ impl Manager {
             return self.declare_all(declared);
         }
         let path = directory.join(typed);
+        if let Some(known) = private::known_as(&path) {
+            self.tell_unnamed(&known);
+        }
         match self.find_resource(typed, directory) {
             Err(error @ Error::UnknownResource { .. }) => {
                 // What has a slash can only be a path, so say what is wrong with the path.

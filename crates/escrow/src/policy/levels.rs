@@ -41,6 +41,12 @@ impl Policies {
         all.any(|(_, policy)| policy.permits_by_name(resource))
     }
 
+    /// Whether any of them has a rule about a resource by its name.
+    pub fn names_resources(&self) -> bool {
+        let mut all = self.all.iter();
+        all.any(|(_, policy)| policy.names_resources())
+    }
+
     /// Whether `principal` may do `action`: whether every policy permits it. `names` are the names of
     /// one and the same thing, as in [`Policy::judge`]. Where several policies restrict, the reason
     /// names the file.

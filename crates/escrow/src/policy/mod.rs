@@ -93,6 +93,14 @@ impl Policy {
         permits.any(|rule| rule.names(resource))
     }
 
+    /// Whether a rule is about a resource by its name: another name for the same thing escapes it.
+    pub fn names_resources(&self) -> bool {
+        let Stance::Enforce(rules) = &self.stance else {
+            return false;
+        };
+        rules.iter().any(Rule::names_one)
+    }
+
     /// Whether `principal` may do `action`. `names` are the names of one and the same thing: what
     /// is denied by any of them is denied. The first is the one that is told.
     pub fn judge(&self, principal: &str, action: Action, names: &[Scope], form: Form) -> Decision {

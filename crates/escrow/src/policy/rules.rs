@@ -114,6 +114,14 @@ impl Rule {
         }
     }
 
+    /// Whether it is about one resource, whichever.
+    pub(super) fn names_one(&self) -> bool {
+        matches!(
+            self.covered,
+            Covered::Resource(_) | Covered::Paths(Some(_), _)
+        )
+    }
+
     /// Whether it decides about all of `scope`; a rule that permits, whether about the part that is
     /// not known yet.
     pub(super) fn covers(&self, scope: &Scope, form: Form) -> bool {

@@ -80,10 +80,12 @@ fn disjoint(own: u32, mut ranges: Vec<IdRange>) -> Vec<IdRange> {
     found
 }
 
-/// Goes into a new user namespace. Returns what has to be said when it has fewer groups than it could have.
+/// Goes into a new user namespace. Returns what has to be said when it has fewer groups than it could have. Many systems
+/// grant groups to every user and have no helper: nothing is said then, unless a file of such a group is found (see
+/// `strategy/overlay/foreign.rs`).
 pub(super) fn enter() -> Step<Option<String>> {
     let groups = granted();
-    let mapped = match groups.is_empty() {
+    let mapped = match groups.is_empty() || helper().is_none() {
         true => None,
         false => Some(join_new(&groups)),
     };
@@ -131,12 +133,16 @@ fn said(step: &str, errno: Errno) -> String {
     format!("cannot {step}: {}", std::io::Error::from(errno))
 }
 
+/// The helper, where it is installed.
+fn helper() -> Option<&'static str> {
+    let there = |path: &&str| fs::access(*path, fs::Access::EXEC_OK).is_ok();
+    HELPERS.into_iter().find(there)
+}
+
 /// A new user namespace with the own user, the own group and these groups, in which no process is left. Otherwise why
 /// there is none.
 pub fn namespace(groups: &[IdRange]) -> Result<OwnedFd, String> {
-    let there = |path: &&&str| fs::access(**path, fs::Access::EXEC_OK).is_ok();
-    let helper = HELPERS.iter().find(there);
-    let helper = *helper.ok_or("newgidmap is not installed (Debian: package uidmap)")?;
+    let helper = helper().ok_or("newgidmap is not installed (Debian: package uidmap)")?;
     let holder = Holder::start()?;
     let mut ids = vec![(getegid().as_raw(), 1)];
     ids.extend(groups.iter().map(|range| (range.first, range.count)));

@@ -32,11 +32,15 @@ pub struct PlanConfig {
 }
 
 impl Store {
-    /// Notes that a content of a file is trusted.
+    /// Notes that a content of a file is trusted, and no other content of it any more.
     pub fn trust_config(&self, config: &TrustedConfig) -> Result<()> {
-        self.run(|connection| {
+        self.transact(|connection| {
             connection.execute(
-                "INSERT OR REPLACE INTO trusted_config (path, digest, content, trusted_at)
+                "DELETE FROM trusted_config WHERE path = ?1",
+                [config.path.as_bytes()],
+            )?;
+            connection.execute(
+                "INSERT INTO trusted_config (path, digest, content, trusted_at)
                  VALUES (?1, ?2, ?3, ?4)",
                 params![
                     config.path.as_bytes(),
