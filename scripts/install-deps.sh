@@ -24,6 +24,7 @@ needs=(
     patch:patch
     setcap:libcap2-bin
     newgidmap:uidmap
+    python3:python3
 )
 
 # Sets `missing` (commands) and `packages` (what to install for them).
