@@ -121,13 +121,11 @@ impl Store {
     /// resources that have no name of their own and no other sandbox.
     pub fn end_removal(&self, plan: PlanId) -> Result<()> {
         self.transact(|connection| {
-            let id = plan.to_string();
+            end_sandboxes_of(connection, plan)?;
             connection.execute(
-                "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1",
-                params![id, SandboxState::CleanedUp.as_str()],
+                "DELETE FROM checkpoint WHERE plan_id = ?1",
+                [plan.to_string()],
             )?;
-            connection.execute("DELETE FROM checkpoint WHERE plan_id = ?1", [&id])?;
-            forget_resources_of(connection, plan)?;
             set_plan(connection, plan, PlanState::CleanedUp)
         })
     }
@@ -135,12 +133,8 @@ impl Store {
     /// Removes every trace of a plan that came to nothing.
     pub fn forget_plan(&self, plan: PlanId) -> Result<()> {
         self.transact(|connection| {
+            end_sandboxes_of(connection, plan)?;
             let id = plan.to_string();
-            connection.execute(
-                "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1",
-                params![id, SandboxState::CleanedUp.as_str()],
-            )?;
-            forget_resources_of(connection, plan)?;
             identity::end_sandboxes(connection, plan)?;
             identity::end(connection, &id)?;
             connection.execute("DELETE FROM sandbox WHERE plan_id = ?1", [&id])?;
@@ -206,7 +200,13 @@ fn add_plan(connection: &Connection, plan: &Plan) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn forget_resources_of(connection: &Connection, plan: PlanId) -> rusqlite::Result<()> {
+/// Notes that the sandboxes of a plan are gone, and forgets the resources that then have no name of their own and no
+/// other sandbox.
+fn end_sandboxes_of(connection: &Connection, plan: PlanId) -> rusqlite::Result<()> {
+    connection.execute(
+        "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1",
+        params![plan.to_string(), SandboxState::CleanedUp.as_str()],
+    )?;
     let mut query = connection.prepare("SELECT resource_id FROM sandbox WHERE plan_id = ?1")?;
     let used = query.query_map([plan.to_string()], |row| parsed(row, 0))?;
     for id in used.collect::<rusqlite::Result<Vec<ResourceId>>>()? {
