@@ -86,7 +86,7 @@ pub fn rerun_test_as_user_with(test_name: &str, binaries: &[&Path]) {
     }
     assert!(
         output.status.success() && stdout.contains(" 1 passed;"),
-        "{test_name} failed as user {UID}: {}\nstdout: {stdout}\nstderr: {stderr}",
+        "{test_name} failed as user {UID}: {}\nstderr: {stderr}\nstdout: {stdout}",
         output.status,
     );
 }
