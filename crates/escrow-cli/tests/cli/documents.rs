@@ -1,4 +1,4 @@
-//! What is written down is true: the README's session, the demo, the reference, the tables.
+//! What is written down is true: the sessions of the README and the guides, the demo, the reference, the tables.
 //! With `ESCROW_BLESS=1` generated documents are written instead of compared.
 
 use std::path::Path;
@@ -59,15 +59,14 @@ fn shell(world: &World, line: &str) -> String {
         "{line}: {}",
         String::from_utf8_lossy(&output.stdout)
     );
-    String::from_utf8(output.stdout).expect("the README shows text")
+    String::from_utf8(output.stdout).expect("a page shows text")
 }
 
-#[test]
-fn the_readme_tells_the_truth() {
+/// Runs every `console` block of a page in a world of its own; the output is what the page shows.
+fn tells_the_truth(page: &Path) {
     let world = World::new();
-    let sessions = sessions(&read(&repository().join("README.md")));
-    assert!(sessions.len() > 10, "the README has no session");
-    for (command, expected) in sessions {
+    let name = page.display();
+    for (command, expected) in sessions(&read(page)) {
         let output = shell(&world, &command);
         let found: Vec<&str> = output.lines().collect();
         let same = found.len() == expected.len()
@@ -77,9 +76,33 @@ fn the_readme_tells_the_truth() {
                 .all(|(expected, found)| matches(expected, found));
         assert!(
             same,
-            "$ {command}\nexpected:\n{}\nfound:\n{output}",
+            "{name}:\n$ {command}\nexpected:\n{}\nfound:\n{output}",
             expected.join("\n")
         );
+    }
+}
+
+#[test]
+fn the_readme_tells_the_truth() {
+    let page = repository().join("README.md");
+    assert!(
+        sessions(&read(&page)).len() > 5,
+        "the README has no session"
+    );
+    tells_the_truth(&page);
+}
+
+#[test]
+fn the_guides_tell_the_truth() {
+    let docs = repository().join("docs");
+    let guides = std::fs::read_dir(docs.join("guides")).expect("there are guides");
+    let mut pages: Vec<_> = guides
+        .map(|entry| entry.expect("it can be listed").path())
+        .collect();
+    pages.push(docs.join("configuration.md"));
+    for page in &pages {
+        assert!(!sessions(&read(page)).is_empty(), "{}", page.display());
+        tells_the_truth(page);
     }
 }
 

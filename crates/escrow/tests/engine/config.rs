@@ -314,8 +314,12 @@ fn every_configuration_in_the_documents_is_valid() {
     let validator = jsonschema::validator_for(&schema).expect("it is a schema");
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = 0;
-    for page in ["README.md", "docs/configuration.md"] {
-        let text = std::fs::read_to_string(top.join(page)).expect("the page is there");
+    let guides = std::fs::read_dir(top.join("docs/guides")).expect("there are guides");
+    let guides = guides.map(|entry| entry.expect("it can be listed").path());
+    let pages = ["README.md", "docs/configuration.md"].map(|page| top.join(page));
+    for page in pages.into_iter().chain(guides) {
+        let text = std::fs::read_to_string(&page).expect("the page is there");
+        let page = page.display();
         for block in text.split("```yaml\n").skip(1) {
             let block = block.split("```").next().unwrap_or_default();
             assert!(validator.is_valid(&as_json(block)), "{page}: {block}");
