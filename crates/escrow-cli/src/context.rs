@@ -25,6 +25,7 @@ use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
 use crate::commands::Global;
 use crate::error::Failure;
+use crate::ui::Ui;
 
 /// How long a command waits for another one that works on the same plan.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,8 +85,9 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Opens the engine as the options and the environment say.
-    pub(crate) fn open(global: &Global) -> Result<Self, Failure> {
+    /// Opens the engine as the options and the environment say; a lenient one goes on without a found configuration
+    /// that cannot be used.
+    pub(crate) fn open(global: &Global, lenient: bool) -> Result<Self, Failure> {
         // By its name, not by its path: who stands in a directory that is gone can still work with
         // everything that is named absolutely.
         let directory = PathBuf::from(".");
@@ -123,6 +125,7 @@ impl Context {
                 user: user_config().map(|config| config.join("escrow").join(FILE_NAME)),
                 named: config.clone().or_else(named_config),
                 directory: current_directory(),
+                lenient,
             },
         })?;
         Ok(Self {
@@ -130,6 +133,14 @@ impl Context {
             directory,
             config,
         })
+    }
+
+    /// Says what the engine has to say beside the answer. Called before work begins, so that the user knows what
+    /// does not count for it, and at the end.
+    pub(crate) fn tell_notices(&self, ui: &Ui) {
+        for notice in self.manager.notices() {
+            ui.notice(&notice);
+        }
     }
 
     /// The plan that was typed, or the newest open one of this directory.

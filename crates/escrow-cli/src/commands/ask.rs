@@ -255,12 +255,13 @@ impl Supervisor {
 
     /// The engine, as whoever asks.
     fn context(&self) -> Result<Context, Failure> {
-        Context::open(&Global {
+        let global = Global {
             principal: Some(AGENT.to_owned()),
             home: Some(self.home.clone()),
             config: self.config.clone(),
             ..Global::default()
-        })
+        };
+        Context::open(&global, false)
     }
 
     /// Refuses, and puts it into the log.

@@ -113,6 +113,9 @@ impl CommitArgs {
             let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
             return tell_preview(&plan.name, &preview, terms, ui);
         }
+        let commands = context.manager.validations(&plan);
+        let commands = commands.map_err(|error| Failure::from(error).about("committed"))?;
+        context.tell_notices(ui);
         let asks = ui.asks() && !self.yes;
         if asks {
             let preview = context.manager.preview_part(&plan, terms, &selection);
@@ -123,8 +126,7 @@ impl CommitArgs {
                 return Err(Failure::failed("nothing was committed").about("committed"));
             }
         }
-        let judged = !context.manager.validations(&plan)?.is_empty();
-        if judged && !selection.is_everything() && !asks {
+        if !commands.is_empty() && !selection.is_everything() && !asks {
             // What is wrong with a pattern is said before anything runs; else the commit says it.
             let preview = context.manager.preview_part(&plan, terms, &selection);
             preview.map_err(|error| Failure::from(error).about("committed"))?;

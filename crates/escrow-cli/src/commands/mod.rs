@@ -167,7 +167,16 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         _ => {}
     }
     let runs = matches!(command, Command::Run(_));
-    let context = Context::open(global).map_err(|failure| match &command {
+    // What frees space or repairs goes on without a configuration that makes no sense.
+    let lenient = matches!(
+        command,
+        Command::Undo(_)
+            | Command::Recover(_)
+            | Command::Gc(_)
+            | Command::Cleanup(_)
+            | Command::Rollback(_)
+    );
+    let context = Context::open(global, lenient).map_err(|failure| match &command {
         Command::Gc(args) => args.without_state(failure),
         _ => failure,
     });
@@ -175,10 +184,9 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         if let Some(file) = &context.manager.settings().file {
             ui.whisper(&format!("configuration: {file}"));
         }
+        context.tell_notices(ui);
         let done = with_state(command, &mut context, ui);
-        for notice in context.manager.notices() {
-            ui.notice(&notice);
-        }
+        context.tell_notices(ui);
         done
     });
     match runs {

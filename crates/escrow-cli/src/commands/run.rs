@@ -85,8 +85,21 @@ impl RunArgs {
             Some(typed) => context.plan(Some(typed))?,
             None => self.make_plan(context, ui)?,
         };
-        let usual = context.manager.settings_of(&plan)?.run.env;
-        let environment = self.environment(&usual)?;
+        let ready = context.manager.run_defaults(&plan).and_then(|usual| {
+            // What would stop the release, or is left out of it, is said before anything is done.
+            if self.commit {
+                context.manager.validations(&plan)?;
+            }
+            Ok(usual.env)
+        });
+        context.tell_notices(ui);
+        let environment = match ready {
+            Ok(usual) => self.environment(&usual)?,
+            Err(error) => {
+                self.keep_or_drop(context, ui, &plan)?;
+                return Err(error.into());
+            }
+        };
         let ended = match self.unconfined {
             true => self.unconfined(context, &plan, environment),
             false => self.confined(context, &plan, environment, None),
@@ -124,7 +137,7 @@ impl RunArgs {
             env: Vec::new(),
             command,
         };
-        let usual = context.manager.settings_of(plan)?.run.env;
+        let usual = context.manager.run_defaults(plan)?.env;
         let environment = args.environment(&usual)?;
         // Where the plan was made, wherever this was typed: what is looked at is there.
         args.confined(context, plan, environment, Some(plan.directory.as_path()))

@@ -22,6 +22,7 @@ pub(super) fn validate<'a>(
     ui: &Ui,
 ) -> Result<Option<Validation<'a>>, Failure> {
     let commands = context.manager.validations(plan)?;
+    context.tell_notices(ui);
     if commands.is_empty() {
         return Ok(None);
     }

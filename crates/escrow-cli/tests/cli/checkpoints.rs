@@ -260,6 +260,7 @@ fn a_restore_keeps_where_it_came_from_and_where_it_went() {
         let (world, cli) = planned(strategy);
         let config = "sandbox: { checkpoint: { auto: [before_run], keep: 1 } }\n";
         std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+        cli.trust();
         run(&cli, "try", "echo 1 > f");
         run(&cli, "try", "echo 2 > f");
         let listed = json(&cli, "checkpoint list try");
@@ -281,6 +282,7 @@ fn as_many_are_kept_as_the_configuration_says() {
     let keep = |number: u32| {
         let config = format!("sandbox: {{ checkpoint: {{ keep: {number} }} }}\n");
         std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+        cli.trust();
     };
     let reasons = || -> Vec<String> {
         let listed = json(&cli, "checkpoint list try");

@@ -83,7 +83,7 @@ fn the_nearest_configuration_counts_and_what_is_typed_wins_as_user() {
 fn a_bad_configuration_stops_everything_that_needs_one() {
     let (world, cli) = world();
     write(world.path(), "sandbox:\n  strateg: overlay\n");
-    for line in [MAKE, "plan list", "recover", "run -- true", "type list"] {
+    for line in [MAKE, "plan list", "commit", "run -- true", "type list"] {
         let error = json_error(&cli, line, 2);
         assert_eq!(error["kind"], "usage", "{line}");
         let details = &error["details"];

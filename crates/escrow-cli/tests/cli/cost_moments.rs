@@ -37,6 +37,7 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
         "sandbox: { checkpoint: { auto: [] } }\n",
     )
     .expect("room");
+    cli.trust();
     cli.ok(words(&format!(
         "plan create p --resource ./original --strategy {strategy}"
     )));

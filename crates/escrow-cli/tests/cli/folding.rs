@@ -18,6 +18,7 @@ fn planned(keep: usize) -> (World, Cli) {
     let config = format!("sandbox: {{ checkpoint: {{ auto: [before_run], keep: {keep} }} }}\n");
     std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
     let cli = cli.cwd(world.path().join("app"));
+    cli.trust();
     cli.ok(words("plan create try --resource . --strategy overlay"));
     (world, cli)
 }

@@ -330,6 +330,7 @@ fn a_part_can_be_undone_after_the_rest_was_rolled_back() {
     let (world, cli) = world();
     let rules = "sandbox: { cleanup: on_terminal }\n";
     fs::write(at(&world, "escrow.yaml"), rules).expect("there is room");
+    cli.trust();
     for strategy in ["overlay", "filesystem_copy"] {
         let line = format!("plan create try --resource ./app --strategy {strategy}");
         cli.ok(words(&line));

@@ -93,48 +93,48 @@ fn what_was_tightened_since_counts_from_anywhere() {
     cli.clone().cwd("/").fails(words("commit try"), 3);
 }
 
-/// A plan that released a configuration that makes no sense could be neither undone nor removed, from
-/// anywhere.
+/// A plan that released a configuration that makes no sense could be neither undone nor removed, first from
+/// anywhere, then in the directory itself.
+// rule C17
 #[test]
-fn a_file_that_makes_no_sense_does_not_stop_undo_and_cleanup() {
+fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
+    as_user("a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs");
     let (world, cli) = world();
     let app = world.dir("app");
-    let deny = "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, diff, undo, cleanup], principal: '*', scope: '*'}\n    \
+    let deny = "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, diff, undo, rollback, cleanup], principal: '*', scope: '*'}\n    \
         - {deny: [commit], principal: '*', scope: 'app:secret'}\n";
     write(&app, deny);
     let here = cli.clone().cwd(&app);
-    let away = cli.clone().cwd("/");
     let null = here.clone().env("ESCROW_CONFIG", "/dev/null");
-    for cli in [&away, &null] {
+    for cli in [&cli.clone().cwd("/"), &null, &here] {
         here.ok(words("plan create try --resource ."));
-        let broken = "polciy: {}\n";
         here.clone()
-            .stdin(broken)
+            .stdin("polciy: {}\n")
             .ok(words("write try app escrow.yaml"));
         here.ok(words("plan create denied --resource ."));
         here.clone()
             .stdin("x\n")
             .ok(words("write denied app secret"));
         here.ok(words("commit try"));
-        let told = json_error(&here, "undo try --yes", 2).to_string();
+        // Nothing else is done without it.
+        let told = json_error(&here, "commit denied", 2).to_string();
         assert!(told.contains("--config /dev/null"), "{told}");
-        // What is kept counts.
-        cli.fails(words("commit denied"), 3);
-        let told = json(cli, "cleanup denied --yes");
-        assert!(
-            told["notices"].to_string().contains("mend the file"),
-            "{told}"
-        );
-        let told = json(cli, "undo try --yes");
-        assert!(
-            told["notices"].to_string().contains("mend the file"),
-            "{told}"
-        );
-        assert_eq!(
-            fs::read_to_string(app.join("escrow.yaml")).expect("it is back"),
-            deny
-        );
+        null.fails(words("commit denied"), 3);
+        for line in ["rollback denied", "cleanup denied --yes", "undo try --yes"] {
+            let told = json(cli, line)["notices"].to_string();
+            assert_eq!(told.matches("polciy").count(), 2, "{line}: {told}");
+            assert!(told.contains("mend"), "{line}: {told}");
+        }
+        let file = fs::read_to_string(app.join("escrow.yaml"));
+        assert_eq!(file.expect("it is back"), deny);
         here.ok(words("cleanup try --yes"));
+        write(&app, "polciy: {}\n");
+        for line in ["recover", "gc"] {
+            let told = json(&here, line)["notices"].to_string();
+            assert!(told.contains("polciy"), "{line}: {told}");
+        }
+        here.fails(words("status"), 2);
+        write(&app, deny);
     }
 }
 
@@ -161,14 +161,31 @@ fn validations_run_from_anywhere() {
         }
     };
     stopped("as it was");
+    let refused = |cli: &Cli, what: &str| {
+        for line in ["commit try", "commit try --dry-run"] {
+            let told = cli.fails(words(line), 3);
+            assert!(
+                told.contains("changed since it was trusted"),
+                "{what}: {told}"
+            );
+            assert!(told.contains("escrow trust '"), "{what}: {told}");
+        }
+    };
     let colour = [
         words("-q run --plan try -- sh -c"),
         vec!["echo $COLOUR".into()],
     ]
     .concat();
     assert_eq!(away.ok(&colour), "blue\n");
-    write(world.path(), "{}\n");
-    stopped("changed");
+    // Whoever changes the file must not switch the validation off, nor exchange it.
+    for text in ["{}\n", "validate: ['true']\n"] {
+        write(world.path(), text);
+        for cli in [&cli, &away] {
+            refused(cli, text);
+        }
+    }
+    let log = json(&cli, "log try").to_string();
+    assert!(log.contains("changed since it was trusted"), "{log}");
     fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
     stopped("gone");
     // Trusted no more, its commands do not run, and that is said.
@@ -239,4 +256,232 @@ fn undo_is_kept_as_the_plans_configuration_says() {
         let gone = gone["removed"].as_array().expect("a list");
         assert_eq!(!gone.is_empty(), goes, "{keep} {trusted}: {gone:?}");
     }
+}
+
+/// A commit went through without the validation that was trusted, where the file was changed, covered or removed
+/// before the plan was made, or others could write it.
+// rule S6
+#[test]
+fn a_trusted_validation_cannot_be_switched_off() {
+    as_user("a_trusted_validation_cannot_be_switched_off");
+    let trusted = "validate: [[test, '!', -e, app/bad]]\n";
+    let change = |world: &World, how: &str| {
+        let file = world.path().join("escrow.yaml");
+        match how {
+            "changed" => write(world.path(), "{}\n"),
+            "added" => write(world.path(), "validate: ['true']\n"),
+            "removed" => fs::remove_file(&file).expect("it is there"),
+            "covered" => write(&world.dir("app"), "{}\n"),
+            _ => {
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+                fs::set_permissions(&file, mode).expect("it is ours");
+            }
+        }
+    };
+    for (how, why, goes_on) in [
+        ("changed", "changed since it was trusted", "trust --yes"),
+        ("added", "changed since it was trusted", "trust --yes"),
+        (
+            "removed",
+            "is trusted, but is not there",
+            "trust --remove escrow.yaml",
+        ),
+        (
+            "covered",
+            "which lies nearer, is not",
+            "trust app/escrow.yaml --yes",
+        ),
+        (
+            "opened",
+            "others may write it",
+            "trust --remove escrow.yaml",
+        ),
+    ] {
+        let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
+        write(world.path(), if how == "added" { "{}\n" } else { trusted });
+        cli.trust();
+        change(&world, how);
+        cli.ok(words("plan create try --resource ./app"));
+        cli.clone().stdin("x\n").ok(words("write try app bad"));
+        for cli in [&cli, &cli.clone().cwd("/")] {
+            let told = cli.fails(words("commit try"), 3);
+            assert!(told.contains(why), "{how}: {told}");
+        }
+        let told = cli.fails(words("run --plan try --commit -- touch app/ran"), 125);
+        assert!(told.contains(why), "{how}: {told}");
+        assert!(!world.path().join("app/bad").exists());
+        assert!(!cli.ok(words("diff try")).contains("ran"));
+        // By the user's own decision it goes on.
+        cli.ok(words(goes_on));
+        cli.ok(words("commit try"));
+        assert!(world.path().join("app/bad").exists(), "{how}");
+    }
+}
+
+/// That a validation of a file that was never trusted does not run was said after the commit.
+#[test]
+fn what_does_not_count_is_said_before_the_work_begins() {
+    as_user("what_does_not_count_is_said_before_the_work_begins");
+    let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
+    write(
+        world.path(),
+        "run: {env: {A: b}}\nsandbox: {cleanup: on_terminal}\nvalidate: ['false']\n",
+    );
+    let script = "echo begun >&2; echo new > app/new";
+    let line = [
+        words("run --resource ./app --commit -- sh -c"),
+        vec![script.into()],
+    ]
+    .concat();
+    let outcome = cli.run(line);
+    let told = outcome.stderr_text();
+    assert_eq!(outcome.status, 0, "{told}");
+    let (before, _) = told.split_once("begun").expect("it ran");
+    for key in ["run.env (", "sandbox.cleanup (", "validate ("] {
+        assert_eq!(before.matches(key).count(), 1, "{key}: {told}");
+        assert_eq!(told.matches(key).count(), 1, "{key}: {told}");
+    }
+    assert!(world.path().join("app/new").exists());
+    cli.ok(words("plan create try --resource ./app"));
+    let told = cli.run(words("commit try")).stderr_text();
+    assert!(told.contains("validate ("), "{told}");
+}
+
+/// A plan made above a project, or with a resource of another one, was not bound to the project's file.
+// rule S6
+#[test]
+fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
+    as_user("a_plan_made_elsewhere_is_bound_to_the_projects_file");
+    let all = "{allow: [create, read, write, diff, commit, cleanup], principal: '*', scope: '*'}";
+    let text = format!(
+        "sandbox: {{strategy: filesystem_copy}}\npolicy:\n  mode: enforce\n  rules:\n    - {all}\n    \
+         - {{deny: [commit], principal: '*', scope: '*:secret'}}\n"
+    );
+    for line in [
+        "plan create try --resource app",
+        "plan create try --resource other --resource app",
+        "plan create try",
+    ] {
+        let (world, cli) = world();
+        world.dir("other");
+        write(&world.dir("app"), &text);
+        let made = json(&cli, line);
+        if !line.contains("app") {
+            cli.ok(words("sandbox create try app"));
+        }
+        let first = line == "plan create try --resource app";
+        let strategy = &made["sandboxes"][0]["strategy"];
+        assert_eq!(strategy == "filesystem_copy", first, "{made}");
+        cli.clone().stdin("x\n").ok(words("write try app secret"));
+        for cli in [&cli, &cli.clone().cwd("/")] {
+            let told = cli.fails(words("commit try"), 3);
+            assert!(told.contains("may not commit"), "{line}: {told}");
+        }
+        fs::remove_file(world.path().join("app/escrow.yaml")).expect("it is there");
+        let status = cli.run(words("commit try")).status;
+        // Of other projects the policy counts as it is now.
+        assert_eq!(status, if first { 3 } else { 0 }, "{line}");
+    }
+}
+
+/// A plan that was made under no file took everything of a trusted file it was used from.
+#[test]
+fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
+    as_user("a_plan_made_under_no_file_takes_nothing_from_elsewhere");
+    let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
+    cli.ok(words("plan create try --resource ./app"));
+    let elsewhere = world.dir("elsewhere");
+    let loose = "run: {env: {COLOUR: blue}, writable: [../keys]}\nvalidate: ['false']\n";
+    world.dir("keys");
+    let colour = [
+        words("-q run --plan try -- sh -c"),
+        vec!["echo \"[$COLOUR]\"; echo x > app/new; ! touch keys/one".into()],
+    ]
+    .concat();
+    let away = cli.clone().cwd(&elsewhere);
+    write(&elsewhere, loose);
+    away.trust();
+    assert_eq!(away.run(&colour).stdout_text(), "[]\n");
+    // But what it denies is denied.
+    write(&elsewhere, "policy: {mode: enforce}\n");
+    away.fails(words("commit try"), 3);
+    fs::remove_file(elsewhere.join("escrow.yaml")).expect("it is there");
+    // A file that appears in its own place counts as one that changed does.
+    write(world.path(), loose);
+    assert_eq!(away.run(&colour).stdout_text(), "[]\n");
+    cli.trust();
+    assert_eq!(away.run(&colour).stdout_text(), "[blue]\n");
+    away.fails(words("commit try"), 1);
+    cli.ok(words("trust --remove"));
+    away.ok(words("commit try"));
+}
+
+/// Whoever made a plan in a cloned tree could not get rid of it, where the tree's policy denied that.
+// rule S6
+#[test]
+fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
+    as_user("a_tree_cannot_keep_the_user_from_removing_a_plan");
+    let (world, cli) = world();
+    let app = world.dir("app");
+    write(
+        &app,
+        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, admin], principal: '*', scope: '*'}\n",
+    );
+    let cli = cli.cwd(&app);
+    for name in ["one", "two", "done"] {
+        cli.ok(words(&format!("plan create {name} --resource .")));
+    }
+    cli.clone().stdin("x\n").ok(words("write one app new"));
+    cli.clone().stdin("x\n").ok(words("write done app done"));
+    cli.ok(words("commit done"));
+    let agent = |line: &str| format!("--principal agent {line}");
+    // Only who made it, and only this.
+    for line in ["rollback one", "cleanup one --yes"] {
+        cli.fails(words(&agent(line)), 3);
+    }
+    let gc = |line: &str| json(&cli, line)["removed"].to_string();
+    let held = gc(&agent("gc --max-size 0"));
+    assert_eq!(held, "[]");
+    cli.fails(words("undo done --yes"), 3);
+    assert!(gc("gc --max-size 0").contains("undo"));
+    cli.ok(words("rollback one"));
+    cli.ok(words("cleanup one --yes"));
+    // What the user trusts, and the user's own policy, still count.
+    cli.trust();
+    cli.fails(words("cleanup two --yes"), 3);
+    cli.fails(words("gc"), 3);
+    cli.ok(words("trust --remove"));
+    write(
+        &world.dir("user-home/.config/escrow"),
+        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create], principal: '*', scope: '*'}\n",
+    );
+    cli.fails(words("cleanup two --yes"), 3);
+    cli.fails(words("gc"), 3);
+}
+
+/// Where one policy restricts, a denial did not name its file.
+// rule S6
+#[test]
+fn every_denial_names_the_file_and_the_rule() {
+    let (world, cli) = world();
+    write(
+        world.path(),
+        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write], principal: '*', scope: '*'}\n    \
+         - {deny: [write], principal: '*', scope: 'app:secret'}\n",
+    );
+    cli.ok(words("plan create try --resource ./app"));
+    let file = format!("(in '{}/escrow.yaml')", world.path().display());
+    let line = words("write try app secret");
+    let told = cli.clone().stdin("x\n").fails(line, 3);
+    assert!(
+        told.contains("rule 2 says") && told.contains(&file),
+        "{told}"
+    );
+    let told = cli.fails(words("commit try"), 3);
+    assert!(
+        told.contains("no rule permits it") && told.contains(&file),
+        "{told}"
+    );
+    let log = json(&cli, "log try").to_string();
+    assert!(log.contains(&file), "{log}");
 }

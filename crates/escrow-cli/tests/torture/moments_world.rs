@@ -78,7 +78,10 @@ impl<'a> Inside<'a> {
             .place
             .parent()
             .expect("originals lie in a world");
-        std::fs::write(world.join("escrow.yaml"), quiet).map_err(|error| error.to_string())?;
+        let file = world.join("escrow.yaml");
+        std::fs::write(&file, quiet).map_err(|error| error.to_string())?;
+        let examined = told("the file", self.manager.examine_config(Some(&file)))?;
+        told("trust", self.manager.trust_config(&examined))?;
         let plan = self.plan(PLAN)?;
         let kept = self
             .manager

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::PassedOver;
 use crate::model::text::{Location, escape};
 
 /// A configuration that cannot be used.
@@ -52,6 +53,12 @@ impl ConfigError {
         }
         hints.extend(self.advice.iter().cloned());
         hints
+    }
+
+    /// The file, and why it does not count, where one goes on without it.
+    pub fn passed_over(&self) -> PassedOver {
+        let why = format!("it cannot be used as it is ({self}); mend it");
+        (self.file.clone(), why)
     }
 
     /// The same of a file that was found: one can go on without it.

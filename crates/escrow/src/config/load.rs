@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, FILE_NAME, Settings, check, parse};
+use super::keys::KEYS;
+use super::{ConfigError, FILE_NAME, Settings, check, parse};
 use crate::fs::areas;
 use crate::fs::owned::{self, Sighting, Writers};
 use crate::fs::{FsError, private};
@@ -27,6 +28,8 @@ pub struct Sources {
     pub named: Option<PathBuf>,
     /// The directory from which a file is searched upward.
     pub directory: Option<PathBuf>,
+    /// Whether to go on without a found file that cannot be used, as what frees space or repairs does.
+    pub lenient: bool,
 }
 
 /// How a configuration came to count.
@@ -57,17 +60,8 @@ pub struct Level {
     pub shared: Option<String>,
     /// What it says, with defaults for what it does not say.
     pub(super) alone: Settings,
-    pub(super) config: Config,
-    pub(super) says: Says,
-}
-
-/// Which keys with a default a text has.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Says {
-    pub(super) cleanup: bool,
-    pub(super) undo: bool,
-    pub(super) auto: bool,
-    pub(super) keep: bool,
+    /// The keys of the table that it has.
+    pub(super) says: Vec<&'static str>,
 }
 
 /// Everything that was read.
@@ -80,8 +74,11 @@ pub struct Loaded {
     /// The file that was named, or the nearest that was found.
     pub project: Option<Level>,
     /// Files that do not count, and why.
-    pub passed_over: Vec<(Location, String)>,
+    pub passed_over: Vec<PassedOver>,
 }
+
+/// A file that does not count, and why.
+pub type PassedOver = (Location, String);
 
 /// The text of a file that was named.
 pub(super) fn text(file: &Path) -> Result<Vec<u8>, ConfigError> {
@@ -102,13 +99,9 @@ impl Level {
         registry: &Registry,
     ) -> Result<Self, ConfigError> {
         let (config, places) = parse::read(&text, file)?;
-        let says = Says {
-            cleanup: places.says("sandbox.cleanup"),
-            undo: places.says("sandbox.undo.keep"),
-            auto: places.says("sandbox.checkpoint.auto"),
-            keep: places.says("sandbox.checkpoint.keep"),
-        };
-        let alone = check::settle(config.clone(), &places, file, registry)?;
+        let names = KEYS.iter().map(|key| key.name);
+        let says = names.filter(|name| places.says(name)).collect();
+        let alone = check::settle(config, &places, file, registry)?;
         Ok(Self {
             origin,
             file: Location::from(file),
@@ -116,15 +109,19 @@ impl Level {
             shared: None,
             text,
             alone,
-            config,
             says,
         })
     }
 
     /// The policy in it; one that makes no sense denies everything.
     pub fn policy(&self) -> Option<Policy> {
-        let written = self.config.policy.as_ref()?;
+        let written = self.alone.policy.as_ref()?;
         Some(Policy::from_value(written).unwrap_or_else(Policy::unreadable))
+    }
+
+    /// Whether it has commands that validate a commit.
+    pub fn validates(&self) -> bool {
+        !self.alone.validate.is_empty()
     }
 
     /// Reads the one file that `path` means, as it would be found: what others can change is refused.
@@ -191,21 +188,21 @@ impl Loaded {
             (Some(file), here) => {
                 let file = here.as_deref().unwrap_or(Path::new("")).join(file);
                 let level = Level::parse(Origin::Named, &resolved(&file), text(&file)?, registry)?;
-                Some(level)
+                Some(level).filter(|level| !loaded.is_fixed(&level.file))
             }
-            (None, Some(here)) => loaded.search(here, home, registry)?,
+            (None, Some(here)) => match loaded.search(here, &[], home, registry) {
+                Ok((level, passed_over)) => {
+                    loaded.passed_over.extend(passed_over);
+                    level
+                }
+                Err(error) if sources.lenient => {
+                    loaded.passed_over.push(error.passed_over());
+                    None
+                }
+                Err(error) => return Err(error),
+            },
             (None, None) => None,
         };
-        // A file of the user or the system is theirs, also where it lies above the current directory.
-        let fixed: Vec<&Location> = [&loaded.system, &loaded.user]
-            .into_iter()
-            .flatten()
-            .map(|level| &level.file)
-            .collect();
-        let again = |level: &Level| fixed.contains(&&level.file);
-        if loaded.project.as_ref().is_some_and(again) {
-            loaded.project = None;
-        }
         Ok(loaded)
     }
 
@@ -229,34 +226,49 @@ impl Loaded {
         }
     }
 
-    /// The nearest file that counts, from `here` upward.
-    fn search(
-        &mut self,
+    /// Whether a file is that of the system or of the user.
+    fn is_fixed(&self, file: &Location) -> bool {
+        let mut fixed = [&self.system, &self.user].into_iter().flatten();
+        fixed.any(|level| level.file == *file)
+    }
+
+    /// The nearest file that counts, from `here` upward, and those that were passed over on the way. A file of the
+    /// user or the system is no project's, also where it lies above; nothing is read above one of `known`.
+    pub fn search(
+        &self,
         here: &Path,
+        known: &[Location],
         home: &Path,
         registry: &Registry,
-    ) -> Result<Option<Level>, ConfigError> {
+    ) -> Result<(Option<Level>, Vec<PassedOver>), ConfigError> {
+        let mut passed_over = Vec::new();
         for directory in here.ancestors() {
             let file = directory.join(FILE_NAME);
-            let why = match owned::find(directory, FILE_NAME, MOST) {
+            if known.iter().any(|known| known.as_path() == file) {
+                break;
+            }
+            let (text, shared) = match owned::find(directory, FILE_NAME, MOST) {
                 Ok(Sighting::Absent) => continue,
-                _ if is_inside(directory, home) => INSIDE.to_owned(),
-                Ok(Sighting::PassedOver(why)) => why,
-                Ok(Sighting::Text(text)) => {
-                    let parsed = Level::parse(Origin::Found, &file, text, registry);
-                    return parsed.map(Some).map_err(ConfigError::of_found);
+                _ if is_inside(directory, home) => {
+                    passed_over.push((Location::from(file), INSIDE.to_owned()));
+                    continue;
                 }
-                Ok(Sighting::Shared(text, why)) => {
-                    let parsed = Level::parse(Origin::Found, &file, text, registry);
-                    let level = parsed.map_err(ConfigError::of_found)?;
-                    let shared = Some(why);
-                    return Ok(Some(Level { shared, ..level }));
+                Ok(Sighting::PassedOver(why)) => {
+                    passed_over.push((Location::from(file), why));
+                    continue;
                 }
+                Ok(Sighting::Text(text)) => (text, None),
+                Ok(Sighting::Shared(text, why)) => (text, Some(why)),
                 Err(error) => return Err(unreadable(error).of_found()),
             };
-            self.passed_over.push((Location::from(file.as_path()), why));
+            if self.is_fixed(&Location::from(file.as_path())) {
+                break;
+            }
+            let level = Level::parse(Origin::Found, &file, text, registry);
+            let level = level.map_err(ConfigError::of_found)?;
+            return Ok((Some(Level { shared, ..level }), passed_over));
         }
-        Ok(None)
+        Ok((None, passed_over))
     }
 }
 

@@ -10,7 +10,8 @@
 //! | `check` | names lead somewhere: strategies, types, parents |
 //! | `settings` | what the manager needs of it, as plain values |
 //! | `load` | the files are found and read, each once; those that others can change do not count |
-//! | `merge` | what counts when several say something, and what a file in a tree may not say |
+//! | `keys` | the table of what each key may say in a file that is not trusted |
+//! | `merge` | what counts when several files say something |
 //! | `schema` | the JSON Schema, from the same types and the same names (rule P8) |
 //! | `duration` | how long something is kept |
 //! | `begin` | a first configuration for a directory |
@@ -19,6 +20,7 @@ mod begin;
 mod check;
 mod duration;
 mod error;
+mod keys;
 mod load;
 mod merge;
 mod parse;
@@ -33,8 +35,9 @@ use serde::{Deserialize, Serialize};
 pub use begin::{Begun, FILE_NAME, begin, write_new};
 pub use duration::Keep;
 pub use error::ConfigError;
-pub use load::{Level, Loaded, Origin, Sources, resolved};
-pub use merge::{Effective, Ignored, Weight};
+pub use keys::table;
+pub use load::{Level, Loaded, Origin, PassedOver, Sources, resolved};
+pub use merge::{Effective, Ignored};
 pub use schema::schema;
 pub use settings::{Declared, RunDefaults, Settings, Untrusted};
 

@@ -31,6 +31,18 @@ impl Error {
                 format!("`escrow trust '{file}'` shows what it says, and makes it count"),
                 "`--config /dev/null` goes on without it".into(),
             ],
+            Self::Unvalidated { file, trust, .. } => {
+                let trust = trust.iter();
+                let mut hints: Vec<String> = trust
+                    .map(|trust| {
+                        format!("`escrow trust '{trust}'` shows what it says and what changed, and makes it count")
+                    })
+                    .collect();
+                hints.push(format!(
+                    "`escrow trust --remove '{file}'` lets commits go on without its `validate`"
+                ));
+                hints
+            }
             Self::NoConfig => one("name the file: `escrow trust FILE`"),
             Self::UnknownType { known, .. } => list("known types", known),
             Self::UnknownResource { known, .. } => {

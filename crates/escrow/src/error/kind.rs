@@ -34,7 +34,7 @@ impl Error {
     /// What sort of failure it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Denied { .. } | Self::Untrusted { .. } => Kind::Denied,
+            Self::Denied { .. } | Self::Untrusted { .. } | Self::Unvalidated { .. } => Kind::Denied,
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
             Self::Refused(_) => Kind::Usage,
             Self::Unwritable { .. } => Kind::Usage,

@@ -81,6 +81,18 @@ pub enum Error {
         /// Why it does not count.
         why: &'static str,
     },
+    /// A validation that the user trusted would not run.
+    #[error(
+        "nothing is committed: the configuration '{file}' {why}, and its `validate` would not run"
+    )]
+    Unvalidated {
+        /// The file.
+        file: Location,
+        /// Why it does not count.
+        why: String,
+        /// The file that can be trusted to go on.
+        trust: Option<Location>,
+    },
     /// There is no configuration that could be trusted.
     #[error(
         "there is no '{}' here or above that could be trusted",

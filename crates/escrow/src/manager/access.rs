@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::{
     Action, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope,
 };
-use crate::policy::Form;
+use crate::policy::{Form, Policies};
 use crate::resource::Graph;
 use crate::store::{Plan, Resource};
 
@@ -146,7 +146,14 @@ impl Manager {
         form: Form,
     ) -> Result<()> {
         let policies = &self.effective(plan)?.policies;
-        let decision = policies.judge(&self.options.principal, action, names, form);
+        let principal = &self.options.principal;
+        let mut decision = policies.judge(principal, action, names, form);
+        let discards = matches!(action, Action::Rollback | Action::Cleanup);
+        if let Some(plan) = plan.filter(|_| discards && !decision.permitted)
+            && self.is_maker(plan)?
+        {
+            decision = policies.trusted().judge(principal, action, names, form);
+        }
         match decision.permitted {
             true => Ok(()),
             false => Err(Error::Denied {
@@ -154,6 +161,28 @@ impl Manager {
                 others: 0,
             }),
         }
+    }
+
+    /// Whether a plan is the caller's own: then a file that the caller does not trust cannot keep it from being
+    /// discarded and removed.
+    pub(super) fn is_maker(&self, plan: PlanId) -> Result<bool> {
+        Ok(self.store.maker(plan)?.as_ref() == Some(&self.options.principal))
+    }
+
+    /// Whether only what is the caller's own may be collected as garbage, because a file that the caller does not
+    /// trust denies it. Refuses where another policy denies it.
+    pub(super) fn permit_gc(&self) -> Result<bool> {
+        let (all, principal) = ([Scope::All], &self.options.principal);
+        let policies = &self.configured.general.policies;
+        let may = |policies: &Policies| {
+            let decision = policies.judge(principal, Action::Gc, &all, Form::Entry);
+            decision.permitted
+        };
+        if !may(policies) && may(&policies.trusted()) {
+            return Ok(true);
+        }
+        self.permit(Action::Gc, None, Scope::All)?;
+        Ok(false)
     }
 
     /// Refuses what the policy does not permit; the denial is logged.
@@ -335,7 +364,7 @@ impl Manager {
                 },
                 message: None,
             };
-            self.note_denial(about, decision);
+            self.note_denial(Ok(about), &decision.reason);
         }
         judged
     }

@@ -12,7 +12,7 @@ use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Listening, Observer, Unobserved};
 use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
-use crate::model::{Action, CheckpointId, SandboxId, SandboxState};
+use crate::model::{Action, CheckpointId, PlanId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan, Resource};
 use crate::strategy::{Checkpoints, Moment, Occasion, StrategyError, Way};
 
@@ -483,7 +483,9 @@ impl Manager {
             });
             let listening = Listening::new(observer);
             let new: Vec<NewSandbox<'_>> = new.collect();
-            let fork = self.make_plan(name, &directory, Some(plan), &new, &listening)?;
+            let id = PlanId::new(&*self.options.origin);
+            let config = self.store.plan_config(plan.id)?;
+            let fork = self.make_plan(id, config, name, &directory, &new, &listening)?;
             for told in listening.heard() {
                 self.notice(told);
             }

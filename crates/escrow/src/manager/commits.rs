@@ -138,7 +138,7 @@ impl Manager {
         terms: Terms,
         selection: &Selection,
     ) -> Result<CommitPreview> {
-        self.permit_within(Action::Commit, plan)?;
+        self.permit_commit(plan)?;
         self.looking(|alone| self.preview_as(plan, terms, selection, alone))
     }
 
@@ -193,7 +193,7 @@ impl Manager {
         selection: &Selection,
         observer: &dyn Observer,
     ) -> Result<Released> {
-        self.permit_within(Action::Commit, plan)?;
+        self.permit_commit(plan)?;
         let lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let views = self.committable(plan)?;

@@ -93,23 +93,30 @@ impl Manager {
         strategy: Option<&str>,
         observer: &dyn Observer,
     ) -> Result<PlanView> {
-        let (mut new, mut known) = (Vec::new(), HashSet::new());
+        let mut resources = Vec::new();
         for typed in typed {
-            let resource = self.take_resource(typed, directory.as_path())?;
-            self.check_strategy(None, &resource, strategy)?;
+            resources.push(self.take_resource(typed, directory.as_path())?);
+        }
+        let id = PlanId::new(&*self.options.origin);
+        let config = self.binding(resources.first())?;
+        let own = config.as_ref().map(|config| self.bound_levels(config));
+        self.settle_plan(id, &own.transpose()?.unwrap_or_default(), &resources)?;
+        let (mut new, mut known) = (Vec::new(), HashSet::new());
+        for resource in &resources {
+            self.check_strategy(id, resource, strategy)?;
             // Resources of one boundary share one sandbox.
-            let (resource, _) = self.boundary(&resource)?;
+            let (resource, _) = self.boundary(resource)?;
             let scope = Scope::Resource(resource.name.clone());
-            self.permit(Action::Create, None, scope)?;
+            self.permit_in(Action::Create, id, scope)?;
             if known.insert(resource.id) {
                 new.push(NewSandbox {
-                    wanted: self.check_strategy(None, &resource, strategy)?,
+                    wanted: self.check_strategy(id, &resource, strategy)?,
                     resource,
                     from: None,
                 });
             }
         }
-        self.make_plan(name, directory, None, &new, observer)
+        self.make_plan(id, config, name, directory, &new, observer)
     }
 
     /// Forgets the resources among `typed` that nobody named and nobody uses.
@@ -122,18 +129,16 @@ impl Manager {
         Ok(())
     }
 
-    /// Makes a plan with these sandboxes, bound to the configuration that counts here, or to that of the plan it is a
-    /// fork of.
+    /// Makes a plan with these sandboxes, bound to this configuration.
     pub(super) fn make_plan(
         &self,
+        id: PlanId,
+        config: Option<PlanConfig>,
         name: Option<&str>,
         directory: &Location,
-        of: Option<&Plan>,
         new: &[NewSandbox<'_>],
         observer: &dyn Observer,
     ) -> Result<PlanView> {
-        let config = self.binding(of)?;
-        let id = PlanId::new(&*self.options.origin);
         let file = id.to_string();
         let lock = Lock::take(&self.locks, file.as_bytes(), false, Duration::ZERO)?;
         let lock = lock.ok_or_else(|| Error::Busy {

@@ -204,10 +204,7 @@ fn check_within(declared: &Declared, at: &Location) -> Result<()> {
         Some(untrusted) if untrusted.unnamed => Err(Error::Untrusted {
             file: untrusted.file.clone(),
             key: format!("resources.{}", declared.name),
-            why: match untrusted.nameless {
-                true => "a policy permits something on a resource of this name",
-                false => "a policy has rules for resources by name",
-            },
+            why: "a policy has rules for resources by name",
         }),
         Some(untrusted) if !at.as_path().starts_with(&untrusted.within) => Err(Error::Untrusted {
             file: untrusted.file.clone(),

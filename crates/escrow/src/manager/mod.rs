@@ -134,7 +134,6 @@ impl Manager {
         let configured = Configured::settle(loaded, &options, &store)?;
         let programs = configured.general.settings.custom_strategies.keys();
         options.registry.announce(programs.cloned());
-        let notices = Mutex::new(configured.passed_over());
         let manager = Self {
             options,
             home,
@@ -142,9 +141,10 @@ impl Manager {
             locks,
             store,
             configured,
-            notices,
+            notices: Mutex::default(),
             judging: Mutex::default(),
         };
+        manager.tell_files();
         let strategy = manager.usual_strategy(&manager.configured.general);
         match manager.registry().check_name(&strategy) {
             // Who uses it is told; the rest goes on.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::Manager;
 use crate::error::{Error, Result, chain};
 use crate::fs::process::Owner;
-use crate::model::{Decision, DiffView, OperationId, PlanId, ResourcePath, SandboxState};
+use crate::model::{DiffView, OperationId, PlanId, ResourcePath, SandboxState};
 use crate::store::{Ended, LogCheck, Logged, Operation, Outcome, Plan, Resource, Sandbox};
 use crate::strategy::Paths;
 
@@ -208,19 +208,18 @@ impl Manager {
     }
 
     /// Notes what was denied before it began.
-    pub(super) fn note_denial(&self, about: About<'_>, decision: &Decision) {
+    pub(super) fn note_denial(&self, about: Result<About<'_>>, reason: &str) {
         let ended = Ended {
-            reason: Some(decision.reason.clone()),
+            reason: Some(reason.to_owned()),
             ..Ended::plain(Outcome::Denied, self.options.origin.now())
         };
-        let operation = self.operation(about);
+        let operation = about.and_then(|about| self.operation(about));
         let noted = operation.and_then(|operation| Ok(self.store.note(&operation, &ended)?));
         // It stays denied, whether the log knows or not.
         if let Err(error) = noted {
             let why = chain(&error);
             self.notice(format!(
-                "{} was denied, but the log could not be told: {why}",
-                decision.action
+                "this was denied, but the log could not be told: {why}"
             ));
         }
     }

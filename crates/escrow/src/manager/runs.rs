@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::live::Entry;
 use super::{Manager, SandboxView};
-use crate::config::Automatic;
+use crate::config::{Automatic, RunDefaults};
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::private;
@@ -206,11 +206,10 @@ impl Manager {
         request: &RunRequest<'_>,
         there: Option<&Look>,
     ) -> Result<Look> {
-        let effective = self.effective(Some(plan.id))?;
-        if there.is_none() {
-            self.tell_ignored(&effective, |key| key.starts_with("run."));
-        }
-        let usual = &effective.settings.run;
+        let usual = &match there {
+            None => self.run_defaults(plan)?,
+            Some(_) => RunDefaults::default(),
+        };
         let wanted = match request.writable.is_empty() && there.is_none() {
             true => &usual.writable,
             false => &request.writable,

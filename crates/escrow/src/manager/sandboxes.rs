@@ -7,7 +7,7 @@ use super::removal::remove_area;
 use super::work::check_readable;
 use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::model::{Action, ResourceId, SandboxState, Scope};
+use crate::model::{Action, PlanId, ResourceId, SandboxState, Scope};
 use crate::resource::INHERIT;
 use crate::store::{Plan, Resource, Sandbox};
 use crate::strategy::registry::AUTO;
@@ -53,21 +53,21 @@ impl Manager {
     /// type, else the general setting.
     pub(super) fn check_strategy(
         &self,
-        plan: Option<&Plan>,
+        plan: PlanId,
         resource: &Resource,
         typed: Option<&str>,
     ) -> Result<String> {
         let kind = self.kind(&resource.kind)?;
-        let effective = self.effective(plan.map(|plan| plan.id))?;
+        let effective = self.effective(Some(plan))?;
         let usual = self.usual_strategy(&effective);
-        if typed.is_none() {
-            let of = |table: &str, name: &str| format!("{table}.{name}.");
-            let own = of("resources", &resource.name);
-            let of_kind = of("resource_types", &resource.kind);
-            self.tell_ignored(&effective, |key| {
-                key.starts_with(&own) || key.starts_with(&of_kind) || key == "sandbox.strategy"
-            });
-        }
+        let of = |table: &str, name: &str| format!("{table}.{name}.");
+        let own = of("resources", &resource.name);
+        let of_kind = of("resource_types", &resource.kind);
+        self.tell_ignored(&effective, |key| match key {
+            "sandbox.strategy" => typed.is_none(),
+            key if key.starts_with("sandbox.") => true,
+            key => typed.is_none() && (key.starts_with(&own) || key.starts_with(&of_kind)),
+        });
         let wanted = match (typed, resource.strategy.as_str(), kind.default.as_str()) {
             (Some(typed), _, _) => typed,
             // It is made as its boundary is.
@@ -91,9 +91,10 @@ impl Manager {
         // Resources of one boundary share one sandbox.
         let (boundary, _) = self.boundary(resource)?;
         let resource = &boundary;
+        self.settle_with(plan.id, resource)?;
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Create, Some(plan), scope)?;
-        self.check_strategy(Some(plan), resource, strategy)?;
+        self.check_strategy(plan.id, resource, strategy)?;
         let _lock = self.lock(plan, false)?;
         // Nobody commits into the original while it is looked at.
         let _original = self.lock_originals(&[resource], true)?;
@@ -125,7 +126,7 @@ impl Manager {
                 self.store.forget_sandbox(old.id)?;
             }
             let new = NewSandbox {
-                wanted: self.check_strategy(Some(plan), resource, strategy)?,
+                wanted: self.check_strategy(plan.id, resource, strategy)?,
                 resource: resource.clone(),
                 from: None,
             };

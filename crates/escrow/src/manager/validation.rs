@@ -12,7 +12,7 @@ use super::{Manager, Restored};
 use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::private::Lock;
-use crate::model::{Action, PlanId};
+use crate::model::PlanId;
 use crate::store::{Checkpoint, Plan};
 
 /// The reason of the checkpoint that a plan returns to after it was judged.
@@ -66,7 +66,7 @@ impl Manager {
         message: Option<&'a str>,
         observer: &dyn Observer,
     ) -> Result<Validation<'a>> {
-        self.permit_within(Action::Commit, plan)?;
+        self.permit_commit(plan)?;
         let _lock = self.lock(plan, false)?;
         self.check_quiet(plan)?;
         let lock = Lock::take(&self.locks, &lock_name(plan), false, Duration::ZERO)?;

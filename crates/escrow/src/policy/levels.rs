@@ -1,5 +1,5 @@
 //! Several policies at once: of the system, of the user, of a project, of a plan. Each of them must
-//! permit; none of them can relax another.
+//! permit; none of them can relax another. The reason of every answer names the file it comes from.
 
 use super::{Form, Policy};
 use crate::model::policy::{Action, Decision, Scope};
@@ -8,55 +8,82 @@ use crate::model::text::Location;
 /// Every policy that counts, outermost first.
 #[derive(Debug, Clone, Default)]
 pub struct Policies {
-    all: Vec<(Option<Location>, Policy)>,
+    all: Vec<Sourced>,
+}
+
+/// A policy and where it comes from.
+#[derive(Debug, Clone)]
+struct Sourced {
+    /// None for that of the caller.
+    file: Option<Location>,
+    policy: Policy,
+    /// Whether it is not only that of a found file that the user does not trust.
+    trusted: bool,
 }
 
 impl Policies {
     /// The caller's own policy, which no file can relax.
     pub fn of(policy: Policy) -> Self {
         Self {
-            all: vec![(None, policy)],
+            all: vec![Sourced {
+                file: None,
+                policy,
+                trusted: true,
+            }],
         }
     }
 
     /// Adds the policy of a file.
-    pub fn add(&mut self, file: Location, policy: Policy) {
-        self.all.push((Some(file), policy));
+    pub fn add(&mut self, file: Location, policy: Policy, trusted: bool) {
+        self.all.push(Sourced {
+            file: Some(file),
+            policy,
+            trusted,
+        });
+    }
+
+    /// The same without the policies of found files that the user does not trust.
+    pub fn trusted(&self) -> Self {
+        let all = self.all.iter().filter(|one| one.trusted);
+        Self {
+            all: all.cloned().collect(),
+        }
     }
 
     /// Whether the answer depends on who asks for what.
     pub fn has_rules(&self) -> bool {
-        self.all.iter().any(|(_, policy)| policy.has_rules())
+        self.all.iter().any(|one| one.policy.has_rules())
     }
 
     /// Whether anything may be denied.
     pub fn restricts(&self) -> bool {
         let mut all = self.all.iter();
-        all.any(|(_, policy)| !policy.permits_everything())
+        all.any(|one| !one.policy.permits_everything())
     }
 
     /// Whether any of them permits something on a resource by its name alone.
     pub fn permits_by_name(&self, resource: &str) -> bool {
         let mut all = self.all.iter();
-        all.any(|(_, policy)| policy.permits_by_name(resource))
+        all.any(|one| one.policy.permits_by_name(resource))
     }
 
     /// Whether any of them has a rule about a resource by its name.
     pub fn names_resources(&self) -> bool {
         let mut all = self.all.iter();
-        all.any(|(_, policy)| policy.names_resources())
+        all.any(|one| one.policy.names_resources())
     }
 
     /// Whether `principal` may do `action`: whether every policy permits it. `names` are the names of
-    /// one and the same thing, as in [`Policy::judge`]. Where several policies restrict, the reason
-    /// names the file.
+    /// one and the same thing, as in [`Policy::judge`].
     pub fn judge(&self, principal: &str, action: Action, names: &[Scope], form: Form) -> Decision {
-        let restricting = self.all.iter().filter(|(_, one)| !one.permits_everything());
-        let several = restricting.clone().count() > 1;
         let mut permitted = None;
-        for (file, policy) in restricting {
-            let mut decision = policy.judge(principal, action, names, form);
-            if let Some(file) = file.as_ref().filter(|_| several) {
+        for one in self
+            .all
+            .iter()
+            .filter(|one| !one.policy.permits_everything())
+        {
+            let mut decision = one.policy.judge(principal, action, names, form);
+            if let Some(file) = &one.file {
                 decision.reason = format!("{} (in '{file}')", decision.reason);
             }
             if !decision.permitted {

@@ -4,7 +4,7 @@
 //! new chains in their place; to notice that, somebody must know the last hash from elsewhere.
 
 use jiff::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::rows::{Ended, LogCheck, LogFault, Logged, Operation, Outcome};
 use super::seals::{BEGINNINGS, ENDS, ENTRY, Followed};
@@ -72,6 +72,18 @@ impl Store {
             query
                 .query_map(params![plan, after, PAGE], logged_row)?
                 .collect()
+        })
+    }
+
+    /// Who made a plan.
+    pub fn maker(&self, plan: PlanId) -> Result<Option<String>> {
+        self.run(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT principal FROM operation INDEXED BY operation_plan
+                 WHERE plan_id = ?1 AND action = 'plan create' ORDER BY seq LIMIT 1",
+            )?;
+            let found = query.query_row([plan.to_string()], |row| row.get(0));
+            found.optional()
         })
     }
 

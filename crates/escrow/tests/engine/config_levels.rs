@@ -11,6 +11,7 @@ use escrow::manager::{Manager, Options};
 use escrow::strategy::OnConflict;
 use escrow_testkit::World;
 use escrow_testkit::user::rerun_test_as_user;
+use serde_json::Value;
 
 use crate::support::options;
 
@@ -40,8 +41,8 @@ impl Scene {
         Sources {
             system: Some(self.world.dir("system").join("escrow.yaml")),
             user: Some(self.world.dir("user").join("escrow.yaml")),
-            named: None,
             directory: Some(self.project.clone()),
+            ..Sources::default()
         }
     }
 
@@ -163,7 +164,36 @@ const KEYS: &[(&str, &str, &str, &str, Look)] = &[
         "manual",
         cleanup,
     ),
-    ("{}", "sandbox: {checkpoint: {keep: 3}}", "3", "3", kept),
+    (
+        "{}",
+        "sandbox: {cleanup: on_terminal}",
+        "on_commit",
+        "on_terminal",
+        cleanup,
+    ),
+    (
+        "sandbox: {cleanup: on_terminal}",
+        "sandbox: {cleanup: on_commit}",
+        "on_commit",
+        "on_commit",
+        cleanup,
+    ),
+    ("{}", "sandbox: {checkpoint: {keep: 3}}", "20", "3", kept),
+    ("{}", "sandbox: {checkpoint: {keep: 30}}", "30", "30", kept),
+    (
+        "{}",
+        "sandbox: {checkpoint: {auto: [on_error]}}",
+        "before_run before_restore on_error",
+        "on_error",
+        auto,
+    ),
+    (
+        "sandbox: {checkpoint: {auto: [on_error]}}",
+        "sandbox: {checkpoint: {auto: [before_commit, on_error]}}",
+        "before_commit on_error",
+        "before_commit on_error",
+        auto,
+    ),
     (
         "{}",
         "sandbox: {custom_strategies: {mine: {command: [x]}}}",
@@ -224,6 +254,12 @@ fn cleanup(settings: &Settings) -> String {
     settings.cleanup.to_string()
 }
 
+fn auto(settings: &Settings) -> String {
+    let all = settings.checkpoint.auto.iter();
+    let all: Vec<&str> = all.map(|one| one.as_str()).collect();
+    all.join(" ")
+}
+
 fn kept(settings: &Settings) -> String {
     settings.checkpoint.keep.to_string()
 }
@@ -278,6 +314,45 @@ fn every_key_of_a_found_file_only_tightens() {
             ..scene.sources()
         });
         assert_eq!(look(named.settings()), *trusted, "{user} / {project}");
+    }
+}
+
+/// A key that is new has no way past the table of what a found file may say.
+// rule S6
+#[test]
+fn every_key_of_the_schema_is_in_the_table() {
+    let schema = escrow::config::schema(&escrow::strategy::Registry::builtin());
+    let table = escrow::config::table();
+    let rows: Vec<&str> = table.split('`').skip(1).step_by(2).collect();
+    let mut missing = Vec::new();
+    note_keys(&schema, &schema, "", &mut |key| {
+        let covers = |row: &&str| key == *row || key.starts_with(&format!("{row}."));
+        if !rows.iter().any(covers) {
+            missing.push(key.to_owned());
+        }
+    });
+    assert_eq!(missing, [""; 0], "{table}");
+}
+
+/// Calls `note` for every key that has no keys below it.
+fn note_keys(schema: &Value, at: &Value, path: &str, note: &mut dyn FnMut(&str)) {
+    let one = at["anyOf"].as_array().and_then(|any| any.first());
+    let at = one.unwrap_or(at);
+    let reference = at["$ref"].as_str().and_then(|way| way.strip_prefix('#'));
+    let at = reference.map_or(at, |way| schema.pointer(way).expect("it leads somewhere"));
+    let any = &at["additionalProperties"];
+    if any.is_object() {
+        return note_keys(schema, any, &format!("{path}.NAME"), note);
+    }
+    let Some(keys) = at["properties"].as_object() else {
+        return note(path);
+    };
+    for (key, below) in keys {
+        let path = match path {
+            "" => key.clone(),
+            path => format!("{path}.{key}"),
+        };
+        note_keys(schema, below, &path, note);
     }
 }
 

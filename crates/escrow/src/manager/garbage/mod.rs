@@ -26,7 +26,7 @@ use crate::error::{Error, Result, chain};
 use crate::fs::areas::Area;
 use crate::fs::private::Lock;
 use crate::model::text::Location;
-use crate::model::{Action, Phase, PlanId, PlanState, Scope};
+use crate::model::{Phase, PlanId, PlanState};
 use crate::store::{CommitArea, Plan};
 
 /// Who works on a plan for longer than this is at it; a process that is just being started may hold the
@@ -130,7 +130,7 @@ impl Manager {
     /// Removes what finished work left and what belongs to nothing. Open plans are named and left
     /// alone, whatever they hold.
     pub fn collect_garbage(&self, request: &GarbageRequest) -> Result<Collected> {
-        self.permit(Action::Gc, None, Scope::All)?;
+        let only_own = self.permit_gc()?;
         if !request.dry_run {
             self.make_room_to_clean()?;
             self.recover_dead()?;
@@ -157,9 +157,12 @@ impl Manager {
         };
         let weighed: Vec<Weighed> = candidates.iter().map(weigh).collect();
         let goes = choose(&weighed, request, now);
-        let (mut chosen, mut spared) = (Vec::new(), Vec::new());
+        let own = |plan: PlanId| self.is_maker(plan).unwrap_or(false);
+        let mine = |plan: Option<PlanId>| !only_own || plan.is_some_and(own);
+        let (mut chosen, mut spared, mut denied) = (Vec::new(), Vec::new(), Vec::new());
         for (candidate, goes) in candidates.into_iter().zip(goes) {
             match goes {
+                true if !mine(plan_of(&candidate)) => denied.push(candidate),
                 true => chosen.push(candidate),
                 false => spared.push(candidate),
             }
@@ -169,6 +172,8 @@ impl Manager {
             ..Collected::default()
         };
         collected.keep(&spared, "its time has not come");
+        collected.keep(&denied, "a policy denies it, and the plan is not your own");
+        spared.extend(denied);
         if request.dry_run {
             let all = chosen.iter().flat_map(Candidate::leftovers);
             collected.removed.extend(all);
@@ -179,7 +184,7 @@ impl Manager {
         let old = |ended| age(ended, now) >= request.older_than.unwrap_or_default();
         let over = over
             .into_iter()
-            .filter(|(plan, ended)| old(*ended) && !busy.contains(&plan.id));
+            .filter(|(plan, ended)| old(*ended) && !busy.contains(&plan.id) && mine(Some(plan.id)));
         let mut plans: Vec<Plan> = over.map(|(plan, _)| plan).collect();
         for plan in chosen.iter().filter_map(|one| one.plan.as_ref()) {
             if !plans.iter().any(|known| known.id == plan.id) {
