@@ -41,6 +41,7 @@ mod odd_places;
 mod parts;
 mod parts_faults;
 mod protected;
+mod recovery;
 mod regressions;
 mod regressions_commit;
 mod regressions_commit_more;

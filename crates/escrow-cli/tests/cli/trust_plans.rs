@@ -391,11 +391,11 @@ fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
     cli.ok(words("plan create try --resource ./app"));
     let elsewhere = world.dir("elsewhere");
-    let loose = "run: {env: {COLOUR: blue}, writable: [../keys]}\nvalidate: ['false']\n";
+    let loose = "run: {env: {COLOUR: blue}, writable: [keys]}\nvalidate: ['false']\n";
     world.dir("keys");
     let colour = [
         words("-q run --plan try -- sh -c"),
-        vec!["echo \"[$COLOUR]\"; echo x > app/new; ! touch keys/one".into()],
+        vec!["echo \"[$COLOUR]\"; echo x > ../app/new; ! touch ../keys/one".into()],
     ]
     .concat();
     let away = cli.clone().cwd(&elsewhere);

@@ -75,7 +75,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         name: "run.env",
         counts: "what an outer file sets alike",
-        loosens: "these variables, which choose programs, proxies and servers, would be set",
+        loosens: "these variables would be set",
         merge: Some(Merge {
             tightens: |own, outer, _| {
                 let mut all = own.run.env.iter();
