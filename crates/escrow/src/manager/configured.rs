@@ -369,7 +369,7 @@ impl Manager {
             let directory = one.path.as_path().parent();
             let above =
                 directory.is_some_and(|above| places.iter().any(|at| at.starts_with(above)));
-            if !same && !(above && one.trusted_at <= plan.created_at) {
+            if !(same || above && one.trusted_at <= plan.created_at) {
                 continue;
             }
             let (file, registry) = (one.path, self.registry());
