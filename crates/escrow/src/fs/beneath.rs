@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rayon::prelude::*;
 use rustix::fs::{
@@ -71,12 +71,16 @@ pub struct Entry {
 /// An open directory.
 #[derive(Debug)]
 pub struct Dir {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     path: PathBuf,
     resolver: Resolver,
     mount: u64,
     modes: Option<Arc<Modes>>,
+    last: Option<Arc<Last>>,
 }
+
+/// The directory beneath a root that was opened last as the parent of a path, and where it is.
+type Last = Mutex<Option<(PathBuf, Arc<OwnedFd>)>>;
 
 /// Directories that are open to their owner for a moment, by number: the mode they have meanwhile, and their own.
 pub type Modes = HashMap<u64, (u16, u16)>;
@@ -100,11 +104,12 @@ impl Dir {
         let fd = fs::open(path, flags, Mode::empty()).map_err(fail)?;
         let mount = stat_fd(&fd).map_err(fail)?.mount;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             path: path.to_owned(),
             resolver,
             mount,
             modes: None,
+            last: None,
         })
     }
 
@@ -121,11 +126,12 @@ impl Dir {
         let fd = fs::openat2(&root, path, flags, Mode::empty(), resolve).map_err(fail)?;
         let mount = stat_fd(&fd).map_err(fail)?.mount;
         Ok(Self {
-            fd,
+            fd: Arc::new(fd),
             path: located,
             resolver: Resolver::here(),
             mount,
             modes: None,
+            last: None,
         })
     }
 
@@ -137,15 +143,17 @@ impl Dir {
             .map_err(|errno| failed("look at", path.to_owned(), errno))
     }
 
-    /// Another handle to the same directory.
-    pub fn again(&self) -> Result<Self> {
-        self.child_dir(
-            self.fd.try_clone().map_err(|error| {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
-                failed("open the directory", self.path.clone(), errno)
-            })?,
-            self.path.clone(),
-        )
+    /// Another handle to the same directory: the same open file.
+    pub fn again(&self) -> Self {
+        self.child_dir(self.fd.clone(), self.path.clone())
+    }
+
+    /// The same directory, which keeps the parent of the last path open: a walk over paths in the order of the tree
+    /// opens each directory once, not once for each name in it. A directory that this process moves is opened anew.
+    /// One that another process moves meanwhile is not: who changes names compares it at the end.
+    pub fn keeping(mut self) -> Self {
+        self.last = Some(Arc::default());
+        self
     }
 
     /// The same directory, in which, and in all beneath it, these are seen with their own modes.
@@ -200,14 +208,15 @@ impl Dir {
         move |errno| failed(action, path.clone(), errno)
     }
 
-    fn child_dir(&self, fd: OwnedFd, path: PathBuf) -> Result<Self> {
-        Ok(Self {
+    fn child_dir(&self, fd: Arc<OwnedFd>, path: PathBuf) -> Self {
+        Self {
             fd,
             path,
             resolver: self.resolver,
             mount: self.mount,
             modes: self.modes.clone(),
-        })
+            last: self.last.clone(),
+        }
     }
 
     /// The directory at `path` beneath this one.
@@ -220,7 +229,7 @@ impl Dir {
             self.resolve(path, flags)
         };
         let fd = fd.map_err(|errno| failed("open the directory", located.clone(), errno))?;
-        self.child_dir(fd, located)
+        Ok(self.child_dir(Arc::new(fd), located))
     }
 
     /// The directory `name` in this one.
@@ -229,7 +238,8 @@ impl Dir {
         let fd = self
             .open_quietly(self.fd.as_fd(), name, flags)
             .map_err(self.fail("open the directory", name))?;
-        self.child_dir(fd, self.path.join(OsStr::from_bytes(name)))
+        let path = self.path.join(OsStr::from_bytes(name));
+        Ok(self.child_dir(Arc::new(fd), path))
     }
 
     /// The directory that `path` lies in, and the last name of `path`.
@@ -237,7 +247,27 @@ impl Dir {
         let (parent, name) = path
             .split()
             .ok_or_else(|| self.error("use", b"", Cause::Kind("directory, the resource itself")))?;
-        Ok((self.dir(&parent)?, name))
+        let Some(last) = &self.last else {
+            return Ok((self.dir(&parent)?, name));
+        };
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let located = self.locate(&parent);
+        if let Some((path, fd)) = &*last
+            && path.as_os_str() == located.as_os_str()
+        {
+            return Ok((self.child_dir(fd.clone(), located), name));
+        }
+        let dir = self.dir(&parent)?;
+        *last = Some((located, dir.fd.clone()));
+        Ok((dir, name))
+    }
+
+    /// Forgets the directory that is kept open if it is `name`, or lies in it: something else is there from now on.
+    fn forget(&self, name: &[u8]) {
+        let Some(last) = &self.last else { return };
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = self.path.join(OsStr::from_bytes(name));
+        last.take_if(|(path, _)| path.starts_with(&moved));
     }
 
     fn resolve(&self, path: &ResourcePath, flags: OFlags) -> std::result::Result<OwnedFd, Errno> {
@@ -329,6 +359,11 @@ impl Dir {
     pub fn file_path(&self, path: &ResourcePath) -> Result<(File, Meta)> {
         let (dir, name) = self.parent(path)?;
         dir.file(name)
+    }
+
+    /// The path by which calls that take no directory reach `name` in this one, and nothing else. They must not follow.
+    pub(super) fn proc_path(&self, name: &[u8]) -> Vec<u8> {
+        [Handle::of(self).proc_path().as_bytes(), b"/", name].concat()
     }
 
     /// Holds whatever stands at `name` without opening it.
@@ -536,23 +571,30 @@ impl Dir {
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, name: &[u8]) -> Result<()> {
+        self.forget(name);
         fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
             .map_err(self.fail("remove the directory", name))
     }
 
     /// Moves `name` to `to_name` in `to`, replacing what is there.
     pub fn rename(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        self.forget(name);
+        to.forget(to_name);
         fs::renameat(&self.fd, name, &to.fd, to_name).map_err(self.fail("move", name))
     }
 
     /// Moves `name` to `to_name` in `to`, where nothing may stand.
     pub fn rename_new(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        self.forget(name);
+        to.forget(to_name);
         fs::renameat_with(&self.fd, name, &to.fd, to_name, RenameFlags::NOREPLACE)
             .map_err(self.fail("move", name))
     }
 
     /// Swaps two entries in one step.
     pub fn exchange(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        self.forget(name);
+        to.forget(to_name);
         fs::renameat_with(&self.fd, name, &to.fd, to_name, RenameFlags::EXCHANGE)
             .map_err(self.fail("exchange", name))
     }

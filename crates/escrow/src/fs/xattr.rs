@@ -4,6 +4,7 @@ use rustix::fs as sys;
 use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
+use super::Dir;
 use super::handle::Handle;
 
 /// Attributes and their values, sorted by name.
@@ -48,6 +49,28 @@ pub fn get(of: &Handle<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
     }
 }
 
+/// The names of the attributes of the entry `name` of a directory. Asked by name, which takes one call; who needs the
+/// values too holds the entry while it reads them.
+pub fn names_at(dir: &Dir, name: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let path = dir.proc_path(name);
+    let names = match grow(|buffer| sys::llistxattr(&*path, buffer)) {
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let names = names.split(|byte| *byte == 0);
+    let names = names.filter(|name| !name.is_empty());
+    Ok(names.map(<[u8]>::to_vec).collect())
+}
+
+/// One attribute of the entry `name` of a directory; `None` where it has none of that name.
+pub fn get_at(dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<Option<Vec<u8>>> {
+    let path = dir.proc_path(name);
+    match grow(|buffer| sys::lgetxattr(&*path, attribute, buffer)) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        value => value.map(Some),
+    }
+}
+
 /// Calls with a larger buffer until the answer fits. Most answers fit into the first.
 fn grow(call: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut small = [0u8; 256];
@@ -88,6 +111,14 @@ pub fn remove(of: &Handle<'_>, name: &[u8]) -> Result<()> {
     match of {
         Handle::Open(fd) => sys::fremovexattr(fd, name),
         Handle::Unopened(_) => sys::removexattr(of.proc_path(), name),
+    }
+}
+
+/// Removes one attribute of the entry `name` of a directory; done already if it has none of that name.
+pub fn remove_at(dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
+    match sys::lremovexattr(dir.proc_path(name), attribute) {
+        Err(Errno::NODATA) => Ok(()),
+        answer => answer,
     }
 }
 

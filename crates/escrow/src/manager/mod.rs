@@ -185,7 +185,7 @@ impl Manager {
     /// A directory for a moment, among the engine's own.
     pub fn scratch(&self) -> Result<Scratch> {
         let unique = SandboxId::new(&*self.options.origin).to_string();
-        Ok(Scratch::make(self.areas.again()?, "scratch-", &unique)?)
+        Ok(Scratch::make(self.areas.again(), "scratch-", &unique)?)
     }
 
     /// What happened beside what was asked for, since this was last asked.

@@ -75,7 +75,7 @@ pub(super) fn with_open<T>(
     open: impl FnOnce() -> Result<Vec<Opened>>,
     work: impl Fn(&Dir, bool) -> Result<T>,
 ) -> Result<T> {
-    let first = enter(area.again()?)?;
+    let first = enter(area.again())?;
     let failed = match work(&first, false) {
         Err(error) if refused(&error) => error,
         done => return done,
@@ -88,7 +88,7 @@ pub(super) fn with_open<T>(
     if opened.iter().all(Opened::is_empty) {
         return Err(in_the_sandbox(area, roots, failed));
     }
-    let done = work(&enter(area.again()?)?, true);
+    let done = work(&enter(area.again())?, true);
     opened.into_iter().try_for_each(Opened::close)?;
     done.map_err(|error| in_the_sandbox(area, roots, error))
 }
@@ -140,7 +140,7 @@ impl Opened {
         }
         closed::put_back(area, &room)?;
         let mut opened = Self {
-            area: area.again()?,
+            area: area.again(),
             room,
             notes: Vec::new(),
             held: Vec::new(),

@@ -251,7 +251,7 @@ pub(super) fn read(root: &Dir, path: &ResourcePath) -> Result<Box<dyn Read + Sen
 
 /// The directory at `path` in a plain tree, made with all above it where it is missing.
 pub(super) fn make_directories(root: &Dir, path: &ResourcePath) -> Result<Dir> {
-    let mut dir = root.again()?;
+    let mut dir = root.again();
     let mut walked = ResourcePath::root();
     for name in path.parts() {
         walked = walked.join(name);
@@ -410,11 +410,12 @@ fn keep(
 
 /// The attributes of `name` in `dir`.
 pub(super) fn xattrs(dir: &Dir, name: &[u8]) -> Result<Xattrs> {
-    let handle = dir.handle(name)?;
-    xattr::read(&handle).map_err(|errno| {
-        dir.error("read the attributes of", name, Cause::Os(errno))
-            .into()
-    })
+    let fail = |errno| dir.error("read the attributes of", name, Cause::Os(errno));
+    // Most entries have none, which takes one call to know.
+    if xattr::names_at(dir, name).map_err(fail)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(xattr::read(&dir.handle(name)?).map_err(fail)?)
 }
 
 /// The same; `None` where this user may not read them.

@@ -87,7 +87,7 @@ struct Sandbox {
 impl<K: CopyKind> TreeCopy<K> {
     fn open(&self, sandbox: &SandboxRef) -> Result<Sandbox> {
         let area = area_of(sandbox)?;
-        let opened = self.open_in(sandbox, closed_dirs::enter(area.again()?)?);
+        let opened = self.open_in(sandbox, closed_dirs::enter(area.again())?);
         opened.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
     }
 
@@ -121,7 +121,7 @@ impl<K: CopyKind> TreeCopy<K> {
         let area = area_of(sandbox)?;
         let all = || Ok(vec![Opened::all(&area, &[root()])?]);
         closed_dirs::with_open(&area, &[root()], all, |area, again| {
-            let open = self.open_in(sandbox, area.again()?)?;
+            let open = self.open_in(sandbox, area.again())?;
             self.with_it(open, |copied, open| work(copied, open, again))
         })
     }
@@ -407,7 +407,8 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
                 moved: request.moved,
             };
             let (original, carved) = (copied.original, &open.carved);
-            let mut preview = tree_commit::look(original, copied.tree, diff, kept, &base, carved)?;
+            let tree = copied.tree.again().keeping();
+            let mut preview = tree_commit::look(original, &tree, diff, kept, &base, carved)?;
             if request.strict {
                 preview.conflicts.extend(base.everything_moved(carved)?);
             }
@@ -424,7 +425,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             tree_commit::begin(request.area, again)?;
             let source = tree_commit::Source {
                 area: &open.area,
-                root: copied.tree,
+                root: &copied.tree.again().keeping(),
                 visible: |attributes| attributes,
                 whole: false,
                 base: &CopyBase {

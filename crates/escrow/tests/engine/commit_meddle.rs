@@ -361,3 +361,30 @@ fn a_directory_that_is_closed_meanwhile() {
     }
     assert_eq!(failed, [""; 0], "opened again");
 }
+
+/// A directory is kept open while names in it are changed. Moved away meanwhile, with another one in its place, it makes
+/// the commit fail: the steps in it were not made in the original.
+// rule C2, C4, C15
+#[test]
+fn a_directory_was_moved_away_between_two_steps_in_it() {
+    for strategy in ISOLATING {
+        let world = World::new();
+        let original = original(&world, "original", BASE);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        sandbox.native("printf ours > b/one; printf ours > b/two; printf more >> zz; rm zzz");
+        let meddler = Meddler {
+            original: &original,
+            ripe: "grep -q ours b/one",
+            act: "mv b away; mkdir b; printf theirs > b/other",
+            gives_up: false,
+            done: AtomicBool::new(false),
+        };
+        let error = match sandbox.commit_with(PLAIN, &meddler) {
+            Ok(_) => panic!("{strategy}: a step in a directory that is elsewhere was claimed"),
+            Err(error) => told(&error),
+        };
+        assert!(meddler.done.into_inner(), "{strategy}: {error}");
+        let stays = "test \"$(cat b/other b/one zz zzz)\" = theirsonezzzzz; test ! -e b/two";
+        holds(&original, stays, &format!("{strategy}: {error}"));
+    }
+}

@@ -269,7 +269,7 @@ impl Copying<'_> {
             }
         }
         if meta.nlink > 1 {
-            self.same.insert(meta.ino, (to.again()?, name.to_vec()));
+            self.same.insert(meta.ino, (to.again(), name.to_vec()));
         }
         Ok(true)
     }

@@ -111,7 +111,7 @@ pub(super) fn is_hidden(dir: &Dir, name: &[u8], meta: &Meta) -> Result<bool> {
     if !meta.is_file() || meta.size > 0 {
         return Ok(meta.is_whiteout());
     }
-    let mark = xattr::get(&dir.handle(name)?, WHITEOUT.as_bytes());
+    let mark = xattr::get_at(dir, name, WHITEOUT.as_bytes());
     match mark {
         Err(Errno::ACCESS) => Ok(false),
         mark => Ok(mark
@@ -154,26 +154,26 @@ pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> 
         // No other kind of entry can carry such an attribute.
         return Ok(Mark::Plain);
     }
-    let handle = dir.handle(name)?;
-    let get = |attribute: &str| match xattr::get(&handle, attribute.as_bytes()) {
-        // Closed to its own user, so it cannot be looked into either; what is in it counts as
-        // changed.
-        Err(Errno::ACCESS) => Ok(None),
-        answer => {
-            answer.map_err(|errno| dir.error("read the attributes of", name, Cause::Os(errno)))
-        }
-    };
-    for refused in REFUSED {
-        if get(refused)?.is_some() {
-            return Err(StrategyError::ForgedMark {
-                path: path.clone(),
-                mark: refused,
-            });
-        }
+    let fail = |errno| dir.error("read the attributes of", name, Cause::Os(errno));
+    let names = xattr::names_at(dir, name).map_err(fail)?;
+    let has = |attribute: &str| names.iter().any(|name| name == attribute.as_bytes());
+    if let Some(mark) = REFUSED.into_iter().find(|refused| has(refused)) {
+        let path = path.clone();
+        return Err(StrategyError::ForgedMark { path, mark });
     }
     match meta.kind {
-        EntryKind::File if meta.size == 0 && get(WHITEOUT)?.is_some() => Ok(Mark::Whiteout),
-        EntryKind::Directory if get(OPAQUE)?.as_deref() == Some(b"y") => Ok(Mark::Opaque),
+        EntryKind::File if meta.size == 0 && has(WHITEOUT) => Ok(Mark::Whiteout),
+        EntryKind::Directory if has(OPAQUE) => {
+            match xattr::get_at(dir, name, OPAQUE.as_bytes()) {
+                // Closed to its own user, so it cannot be looked into either; what is in it counts as
+                // changed.
+                Err(Errno::ACCESS) => Ok(Mark::Plain),
+                value => Ok(match value.map_err(fail)?.as_deref() {
+                    Some(b"y") => Mark::Opaque,
+                    _ => Mark::Plain,
+                }),
+            }
+        }
         _ => Ok(Mark::Plain),
     }
 }
@@ -226,7 +226,7 @@ impl<'a> Merged<'a> {
         Ok(Self {
             stack,
             upper: stack.root()?,
-            lower: Some(lower.again()?),
+            lower: Some(lower.again()),
         })
     }
 
@@ -235,13 +235,13 @@ impl<'a> Merged<'a> {
         if let Some(standing) = self.upper.look(name, path)? {
             return Ok(match standing.mark {
                 Mark::Whiteout => Found::Nothing,
-                _ => Found::Upper(self.upper.dirs[standing.at].again()?, standing.meta),
+                _ => Found::Upper(self.upper.dirs[standing.at].again(), standing.meta),
             });
         }
         if let Some(lower) = &self.lower
             && let Some(meta) = lower_stat(lower, name)?
         {
-            return Ok(Found::Lower(lower.again()?, meta));
+            return Ok(Found::Lower(lower.again(), meta));
         }
         Ok(Found::Nothing)
     }
@@ -299,7 +299,7 @@ fn not_a_directory(path: &ResourcePath, meta: &Meta) -> StrategyError {
 /// Finds `path` the way the kernel would.
 pub(super) fn find(upper: &Stack, lower: &Dir, path: &ResourcePath) -> Result<Found> {
     let Some((parent, name)) = path.split() else {
-        return Ok(Found::Upper(upper.top().again()?, upper.top().meta()?));
+        return Ok(Found::Upper(upper.top().again(), upper.top().meta()?));
     };
     let mut here = Merged::root(upper, lower)?;
     let mut walked = ResourcePath::root();
@@ -339,7 +339,7 @@ pub(super) fn make_upper(
     path: &ResourcePath,
 ) -> Result<Dir> {
     let mut here = Merged::root(upper, lower)?;
-    let mut to = upper.top().again()?;
+    let mut to = upper.top().again();
     let mut walked = ResourcePath::root();
     // Directories that are not in the topmost layer: a run of them, in the middle.
     let mut missing: Vec<Missing> = Vec::new();
@@ -350,15 +350,15 @@ pub(super) fn make_upper(
             break;
         };
         match (below.upper.dirs.first(), &below.lower) {
-            (Some(dir), _) if below.upper.numbers[0] == 0 => to = dir.again()?,
+            (Some(dir), _) if below.upper.numbers[0] == 0 => to = dir.again(),
             (Some(dir), _) => missing.push(Missing {
                 name: part.to_vec(),
-                from: dir.again()?,
+                from: dir.again(),
                 looks: Known::Remembered(below.upper.remembered()?),
             }),
             (None, Some(dir)) => missing.push(Missing {
                 name: part.to_vec(),
-                from: dir.again()?,
+                from: dir.again(),
                 looks: Known::Copied,
             }),
             (None, None) => break,
@@ -380,7 +380,7 @@ pub(super) fn make_upper(
 fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
     let top = &chain[0].name;
     remove::remove(stage, top)?;
-    let mut at = stage.again()?;
+    let mut at = stage.again();
     let mut made = Vec::new();
     for Missing { name, from, looks } in chain {
         let lower = from;
@@ -393,7 +393,7 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
         };
         // A copy without them would count as a change that nobody made.
         tree::refuse_lost(lower, b"", &lost)?;
-        made.push((at.again()?, lower.meta()?.mode));
+        made.push((at.again(), lower.meta()?.mode));
     }
     for (dir, mode) in made.iter().skip(1).rev() {
         set_mode(dir, *mode)?;
@@ -408,7 +408,7 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
     for (dir, mode) in made.iter().take(1) {
         set_mode(dir, *mode)?;
     }
-    let mut deepest = parent.again()?;
+    let mut deepest = parent.again();
     for Missing { name, .. } in chain {
         deepest = deepest.subdir(name)?;
     }

@@ -90,7 +90,7 @@ fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
 
 fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
     let area = area_of(sandbox)?;
-    let opened = open_in(sandbox, closed_dirs::enter(area.again()?)?);
+    let opened = open_in(sandbox, closed_dirs::enter(area.again())?);
     opened.map_err(|error| in_the_sandbox(sandbox, error))
 }
 
@@ -120,7 +120,7 @@ fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&Sandbox, bool) -> Result<T>) ->
     let roots = roots(&area)?;
     let all = || unlock(sandbox, &area);
     closed_dirs::with_open(&area, &roots, all, |area, again| {
-        work(&open_in(sandbox, area.again()?)?, again)
+        work(&open_in(sandbox, area.again())?, again)
     })
 }
 
@@ -329,8 +329,14 @@ impl Strategy for Overlay {
             tree::only_own(&mut found.changes, &open.carved);
             let base = base::LayerBase::open(upper, lower, &found.gone, request.moved, &released)?;
             let diff = DiffView::new(found.changes);
-            let mut preview =
-                tree_commit::look(lower, upper, diff, found.kept, &base, &open.carved)?;
+            let mut preview = tree_commit::look(
+                lower,
+                &upper.keeping(),
+                diff,
+                found.kept,
+                &base,
+                &open.carved,
+            )?;
             if request.strict {
                 preview
                     .conflicts
@@ -351,7 +357,7 @@ impl Strategy for Overlay {
             let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
             let source = tree_commit::Source {
                 area: &open.area,
-                root: upper,
+                root: &upper.keeping(),
                 visible: layers::visible,
                 whole: false,
                 base: &base::LayerBase::open(upper, lower, &gone, moves, &released)?,

@@ -83,7 +83,7 @@ impl Number {
     pub(super) fn open(&self, area: &Dir) -> Result<Dir> {
         let dir = match &self.area {
             Some(area) => closed_dirs::enter(Dir::open(area.as_path())?)?,
-            None => area.again()?,
+            None => area.again(),
         };
         Ok(dir.subdir(LAYERS)?.subdir(&self.name())?)
     }
@@ -226,8 +226,16 @@ impl Stack {
     /// One layer alone.
     pub(super) fn of(layer: &Dir) -> Result<Self> {
         Ok(Self {
-            layers: vec![layer.again()?],
+            layers: vec![layer.again()],
         })
+    }
+
+    /// The same layers, each of which keeps the directory of the last path open.
+    pub(super) fn keeping(&self) -> Self {
+        let layers = self.layers.iter().map(|layer| layer.again().keeping());
+        Self {
+            layers: layers.collect(),
+        }
     }
 
     /// The layer that takes the changes.

@@ -135,7 +135,7 @@ struct Going<'a> {
 impl Going<'_> {
     /// The directory at `path`, opened to us if it was closed, and to be dressed in the end.
     fn dir(&mut self, path: &ResourcePath) -> Result<Dir> {
-        let mut at = self.root.again()?;
+        let mut at = self.root.again();
         let mut walked = ResourcePath::root();
         for part in path.parts() {
             walked = walked.join(part);

@@ -1,6 +1,6 @@
 //! The renames that put everything in place: as often as needed, with the same result.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rustix::io::Errno;
 
@@ -21,15 +21,15 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
     if records.is_empty() {
         return Ok(());
     }
-    let original = intent.root()?;
-    let stage = intent.stage()?;
+    let original = intent.root()?.keeping();
+    let stage = intent.stage()?.keeping();
     intent.open_closed(&original)?;
     let shared = shared(records);
     let links: HashMap<ResourcePath, Link> = records
         .links()
         .map(|link| (link.path.clone(), link))
         .collect();
-    let mut directories: BTreeSet<ResourcePath> = BTreeSet::new();
+    let mut touched = Touched::default();
     for step in records.steps() {
         if observer.is_cancelled() {
             let cause = Cause::Cancelled;
@@ -44,33 +44,70 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
             stage: &stage,
         };
         making.make(links.get(&step.top.path))?;
-        directories.extend(step.top.path.split().map(|(parent, _)| parent));
+        touched.add(&original, &step.top.path)?;
         observer.copied(1, 0);
     }
     for link in records.links() {
         make_link(&link, &original)?;
-        directories.extend(link.path.split().map(|(parent, _)| parent));
+        touched.add(&original, &link.path)?;
     }
     for dressing in records.directories() {
         dress(&original, &dressing, &dressing.after)?;
-        directories.insert(dressing.path);
+        touched.0.entry(dressing.path).or_default();
     }
     if seeded::bug("no-directory-sync") {
         return Ok(());
     }
     stage.sync()?;
-    for path in &directories {
-        let dir = match original.dir(path) {
-            // Its owner closed it: all of the file system instead.
-            Err(error) if error.is(Errno::ACCESS) => return Ok(original.sync_file_system()?),
-            dir => dir?,
+    touched.check(&original, |dir| match dir {
+        Some(dir) => match dir.sync() {
+            Err(_) if seeded::bug("sync-twice") => dir.sync(),
+            answer => answer,
+        },
+        // Its owner closed it: all of the file system instead.
+        None => original.sync_file_system(),
+    })
+}
+
+/// The directories in which names are changed, and what each was then. One is kept open while names in it are changed;
+/// whether it is still in its place is looked at in the end.
+#[derive(Default)]
+pub(super) struct Touched(BTreeMap<ResourcePath, Option<Seen>>);
+
+impl Touched {
+    /// Adds the directory of a path at which something was changed.
+    pub(super) fn add(&mut self, original: &Dir, path: &ResourcePath) -> Result<()> {
+        let Some((parent, _)) = path.split() else {
+            return Ok(());
         };
-        match dir.sync() {
-            Err(_) if seeded::bug("sync-twice") => dir.sync()?,
-            answer => answer?,
+        if self.0.get(&parent).is_none_or(Option::is_none) {
+            let (dir, _) = original.parent(path)?;
+            self.0.insert(parent, Some(Seen::from(&dir.meta()?)));
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Refuses what another process put something else in the place of, and does something with each; with `None` where
+    /// its owner closed it.
+    pub(super) fn check(
+        &self,
+        original: &Dir,
+        mut each: impl FnMut(Option<&Dir>) -> crate::fs::Result<()>,
+    ) -> Result<()> {
+        for (path, seen) in &self.0 {
+            let dir = match original.dir(path) {
+                Err(error) if error.is(Errno::ACCESS) => None,
+                dir => Some(dir?),
+            };
+            if let (Some(seen), Some(dir)) = (seen, &dir)
+                && !seen.is(&dir.meta()?)
+            {
+                return Err(moved(path, "another directory was put in its place"));
+            }
+            each(dir.as_ref())?;
+        }
+        Ok(())
+    }
 }
 
 /// Files that go under more than one name: each name that is moved moves the ctime for the others.
@@ -123,11 +160,14 @@ pub(super) fn open_parent<'p>(
 
 /// Lets the owner change names in a directory; it is closed again when it is dressed.
 fn unlock(dir: &Dir) -> Result<()> {
+    let me = rustix::process::geteuid();
+    if me.is_root() {
+        return Ok(());
+    }
     let fail = |errno| dir.error("open", b"", Cause::Os(errno));
     // As it is, not as it is seen.
     let meta = Handle::of(dir).meta().map_err(fail)?;
-    let me = rustix::process::geteuid();
-    if me.is_root() || me.as_raw() != meta.uid || meta.mode & 0o300 == 0o300 {
+    if me.as_raw() != meta.uid || meta.mode & 0o300 == 0o300 {
         return Ok(());
     }
     Handle::of(dir)

@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::{Versions, privileges, sort};
+use super::{CAPABILITY, Versions, privileges, sort};
 use crate::fs::beneath::Entry;
-use crate::fs::xattr::Xattrs;
-use crate::fs::{Dir, FsError, Meta, Seen, private};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Dir, FsError, Meta, Seen, private};
 use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, Facts, Field, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::{Note, Preview, tree};
+use crate::strategy::{Note, Preview};
 
 /// What a sandbox knows of the original it was made from.
 pub(in crate::strategy) trait Base {
@@ -58,7 +58,7 @@ pub(in crate::strategy) fn look(
         });
     }
     let mut look = Look {
-        original,
+        original: &original.again().keeping(),
         changes,
         base,
         carved,
@@ -306,8 +306,10 @@ fn note(
                     Met::First => {}
                 }
             }
-            let attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
-            let dropped = introduced(change, meta.mode, &attributes);
+            let power = xattr::get_at(&dir, name, CAPABILITY)
+                .map_err(|errno| dir.error("read the attributes of", name, Cause::Os(errno)))?;
+            let power = power.map(|value| (CAPABILITY.to_vec(), value));
+            let dropped = introduced(change, meta.mode, &power.into_iter().collect());
             let what = format!("{} dropped", dropped.join(" and "));
             Ok(Version {
                 note: (!dropped.is_empty()).then_some(Note { path, what }),

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::apart::{Copies, separate};
 use super::intent::{self, Entry, FINISHED};
-use super::{CAPABILITY, Looked, TreeIntent, inline, reference, stat, stat_if_open};
+use super::{CAPABILITY, Looked, TreeIntent, inline, reference, stat_if_open};
 use crate::fs::{Cause, Dir, Meta, Moved, Seen, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::Result;
@@ -30,7 +30,7 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
             notes: Vec::new(),
         });
     }
-    let original = tree.original.open()?;
+    let original = tree.original.open()?.keeping();
     let area = Dir::open(tree.area.as_path())?;
     let mut notes = Vec::new();
     for step in records.steps() {
@@ -125,23 +125,16 @@ fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> 
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
         found => found?,
     };
-    let handle = match dir.handle(name) {
-        Err(error) if error.is_absent() => return Ok(()),
-        handle => handle?,
-    };
     let fail = |errno| dir.error("unmark", name, Cause::Os(errno));
-    let take_off = || -> rustix::io::Result<()> {
-        for mark in marks {
-            match xattr::remove(&handle, mark) {
-                Ok(()) | Err(Errno::NODATA) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+    let take_off = || {
+        let mut marks = marks.iter();
+        marks.try_for_each(|mark| xattr::remove_at(&dir, name, mark))
     };
     match take_off() {
+        Err(Errno::NOENT) => Ok(()),
         // Its owner closed it to himself; it is opened for the moment it takes.
         Err(Errno::ACCESS) => {
+            let handle = dir.handle(name)?;
             let mode = handle.meta().map_err(fail)?.mode;
             handle.set_mode(mode | 0o200).map_err(fail)?;
             let taken = take_off();
@@ -154,14 +147,18 @@ fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> 
 
 /// A file that was the sandbox's own until now: privileges that it gained since it was looked at go.
 fn part(original: &Dir, path: &ResourcePath, seen: &Seen, now: Meta) -> Result<Meta> {
+    let (raised, runs) = (now.mode & 0o6000 & !seen.mode != 0, now.mode & 0o111 != 0);
+    if !raised && !runs {
+        return Ok(now);
+    }
     let (dir, name) = original.parent(path)?;
     let fail = |errno| dir.error("set the mode of", name, Cause::Os(errno));
     let handle = dir.handle(name)?;
-    if now.mode & 0o6000 & !seen.mode != 0 {
+    if raised {
         handle.set_mode(seen.mode).map_err(fail)?;
     }
-    if now.mode & 0o111 != 0 && xattr::get(&handle, CAPABILITY).map_err(fail)?.is_some() {
+    if runs && xattr::get(&handle, CAPABILITY).map_err(fail)?.is_some() {
         xattr::remove(&handle, CAPABILITY).map_err(fail)?;
     }
-    Ok(stat(original, path)?.unwrap_or(now))
+    Ok(dir.stat(name)?.unwrap_or(now))
 }

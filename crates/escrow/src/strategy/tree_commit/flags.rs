@@ -4,13 +4,14 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
 use super::stat;
 use crate::fs::copy::{At, recast};
-use crate::fs::{Cause, Dir, Flags};
+use crate::fs::{Cause, Dir, Flags, Meta};
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
 
@@ -32,8 +33,14 @@ impl<'a> Kept<'a> {
         }
     }
 
-    /// Gives a staged file its flags. One that its own user may not read, here or there, stays as it is.
-    pub(super) fn give(&self, path: &ResourcePath, (dir, name): At<'_>) -> Result<()> {
+    /// Gives a staged file, which is open already if it is the sandbox's own, its flags. One that its own user may not
+    /// read, here or there, stays as it is.
+    pub(super) fn give(
+        &self,
+        path: &ResourcePath,
+        (dir, name): At<'_>,
+        opened: Option<(File, Meta)>,
+    ) -> Result<()> {
         let old = stat(self.original, path)?.filter(|old| old.is_file());
         let old = match old.map(|_| self.original.file_path(path)).transpose() {
             Err(error) if error.is(Errno::ACCESS) => return Ok(()),
@@ -47,11 +54,18 @@ impl<'a> Kept<'a> {
             Err(error) if error.is(Errno::ACCESS) => Ok(None),
             file => file.map(Some),
         };
-        let Some((mut file, meta)) = open()? else {
+        let opened = match opened {
+            None => open()?,
+            opened => opened,
+        };
+        let Some((mut file, meta)) = opened else {
             return Ok(());
         };
         let fail = |errno| dir.error("read the flags of", name, Cause::Os(errno));
         let have = Flags::read(&file).map_err(fail)?;
+        if have == wanted.0 {
+            return Ok(());
+        }
         if meta.size > 0 && wanted.0.stores_otherwise(have) {
             recast(dir, name, wanted.0)?;
             match open()? {

@@ -7,6 +7,7 @@
 //! files, everything is copied, and must be what the preview found.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
 
 use rustix::io::Errno;
 
@@ -18,6 +19,7 @@ use super::{CAPABILITY, Link, Looks, Versions, check_loose, part, stat};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, Leaf};
+use crate::fs::lease::is_quiet;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
 use crate::model::text::Location;
@@ -66,8 +68,9 @@ pub(in crate::strategy) fn prepare(
     if source.whole {
         (root, area) = (root.seeing_as(source.area), area.seeing_as(source.area));
     }
+    let root = root.keeping();
     area.make_dir(STAGE, 0o700)?;
-    let stage = area.subdir(STAGE)?;
+    let stage = area.subdir(STAGE)?.keeping();
     let mut records = intent::create(&area, INTENT)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
     // Looked at before anything is copied: what is written meanwhile is no part of it.
@@ -180,6 +183,8 @@ struct Staged {
     linked: bool,
     /// Marks of a layer on it.
     marks: Vec<Vec<u8>>,
+    /// The file, if it was opened.
+    opened: Option<(File, Meta)>,
 }
 
 /// The directory that a change closes to its owner.
@@ -382,7 +387,7 @@ impl Staging<'_> {
             true => self.link(source, at, &meta, &attributes)?,
             false => None,
         };
-        let staged = match linked {
+        let mut staged = match linked {
             Some(linked) => linked,
             None => {
                 let copied = self.copy((&from, name), at, &meta, &attributes, &dropped)?;
@@ -391,7 +396,7 @@ impl Staging<'_> {
             }
         };
         if meta.is_file() && !self.source.whole {
-            self.flags.give(&change.path, at)?;
+            self.flags.give(&change.path, at, staged.opened.take())?;
         }
         Ok(Some(staged))
     }
@@ -501,7 +506,12 @@ impl Staging<'_> {
         }
         // What its own user may not read becomes the original's as a copy: nobody can tell later whether it
         // is still written to.
-        if meta.is_file() && (closed::is_closed(meta) || !tree::is_quiet(from, name)?) {
+        let opened = match meta.is_file() {
+            true if closed::is_closed(meta) => return Ok(None),
+            true => Some(from.file(name)?),
+            false => None,
+        };
+        if opened.as_ref().is_some_and(|(file, _)| !is_quiet(file)) {
             return Ok(None);
         }
         match to.link_to(to_name, from, name) {
@@ -516,6 +526,7 @@ impl Staging<'_> {
         Ok(Some(Staged {
             linked: true,
             marks,
+            opened,
         }))
     }
 

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::apply::{dress, is_as_left, open_parent, retime, unlock_moving};
+use super::apply::{Touched, dress, is_as_left, open_parent, retime, unlock_moving};
 use super::intent::{Records, Step};
 use super::stage::staged_path;
 use super::{Dressing, Link, Looked, TreeIntent, sort, stat, stat_if_open};
@@ -46,7 +46,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     if records.is_empty() {
         return Ok(Vec::new());
     }
-    let original = tree.root()?;
+    let original = tree.root()?.keeping();
     let stage = match tree.stage() {
         Err(StrategyError::Fs(error)) if error.is_absent() => None,
         stage => Some(stage?),
@@ -197,6 +197,7 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
         let taken = undoing.unlink(&link);
         undoing.note(taken);
     }
+    let mut touched = Touched::default();
     let mut parents: HashSet<ResourcePath> = records
         .links()
         .filter_map(|link| link.path.split().map(|(parent, _)| parent))
@@ -207,8 +208,12 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
         undoing.note(taken);
         if undoing.made.contains(&step.slot) {
             parents.extend(step.top.path.split().map(|(parent, _)| parent));
+            let added = touched.add(&undoing.original, &step.top.path);
+            undoing.note(added);
         }
     }
+    let still = touched.check(&undoing.original, |_| Ok(()));
+    undoing.note(still);
     for dressing in records.directories() {
         if !seeded::bug("undo-forgets-directories") {
             let dressed = undoing.dress_back(&dressing, &parents);
@@ -248,7 +253,7 @@ struct Undoing<'a> {
 impl<'a> Undoing<'a> {
     fn begin(tree: &'a TreeIntent) -> Result<Self> {
         let area = Dir::open(tree.area.as_path())?;
-        let (original, stage) = (tree.root()?, tree.stage()?);
+        let (original, stage) = (tree.root()?.keeping(), tree.stage()?.keeping());
         tree.open_closed(&original)?;
         let mut undoing = Self {
             tree,
