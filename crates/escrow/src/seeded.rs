@@ -70,8 +70,10 @@ pub const WALLS: &[&str] = &[
     "exposed-files-linked",
     // What is to become a command can be traced, and holds what its caller had open.
     "open-until-exec",
-    // What was shown is not what is committed.
-    "shown-not-compared",
+    // What was expected is not compared with what is released.
+    "expected-not-compared",
+    // Copies can be written through a descriptor that was handed out, also when the last command has ended.
+    "copies-left-open",
 ];
 
 /// Whether this bug is wanted.

@@ -268,6 +268,18 @@ pub enum Error {
         /// Each path, with the resource it lies in.
         conflicts: Vec<(String, Conflict)>,
     },
+    /// What would be released is not what was expected, or shown.
+    #[error("what the plan '{plan}' would release is not what was {}", unexpected(.expected.as_deref(), .found.as_deref(), .differs))]
+    Unexpected {
+        /// The plan.
+        plan: String,
+        /// The digest that was expected; `None` where that does not cover everything.
+        expected: Option<String>,
+        /// The digest that was found; `None` where it does not cover everything.
+        found: Option<String>,
+        /// Where it changed, if that is known.
+        differs: Vec<(String, ResourcePath)>,
+    },
     /// More members than one cannot be taken back.
     #[error("the plan '{plan}' has {} members that can be neither prepared nor undone: {}", .members.len(), .members.join(", "))]
     Irreversible {
@@ -549,6 +561,28 @@ fn count(number: usize, one: &str, many: &str) -> String {
     match number {
         1 => format!("1 {one}"),
         number => format!("{number} {many}"),
+    }
+}
+
+/// What is wrong with what would be released: where it differs, or by which digest.
+fn unexpected(
+    expected: Option<&str>,
+    found: Option<&str>,
+    differs: &[(String, ResourcePath)],
+) -> String {
+    const NAMED: usize = 5;
+    let names = differs.iter().take(NAMED);
+    let names: Vec<String> = names.map(|(name, path)| format!("{name}:{path}")).collect();
+    let others = more(differs.len().saturating_sub(NAMED));
+    match (names.is_empty(), found) {
+        (false, _) => format!("shown: {}{others} changed", names.join(", ")),
+        (true, Some(found)) => format!(
+            "expected: its digest is {found}, not '{}'",
+            escape(expected.unwrap_or_default().as_bytes())
+        ),
+        (true, None) => {
+            "expected: it has no digest, since its own user may not read all of it".to_owned()
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use super::spec::{SOCKETS, Shown, Spec};
 use super::sys;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
+use crate::seeded;
 
 /// How long one waits for the kernel to close files of processes that have ended.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -31,10 +32,18 @@ struct Detached {
     at: PathBuf,
 }
 
-/// Makes all of them. Returns the layers of each sandbox that has some, in the order of the sandboxes.
-pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
+/// A sandbox that is mounted.
+pub(super) enum Held {
+    /// As layers of a file system of its own.
+    Layers(OwnedFd),
+    /// As a directory of the machine's file system.
+    Directory(OwnedFd),
+}
+
+/// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes.
+pub(super) fn make(spec: &Spec) -> Step<Vec<Held>> {
     let mut ready = Vec::new();
-    let mut layers = Vec::new();
+    let mut held = Vec::new();
     if let Some((at, scratch)) = &spec.scratch {
         ready.push(Detached {
             fd: overlay(at, scratch, true)?,
@@ -58,9 +67,10 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
                 fd
             }
         };
-        layers.push(match view {
-            View::Layers(_) => Some(fd.try_clone().map_err(failed)?),
-            View::Directory(_) => None,
+        let kept = fd.try_clone().map_err(failed)?;
+        held.push(match view {
+            View::Layers(_) => Held::Layers(kept),
+            View::Directory(_) => Held::Directory(kept),
         });
         ready.push(Detached {
             fd,
@@ -94,24 +104,39 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
             put(tmpfs("0700")?.as_fd(), path.as_path())?;
         }
     }
-    Ok(layers)
+    Ok(held)
 }
 
 fn failed(error: std::io::Error) -> (String, Errno) {
     let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    ("hold a layer".to_owned(), errno)
+    ("hold a sandbox".to_owned(), errno)
 }
 
-/// Makes layers read-only for good: the file system itself, not one mount of it, so whatever descriptor is left
-/// anywhere cannot write any more. Refused while something can: it has a file open, or mapped, for writing.
-pub(super) fn freeze(layers: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;
-    let fs = mount::fspick(layers, c"", flags)?;
-    mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
+impl Held {
+    /// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Returns
+    /// whether no descriptor that is left anywhere can write any more: layers are a file system of their own, which
+    /// itself becomes read-only; of a directory only this mount does, and a command may have made another one of it.
+    pub(super) fn freeze(&self) -> Result<bool, Errno> {
+        match self {
+            Self::Layers(layers) if !seeded::bug("layers-left-open") => {
+                let flags = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;
+                let fs = mount::fspick(layers, c"", flags)?;
+                mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
+                patiently(|| mount::fsconfig_reconfigure(fs.as_fd())).map(|()| true)
+            }
+            Self::Directory(mount) if !seeded::bug("copies-left-open") => {
+                patiently(|| sys::frozen(mount.as_fd())).map(|()| false)
+            }
+            held => Ok(matches!(held, Self::Layers(_))),
+        }
+    }
+}
+
+/// Tries again for a while: the kernel may still be closing files of processes that have just ended.
+fn patiently(work: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let start = Instant::now();
     loop {
-        match mount::fsconfig_reconfigure(fs.as_fd()) {
-            // The kernel may still be closing files of those that have just ended.
+        match work() {
             Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             done => return done,
         }

@@ -380,7 +380,16 @@ pub(super) fn harmless(at: BorrowedFd<'_>) -> Result<(), Errno> {
     restrict(at, NODEV)
 }
 
+/// Makes one mount read-only, not those in it; refused while something has a file open through it for writing.
+pub(super) fn frozen(at: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_attributes(at, RDONLY, libc::AT_EMPTY_PATH)
+}
+
 fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
+    set_attributes(at, more, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE)
+}
+
+fn set_attributes(at: BorrowedFd<'_>, more: u64, flags: i32) -> Result<(), Errno> {
     #[repr(C)]
     struct Attributes {
         set: u64,
@@ -400,7 +409,7 @@ fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
             libc::SYS_mount_setattr,
             at.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            flags,
             &raw const attributes,
             size_of::<Attributes>(),
         )

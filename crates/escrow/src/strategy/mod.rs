@@ -30,11 +30,11 @@ pub mod overlay;
 mod preview;
 pub mod registry;
 mod released;
-mod shown;
 mod tree;
 mod tree_commit;
 mod tree_copy;
 mod tree_diff;
+mod tree_digest;
 mod tree_fork;
 mod tree_moments;
 mod tree_restore;
@@ -50,13 +50,15 @@ pub use closed_dirs::Opened;
 pub use error::{Result, StrategyError};
 pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
-pub use shown::Prints;
 
 use crate::event::Observer;
 use crate::fs::{Dir, Moved, Moves};
+use crate::model::digest::{Version, VersionDigests};
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
+use crate::model::{
+    Change, ChangeKind, Conflict, DiffView, EntryKind, PlanId, ResourceId, ResourcePath, SandboxRef,
+};
 
 /// What the original is while the sandbox lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -184,8 +186,19 @@ pub struct PrepareRequest<'a> {
     pub area: &'a Path,
     /// Whether the sandbox stays when the commit is over: then nothing of it may become the original's.
     pub keeps: bool,
+    /// Whether the digest of each version that is staged is wanted.
+    pub digests: bool,
     /// Who watches.
     pub observer: &'a dyn Observer,
+}
+
+/// What was staged for a commit.
+#[derive(Debug)]
+pub struct StagedCommit {
+    /// By which it is carried out, or taken back.
+    pub intent: Intent,
+    /// What the paths become: of what was staged, which nothing changes any more. Empty unless they were asked for.
+    pub digests: VersionDigests,
 }
 
 /// Everything a strategy needs to carry a commit out, or to take it back. Stored by the caller;
@@ -351,10 +364,39 @@ pub trait Strategy: Send + Sync {
     /// time stamp or the same bytes written again are no difference (rules F6, F8).
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView>;
 
-    /// Records what was found just now and is about to be shown, where something outside may still change the sandbox:
-    /// a commit must then find the same. By default nothing outside can.
-    fn record_shown(&self, _sandbox: &SandboxRef, _diff: &DiffView) -> Result<()> {
-        Ok(())
+    /// The digest of what each of these changes would release, read from the sandbox; none for what it removes, and for
+    /// what a commit leaves out.
+    ///
+    /// *Guarantees:* changes nothing; each file is read once. What [`prepare`](Self::prepare) stages has the same digests,
+    /// and so has the same change in a sandbox of any other strategy. By default of what the change says, and the content.
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
+        let mut all = Vec::new();
+        for change in changes {
+            let new = change.new.as_ref();
+            let Some(new) = new.filter(|new| new.kind != EntryKind::Socket) else {
+                continue;
+            };
+            let mut content = blake3::Hasher::new();
+            if new.kind == EntryKind::File {
+                let mut file = self.read(sandbox, &change.path)?;
+                let read = std::io::copy(&mut file, &mut content);
+                read.map_err(|source| StrategyError::Input {
+                    path: change.path.clone(),
+                    source,
+                })?;
+            }
+            let target = new.target.as_ref();
+            let version = Version {
+                kind: new.kind,
+                mode: new.mode,
+                owner: (0, 0),
+                attributes: &[],
+                target: target.map_or(&[], |target| target.as_bytes()),
+                content: Some(*content.finalize().as_bytes()),
+            };
+            all.push((change.path.clone(), version.digest()));
+        }
+        Ok(all)
     }
 
     /// Opens what the sandbox's own user closed in it, as directories of mode 0, until the answer is dropped: what only looks,
@@ -384,8 +426,15 @@ pub trait Strategy: Send + Sync {
     /// many members. *After a crash:* remains lie in the request's area
     /// only, which the caller removes. *Errors:* nothing is promised. By default nothing is
     /// prepared, which [`Capabilities::prepares`] must say.
-    fn prepare(&self, _sandbox: &SandboxRef, _request: &PrepareRequest<'_>) -> Result<Intent> {
-        Ok(Intent(serde_json::Value::Null))
+    fn prepare(
+        &self,
+        _sandbox: &SandboxRef,
+        _request: &PrepareRequest<'_>,
+    ) -> Result<StagedCommit> {
+        Ok(StagedCommit {
+            intent: Intent(serde_json::Value::Null),
+            digests: Vec::new(),
+        })
     }
 
     /// Checks that everything an intent refers to is there as it was written. Called for every member before anything is

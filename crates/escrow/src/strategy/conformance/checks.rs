@@ -10,7 +10,10 @@ use super::super::{
 use super::{Case, parts};
 use crate::event::Unobserved;
 use crate::fs::Moves;
-use crate::model::{ChangeKind, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin};
+use crate::model::digest::VersionDigests;
+use crate::model::{
+    ChangeKind, PlanDigest, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin,
+};
 
 pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> Answer;
 pub(super) type Answer = Result<(), String>;
@@ -455,9 +458,19 @@ fn staged_with(
         on_conflict: OnConflict::Abort,
         area: case.commit_area(),
         keeps,
+        digests: true,
         observer: &Unobserved,
     };
-    must("prepare", strategy.prepare(sandbox, &request))
+    let staged = must("prepare", strategy.prepare(sandbox, &request))?;
+    let found = must("digests", strategy.digests(sandbox, &preview.diff.changes))?;
+    let digest = |digests: VersionDigests| {
+        let mut all = PlanDigest::default();
+        all.add("", &preview.diff.changes, digests);
+        all
+    };
+    let (found, released) = (digest(found), digest(staged.digests));
+    equal("the digests of what is staged", &released, &found)?;
+    Ok(staged.intent)
 }
 
 /// A sandbox in which one thing was changed and one was made.
