@@ -236,19 +236,14 @@ fn details(error: &Error) -> serde_json::Value {
             json!({"path": path})
         }
         Error::Denied { decision, .. } => json!(decision),
-        Error::Unexpected {
-            expected,
-            found,
-            differs,
-            ..
-        } => {
+        Error::Unexpected { found, differs, .. } => {
             let one = |(resource, path): &(String, ResourcePath)| {
                 let mut entry = show::path_fields(path);
                 entry["resource"] = json!(resource);
                 entry
             };
             let differs: Vec<Value> = differs.iter().map(one).collect();
-            json!({"expected": expected, "found": found, "differs": differs})
+            json!({"digest": found, "differs": differs})
         }
         Error::UnknownPlan { name } | Error::PlanExists { name } => json!({"plan": name}),
         Error::UnknownResource { name, .. } => json!({"resource": name}),

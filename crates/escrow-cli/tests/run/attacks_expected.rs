@@ -93,7 +93,7 @@ fn d14_a_copy_was_written_by_another_plan_between_diff_and_commit() {
         scene.cli.ok(words(create));
         let cli = match wall {
             true => scene.cli.clone(),
-            false => bug(&scene, "copies-left-open"),
+            false => bug(&scene, "layers-left-open"),
         };
         let (fds, _) = handed_out(&scene, &cli, READING, |fds| fds);
         let before = digest(&scene.cli);

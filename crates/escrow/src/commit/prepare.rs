@@ -11,11 +11,10 @@ use crate::model::text::Location;
 use crate::model::{CommitId, Expected, Phase, PlanDigest, Work};
 use crate::seeded;
 use crate::store::{Journal, JournalMember};
-use crate::strategy::{Intent, PrepareRequest, Preview, StagedCommit};
+use crate::strategy::{PrepareRequest, Preview, StagedCommit};
 
 impl<'a> Previewed<'a> {
-    /// Stages every member, children first, refuses what was staged if it is not what was expected, and stores what
-    /// each needs.
+    /// Stages every member, children first, checks that it is what was expected, and stores what each needs.
     pub fn prepare(
         self,
         message: Option<&str>,
@@ -154,14 +153,11 @@ fn prepare_one(
     let area = prepared.journal.members[position].area.clone();
     let observer = prepared.engine.observer;
     let staged = if area.as_bytes().is_empty() {
-        // Nothing is staged: what it has is what will be released.
-        let digests = found
-            .as_ref()
-            .map(|_| member.call(|strategy| strategy.digests(reference, changes)));
-        StagedCommit {
-            intent: Intent(serde_json::Value::Null),
-            digests: digests.transpose()?.unwrap_or_default(),
+        let mut nothing = StagedCommit::default();
+        if found.is_some() {
+            nothing.digests = member.call(|strategy| strategy.digests(reference, changes))?;
         }
+        nothing
     } else {
         make_area(prepared.engine.home, &area)?;
         // Layers that others live on, and those of others, are not to become the original's.

@@ -269,13 +269,11 @@ pub enum Error {
         conflicts: Vec<(String, Conflict)>,
     },
     /// What would be released is not what was expected, or shown.
-    #[error("what the plan '{plan}' would release is not what was {}", unexpected(.expected.as_deref(), .found.as_deref(), .differs))]
+    #[error("what the plan '{plan}' would release is not what was expected: {}", changed(.differs, .found.as_deref()))]
     Unexpected {
         /// The plan.
         plan: String,
-        /// The digest that was expected; `None` where that does not cover everything.
-        expected: Option<String>,
-        /// The digest that was found; `None` where it does not cover everything.
+        /// Its digest; `None` where that does not cover everything.
         found: Option<String>,
         /// Where it changed, if that is known.
         differs: Vec<(String, ResourcePath)>,
@@ -564,25 +562,15 @@ fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
-/// What is wrong with what would be released: where it differs, or by which digest.
-fn unexpected(
-    expected: Option<&str>,
-    found: Option<&str>,
-    differs: &[(String, ResourcePath)],
-) -> String {
-    const NAMED: usize = 5;
-    let names = differs.iter().take(NAMED);
-    let names: Vec<String> = names.map(|(name, path)| format!("{name}:{path}")).collect();
-    let others = more(differs.len().saturating_sub(NAMED));
-    match (names.is_empty(), found) {
-        (false, _) => format!("shown: {}{others} changed", names.join(", ")),
-        (true, Some(found)) => format!(
-            "expected: its digest is {found}, not '{}'",
-            escape(expected.unwrap_or_default().as_bytes())
-        ),
-        (true, None) => {
-            "expected: it has no digest, since its own user may not read all of it".to_owned()
-        }
+/// What is wrong with what would be released: where it changed, if that is known, else its digest.
+fn changed(differs: &[(String, ResourcePath)], found: Option<&str>) -> String {
+    let named = differs.iter().take(5);
+    let named: Vec<String> = named.map(|(name, path)| format!("{name}:{path}")).collect();
+    let others = more(differs.len() - named.len());
+    match (named.is_empty(), found) {
+        (false, _) => format!("{}{others} changed", named.join(", ")),
+        (true, Some(found)) => format!("its digest is {found}"),
+        (true, None) => "it has no digest, since its own user may not read all of it".to_owned(),
     }
 }
 

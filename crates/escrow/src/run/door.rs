@@ -13,7 +13,6 @@ use rustix::mount::{self, MountPropagationFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::UnshareFlags;
 
-use super::mounts::Held;
 use super::spec::{Build, Look, Spec};
 use super::supervise::{Channel, RunError};
 use super::{News, Wish, idmap, keeper, mounts, sys};
@@ -21,6 +20,8 @@ use crate::fs::Cause;
 use crate::fs::exposure::Mark;
 use crate::fs::process::Owner;
 use crate::model::text::Location;
+use crate::model::view::View;
+use crate::seeded;
 
 /// A step that failed, in words, and why.
 pub(super) type Step<T> = Result<T, (String, Errno)>;
@@ -250,11 +251,11 @@ fn guard(spec: &Spec, build: Build, channel: &Channel) -> Step<()> {
     match sys::kill(child as i32, libc::SIGKILL) {
         Ok(()) | Err(_) => wait_for(child).map(drop)?,
     }
-    close(held, marks)
+    close(spec, &held, marks)
 }
 
 /// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and 0 in process 1.
-fn build_inside(spec: &Spec, channel: &Channel) -> Step<(Vec<Held>, u32)> {
+fn build_inside(spec: &Spec, channel: &Channel) -> Step<(Vec<OwnedFd>, u32)> {
     if let Some(notice) = make_namespaces(spec)? {
         let told = channel.tell(&News::Notice(notice));
         told.map_err(at("tell of the inside"))?;
@@ -282,11 +283,14 @@ fn mark(spec: &Spec) -> Step<Vec<Option<Mark>>> {
 
 /// Closes the sandboxes when the last command has ended. One of which it is not proven that it is closed keeps its mark:
 /// a process outside got a descriptor that can write, or what is shown is no layers.
-fn close(held: Vec<Held>, marks: Vec<Option<Mark>>) -> Step<()> {
-    for (held, mark) in held.into_iter().zip(marks) {
+fn close(spec: &Spec, held: &[OwnedFd], marks: Vec<Option<Mark>>) -> Step<()> {
+    for ((shown, mount), mark) in spec.views.iter().zip(held).zip(marks) {
         // Without a mark it is the original itself.
         let Some(mark) = mark else { continue };
-        if held.freeze().unwrap_or(false) {
+        let layers = matches!(shown.view, View::Layers(_));
+        let frozen =
+            seeded::bug("layers-left-open") || mounts::freeze(mount.as_fd(), layers).is_ok();
+        if frozen && layers {
             let taken = mark.take_off();
             taken.map_err(|_| ("note that nothing is left inside".to_owned(), Errno::IO))?;
         }

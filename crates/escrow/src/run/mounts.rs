@@ -18,7 +18,6 @@ use super::spec::{SOCKETS, Shown, Spec};
 use super::sys;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::seeded;
 
 /// How long one waits for the kernel to close files of processes that have ended.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -32,16 +31,8 @@ struct Detached {
     at: PathBuf,
 }
 
-/// A sandbox that is mounted.
-pub(super) enum Held {
-    /// As layers of a file system of its own.
-    Layers(OwnedFd),
-    /// As a directory of the machine's file system.
-    Directory(OwnedFd),
-}
-
 /// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes.
-pub(super) fn make(spec: &Spec) -> Step<Vec<Held>> {
+pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
     let mut ready = Vec::new();
     let mut held = Vec::new();
     if let Some((at, scratch)) = &spec.scratch {
@@ -67,11 +58,7 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<Held>> {
                 fd
             }
         };
-        let kept = fd.try_clone().map_err(failed)?;
-        held.push(match view {
-            View::Layers(_) => Held::Layers(kept),
-            View::Directory(_) => Held::Directory(kept),
-        });
+        held.push(rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(at("hold a sandbox"))?);
         ready.push(Detached {
             fd,
             at: path.as_path().to_owned(),
@@ -107,36 +94,24 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<Held>> {
     Ok(held)
 }
 
-fn failed(error: std::io::Error) -> (String, Errno) {
-    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    ("hold a sandbox".to_owned(), errno)
-}
-
-impl Held {
-    /// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Returns
-    /// whether no descriptor that is left anywhere can write any more: layers are a file system of their own, which
-    /// itself becomes read-only; of a directory only this mount does, and a command may have made another one of it.
-    pub(super) fn freeze(&self) -> Result<bool, Errno> {
-        match self {
-            Self::Layers(layers) if !seeded::bug("layers-left-open") => {
-                let flags = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;
-                let fs = mount::fspick(layers, c"", flags)?;
-                mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
-                patiently(|| mount::fsconfig_reconfigure(fs.as_fd())).map(|()| true)
-            }
-            Self::Directory(mount) if !seeded::bug("copies-left-open") => {
-                patiently(|| sys::frozen(mount.as_fd())).map(|()| false)
-            }
-            held => Ok(matches!(held, Self::Layers(_))),
-        }
-    }
-}
-
-/// Tries again for a while: the kernel may still be closing files of processes that have just ended.
-fn patiently(work: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+/// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Layers are a file
+/// system of their own, which itself becomes read-only: no descriptor that is left anywhere can write any more. Of a
+/// directory only this mount does, and a command may have made another one of it.
+pub(super) fn freeze(mount: BorrowedFd<'_>, layers: bool) -> Result<(), Errno> {
+    let flags = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;
+    let pick = || -> Result<OwnedFd, Errno> {
+        let fs = mount::fspick(mount, c"", flags)?;
+        mount::fsconfig_set_flag(fs.as_fd(), c"ro").map(|()| fs)
+    };
+    let fs = layers.then(pick).transpose()?;
     let start = Instant::now();
     loop {
-        match work() {
+        let done = match &fs {
+            Some(fs) => mount::fsconfig_reconfigure(fs.as_fd()),
+            None => sys::frozen(mount),
+        };
+        match done {
+            // The kernel may still be closing files of those that have just ended.
             Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             done => return done,
         }

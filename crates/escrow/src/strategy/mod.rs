@@ -53,11 +53,11 @@ pub use registry::Registry;
 
 use crate::event::Observer;
 use crate::fs::{Dir, Moved, Moves};
-use crate::model::digest::{Version, VersionDigests};
+use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{
-    Change, ChangeKind, Conflict, DiffView, EntryKind, PlanId, ResourceId, ResourcePath, SandboxRef,
+    Change, ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef,
 };
 
 /// What the original is while the sandbox lives.
@@ -193,7 +193,7 @@ pub struct PrepareRequest<'a> {
 }
 
 /// What was staged for a commit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct StagedCommit {
     /// By which it is carried out, or taken back.
     pub intent: Intent,
@@ -204,7 +204,7 @@ pub struct StagedCommit {
 /// Everything a strategy needs to carry a commit out, or to take it back. Stored by the caller;
 /// means nothing to anyone but the strategy that made it. It is small: what grows with the change lies in the
 /// request's area, and the intent refers to it in a way that tells when it was altered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Intent(pub serde_json::Value);
 
@@ -368,36 +368,8 @@ pub trait Strategy: Send + Sync {
     /// what a commit leaves out.
     ///
     /// *Guarantees:* changes nothing; each file is read once. What [`prepare`](Self::prepare) stages has the same digests,
-    /// and so has the same change in a sandbox of any other strategy. By default of what the change says, and the content.
-    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
-        let mut all = Vec::new();
-        for change in changes {
-            let new = change.new.as_ref();
-            let Some(new) = new.filter(|new| new.kind != EntryKind::Socket) else {
-                continue;
-            };
-            let mut content = blake3::Hasher::new();
-            if new.kind == EntryKind::File {
-                let mut file = self.read(sandbox, &change.path)?;
-                let read = std::io::copy(&mut file, &mut content);
-                read.map_err(|source| StrategyError::Input {
-                    path: change.path.clone(),
-                    source,
-                })?;
-            }
-            let target = new.target.as_ref();
-            let version = Version {
-                kind: new.kind,
-                mode: new.mode,
-                owner: (0, 0),
-                attributes: &[],
-                target: target.map_or(&[], |target| target.as_bytes()),
-                content: Some(*content.finalize().as_bytes()),
-            };
-            all.push((change.path.clone(), version.digest()));
-        }
-        Ok(all)
-    }
+    /// and so has the same change in a sandbox of any other strategy.
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests>;
 
     /// Opens what the sandbox's own user closed in it, as directories of mode 0, until the answer is dropped: what only looks,
     /// and is refused, may look again then. Nobody else works in the sandbox meanwhile, or looks at it.
@@ -426,15 +398,8 @@ pub trait Strategy: Send + Sync {
     /// many members. *After a crash:* remains lie in the request's area
     /// only, which the caller removes. *Errors:* nothing is promised. By default nothing is
     /// prepared, which [`Capabilities::prepares`] must say.
-    fn prepare(
-        &self,
-        _sandbox: &SandboxRef,
-        _request: &PrepareRequest<'_>,
-    ) -> Result<StagedCommit> {
-        Ok(StagedCommit {
-            intent: Intent(serde_json::Value::Null),
-            digests: Vec::new(),
-        })
+    fn prepare(&self, _: &SandboxRef, _: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        Ok(StagedCommit::default())
     }
 
     /// Checks that everything an intent refers to is there as it was written. Called for every member before anything is

@@ -83,7 +83,13 @@ const WORKED_ON: &str = "what becomes of a released path later is judged from th
 const TAKEN_BACK: &str = "a part that is undone leaves no trace, and is the sandbox's again";
 const GIVEN_UP: &str = "a part that is given up, at whichever step, changes nothing";
 const DISCARDED: &str = "after a part a rollback discards the rest and nothing else";
-const PREPARED: &str = "what is prepared has not touched the original, and can be dropped";
+/// Every promise for which something is staged as a whole.
+const STAGED: [&str; 4] = [
+    "a commit releases what was written, as often as it is repeated",
+    "a sandbox that stays after its commit shares nothing with the original",
+    "an undo brings the original back, again and again, or says it cannot",
+    "what is prepared has not touched the original, and can be dropped",
+];
 const STEADY: &str = "its name and its promises do not change";
 
 const PARTS: [&str; 6] = [
@@ -93,7 +99,7 @@ const PARTS: [&str; 6] = [
 /// Every mistake, and the promises that it breaks at least.
 const LIES: &[(Lie, &[&str])] = &[
     (Lie::Wavers, &[STEADY]),
-    (Lie::StagesUnseen, &[PREPARED]),
+    (Lie::StagesUnseen, &STAGED),
     (Lie::DeniesParts, &PARTS),
     (Lie::ClaimsParts, &[RELEASED, FOLLOWED, WORKED_ON]),
     (Lie::ReleasesAll, &[RELEASED]),

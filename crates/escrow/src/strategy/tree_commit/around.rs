@@ -107,9 +107,7 @@ impl Staging<'_> {
             };
             let meta = self.looks(path, &new)?;
             let attributes = (self.source.visible)(tree::xattrs_of(&new)?);
-            self.digest(path, || {
-                Ok(tree_digest::directory(&meta, attributes.clone()))
-            })?;
+            self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
             dressing.after.mode = meta.mode;
             dressing.after.owner = match change.fields.contains(&Field::Owner) {
                 true => (meta.uid, meta.gid),

@@ -17,7 +17,7 @@ use super::steps::{New, Planned, plan};
 use super::{CAPABILITY, Link, Looks, Versions, check_loose, part, stat, without};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, Leaf};
+use crate::fs::copy::Care;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta, Seen, exposure, remove};
 use crate::model::digest::{VersionDigest, VersionDigests};
@@ -179,8 +179,6 @@ struct Open<'a> {
     path: &'a ResourcePath,
     to: ResourcePath,
     old: Option<Seen>,
-    /// It is a change itself.
-    changed: bool,
 }
 
 /// How a file is staged.
@@ -255,13 +253,7 @@ impl Staging<'_> {
             let Some(change) = file else {
                 dir.make_dir(name, 0o700)?;
                 self.observer.copied(1, 0);
-                let changed = change.is_some();
-                open.push(Open {
-                    path,
-                    to,
-                    old,
-                    changed,
-                });
+                open.push(Open { path, to, old });
                 continue;
             };
             let mut staged = entry(path, old);
@@ -303,7 +295,7 @@ impl Staging<'_> {
     /// Gives a staged directory its looks, when everything is in it: its times and mode move with that.
     fn close(&mut self, done: &Open<'_>, own: &mut Entry) -> Result<()> {
         let is_top = *done.path == own.path;
-        let seen = Seen::from(&self.dress(done, is_top)?);
+        let seen = Seen::from(&self.dress(done.path, &done.to, is_top)?);
         if is_top {
             own.new = Some(seen);
             return Ok(());
@@ -325,17 +317,12 @@ impl Staging<'_> {
 
     /// Makes a staged directory look like the sandbox's. One that is yet to be moved stays open
     /// to its owner until it is in place.
-    fn dress(&mut self, open: &Open<'_>, is_top: bool) -> Result<Meta> {
-        let path = open.path;
+    fn dress(&mut self, path: &ResourcePath, to: &ResourcePath, is_top: bool) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
-        let staged = self.stage.dir(&open.to)?;
+        let staged = self.stage.dir(to)?;
         let attributes = (self.source.visible)(tree::xattrs_of(&model)?);
         let meta = self.looks(path, &model)?;
-        if open.changed {
-            self.digest(path, || {
-                Ok(tree_digest::directory(&meta, attributes.clone()))
-            })?;
-        }
+        self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
         let mut looks = meta;
         if is_top && meta.mode & 0o700 != 0o700 {
             looks.mode |= 0o700;
@@ -377,10 +364,9 @@ impl Staging<'_> {
             }
             if let Some((staged, digest)) = self.same.get(&file) {
                 at.0.hard_link(at.1, &self.stage, staged)?;
-                let digest = digest.map(|digest| (change.path.clone(), digest));
-                self.digests
-                    .iter_mut()
-                    .for_each(|all| all.extend(digest.clone()));
+                if let (Some(all), Some(digest)) = (&mut self.digests, digest) {
+                    all.push((change.path.clone(), *digest));
+                }
                 return Ok(Some(Staged::default()));
             }
         }
@@ -400,17 +386,17 @@ impl Staging<'_> {
             true => self.link((&from, name), at, &meta, &attributes)?,
             false => None,
         };
-        let staged = match linked {
-            Some(linked) => linked,
-            None => {
-                self.copy(change, (&from, name), at, &meta)?;
-                Staged::default()
-            }
+        let (staged, of) = match linked {
+            Some(linked) => (linked, meta),
+            None => (
+                Staged::default(),
+                self.copy(change, (&from, name), at, &meta)?,
+            ),
         };
         if meta.is_file() && !self.source.whole {
             self.flags.give(&change.path, at)?;
         }
-        let digest = self.digest(&change.path, || version(at, &meta, &staged.marks))?;
+        let digest = self.digest(&change.path, || version(at, &of, &staged.marks))?;
         self.same
             .extend(file.map(|file| (file, (to.clone(), digest))));
         Ok(Some(staged))
@@ -505,21 +491,17 @@ impl Staging<'_> {
         }))
     }
 
-    /// Stages a copy, less what the sandbox's version may not bring: told by what was copied, not by what was seen before.
+    /// Stages a copy, less what the sandbox's version may not bring: told by what was copied, which is returned.
     fn copy(
         &self,
         change: &Change,
         from: (&Dir, &[u8]),
         (to, to_name): (&Dir, &[u8]),
         meta: &Meta,
-    ) -> Result<()> {
+    ) -> Result<Meta> {
         let (area, staged) = (self.source.area, (to, to_name));
-        let Leaf {
-            copy,
-            mut attributes,
-            mut lost,
-            ..
-        } = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
+        let leaf = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
+        let (copy, mut attributes, mut lost) = (leaf.copy, leaf.attributes, leaf.lost);
         self.observer.copied(0, meta.size);
         attributes.extend(lost.iter().map(|name| (name.clone(), Vec::new())));
         let dropped = match copy.kind {
@@ -559,20 +541,17 @@ impl Staging<'_> {
             handle.set_mode(mode).map_err(fail)?;
         }
         lost.retain(|name| is_seen(name) && name != CAPABILITY);
-        tree::refuse_lost(from.0, from.1, &lost)
+        tree::refuse_lost(from.0, from.1, &lost).map(|()| leaf.original)
     }
 }
 
 /// The digest of what was staged; it belongs to whom the sandbox's version does, as far as this user may give it away.
 fn version((dir, name): (&Dir, &[u8]), of: &Meta, marks: &[Vec<u8>]) -> Result<VersionDigest> {
-    let mut meta = match dir.stat(name)? {
-        Some(meta) => meta,
-        None => *of,
-    };
+    let mut meta = dir.stat(name)?.unwrap_or(*of);
     (meta.uid, meta.gid) = (of.uid, of.gid);
     let mut attributes = tree::xattrs_if_open(dir, name)?.unwrap_or_default();
     attributes.retain(|(name, _)| !marks.contains(name));
-    tree_digest::leaf((dir, name), &meta, attributes)
+    tree_digest::leaf((dir, name), &meta, &attributes)
 }
 
 /// Whether a failed link says that this file cannot have another name there.
