@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use escrow::error::{Error, Kind, chain};
 use escrow::fs::Cause;
-use escrow::model::Conflict;
+use escrow::model::{Conflict, ResourcePath};
 use escrow::store::StoreError;
 use escrow::strategy::StrategyError;
 use serde_json::{Map, Value, json};
@@ -236,6 +236,15 @@ fn details(error: &Error) -> serde_json::Value {
             json!({"path": path})
         }
         Error::Denied { decision, .. } => json!(decision),
+        Error::Unexpected { found, differs, .. } => {
+            let one = |(resource, path): &(String, ResourcePath)| {
+                let mut entry = show::path_fields(path);
+                entry["resource"] = json!(resource);
+                entry
+            };
+            let differs: Vec<Value> = differs.iter().map(one).collect();
+            json!({"digest": found, "differs": differs})
+        }
         Error::UnknownPlan { name } | Error::PlanExists { name } => json!({"plan": name}),
         Error::UnknownResource { name, .. } => json!({"resource": name}),
         Error::Unfinished { plan, resource } | Error::NoSandbox { plan, resource, .. } => {

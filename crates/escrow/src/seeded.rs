@@ -64,14 +64,14 @@ pub const ALL: &[&str] = &[
 
 /// Bugs that let something out: the tests of attacks show that each attack works where its bug is.
 pub const WALLS: &[&str] = &[
-    // Layers can be written through a descriptor that was handed out, also when the last command has ended.
+    // Layers, and copies, can be written through a descriptor that was handed out, also when the last command has ended.
     "layers-left-open",
     // Files that something outside may still write become the original's.
     "exposed-files-linked",
     // What is to become a command can be traced, and holds what its caller had open.
     "open-until-exec",
-    // What was shown is not what is committed.
-    "shown-not-compared",
+    // What was expected is not compared with what is released.
+    "expected-not-compared",
 ];
 
 /// Whether this bug is wanted.

@@ -1,11 +1,12 @@
 //! `escrow commit`: releases everything a plan changed, or what was asked for of it, or nothing.
 
 use clap::{Args, ValueEnum};
-use escrow::commit::{CommitPreview, MemberPreview, Terms};
+use escrow::commit::{CommitPreview, MemberPreview, Terms, check_expected};
 use escrow::diff::Summary;
 use escrow::error::Error;
 use escrow::manager::CommitRequest;
 use escrow::model::text::escape;
+use escrow::model::{Expected, PlanDigest};
 use escrow::policy::select::{Pattern, Selection};
 use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
@@ -32,10 +33,16 @@ use crate::ui::{Tone, Ui, paint};
 /// `RESOURCE:PATH-GLOB`, as in a policy; what it names it takes with everything below. A new file brings the
 /// new directories it lies in, and a directory goes only together with everything in it. A pattern that covers
 /// no change is an error.
+///
+/// With `--expect` what is released has this digest, which `escrow diff` and `--dry-run` print, or nothing is
+/// released (exit 4), whatever `--on-conflict` says. What is compared is what was staged, which nothing changes
+/// any more. Of a part, or with `--on-conflict theirs`, take the digest of a `--dry-run` with the same options.
+/// At a terminal the question is bound in the same way to what was shown.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  escrow commit try -m 'new greeting'\n  escrow commit try --dry-run\n  \
         escrow commit try --on-conflict theirs\n  \
+        escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\"\n  \
         escrow commit try --only 'src/**' --only 'app:docs/*.md' --exclude '**/*.log'"
 )]
 pub(crate) struct CommitArgs {
@@ -53,6 +60,9 @@ pub(crate) struct CommitArgs {
     /// Show what would happen, and what contradicts it; change nothing
     #[arg(long)]
     dry_run: bool,
+    /// Release exactly what has this digest, or nothing
+    #[arg(long, value_name = "DIGEST")]
+    expect: Option<String>,
     /// Which version counts where both sides changed a path
     #[arg(long, value_enum, value_name = "WHICH", default_value = "abort")]
     on_conflict: Which,
@@ -108,34 +118,48 @@ impl CommitArgs {
             let progress = ui.progress("waiting for the command inside");
             context.manager.wait_quiet(&plan, &progress)?;
         }
+        let mut expected = self.expect.map(Expected::Digest);
+        let look = |digest: bool| {
+            let preview = context
+                .manager
+                .preview_part(&plan, terms, &selection, digest);
+            preview.map_err(|error| Failure::from(error).about("committed"))
+        };
+        // What is not what was expected is said before anything is shown, asked or run.
+        let look_closely = || {
+            let preview = look(true)?;
+            if let (Some(expected), Some(found)) = (&expected, &preview.digest) {
+                check_expected(&plan, expected, found)
+                    .map_err(|error| Failure::from(error).about("committed"))?;
+            }
+            Ok::<_, Failure>(preview)
+        };
         if self.dry_run {
-            let preview = context.manager.preview_part(&plan, terms, &selection);
-            let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
-            return tell_preview(&plan.name, &preview, terms, ui);
+            return tell_preview(&plan.name, &look_closely()?, terms, ui);
         }
         let commands = context.manager.validations(&plan);
         let commands = commands.map_err(|error| Failure::from(error).about("committed"))?;
         context.tell_notices(ui);
         let asks = ui.asks() && !self.yes;
         if asks {
-            let preview = context.manager.preview_part(&plan, terms, &selection);
-            let preview = preview.map_err(|error| Failure::from(error).about("committed"))?;
+            let preview = look_closely()?;
             tell(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
                 return Err(Failure::failed("nothing was committed").about("committed"));
             }
+            expected = preview.digest.map(Expected::Shown);
         }
         if !commands.is_empty() && !selection.is_everything() && !asks {
             // What is wrong with a pattern is said before anything runs; else the commit says it.
-            let preview = context.manager.preview_part(&plan, terms, &selection);
-            preview.map_err(|error| Failure::from(error).about("committed"))?;
+            look(false)?;
         }
         let _validation = validate(context, &plan, self.message.as_deref(), ui)?;
         let progress = ui.progress("committing");
         let request = CommitRequest {
             message: self.message.as_deref(),
             terms,
+            expected: expected.as_ref(),
         };
         let (manager, select) = (&context.manager, &selection);
         let released = manager.commit_part(&plan, &request, select, &progress);
@@ -193,6 +217,9 @@ fn tell_preview(plan: &str, preview: &CommitPreview, terms: Terms, ui: &Ui) -> R
         ui.document(&document);
     } else {
         tell(preview, terms, ui, false);
+        if let Some(digest) = preview.digest.as_ref().and_then(PlanDigest::text) {
+            ui.say(&format!("digest: {digest}"));
+        }
         ui.say("nothing was changed");
     }
     match preview.has_conflicts() && terms.on_conflict == OnConflict::Abort {
@@ -220,6 +247,7 @@ fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
     json!({
         "committed": committed,
         "plan": plan,
+        "digest": preview.digest.as_ref().and_then(PlanDigest::text),
         "resources": resources,
         "conflicts": conflicts,
         "left_changes": preview.left(),

@@ -19,8 +19,13 @@ use crate::ui::{Tone, Ui, paint, size};
 ///
 /// Lists what differs from the originals and nothing else: a file that was only read, touched or
 /// written with the same bytes is not a change.
+///
+/// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
+/// targets. It is the same whoever asks, until something of that changes, and `escrow commit --expect DIGEST`
+/// releases exactly that or nothing. `--name-status`, `--since` and `--scratch` make none.
 #[derive(Args)]
-#[command(after_help = "Example:\n  escrow diff try --patch | less")]
+#[command(after_help = "Examples:\n  escrow diff try --patch | less\n  \
+        escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\"")]
 pub(crate) struct DiffArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
@@ -90,6 +95,7 @@ impl DiffArgs {
         let since = self.since.as_ref().map(checkpoint).transpose()?;
         let until = self.until.as_ref().map(checkpoint).transpose()?;
         let (found, changed);
+        let mut digest = None;
         let diffs = match since {
             Some(since) => {
                 changed = context.manager.since(&plan, &since, until.as_ref())?;
@@ -97,19 +103,26 @@ impl DiffArgs {
             }
             None => {
                 found = context.manager.diff(&plan, only.as_ref())?;
+                // A list of names reads no content.
+                if !self.name_status {
+                    digest = context.manager.digest(&found)?.and_then(|all| all.text());
+                }
                 &found.resources
             }
         };
         if ui.is_json() {
             let resources: Vec<Value> = diffs.iter().map(document).collect();
-            ui.document(&json!({"plan": plan.name, "resources": resources}));
+            ui.document(&json!({"plan": plan.name, "digest": digest, "resources": resources}));
             return Ok(());
         }
+        let changed = diffs.iter().any(|one| !one.diff.is_empty());
+        let digest = digest.filter(|_| changed);
         if diffs.is_empty() {
             ui.say(&format!("the plan {} has no sandboxes", plan.name));
         }
         if !self.name_status && !self.patch {
             diffs.iter().for_each(|one| stat(one, ui));
+            tell(digest, ui);
             return Ok(());
         }
         let mut out = ui.content();
@@ -123,7 +136,15 @@ impl DiffArgs {
             }
         }
         out.flush().map_err(Error::Output)?;
+        tell(digest, ui);
         Ok(())
+    }
+}
+
+/// The digest, beside the data.
+fn tell(digest: Option<String>, ui: &Ui) {
+    if let Some(digest) = digest {
+        ui.say(&format!("digest: {digest}"));
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use escrow::commit::Terms;
 use escrow::manager::{CommitRequest, RunRequest};
+use escrow::model::{Expected, PlanDigest};
 use escrow::store::Plan;
 use escrow::strategy::OnConflict;
 
@@ -334,6 +335,12 @@ impl RunArgs {
                 ui.say(&show::later_line(&one.view.resource.name, &later));
             }
         }
+        let asks = changed == Some(true) && !self.commit && !self.rollback && ui.asks();
+        // What is released then is what this says.
+        let mut shown = match &seen {
+            Some(found) if asks => context.manager.digest(found)?,
+            _ => None,
+        };
         drop(seen);
         if changed.is_some() {
             self.tell_scratch(context, ui, plan)?;
@@ -341,7 +348,7 @@ impl RunArgs {
         let choice = match (self.rollback, self.commit && status == 0) {
             (true, _) => Choice::Discard,
             (_, true) => Choice::Release,
-            _ if changed == Some(true) && !self.commit => ask(context, ui, plan)?,
+            _ if asks => ask(context, ui, plan, &mut shown)?,
             _ => Choice::Keep,
         };
         match choice {
@@ -351,6 +358,7 @@ impl RunArgs {
                 ui.say("discarded");
             }
             Choice::Release => {
+                let expected = shown.map(Expected::Shown);
                 let request = CommitRequest {
                     message: None,
                     terms: Terms {
@@ -358,6 +366,7 @@ impl RunArgs {
                         strict: false,
                         allow_partial: false,
                     },
+                    expected: expected.as_ref(),
                 };
                 let _validation = validate(context, plan, None, ui)?;
                 let progress = ui.progress("committing");
@@ -421,8 +430,13 @@ fn next(ui: &Ui, plan: &Plan) {
     ));
 }
 
-/// Asks on a terminal; elsewhere everything is kept.
-fn ask(context: &Context, ui: &Ui, plan: &Plan) -> Result<Choice, Failure> {
+/// Asks on a terminal; elsewhere everything is kept. What was shown last is what may be released.
+fn ask(
+    context: &Context,
+    ui: &Ui,
+    plan: &Plan,
+    shown: &mut Option<PlanDigest>,
+) -> Result<Choice, Failure> {
     while let Some(answer) = ui.ask("[d]iff, [r]elease, [k]eep, discard [x]?") {
         let word = match answer {
             Answer::Word(word) => word,
@@ -431,6 +445,7 @@ fn ask(context: &Context, ui: &Ui, plan: &Plan) -> Result<Choice, Failure> {
         match word.as_str() {
             "d" | "diff" => {
                 let found = context.manager.diff(plan, None)?;
+                *shown = context.manager.digest(&found)?;
                 // Standard output is the command's.
                 let aside = ui.aside();
                 for one in &found.resources {

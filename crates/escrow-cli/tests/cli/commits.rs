@@ -52,6 +52,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
         [
             "committed",
             "conflicts",
+            "digest",
             "left",
             "left_changes",
             "message",
@@ -123,6 +124,7 @@ fn a_dry_run_writes_nothing_at_all() {
         [
             "committed",
             "conflicts",
+            "digest",
             "dry_run",
             "left_changes",
             "plan",

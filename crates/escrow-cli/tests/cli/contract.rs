@@ -152,7 +152,7 @@ fn a_diff_names_every_change_with_both_sides() {
     std::fs::remove_file(sandbox.join("link")).expect("it is there");
     std::fs::create_dir(sandbox.join("link")).expect("nothing is there");
     let document = json(&cli, "diff try");
-    assert_eq!(keys(&document), ["plan", "resources"]);
+    assert_eq!(keys(&document), ["digest", "plan", "resources"]);
     let one = &document["resources"][0];
     assert_eq!(keys(one), ["changes", "resource", "strategy", "summary"]);
     let changes = one["changes"].as_array().expect("a list");

@@ -21,6 +21,7 @@ mod cost;
 mod cost_commit;
 mod cost_moments;
 mod documents;
+mod expected;
 mod files;
 mod files_faults;
 mod files_judged;

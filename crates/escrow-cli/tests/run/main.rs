@@ -8,6 +8,7 @@
 //! | `jobs` | a shell outside sees a job like any other; a shell inside has jobs of its own |
 //! | `attacks` | what a hostile command tries, and what comes of it |
 //! | `attacks_descriptors` | the same, for descriptors that leave the inside, or that come in by mistake |
+//! | `attacks_expected` | the same, for sandboxes that are changed between diff and commit |
 //! | `attacks_files` | the same, for files that are meant to mislead the diff or the commit |
 //! | `attacks_root` | the same, for what only root could reach |
 //! | `groups` | files of other groups and users: what can be changed inside, what is said of the rest |
@@ -26,6 +27,7 @@
 mod ask;
 mod attacks;
 mod attacks_descriptors;
+mod attacks_expected;
 mod attacks_files;
 mod attacks_root;
 mod groups;

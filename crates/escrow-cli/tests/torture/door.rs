@@ -23,6 +23,7 @@ const REQUEST: CommitRequest<'static> = CommitRequest {
         strict: false,
         allow_partial: false,
     },
+    expected: None,
 };
 
 /// Through which a world is brought in order.

@@ -148,6 +148,7 @@ impl<'a> Inside<'a> {
                 strict: false,
                 allow_partial: false,
             },
+            expected: None,
         };
         told(SPENT, manager.commit(&plan, &request, &Unobserved)).map(drop)
     }

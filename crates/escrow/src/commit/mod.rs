@@ -74,7 +74,7 @@ use std::sync::Arc;
 
 pub use apply::{Applied, Committed, Decided};
 pub use decide::Prepared;
-pub use preview::{CommitPreview, MemberPreview, Previewed, Terms};
+pub use preview::{CommitPreview, MemberPreview, Previewed, Terms, check_expected};
 pub use recover::{Recovered, Side};
 pub use undo::Undone;
 

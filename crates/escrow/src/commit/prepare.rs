@@ -3,19 +3,23 @@
 
 use super::abort;
 use super::decide::Prepared;
-use super::preview::Previewed;
+use super::preview::{Previewed, check_expected};
 use super::{Member, lent, make_area};
 use crate::error::{Error, Result};
 use crate::fs::{Dir, durable, private};
 use crate::model::text::Location;
-use crate::model::{CommitId, Phase, Work};
+use crate::model::{CommitId, Expected, Phase, PlanDigest, Work};
 use crate::seeded;
 use crate::store::{Journal, JournalMember};
-use crate::strategy::{Intent, PrepareRequest, Preview};
+use crate::strategy::{PrepareRequest, Preview, StagedCommit};
 
 impl<'a> Previewed<'a> {
-    /// Stages every member, children first, and stores what each needs.
-    pub fn prepare(self, message: Option<&str>) -> Result<Prepared<'a>> {
+    /// Stages every member, children first, checks that it is what was expected, and stores what each needs.
+    pub fn prepare(
+        self,
+        message: Option<&str>,
+        expected: Option<&Expected>,
+    ) -> Result<Prepared<'a>> {
         self.check()?;
         let part = self.is_part();
         let Self {
@@ -62,9 +66,11 @@ impl<'a> Previewed<'a> {
         };
         let total = members.len();
         let mut failure = None;
+        let mut found = expected.map(|_| PlanDigest::default());
         for (position, (member, preview)) in members.into_iter().enumerate() {
             if failure.is_none() {
-                let made = prepare_one(&mut prepared, position, &member, &preview, terms);
+                let staged = (&member, &preview);
+                let made = prepare_one(&mut prepared, position, staged, terms, found.as_mut());
                 failure = made.err().map(|cause| match cause {
                     Error::Cancelled => cause,
                     cause => Error::Member {
@@ -76,6 +82,9 @@ impl<'a> Previewed<'a> {
             prepared.members.push(member);
         }
         debug_assert_eq!(prepared.members.len(), total);
+        if let (None, Some(expected), Some(found)) = (&failure, expected, &found) {
+            failure = check_expected(&prepared.plan, expected, found).err();
+        }
         if failure.is_none() {
             failure = prepared.store_intents().err();
         }
@@ -135,14 +144,20 @@ fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result
 fn prepare_one(
     prepared: &mut Prepared<'_>,
     position: usize,
-    member: &Member,
-    preview: &Preview,
+    (member, preview): (&Member, &Preview),
     terms: super::Terms,
+    found: Option<&mut PlanDigest>,
 ) -> Result<()> {
+    let reference = &member.sandbox.reference;
+    let changes = &preview.released(terms.on_conflict).changes;
     let area = prepared.journal.members[position].area.clone();
     let observer = prepared.engine.observer;
-    let intent = if area.as_bytes().is_empty() {
-        Intent(serde_json::Value::Null)
+    let staged = if area.as_bytes().is_empty() {
+        let mut nothing = StagedCommit::default();
+        if found.is_some() {
+            nothing.digests = member.call(|strategy| strategy.digests(reference, changes))?;
+        }
+        nothing
     } else {
         make_area(prepared.engine.home, &area)?;
         // Layers that others live on, and those of others, are not to become the original's.
@@ -156,12 +171,15 @@ fn prepare_one(
             on_conflict: terms.on_conflict,
             area: area.as_path(),
             keeps,
+            digests: found.is_some(),
             observer,
         };
-        let reference = &member.sandbox.reference;
         member.call(|strategy| strategy.prepare(reference, &request))?
     };
-    let text = serde_json::to_string(&intent).expect("an intent is JSON");
+    if let Some(found) = found {
+        found.add(&member.resource.name, changes, staged.digests);
+    }
+    let text = serde_json::to_string(&staged.intent).expect("an intent is JSON");
     prepared.journal.members[position].intent = Some(text);
     Ok(())
 }

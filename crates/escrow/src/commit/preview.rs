@@ -6,8 +6,9 @@ use super::{Batch, Engine, Member, select};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, RunsLater};
+use crate::model::{Change, Conflict, DiffView, Expected, PlanDigest, RunsLater};
 use crate::policy::select::Selection;
+use crate::seeded;
 use crate::store::Plan;
 use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
 
@@ -48,6 +49,8 @@ pub struct MemberPreview {
 pub struct CommitPreview {
     /// Each resource.
     pub members: Vec<MemberPreview>,
+    /// The digest of all of it, if that was asked for.
+    pub digest: Option<PlanDigest>,
 }
 
 impl CommitPreview {
@@ -182,7 +185,20 @@ impl Previewed<'_> {
         };
         CommitPreview {
             members: self.members.iter().zip(&self.left).map(one).collect(),
+            digest: None,
         }
+    }
+
+    /// The digest of what would be released, read from the sandboxes.
+    pub fn digest(&self) -> Result<PlanDigest> {
+        let mut all = PlanDigest::default();
+        for (member, preview) in &self.members {
+            let changes = &preview.released(self.terms.on_conflict).changes;
+            let reference = &member.sandbox.reference;
+            let digests = member.call(|strategy| strategy.digests(reference, changes))?;
+            all.add(&member.resource.name, changes, digests);
+        }
+        Ok(all)
     }
 
     /// Refuses where conflicts are not resolved, or where there is no room (rules C12, C15).
@@ -209,6 +225,22 @@ impl Previewed<'_> {
             check_room(member, preview)?;
         }
         Ok(())
+    }
+}
+
+/// Refuses what is not what was expected. No choice between two versions settles that.
+pub fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> Result<()> {
+    let (same, differs) = match expected {
+        Expected::Digest(text) => (found.text().as_ref() == Some(text), Vec::new()),
+        Expected::Shown(shown) => (shown == found, shown.differences(found)),
+    };
+    match same || seeded::bug("expected-not-compared") {
+        true => Ok(()),
+        false => Err(Error::Unexpected {
+            plan: plan.name.clone(),
+            found: found.text(),
+            differs,
+        }),
     }
 }
 

@@ -141,6 +141,9 @@ impl Error {
                 "nothing was changed; both versions are where they were".into(),
                 "`escrow commit --on-conflict ours` takes the sandbox's version, `theirs` keeps the original's".into(),
             ],
+            Self::Unexpected { plan, .. } => {
+                vec![format!("nothing was changed; `escrow diff {plan}` shows what would be released now, and its digest")]
+            }
             Self::Irreversible { .. } => one(
                 "`--allow-partial` commits all the same; what was committed then stays if a later one fails",
             ),

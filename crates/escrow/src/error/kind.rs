@@ -63,6 +63,7 @@ impl Error {
             | Self::PlanOver { .. }
             | Self::NotUsable { .. }
             | Self::Conflicts { .. }
+            | Self::Unexpected { .. }
             | Self::NothingToUndo { .. }
             | Self::StaleCheckpoint { .. }
             | Self::Overlap { .. }

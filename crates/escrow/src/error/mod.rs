@@ -280,6 +280,16 @@ pub enum Error {
         /// Each path, with the resource it lies in.
         conflicts: Vec<(String, Conflict)>,
     },
+    /// What would be released is not what was expected, or shown.
+    #[error("what the plan '{plan}' would release is not what was expected: {}", changed(.differs, .found.as_deref()))]
+    Unexpected {
+        /// The plan.
+        plan: String,
+        /// Its digest; `None` where that does not cover everything.
+        found: Option<String>,
+        /// Where it changed, if that is known.
+        differs: Vec<(String, ResourcePath)>,
+    },
     /// More members than one cannot be taken back.
     #[error("the plan '{plan}' has {} members that can be neither prepared nor undone: {}", .members.len(), .members.join(", "))]
     Irreversible {
@@ -561,6 +571,18 @@ fn count(number: usize, one: &str, many: &str) -> String {
     match number {
         1 => format!("1 {one}"),
         number => format!("{number} {many}"),
+    }
+}
+
+/// What is wrong with what would be released: where it changed, if that is known, else its digest.
+fn changed(differs: &[(String, ResourcePath)], found: Option<&str>) -> String {
+    let named = differs.iter().take(5);
+    let named: Vec<String> = named.map(|(name, path)| format!("{name}:{path}")).collect();
+    let others = more(differs.len() - named.len());
+    match (named.is_empty(), found) {
+        (false, _) => format!("{}{others} changed", named.join(", ")),
+        (true, Some(found)) => format!("its digest is {found}"),
+        (true, None) => "it has no digest, since its own user may not read all of it".to_owned(),
     }
 }
 

@@ -17,11 +17,6 @@ use super::{Cause, Dir, Result, process};
 const MARK: &[u8] = b"exposed";
 /// The same until it is complete.
 const DRAFT: &[u8] = b"exposed.new";
-/// What was shown last of a sandbox that has the mark.
-pub const SHOWN: &[u8] = b"shown";
-
-/// The path was given to native tools, which may change the sandbox at any time.
-const GIVEN_OUT: &[u8] = b"given-out";
 
 /// A mark that was set, or found.
 pub struct Mark {
@@ -31,15 +26,13 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Marks an area, before the files of its sandbox are shown to a command. What was shown of it is
-    /// forgotten: the command changes it.
+    /// Marks an area, before the files of its sandbox are shown to a command.
     pub fn set(area: &Path) -> Result<Self> {
         let area = Dir::open(area)?;
         let earlier = is_exposed(&area)?;
         if !earlier {
             write(&area)?;
         }
-        forget_shown(&area)?;
         Ok(Self { area, earlier })
     }
 
@@ -75,26 +68,6 @@ pub fn inherit(from: &Dir, to: &Dir) -> Result<()> {
         true => write(to),
         false => Ok(()),
     }
-}
-
-/// Notes that native tools were given the path of the sandbox in this area.
-pub fn give_out(area: &Path) -> Result<()> {
-    let area = Dir::open(area)?;
-    match area.create(GIVEN_OUT, 0o600) {
-        Err(error) if error.is(Errno::EXIST) => {}
-        made => drop(made?),
-    }
-    forget_shown(&area)
-}
-
-/// Whether they were.
-pub fn is_given_out(area: &Dir) -> Result<bool> {
-    Ok(area.stat(GIVEN_OUT)?.is_some())
-}
-
-/// Forgets what was shown of a sandbox, which is about to change.
-pub fn forget_shown(area: &Dir) -> Result<()> {
-    absent_or(area.unlink(SHOWN))
 }
 
 fn write(area: &Dir) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::event::{Observer, Unobserved};
 use crate::fs::private::{self, DirLock, Lock};
 use crate::fs::{Dir, times};
 use crate::model::text::Location;
-use crate::model::{Action, Cleanup, Phase, PlanId, PlanState, Scope, Work};
+use crate::model::{Action, Cleanup, Expected, Phase, PlanId, PlanState, Scope, Work};
 use crate::policy::select::Selection;
 use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
@@ -28,6 +28,8 @@ pub struct CommitRequest<'a> {
     pub message: Option<&'a str>,
     /// Under which terms.
     pub terms: Terms,
+    /// What is to be released; anything else is refused. `None`: whatever the sandboxes hold.
+    pub expected: Option<&'a Expected>,
 }
 
 /// A plan that was committed.
@@ -128,25 +130,27 @@ impl Manager {
 
     /// What a commit would do. Nothing is written.
     pub fn preview(&self, plan: &Plan, terms: Terms) -> Result<CommitPreview> {
-        self.preview_part(plan, terms, &Selection::default())
+        self.preview_part(plan, terms, &Selection::default(), false)
     }
 
-    /// What a commit of what was selected would do, and what would stay.
+    /// What a commit of what was selected would do, and what would stay; with its digest, for which contents are read, or
+    /// without.
     pub fn preview_part(
         &self,
         plan: &Plan,
         terms: Terms,
         selection: &Selection,
+        digest: bool,
     ) -> Result<CommitPreview> {
         self.permit_commit(plan)?;
-        self.looking(|alone| self.preview_as(plan, terms, selection, alone))
+        self.looking(|alone| self.preview_as(plan, terms, (selection, digest), alone))
     }
 
     fn preview_as(
         &self,
         plan: &Plan,
         terms: Terms,
-        selection: &Selection,
+        (selection, digest): (&Selection, bool),
         alone: bool,
     ) -> Result<CommitPreview> {
         let _lock = self.lock(plan, !alone)?;
@@ -157,9 +161,11 @@ impl Manager {
         let engine = self.engine_of(plan, &Unobserved)?;
         let members = self.members(&engine, views.clone())?;
         let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
-        let preview = previewed.select(selection)?.show();
+        let previewed = previewed.select(selection)?;
+        let mut preview = previewed.show();
         let judged = self.judge_release(&preview, &views);
         self.denied(Action::Commit, Some(plan), judged)?;
+        preview.digest = digest.then(|| previewed.digest()).transpose()?;
         Ok(preview)
     }
 
@@ -237,7 +243,7 @@ impl Manager {
                 }
                 kept => kept?,
             }
-            let prepared = previewed.prepare(request.message)?;
+            let prepared = previewed.prepare(request.message, request.expected)?;
             let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
             Ok(Released { preview, left })
         })?;

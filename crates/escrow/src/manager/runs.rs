@@ -137,8 +137,8 @@ impl Manager {
             };
             if exposure::is_exposed(&Dir::open(area.as_path())?)? {
                 self.notice(format!(
-                    "a process outside may still write into the sandbox of '{at}': a commit copies what it releases, and \
-                    refuses what changed since it was shown"
+                    "a process outside may still write into the sandbox of '{at}': a commit copies what it releases; \
+                    `escrow commit --expect` with the digest of a diff refuses what changed since"
                 ));
             }
         }

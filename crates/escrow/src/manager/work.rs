@@ -5,15 +5,16 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::live::Live;
 use super::records::About;
 use super::{Manager, SandboxView};
 use crate::diff::Contents;
-use crate::error::{Error, Result, chain};
+use crate::error::{Error, Result};
+use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
-use crate::fs::{Dir, exposure};
-use crate::model::{Action, ChangeKind, DiffView, PlanState, ResourcePath, SandboxState, Scope};
+use crate::model::{
+    Action, ChangeKind, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
+};
 use crate::run::Paused;
 use crate::store::{Plan, Resource};
 use crate::strategy::{self, Access, Opened, StrategyError};
@@ -215,9 +216,6 @@ impl Manager {
                 Some(root) => root.path().to_owned(),
                 None => {
                     let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
-                    if strategy.capabilities().isolates {
-                        exposure::give_out(view.sandbox.area.as_path())?;
-                    }
                     path
                 }
             };
@@ -288,9 +286,6 @@ impl Manager {
             self.judge_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
-        if prefix.is_root() {
-            self.record_shown(plan, &diffs)?;
-        }
         drop(originals);
         // Those inside go on, and find everything as it was.
         let Open { mut opened, paused } = open;
@@ -305,28 +300,18 @@ impl Manager {
         })
     }
 
-    /// Records what is about to be shown of sandboxes that something outside may still change; not while a command
-    /// is inside, which changes them anyway. What cannot be recorded can still be shown.
-    fn record_shown(&self, plan: &Plan, diffs: &[ResourceDiff]) -> Result<()> {
-        for ResourceDiff { view, diff } in diffs {
-            let Ok(area) = Dir::open(view.sandbox.area.as_path()) else {
-                continue;
-            };
-            if !exposure::is_exposed(&area)? || self.live(plan)? != Live::Nobody {
-                continue;
-            }
+    /// The digest of what was found, for which contents are read; `None` where they cannot be: they lie in a closed
+    /// directory, and a command is inside.
+    pub fn digest(&self, found: &PlanDiff) -> Result<Option<PlanDigest>> {
+        let mut all = PlanDigest::default();
+        for ResourceDiff { view, diff } in &found.resources {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            let recorded = strategy.record_shown(&view.sandbox.reference, diff);
-            if let Err(error) = recorded {
-                exposure::forget_shown(&area)?;
-                let why = chain(&Error::from(error));
-                self.notice(format!(
-                    "what is shown of {} could not be recorded, so a commit cannot tell whether it changed since: {why}",
-                    view.resource.name
-                ));
+            match strategy.digests(&view.sandbox.reference, &diff.changes) {
+                Err(StrategyError::Closed { .. }) => return Ok(None),
+                digests => all.add(&view.resource.name, &diff.changes, digests?),
             }
         }
-        Ok(())
+        Ok(Some(all))
     }
 
     /// Looks at a plan together with others; where something in it is closed to its own user, once more and alone, when

@@ -3,6 +3,7 @@
 pub mod amount;
 pub mod change;
 pub mod conflict;
+pub mod digest;
 pub mod id;
 pub mod keep;
 pub mod later;
@@ -17,6 +18,7 @@ pub mod view;
 
 pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field, Fields};
 pub use conflict::Conflict;
+pub use digest::{Expected, PlanDigest};
 pub use id::{
     CheckpointId, CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin,
 };

@@ -20,6 +20,7 @@ use crate::fs::Cause;
 use crate::fs::exposure::Mark;
 use crate::fs::process::Owner;
 use crate::model::text::Location;
+use crate::model::view::View;
 use crate::seeded;
 
 /// A step that failed, in words, and why.
@@ -224,7 +225,7 @@ fn guard(spec: &Spec, build: Build, channel: &Channel) -> Step<()> {
     sys::leave_terminal().map_err(at("part from the terminal"))?;
     // From outside, where the areas can be seen and written.
     let marks = mark(spec)?;
-    let (layers, child) = match build_inside(spec, channel) {
+    let (held, child) = match build_inside(spec, channel) {
         Ok(built) => built,
         // Nothing was ever shown to a command.
         Err(failed) => {
@@ -250,18 +251,18 @@ fn guard(spec: &Spec, build: Build, channel: &Channel) -> Step<()> {
     match sys::kill(child as i32, libc::SIGKILL) {
         Ok(()) | Err(_) => wait_for(child).map(drop)?,
     }
-    close(layers, marks)
+    close(spec, &held, marks)
 }
 
-/// Makes namespaces, mounts and process 1. Returns the layers of the sandboxes, and 0 in process 1.
-fn build_inside(spec: &Spec, channel: &Channel) -> Step<(Vec<Option<OwnedFd>>, u32)> {
+/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and 0 in process 1.
+fn build_inside(spec: &Spec, channel: &Channel) -> Step<(Vec<OwnedFd>, u32)> {
     if let Some(notice) = make_namespaces(spec)? {
         let told = channel.tell(&News::Notice(notice));
         told.map_err(at("tell of the inside"))?;
     }
-    let layers = mounts::make(spec)?;
+    let held = mounts::make(spec)?;
     let child = sys::fork().map_err(at("start process 1"))?;
-    Ok((layers, child))
+    Ok((held, child))
 }
 
 /// Marks the sandboxes that are about to be shown to a command.
@@ -280,14 +281,16 @@ fn mark(spec: &Spec) -> Step<Vec<Option<Mark>>> {
     marks.collect()
 }
 
-/// Closes the sandboxes when the last command has ended. One that cannot be closed keeps its mark: a process
-/// outside got a descriptor that can write, or what is shown is no layers.
-fn close(layers: Vec<Option<OwnedFd>>, marks: Vec<Option<Mark>>) -> Step<()> {
-    for (layers, mark) in layers.into_iter().zip(marks) {
-        let frozen = layers.is_some_and(|layers| {
-            seeded::bug("layers-left-open") || mounts::freeze(layers.as_fd()).is_ok()
-        });
-        if let Some(mark) = mark.filter(|_| frozen) {
+/// Closes the sandboxes when the last command has ended. One of which it is not proven that it is closed keeps its mark:
+/// a process outside got a descriptor that can write, or what is shown is no layers.
+fn close(spec: &Spec, held: &[OwnedFd], marks: Vec<Option<Mark>>) -> Step<()> {
+    for ((shown, mount), mark) in spec.views.iter().zip(held).zip(marks) {
+        // Without a mark it is the original itself.
+        let Some(mark) = mark else { continue };
+        let layers = matches!(shown.view, View::Layers(_));
+        let frozen =
+            seeded::bug("layers-left-open") || mounts::freeze(mount.as_fd(), layers).is_ok();
+        if frozen && layers {
             let taken = mark.take_off();
             taken.map_err(|_| ("note that nothing is left inside".to_owned(), Errno::IO))?;
         }

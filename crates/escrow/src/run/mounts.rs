@@ -31,10 +31,10 @@ struct Detached {
     at: PathBuf,
 }
 
-/// Makes all of them. Returns the layers of each sandbox that has some, in the order of the sandboxes.
-pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
+/// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes.
+pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
     let mut ready = Vec::new();
-    let mut layers = Vec::new();
+    let mut held = Vec::new();
     if let Some((at, scratch)) = &spec.scratch {
         ready.push(Detached {
             fd: overlay(at, scratch, true)?,
@@ -58,10 +58,7 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
                 fd
             }
         };
-        layers.push(match view {
-            View::Layers(_) => Some(fd.try_clone().map_err(failed)?),
-            View::Directory(_) => None,
-        });
+        held.push(rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(at("hold a sandbox"))?);
         ready.push(Detached {
             fd,
             at: path.as_path().to_owned(),
@@ -94,23 +91,26 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<Option<OwnedFd>>> {
             put(tmpfs("0700")?.as_fd(), path.as_path())?;
         }
     }
-    Ok(layers)
+    Ok(held)
 }
 
-fn failed(error: std::io::Error) -> (String, Errno) {
-    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    ("hold a layer".to_owned(), errno)
-}
-
-/// Makes layers read-only for good: the file system itself, not one mount of it, so whatever descriptor is left
-/// anywhere cannot write any more. Refused while something can: it has a file open, or mapped, for writing.
-pub(super) fn freeze(layers: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Makes a sandbox read-only for good. Refused while a process has a file open, or mapped, for writing. Layers are a file
+/// system of their own, which itself becomes read-only: no descriptor that is left anywhere can write any more. Of a
+/// directory only this mount does, and a command may have made another one of it.
+pub(super) fn freeze(mount: BorrowedFd<'_>, layers: bool) -> Result<(), Errno> {
     let flags = FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC;
-    let fs = mount::fspick(layers, c"", flags)?;
-    mount::fsconfig_set_flag(fs.as_fd(), c"ro")?;
+    let pick = || -> Result<OwnedFd, Errno> {
+        let fs = mount::fspick(mount, c"", flags)?;
+        mount::fsconfig_set_flag(fs.as_fd(), c"ro").map(|()| fs)
+    };
+    let fs = layers.then(pick).transpose()?;
     let start = Instant::now();
     loop {
-        match mount::fsconfig_reconfigure(fs.as_fd()) {
+        let done = match &fs {
+            Some(fs) => mount::fsconfig_reconfigure(fs.as_fd()),
+            None => sys::frozen(mount),
+        };
+        match done {
             // The kernel may still be closing files of those that have just ended.
             Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             done => return done,

@@ -366,21 +366,26 @@ const NOEXEC: u64 = 8;
 /// Makes a mount and everything below it read-only; set-user-id programs and device nodes on it mean
 /// nothing.
 pub(super) fn read_only(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, RDONLY | NODEV)
+    restrict(at, RDONLY | NODEV, libc::AT_RECURSIVE)
 }
 
 /// Makes the mount of one device or file read-only: the device can be used, what is known of it cannot be
 /// changed, and it is no program.
 pub(super) fn fixed(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, RDONLY | NOEXEC)
+    restrict(at, RDONLY | NOEXEC, libc::AT_RECURSIVE)
 }
 
 /// Makes a mount harmless that can be written.
 pub(super) fn harmless(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, NODEV)
+    restrict(at, NODEV, libc::AT_RECURSIVE)
 }
 
-fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
+/// Makes one mount read-only, not those in it; refused while something has a file open through it for writing.
+pub(super) fn frozen(at: BorrowedFd<'_>) -> Result<(), Errno> {
+    restrict(at, RDONLY, 0)
+}
+
+fn restrict(at: BorrowedFd<'_>, more: u64, deep: i32) -> Result<(), Errno> {
     #[repr(C)]
     struct Attributes {
         set: u64,
@@ -400,7 +405,7 @@ fn restrict(at: BorrowedFd<'_>, more: u64) -> Result<(), Errno> {
             libc::SYS_mount_setattr,
             at.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+            libc::AT_EMPTY_PATH | deep,
             &raw const attributes,
             size_of::<Attributes>(),
         )

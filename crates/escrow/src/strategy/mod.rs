@@ -30,11 +30,11 @@ pub mod overlay;
 mod preview;
 pub mod registry;
 mod released;
-mod shown;
 mod tree;
 mod tree_commit;
 mod tree_copy;
 mod tree_diff;
+mod tree_digest;
 mod tree_fork;
 mod tree_moments;
 mod tree_restore;
@@ -50,13 +50,15 @@ pub use closed_dirs::Opened;
 pub use error::{Result, StrategyError};
 pub use preview::{Note, OnConflict, Preview, PreviewRequest};
 pub use registry::Registry;
-pub use shown::Prints;
 
 use crate::event::Observer;
 use crate::fs::{Dir, Moved, Moves};
+use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef};
+use crate::model::{
+    Change, ChangeKind, Conflict, DiffView, PlanId, ResourceId, ResourcePath, SandboxRef,
+};
 
 /// What the original is while the sandbox lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -184,14 +186,25 @@ pub struct PrepareRequest<'a> {
     pub area: &'a Path,
     /// Whether the sandbox stays when the commit is over: then nothing of it may become the original's.
     pub keeps: bool,
+    /// Whether the digest of each version that is staged is wanted.
+    pub digests: bool,
     /// Who watches.
     pub observer: &'a dyn Observer,
+}
+
+/// What was staged for a commit.
+#[derive(Debug, Default)]
+pub struct StagedCommit {
+    /// By which it is carried out, or taken back.
+    pub intent: Intent,
+    /// What the paths become: of what was staged, which nothing changes any more. Empty unless they were asked for.
+    pub digests: VersionDigests,
 }
 
 /// Everything a strategy needs to carry a commit out, or to take it back. Stored by the caller;
 /// means nothing to anyone but the strategy that made it. It is small: what grows with the change lies in the
 /// request's area, and the intent refers to it in a way that tells when it was altered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Intent(pub serde_json::Value);
 
@@ -351,11 +364,12 @@ pub trait Strategy: Send + Sync {
     /// time stamp or the same bytes written again are no difference (rules F6, F8).
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView>;
 
-    /// Records what was found just now and is about to be shown, where something outside may still change the sandbox:
-    /// a commit must then find the same. By default nothing outside can.
-    fn record_shown(&self, _sandbox: &SandboxRef, _diff: &DiffView) -> Result<()> {
-        Ok(())
-    }
+    /// The digest of what each of these changes would release, read from the sandbox; none for what it removes, and for
+    /// what a commit leaves out.
+    ///
+    /// *Guarantees:* changes nothing; each file is read once. What [`prepare`](Self::prepare) stages has the same digests,
+    /// and so has the same change in a sandbox of any other strategy.
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests>;
 
     /// Opens what the sandbox's own user closed in it, as directories of mode 0, until the answer is dropped: what only looks,
     /// and is refused, may look again then. Nobody else works in the sandbox meanwhile, or looks at it.
@@ -384,8 +398,8 @@ pub trait Strategy: Send + Sync {
     /// many members. *After a crash:* remains lie in the request's area
     /// only, which the caller removes. *Errors:* nothing is promised. By default nothing is
     /// prepared, which [`Capabilities::prepares`] must say.
-    fn prepare(&self, _sandbox: &SandboxRef, _request: &PrepareRequest<'_>) -> Result<Intent> {
-        Ok(Intent(serde_json::Value::Null))
+    fn prepare(&self, _: &SandboxRef, _: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        Ok(StagedCommit::default())
     }
 
     /// Checks that everything an intent refers to is there as it was written. Called for every member before anything is

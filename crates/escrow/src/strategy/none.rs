@@ -13,9 +13,10 @@ use super::{
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
+use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{ChangeKind, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, ChangeKind, DiffView, ResourcePath, SandboxRef};
 
 const NAME: &str = "none";
 
@@ -122,6 +123,10 @@ impl Strategy for NoIsolation {
     fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
         // Sandbox and original are one thing, so they never differ.
         open(sandbox).map(|_| DiffView::default())
+    }
+
+    fn digests(&self, _sandbox: &SandboxRef, _changes: &[Change]) -> Result<VersionDigests> {
+        Ok(Vec::new())
     }
 
     fn commit(

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::shown::Prints;
 use crate::fs::{Moves, Seen};
 use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
@@ -47,8 +46,6 @@ pub struct Preview {
     pub bytes: u64,
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.
     pub part: bool,
-    /// Where something outside may still change the sandbox: each version that is to be committed.
-    pub prints: Option<Prints>,
     /// For a part: what we ourselves moved in the original and put back since the sandbox was made.
     pub moved: Moves,
 }

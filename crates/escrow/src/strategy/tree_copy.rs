@@ -24,18 +24,20 @@ use super::tree::{self, Original, STAGE};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
+    Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, StagedCommit, Strategy,
+    Way,
 };
-use super::{shown, tree_commit, tree_fork, tree_moments, tree_restore};
+use super::{tree_commit, tree_digest, tree_fork, tree_moments, tree_restore};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_one, copy_tree};
 use crate::fs::durable::Draft;
 use crate::fs::manifest::Manifest;
-use crate::fs::{Cause, Dir, Moves, exposure, remove};
+use crate::fs::{Cause, Dir, Moves, remove};
+use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 
 const COPY: &[u8] = b"copy";
 const NEW: &[u8] = b"copy.new";
@@ -147,15 +149,6 @@ fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
     Ok(Dir::open(metadata.area.as_path())?)
 }
 
-/// The sandbox as one that something outside may still change.
-fn looked(open: &Sandbox) -> shown::Looked<'_> {
-    shown::Looked {
-        area: &open.area,
-        root: &open.tree,
-        visible: |attributes| attributes,
-    }
-}
-
 /// The sandbox itself, from its area.
 fn root() -> ResourcePath {
     ResourcePath::root().join(COPY).join(TREE)
@@ -164,7 +157,6 @@ fn root() -> ResourcePath {
 /// Goes back, or forth, in a sandbox's own tree.
 fn go<T>(sandbox: &SandboxRef, work: impl Fn() -> Result<T>) -> Result<T> {
     let area = area_of(sandbox)?;
-    exposure::forget_shown(&area)?;
     let all = || Ok(vec![Opened::all(&area, &[root()])?]);
     closed_dirs::with_open(&area, &[root()], all, |_, _| work())
 }
@@ -356,7 +348,6 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         open.original.check(path)?;
         tree::check_carved(path, &open.carved)?;
         let Sandbox { tree, area, .. } = open;
-        exposure::forget_shown(&area)?;
         tree::write(&tree, Some(&area.subdir(STAGE)?), path, content)
     }
 
@@ -369,9 +360,10 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         })
     }
 
-    fn record_shown(&self, sandbox: &SandboxRef, diff: &DiffView) -> Result<()> {
-        let open = self.open(sandbox)?;
-        looked(&open).record(&diff.changes)
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
+        let Sandbox { area, tree, .. } = self.open(sandbox)?;
+        tree_digest::sandbox(&tree, |attributes| attributes, changes)
+            .map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
     }
 
     fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
@@ -412,15 +404,12 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             if request.strict {
                 preview.conflicts.extend(base.everything_moved(carved)?);
             }
-            let (prints, conflicts) = looked(open).compare(&preview.diff.changes)?;
-            preview.prints = prints;
-            preview.conflicts.extend(conflicts);
             tree_commit::sort(&mut preview.conflicts);
             Ok(preview)
         })
     }
 
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         self.alone(sandbox, |copied, open, again| {
             tree_commit::begin(request.area, again)?;
             let source = tree_commit::Source {
@@ -465,13 +454,11 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = self.open(sandbox)?;
         let of = identity(&open.tree)?;
-        exposure::forget_shown(&open.area)?;
         released::add(&open.area, &of, tree_commit::released(intent)?)
     }
 
     fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = self.open(sandbox)?;
-        exposure::forget_shown(&open.area)?;
         released::forget(&open.area, &tree_commit::area_of(intent)?)
     }
 
@@ -507,7 +494,6 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         let area = Dir::open(metadata.area.as_path())?;
         let from = metadata.original.open()?;
         let source = (&metadata.original, &from);
-        exposure::forget_shown(&area)?;
         match discard(source, &area) {
             Ok(true) => return Ok(said("its changes were discarded")),
             Ok(false) => {}

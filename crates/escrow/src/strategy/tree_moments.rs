@@ -585,14 +585,15 @@ pub(super) fn prepare_restore(
         preview: &preview,
         on_conflict: OnConflict::Ours,
         keeps: true,
+        digests: false,
         area: to,
         observer,
     };
     let (tree, _) = Original::take(copied.tree.path())?;
-    let intent = tree_commit::prepare(&tree, &source, &request)?;
+    let staged = tree_commit::prepare(&tree, &source, &request)?;
     // Called once, since a failed one is final.
     area.sync_file_system()?;
-    Ok(intent)
+    Ok(staged.intent)
 }
 
 /// Removes every moment but these.

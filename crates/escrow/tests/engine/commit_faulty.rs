@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use escrow::event::{Observer, Unobserved};
 use escrow::fs::Moves;
 use escrow::manager::{Manager, NewResource, Options};
+use escrow::model::digest::VersionDigests;
 use escrow::model::{
-    ChangeKind, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
+    Change, ChangeKind, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
 };
 use escrow::store::{Plan, Resource, Store};
 use escrow::strategy::{
     Access, Capabilities, CreateRequest, Created, Intent, Moment, PrepareRequest, Preview,
-    PreviewRequest, Probe, Registry, Result, RolledBack, Strategy, StrategyError,
+    PreviewRequest, Probe, Registry, Result, RolledBack, StagedCommit, Strategy, StrategyError,
 };
 use escrow_testkit::World;
 use escrow_testkit::signature::{Sig, signature};
@@ -262,7 +263,11 @@ impl Strategy for Faulty {
         })
     }
 
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
+        self.inner.digests(sandbox, changes)
+    }
+
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         let half = || {
             let request = PrepareRequest {
                 observer: &OneStep(AtomicU64::new(0)),

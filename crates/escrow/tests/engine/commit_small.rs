@@ -108,6 +108,7 @@ fn the_message_of_a_commit() {
         let say = |message| CommitRequest {
             message: Some(message),
             terms: PLAIN,
+            expected: None,
         };
         let observer = Impatient::new(0, false);
         let manager = &sandbox.manager;

@@ -48,6 +48,7 @@ pub(crate) fn request(terms: Terms) -> CommitRequest<'static> {
     CommitRequest {
         message: None,
         terms,
+        expected: None,
     }
 }
 

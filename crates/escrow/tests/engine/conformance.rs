@@ -11,11 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::{Observer, Unobserved};
 use escrow::fs::Moves;
-use escrow::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
+use escrow::model::digest::VersionDigests;
+use escrow::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use escrow::strategy::conformance::{DirectoryFixture, FileFixture, Fixture, run};
 use escrow::strategy::{
     Access, Capabilities, CreateRequest, Created, Finished, Intent, Moment, PrepareRequest,
-    Preview, PreviewRequest, Probe, Registry, Result, RolledBack, Strategy, StrategyError,
+    Preview, PreviewRequest, Probe, Registry, Result, RolledBack, StagedCommit, Strategy,
+    StrategyError,
 };
 use escrow_testkit::World;
 
@@ -70,6 +72,8 @@ enum Lie {
     RollsBackTooFar,
     /// A rollback takes back what was released.
     RollbackIsAnUndo,
+    /// What is staged is not said to be what it is.
+    StagesUnseen,
 }
 
 const RELEASED: &str =
@@ -79,6 +83,13 @@ const WORKED_ON: &str = "what becomes of a released path later is judged from th
 const TAKEN_BACK: &str = "a part that is undone leaves no trace, and is the sandbox's again";
 const GIVEN_UP: &str = "a part that is given up, at whichever step, changes nothing";
 const DISCARDED: &str = "after a part a rollback discards the rest and nothing else";
+/// Every promise for which something is staged as a whole.
+const STAGED: [&str; 4] = [
+    "a commit releases what was written, as often as it is repeated",
+    "a sandbox that stays after its commit shares nothing with the original",
+    "an undo brings the original back, again and again, or says it cannot",
+    "what is prepared has not touched the original, and can be dropped",
+];
 const STEADY: &str = "its name and its promises do not change";
 
 const PARTS: [&str; 6] = [
@@ -88,6 +99,7 @@ const PARTS: [&str; 6] = [
 /// Every mistake, and the promises that it breaks at least.
 const LIES: &[(Lie, &[&str])] = &[
     (Lie::Wavers, &[STEADY]),
+    (Lie::StagesUnseen, &STAGED),
     (Lie::DeniesParts, &PARTS),
     (Lie::ClaimsParts, &[RELEASED, FOLLOWED, WORKED_ON]),
     (Lie::ReleasesAll, &[RELEASED]),
@@ -206,7 +218,6 @@ fn reduced(preview: &Preview, keep: impl Fn(usize) -> bool) -> Preview {
     let numbers: Vec<usize> = (0..preview.diff.changes.len()).filter(some).collect();
     let changes = numbers.iter().map(|at| preview.diff.changes[*at].clone());
     Preview {
-        prints: preview.prints.clone(),
         fixed: preview.fixed.clone(),
         diff: std::sync::Arc::new(DiffView::new(changes.collect())),
         seen: numbers.iter().map(|at| preview.seen[*at]).collect(),
@@ -284,7 +295,11 @@ impl Strategy for Wrong {
         Ok(preview)
     }
 
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
+        self.inner.digests(sandbox, changes)
+    }
+
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         let part = request.preview.part;
         let changes = request.preview.diff.changes.len();
         let looked = PreviewRequest {
@@ -304,19 +319,23 @@ impl Strategy for Wrong {
             keeps: request.keeps && !(part && self.lie == Lie::SharesFiles),
             ..*request
         };
-        let intent = self.inner.prepare(sandbox, &request)?;
+        let mut staged = self.inner.prepare(sandbox, &request)?;
+        if self.lie == Lie::StagesUnseen {
+            staged.digests.clear();
+        }
+        let intent = &staged.intent;
         if part {
             let changes = request.preview.diff.changes.iter();
             let paths = changes.map(|change| change.path.clone()).collect();
-            self.of(sandbox, &intent, |part| {
+            self.of(sandbox, intent, |part| {
                 part.intent = Some(intent.clone());
                 part.paths = paths;
             });
             if self.lie == Lie::AdvancesEarly {
-                self.inner.advance(sandbox, &intent)?;
+                self.inner.advance(sandbox, intent)?;
             }
         }
-        Ok(intent)
+        Ok(staged)
     }
 
     fn drop_intent(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {

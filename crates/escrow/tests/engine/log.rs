@@ -107,6 +107,7 @@ fn a_commit_tells_what_it_changed_however_much() {
             strict: false,
             allow_partial: false,
         },
+        expected: None,
     };
     let released = sandbox.manager.commit(&sandbox.plan, &request, &Unobserved);
     released.expect("it can be committed");

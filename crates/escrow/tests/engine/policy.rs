@@ -82,6 +82,7 @@ impl Guarded {
         let request = CommitRequest {
             message: None,
             terms: TERMS,
+            expected: None,
         };
         let released = manager.commit(&self.plan, &request, &Unobserved);
         released.map(drop)

@@ -455,9 +455,15 @@ fn staged_with(
         on_conflict: OnConflict::Abort,
         area: case.commit_area(),
         keeps,
+        digests: true,
         observer: &Unobserved,
     };
-    must("prepare", strategy.prepare(sandbox, &request))
+    let mut staged = must("prepare", strategy.prepare(sandbox, &request))?;
+    let mut found = must("digests", strategy.digests(sandbox, &preview.diff.changes))?;
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    staged.digests.sort_by(|a, b| a.0.cmp(&b.0));
+    equal("the digests of what is staged", &staged.digests, &found)?;
+    Ok(staged.intent)
 }
 
 /// A sandbox in which one thing was changed and one was made.

@@ -183,12 +183,11 @@ impl Parting<'_> {
             on_conflict: OnConflict::Abort,
             area: &area.join(&number),
             keeps: paths.is_some(),
+            digests: false,
             observer: &Unobserved,
         };
-        stored(&must(
-            "prepare",
-            self.strategy.prepare(&self.sandbox, &request),
-        )?)
+        let staged = self.strategy.prepare(&self.sandbox, &request);
+        stored(&must("prepare", staged)?.intent)
     }
 
     /// Removes what was staged, as whoever gives a commit up does.

@@ -35,18 +35,19 @@ use serde::{Deserialize, Serialize};
 use super::closed_dirs;
 use super::error::{Result, StrategyError};
 use super::released::{self, Released};
-use super::shown;
 use super::tree::{self, Original, STAGE};
-use super::tree_commit;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    Occasion, Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, Strategy, Way,
+    Occasion, Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, StagedCommit,
+    Strategy, Way,
 };
+use super::{tree_commit, tree_digest};
 use crate::event::Observer;
-use crate::fs::{Dir, Moves, exposure, remove};
+use crate::fs::{Dir, Moves, remove};
+use crate::model::digest::VersionDigests;
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
-use crate::model::{ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use layers::Found;
 use stack::{Now, Number, Stack};
 
@@ -122,15 +123,6 @@ fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&Sandbox, bool) -> Result<T>) ->
     closed_dirs::with_open(&area, &roots, all, |area, again| {
         work(&open_in(sandbox, area.again())?, again)
     })
-}
-
-/// The sandbox as one that something outside may still change.
-fn looked(open: &Sandbox) -> shown::Looked<'_> {
-    shown::Looked {
-        area: &open.area,
-        root: &open.upper,
-        visible: layers::visible,
-    }
 }
 
 /// The layers of an area.
@@ -296,7 +288,6 @@ impl Strategy for Overlay {
             }
             None => None,
         };
-        exposure::forget_shown(&area)?;
         let stage = area.subdir(STAGE)?;
         let to = layers::make_upper(&upper, &lower, &stage, &parent)?;
         tree::put(&stage, &to, path, name, before, content)
@@ -312,8 +303,10 @@ impl Strategy for Overlay {
         })
     }
 
-    fn record_shown(&self, sandbox: &SandboxRef, diff: &DiffView) -> Result<()> {
-        looked(&open(sandbox)?).record(&diff.changes)
+    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
+        look(sandbox, |open| {
+            tree_digest::sandbox(&open.upper, layers::visible, changes)
+        })
     }
 
     fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
@@ -342,15 +335,12 @@ impl Strategy for Overlay {
                     .conflicts
                     .extend(base.everything_moved(&open.carved)?);
             }
-            let (prints, conflicts) = looked(open).compare(&preview.diff.changes)?;
-            preview.prints = prints;
-            preview.conflicts.extend(conflicts);
             tree_commit::sort(&mut preview.conflicts);
             Ok(preview)
         })
     }
 
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<Intent> {
+    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         alone(sandbox, |open, again| {
             tree_commit::begin(request.area, again)?;
             let (gone, moves) = (HashSet::new(), &request.preview.moved);
@@ -394,13 +384,11 @@ impl Strategy for Overlay {
     fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = open(sandbox)?;
         let of = base::identity(open.upper.top())?;
-        exposure::forget_shown(&open.area)?;
         released::add(&open.area, &of, tree_commit::released(intent)?)
     }
 
     fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
         let open = open(sandbox)?;
-        exposure::forget_shown(&open.area)?;
         released::forget(&open.area, &tree_commit::area_of(intent)?)
     }
 
@@ -432,7 +420,6 @@ impl Strategy for Overlay {
         // The upper layer itself is not opened: its root may have been closed to us.
         let Metadata { original, area, .. } = tree::metadata(sandbox)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
-        exposure::forget_shown(&area)?;
         let before = Now::read(&area)?;
         let next = before.next;
         new_layer(&area, &lower, next)?;
@@ -481,12 +468,10 @@ impl Strategy for Overlay {
         intent: &Intent,
         _observer: &dyn Observer,
     ) -> Result<()> {
-        exposure::forget_shown(&area_of(sandbox)?)?;
         moments::switch(sandbox, intent, false)
     }
 
     fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
-        exposure::forget_shown(&area_of(sandbox)?)?;
         moments::switch(sandbox, intent, true)?;
         Ok(RolledBack::default())
     }

@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use super::stage::Staging;
 use super::steps::{Around, deepest_first};
 use super::{Dressing, Looks, check_loose, stat};
-use crate::fs::{Cause, Dir, Handle, Meta, Seen, xattr};
+use crate::fs::{Cause, Dir, Meta, Seen};
 use crate::model::{Field, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::tree;
+use crate::strategy::{tree, tree_digest};
 
 impl Staging<'_> {
     /// What can be known before: whether the step will be permitted.
@@ -106,19 +106,16 @@ impl Staging<'_> {
                 None => self.parent(path, &seen.meta(dir.meta()?))?,
             };
             let meta = self.looks(path, &new)?;
-            self.check_looks(path, &meta, &tree::xattrs_of(&new)?, &[])?;
+            let attributes = (self.source.visible)(tree::xattrs_of(&new)?);
+            self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
             dressing.after.mode = meta.mode;
             dressing.after.owner = match change.fields.contains(&Field::Owner) {
                 true => (meta.uid, meta.gid),
                 false => seen.owner,
             };
             if change.fields.contains(&Field::Xattrs) {
-                let read = |dir: &Dir| {
-                    xattr::read(&Handle::of(dir))
-                        .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))
-                };
-                dressing.before.xattrs = Some(read(&dir)?);
-                dressing.after.xattrs = Some((self.source.visible)(read(&new)?));
+                dressing.before.xattrs = Some(tree::xattrs_of(&dir)?);
+                dressing.after.xattrs = Some(attributes);
             }
             all.insert(path.clone(), dressing);
         }

@@ -402,7 +402,11 @@ impl Kept<'_> {
 }
 
 /// The privileges of a file that the original did not grant.
-pub(super) fn introduced(change: &Change, mode: u16, attributes: &Xattrs) -> Vec<&'static str> {
+pub(in crate::strategy) fn introduced(
+    change: &Change,
+    mode: u16,
+    attributes: &Xattrs,
+) -> Vec<&'static str> {
     let mut found = privileges(mode, attributes);
     // Where only the looks changed, what the original granted stays granted, to the same owner.
     if let (ChangeKind::ModeChanged, Some(old)) = (change.kind, &change.old)

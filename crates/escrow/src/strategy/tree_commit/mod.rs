@@ -48,7 +48,7 @@ mod undo;
 use serde::Deserialize;
 
 pub(super) use apply::apply;
-pub(super) use conflicts::{Base, look};
+pub(super) use conflicts::{Base, introduced, look};
 pub(super) use finish::{finish, shares};
 pub(super) use part::{area_of, released};
 pub(super) use stage::{Source, begin, prepare};
@@ -345,4 +345,11 @@ fn privileges(mode: u16, attributes: &Xattrs) -> Vec<&'static str> {
     found
 }
 
-const CAPABILITY: &[u8] = b"security.capability";
+/// A mode without the bits among what is dropped.
+pub(super) fn without(dropped: &[&str], mode: u16) -> u16 {
+    let bits = [("setuid", 0o4000_u16), ("setgid", 0o2000)];
+    let bits = bits.iter().filter(|(word, _)| dropped.contains(word));
+    bits.fold(mode, |mode, (_, bit)| mode & !bit)
+}
+
+pub(super) const CAPABILITY: &[u8] = b"security.capability";

@@ -4,7 +4,7 @@
 //! and the sandbox stays whole. A file that somebody still has open for writing, or that is to
 //! lose something on the way, is copied instead, and so is everything where the sandbox stays: the
 //! original must not change with it later. Where something outside may still write the sandbox's
-//! files, everything is copied, and must be what the preview found.
+//! files, everything is copied. So nothing changes what is staged, and digests are made of that.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -15,19 +15,20 @@ use super::conflicts::{Base, introduced};
 use super::flags::Kept;
 use super::intent::{self, Entry, FINISHED, FileWriter, INTENT, Reference};
 use super::steps::{New, Planned, plan};
-use super::{CAPABILITY, Link, Looks, Versions, check_loose, part, stat};
+use super::{CAPABILITY, Link, Looks, Versions, check_loose, part, stat, without};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{Care, Leaf};
+use crate::fs::copy::Care;
 use crate::fs::lease::is_quiet;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Handle, Meta, Seen, remove};
+use crate::fs::{Cause, Dir, Handle, Meta, Seen, exposure, remove};
+use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, ResourcePath};
+use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::shown::{self, Looked, Print, Prints};
 use crate::strategy::tree::{self, Original, STAGE};
-use crate::strategy::{Intent, PrepareRequest, closed};
+use crate::strategy::{Intent, PrepareRequest, StagedCommit, closed, tree_digest};
 
 /// Where the new versions come from.
 pub(in crate::strategy) struct Source<'a> {
@@ -62,7 +63,7 @@ pub(in crate::strategy) fn prepare(
     original: &Original,
     source: &Source<'_>,
     request: &PrepareRequest<'_>,
-) -> Result<Intent> {
+) -> Result<StagedCommit> {
     let mut root = original.open()?;
     let mut area = Dir::open(request.area)?;
     if source.whole {
@@ -85,8 +86,9 @@ pub(in crate::strategy) fn prepare(
         source,
         observer: request.observer,
         apart: request.keeps,
+        exposed: !seeded::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
+        digests: request.digests.then(Vec::new),
         part: request.preview.part,
-        prints: request.preview.prints.as_ref(),
         fixed: &request.preview.fixed,
         device: stage.meta()?.dev,
         stage,
@@ -118,6 +120,7 @@ pub(in crate::strategy) fn prepare(
     })?;
     part::look_again(source, &mut closed)?;
     staging.directories(&around)?;
+    let digests = staging.digests.take().unwrap_or_default();
     for ours in &closed {
         records.part(ours).map_err(unwritten)?;
     }
@@ -132,7 +135,10 @@ pub(in crate::strategy) fn prepare(
         digest: written.digest,
         linked: written.linked,
     };
-    Ok(Intent(tree::stored(&reference)))
+    Ok(StagedCommit {
+        intent: Intent(tree::stored(&reference)),
+        digests,
+    })
 }
 
 pub(super) struct Staging<'a> {
@@ -141,10 +147,12 @@ pub(super) struct Staging<'a> {
     observer: &'a dyn Observer,
     /// The sandbox stays: nothing of it is linked.
     apart: bool,
+    /// Something outside may still write files of the sandbox: nothing of it is linked.
+    exposed: bool,
+    /// What was staged, if that is asked for.
+    digests: Option<VersionDigests>,
     /// Only a part is released.
     pub(super) part: bool,
-    /// What is to be staged, where something outside may still change it.
-    prints: Option<&'a Prints>,
     /// Paths at which the original has what cannot be moved.
     pub(super) fixed: &'a BTreeSet<ResourcePath>,
     stage: Dir,
@@ -153,8 +161,8 @@ pub(super) struct Staging<'a> {
     /// The last directory in which a step was found to be possible.
     pub(super) checked: Option<(ResourcePath, Meta)>,
     reflinks: Reflinks,
-    /// Sandbox files of several names, by what tells them apart, and where the first of them is staged.
-    same: HashMap<u64, ResourcePath>,
+    /// Sandbox files of several names, by what tells them apart; where the first of them is staged, and its digest.
+    same: HashMap<u64, (ResourcePath, Option<VersionDigest>)>,
     /// Sandbox files that are no change, in the same way.
     kept: Option<HashMap<u64, ResourcePath>>,
     names: &'a [ResourcePath],
@@ -317,16 +325,16 @@ impl Staging<'_> {
     fn dress(&mut self, path: &ResourcePath, to: &ResourcePath, is_top: bool) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
         let staged = self.stage.dir(to)?;
-        let attributes = tree::xattrs_of(&model)?;
+        let attributes = (self.source.visible)(tree::xattrs_of(&model)?);
         let meta = self.looks(path, &model)?;
-        self.check_looks(path, &meta, &attributes, &[])?;
+        self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
         let mut looks = meta;
         if is_top && meta.mode & 0o700 != 0o700 {
             looks.mode |= 0o700;
             self.finals.push((path.clone(), Looks::of(&meta)));
         }
         let lost = Handle::of(&staged)
-            .dress(&looks, &(self.source.visible)(attributes))
+            .dress(&looks, &attributes)
             .map_err(|errno| staged.error("set the metadata of", b"", Cause::Os(errno)))?;
         tree::refuse_lost(&model, b"", &lost)?;
         if !self.source.whole {
@@ -354,102 +362,63 @@ impl Staging<'_> {
                 what: "it became another kind of thing in the sandbox",
             });
         }
-        if let Some(file) = self.source.root.file(&change.path, &meta) {
+        let file = self.source.root.file(&change.path, &meta);
+        if let Some(file) = file {
             if self.is_kept(change, &meta, file)? {
                 return Ok(None);
             }
-            if let Some(staged) = self.same.get(&file) {
+            if let Some((staged, digest)) = self.same.get(&file) {
                 at.0.hard_link(at.1, &self.stage, staged)?;
+                if let (Some(all), Some(digest)) = (&mut self.digests, digest) {
+                    all.push((change.path.clone(), *digest));
+                }
                 return Ok(Some(Staged::default()));
             }
-            self.same.insert(file, to.clone());
         }
         let attributes = closed::xattrs(self.source.area, (&from, name), &meta)?;
         let dropped = match meta.kind {
             EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
         };
-        let source = (&from, name);
         // In a directory that is closed by then nobody could take off what shows the sandbox.
         let closing = !self.closing.is_empty()
             && change
                 .path
                 .ancestors()
                 .any(|path| self.closing.contains(&path));
-        let target = match (meta.kind, self.prints) {
-            (EntryKind::Symlink, Some(_)) => from.read_link(name)?,
-            _ => Vec::new(),
-        };
-        self.check_looks(&change.path, &meta, &attributes, &target)?;
-        let exposed = self.prints.is_some();
-        let linkable = dropped.is_empty() && !self.source.whole && !closing && !exposed;
+        let linkable = dropped.is_empty() && !self.source.whole && !closing && !self.exposed;
         let linked = match linkable {
-            true => self.link(source, at, &meta, &attributes)?,
+            true => self.link((&from, name), at, &meta, &attributes)?,
             false => None,
         };
-        let mut staged = match linked {
-            Some(linked) => linked,
-            None => {
-                let copied = self.copy((&from, name), at, &meta, &attributes, &dropped)?;
-                self.check_copied(&change.path, at, (&meta, &attributes), &copied)?;
-                Staged::default()
-            }
+        let (mut staged, of) = match linked {
+            Some(linked) => (linked, meta),
+            None => (
+                Staged::default(),
+                self.copy(change, (&from, name), at, &meta)?,
+            ),
         };
         if meta.is_file() && !self.source.whole {
             self.flags.give(&change.path, at, staged.opened.take())?;
         }
+        let digest = self.digest(&change.path, || version(at, &of, &staged.marks))?;
+        self.same
+            .extend(file.map(|file| (file, (to.clone(), digest))));
         Ok(Some(staged))
     }
 
-    /// What is to be staged at a path, where something outside may still change it and its own user may read it.
-    fn print(&self, path: &ResourcePath, meta: &Meta) -> Option<&Print> {
-        let print = self.prints.filter(|_| !closed::is_closed(meta))?;
-        print.get(path)
-    }
-
-    /// Refuses what is not as the preview found it.
-    pub(super) fn check_looks(
-        &self,
+    /// Notes the digest of a version, if that is asked for.
+    pub(super) fn digest(
+        &mut self,
         path: &ResourcePath,
-        meta: &Meta,
-        attributes: &Xattrs,
-        target: &[u8],
-    ) -> Result<()> {
-        let Some(print) = self.print(path, meta) else {
-            return Ok(());
+        make: impl FnOnce() -> Result<VersionDigest>,
+    ) -> Result<Option<VersionDigest>> {
+        let Some(all) = &mut self.digests else {
+            return Ok(None);
         };
-        let looked = Looked {
-            area: self.source.area,
-            root: self.source.root,
-            visible: self.source.visible,
-        };
-        match looked.of(meta, attributes.clone(), target, print.content.clone()) == *print {
-            true => Ok(()),
-            false => Err(changed(path)),
-        }
-    }
-
-    /// Refuses a copy that is not of what the preview found.
-    fn check_copied(
-        &self,
-        path: &ResourcePath,
-        (to, name): (&Dir, &[u8]),
-        (meta, attributes): (&Meta, &Xattrs),
-        copied: &Leaf,
-    ) -> Result<()> {
-        let Some(print) = self.print(path, meta) else {
-            return Ok(());
-        };
-        let is_kept = |one: &&(Vec<u8>, Vec<u8>)| !copied.lost.contains(&one.0);
-        let same = copied.original.same_state(meta)
-            && copied.original.mode == meta.mode
-            && attributes.iter().filter(is_kept).eq(&copied.attributes);
-        // The staged file, which nothing else can reach, is what is looked at.
-        let same = same && (!meta.is_file() || shown::content(to, name)? == print.content);
-        match same {
-            true => Ok(()),
-            false => Err(changed(path)),
-        }
+        let digest = make()?;
+        all.push((path.clone(), digest));
+        Ok(Some(digest))
     }
 
     /// Whether a new name in the sandbox is one of a file that the original has, unchanged: then
@@ -477,6 +446,9 @@ impl Staging<'_> {
         if !same || file.fixed {
             return Ok(false);
         }
+        let to = to.clone();
+        let (dir, name) = self.original.parent(&to)?;
+        self.digest(&change.path, || version((&dir, name), meta, &[]))?;
         self.links.push(Link {
             path: change.path.clone(),
             to: to.clone(),
@@ -530,18 +502,23 @@ impl Staging<'_> {
         }))
     }
 
+    /// Stages a copy, less what the sandbox's version may not bring: told by what was copied, which is returned.
     fn copy(
         &self,
+        change: &Change,
         from: (&Dir, &[u8]),
         (to, to_name): (&Dir, &[u8]),
         meta: &Meta,
-        attributes: &Xattrs,
-        dropped: &[&str],
-    ) -> Result<Leaf> {
+    ) -> Result<Meta> {
         let (area, staged) = (self.source.area, (to, to_name));
-        let copied = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
-        let mut lost = copied.lost.clone();
+        let leaf = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
+        let (copy, mut attributes, mut lost) = (leaf.copy, leaf.attributes, leaf.lost);
         self.observer.copied(0, meta.size);
+        attributes.extend(lost.iter().map(|name| (name.clone(), Vec::new())));
+        let dropped = match copy.kind {
+            EntryKind::File if !self.source.whole => introduced(change, copy.mode, &attributes),
+            _ => Vec::new(),
+        };
         let seen = (self.source.visible)(attributes.clone());
         let handle = to.handle(to_name)?;
         let fail = |errno| to.error("set the attributes of", to_name, Cause::Os(errno));
@@ -559,11 +536,9 @@ impl Staging<'_> {
             .iter()
             .filter(|one| !attributes.contains(one))
             .collect();
-        let bits = [("setuid", 0o4000_u16), ("setgid", 0o2000)];
-        let dropped_bits = bits.iter().filter(|(word, _)| dropped.contains(word));
-        let mode = dropped_bits.fold(meta.mode, |mode, (_, bit)| mode & !bit);
+        let mode = without(&dropped, copy.mode);
         // Only who may write a file may change what it is marked with.
-        let opens = meta.is_file() && meta.mode & 0o200 == 0 && goes.len() + comes.len() > 0;
+        let opens = copy.is_file() && copy.mode & 0o200 == 0 && goes.len() + comes.len() > 0;
         if opens {
             handle.set_mode(mode | 0o200).map_err(fail)?;
         }
@@ -573,20 +548,21 @@ impl Staging<'_> {
         for one in comes {
             xattr::set(&handle, &one.0, &one.1).map_err(fail)?;
         }
-        if opens || mode != meta.mode {
+        if opens || mode != copy.mode {
             handle.set_mode(mode).map_err(fail)?;
         }
         lost.retain(|name| is_seen(name) && name != CAPABILITY);
-        tree::refuse_lost(from.0, from.1, &lost)?;
-        Ok(copied)
+        tree::refuse_lost(from.0, from.1, &lost).map(|()| leaf.original)
     }
 }
 
-fn changed(path: &ResourcePath) -> StrategyError {
-    StrategyError::Moved {
-        path: path.clone(),
-        what: "it changed in the sandbox while it was committed, though no command was inside",
-    }
+/// The digest of what was staged; it belongs to whom the sandbox's version does, as far as this user may give it away.
+fn version((dir, name): (&Dir, &[u8]), of: &Meta, marks: &[Vec<u8>]) -> Result<VersionDigest> {
+    let mut meta = dir.stat(name)?.unwrap_or(*of);
+    (meta.uid, meta.gid) = (of.uid, of.gid);
+    let mut attributes = tree::xattrs_if_open(dir, name)?.unwrap_or_default();
+    attributes.retain(|(name, _)| !marks.contains(name));
+    tree_digest::leaf((dir, name), &meta, &attributes)
 }
 
 /// Whether a failed link says that this file cannot have another name there.

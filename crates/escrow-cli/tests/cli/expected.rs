@@ -1,0 +1,160 @@
+//! The digest of a diff, and `commit --expect`: exactly that is released, or nothing.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::Value;
+
+use crate::{binary, json, words, world};
+
+const STRATEGIES: [&str; 3] = ["filesystem_copy", "copy_on_write", "overlay"];
+
+/// Changes of every kind.
+const WORK: &str = "echo new > a.txt; chmod 0604 a.txt; mkdir -m 0711 n; echo 1 > n/1; ln n/1 n/2; chmod 4755 n/1
+    ln -sfn nowhere link; mkfifo -m 0640 pipe; rm -r src; mkdir -m 0700 src; touch 'odd name'; chmod 0705 .
+    echo x > gone; rm gone";
+
+/// A plan of `app` with this strategy, in which a script was run.
+fn worked_in(strategy: &str, script: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    cli.ok(words(&format!(
+        "plan create try --resource ./app --strategy {strategy}"
+    )));
+    run(&world, &cli, script);
+    (world, cli)
+}
+
+fn run(world: &World, cli: &Cli, script: &str) {
+    let mut line = words("-q run --plan try -- sh -euc");
+    line.push(script.into());
+    cli.clone().cwd(world.path().join("app")).ok(line);
+}
+
+fn digest(cli: &Cli, line: &str) -> String {
+    let document = json(cli, line);
+    document["digest"].as_str().expect("it has one").to_owned()
+}
+
+fn expect(cli: &Cli, digest: &str) -> String {
+    cli.ok(words(&format!("commit try --expect {digest}")))
+}
+
+fn refuse(cli: &Cli, line: &str) -> Value {
+    let said = cli.run(words(&format!("--json {line}")));
+    assert_eq!(said.status, 4, "{line}: {}", said.stdout_text());
+    let document: Value = serde_json::from_slice(&said.stdout).expect("one document");
+    assert_eq!(document["error"]["kind"], "conflict");
+    assert_eq!(document["committed"], false);
+    document
+}
+
+// rule C11
+#[test]
+fn the_digest_is_the_same_for_every_strategy_and_is_what_is_released() {
+    let test = "expected::the_digest_is_the_same_for_every_strategy_and_is_what_is_released";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let mut all = Vec::new();
+    for strategy in STRATEGIES {
+        let (world, cli) = worked_in(strategy, WORK);
+        let found = digest(&cli, "diff try");
+        assert_eq!(digest(&cli, "--principal agent diff try --patch"), found);
+        assert_eq!(digest(&cli, "commit try --dry-run"), found);
+        let text = cli.run(words("diff try")).stderr_text();
+        assert!(text.contains(&format!("digest: {found}\n")), "{text}");
+        expect(&cli, &found);
+        let mode = |path: &str| {
+            let meta = world.path().join("app").join(path).metadata();
+            meta.expect("it is there").permissions().mode() & 0o7777
+        };
+        // What a commit drops is no part of it.
+        assert_eq!(
+            (mode("n/1"), mode("a.txt"), mode(".")),
+            (0o755, 0o604, 0o705)
+        );
+        all.push(found);
+    }
+    assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+}
+
+#[test]
+fn whatever_would_be_released_is_part_of_the_digest() {
+    let test = "expected::whatever_would_be_released_is_part_of_the_digest";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = worked_in("overlay", "echo one > f; ln -s a s; mkdir d");
+    let mut seen = vec![digest(&cli, "diff try")];
+    for script in [
+        "echo two > f",
+        "chmod 0600 f",
+        "ln -sfn b s",
+        "chmod 0700 d",
+        "mv f g",
+        "rm s",
+        "mkdir e",
+        "rm a.txt",
+        "python3 -c 'import os; os.setxattr(\"g\", \"user.one\", b\"1\")'",
+    ] {
+        run(&world, &cli, script);
+        let found = digest(&cli, "diff try");
+        assert!(!seen.contains(&found), "{script}");
+        refuse(
+            &cli,
+            &format!("commit try --expect {}", seen[seen.len() - 1]),
+        );
+        seen.push(found);
+    }
+    // Neither times nor inodes are.
+    run(&world, &cli, "cp -a g h; mv h g; touch -d 2001-01-01 g d .");
+    assert_eq!(digest(&cli, "diff try"), seen[seen.len() - 1]);
+    let said = expect(&cli, &seen[seen.len() - 1]);
+    assert!(said.contains("committed"), "{said}");
+}
+
+#[test]
+fn what_was_expected_of_a_part_is_what_a_dry_run_of_it_says() {
+    let test = "expected::what_was_expected_of_a_part_is_what_a_dry_run_of_it_says";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let (world, cli) = worked_in("overlay", "echo 1 > one; mkdir d; echo 2 > d/two");
+    let (whole, part) = (digest(&cli, "diff try"), "commit try --only d/**");
+    let found = digest(&cli, &format!("{part} --dry-run"));
+    assert_ne!(found, whole);
+    refuse(&cli, &format!("{part} --expect {whole}"));
+    refuse(&cli, &format!("{part} --dry-run --expect {whole}"));
+    refuse(&cli, &format!("commit try --expect {found}"));
+    // An answer that is none, of a script that failed.
+    refuse(&cli, "commit try --expect=");
+    refuse(&cli, "commit try --expect null");
+    cli.ok(words(&format!("{part} --expect {found}")));
+    assert!(world.path().join("app/d/two").exists());
+    assert!(!world.path().join("app/one").exists());
+    let rest = digest(&cli, "diff try");
+    expect(&cli, &rest);
+}
+
+#[test]
+fn forms_that_read_no_content_have_no_digest() {
+    let (_world, cli) = worked_in("filesystem_copy", "echo 1 > one");
+    cli.ok(words("checkpoint create try -m one"));
+    for line in ["diff try --name-status", "diff try --since one"] {
+        assert_eq!(json(&cli, line)["digest"], Value::Null, "{line}");
+        let text = cli.run(words(line)).stderr_text();
+        assert!(!text.contains("digest"), "{text}");
+    }
+}
+
+/// What is said of a file that nobody can read is not said to be whole.
+#[test]
+fn a_file_that_its_own_user_may_not_read_leaves_no_digest() {
+    let test = "expected::a_file_that_its_own_user_may_not_read_leaves_no_digest";
+    rerun_test_as_user_with(test, &[&binary()]);
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (world, cli) = worked_in("overlay", "echo 1 > one; chmod 0 one");
+    assert_eq!(json(&cli, "diff try")["digest"], Value::Null);
+    let refused = refuse(&cli, "commit try --expect null");
+    assert_eq!(refused["error"]["details"]["digest"], Value::Null);
+    assert!(!Path::new(&world.path().join("app/one")).exists());
+    cli.ok(words("commit try"));
+}

@@ -1,0 +1,102 @@
+//! The digests of new versions of a directory tree, in a sandbox and where they were staged.
+
+use std::collections::HashMap;
+
+use rustix::io::Errno;
+
+use super::error::Result;
+use super::tree;
+use super::tree_commit::{CAPABILITY, Versions, introduced, without};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Dir, Meta};
+use crate::model::digest::{VersionDigest, VersionDigests};
+use crate::model::{Change, EntryKind};
+
+/// What each changed path of a sandbox would become: without the privileges that a commit drops, and without sockets.
+pub(super) fn sandbox(
+    root: &dyn Versions,
+    visible: fn(Xattrs) -> Xattrs,
+    changes: &[Change],
+) -> Result<VersionDigests> {
+    let mut all = Vec::new();
+    // Files of several names are read once.
+    let mut same: HashMap<u64, VersionDigest> = HashMap::new();
+    let is_released = |change: &&Change| {
+        let new = change.new.as_ref();
+        new.is_some_and(|new| new.kind != EntryKind::Socket)
+    };
+    for change in changes.iter().filter(is_released) {
+        let path = &change.path;
+        // What vanished meanwhile has no version.
+        let Some(mut meta) = root.meta(path)? else {
+            continue;
+        };
+        let file = root.file(path, &meta).filter(|_| !meta.is_dir());
+        let digest = if meta.is_dir() {
+            directory(&meta, &visible(tree::xattrs_of(&root.dir(path)?)?))
+        } else if let Some(known) = file.and_then(|file| same.get(&file)) {
+            *known
+        } else {
+            let (dir, name) = root.parent(path)?;
+            let mut attributes = tree::xattrs_if_open(&dir, name)?.unwrap_or_default();
+            if meta.is_file() {
+                let dropped = introduced(change, meta.mode, &attributes);
+                meta.mode = without(&dropped, meta.mode);
+                let goes = dropped.contains(&"capabilities");
+                attributes.retain(|(name, _)| !goes || name != CAPABILITY);
+            }
+            leaf((&dir, name), &meta, &visible(attributes))?
+        };
+        same.extend(file.map(|file| (file, digest)));
+        all.push((path.clone(), digest));
+    }
+    Ok(all)
+}
+
+/// The digest of a directory with this metadata.
+pub(super) fn directory(meta: &Meta, attributes: &Xattrs) -> VersionDigest {
+    version(meta, attributes, Some(Vec::new()))
+}
+
+/// The digest of what is no directory, its content or its target included.
+pub(super) fn leaf(
+    (dir, name): (&Dir, &[u8]),
+    meta: &Meta,
+    attributes: &Xattrs,
+) -> Result<VersionDigest> {
+    let content = match meta.kind {
+        EntryKind::Symlink => Some(dir.read_link(name)?),
+        EntryKind::File => content(dir, name)?,
+        _ => Some(Vec::new()),
+    };
+    Ok(version(meta, attributes, content))
+}
+
+fn version(meta: &Meta, attributes: &Xattrs, content: Option<Vec<u8>>) -> VersionDigest {
+    let mut attributes = attributes.clone();
+    attributes.sort_unstable();
+    let parts: [&[u8]; 6] = [
+        meta.kind.word().as_bytes(),
+        &meta.mode.to_le_bytes(),
+        &meta.uid.to_le_bytes(),
+        &meta.gid.to_le_bytes(),
+        &xattr::digest(&attributes),
+        content.as_deref().unwrap_or_default(),
+    ];
+    VersionDigest::new(&parts, content.is_some())
+}
+
+/// The digest of the bytes of a file; `None` where this user may not read it.
+fn content(dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let (mut file, _) = match dir.file(name) {
+        Err(error) if error.is(Errno::ACCESS) => return Ok(None),
+        file => file?,
+    };
+    let mut hash = blake3::Hasher::new();
+    let read = std::io::copy(&mut file, &mut hash);
+    read.map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        dir.error("read", name, Cause::Os(errno))
+    })?;
+    Ok(Some(hash.finalize().as_bytes().to_vec()))
+}
