@@ -30,7 +30,7 @@ pub mod zoo;
 
 pub use cli::{Cli, Outcome};
 pub use loopfs::{Fs, LoopFs};
-pub use namespace::{OverlayMount, XattrKind};
+pub use namespace::{Mounted, OverlayMount, XattrKind};
 pub use powercut::Disk;
 pub use pty::Terminal;
 pub use stepper::{Fault, Stepper};

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::namespace::own_mounts;
 use crate::process;
 use crate::skip::require_root;
 use crate::world::World;
@@ -107,6 +108,7 @@ impl LoopFs {
         if !require_root("mounting a loop file system") {
             return None;
         }
+        own_mounts();
         let world = World::under(base);
         let mut fs = Self {
             kind,
@@ -163,11 +165,15 @@ impl LoopFs {
         self.mounted = true;
     }
 
-    /// Unmounts, and returns when the file system is really gone: another mount namespace may have a copy of the mount
-    /// for a while, and the kernel takes no two file systems of the same identity.
+    /// Unmounts, and returns when the file system is really gone: a namespace that the test made may have a copy of the
+    /// mount for a while, and the kernel takes no two file systems of the same identity.
     pub(crate) fn unmount(&mut self) {
         let device = self.device();
-        assert!(self.end(), "cannot unmount {}", self.mount.display());
+        assert!(
+            self.end(process::LIMIT),
+            "cannot unmount {}",
+            self.mount.display()
+        );
         self.mounted = false;
         let until = Instant::now() + process::LIMIT;
         while self.is_behind(&device) {
@@ -199,15 +205,18 @@ impl LoopFs {
             .is_ok_and(|name| name.trim_ascii_end() == image.as_os_str().as_bytes())
     }
 
-    /// Whether it could be unmounted.
-    fn end(&self) -> bool {
-        for _ in 0..10 {
+    /// Whether it could be unmounted within `limit`: what a process that was killed had open goes a little later.
+    fn end(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        loop {
             if self.umount(false) {
                 return true;
             }
-            thread::sleep(Duration::from_millis(50));
+            if Instant::now() > until {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(20));
         }
-        false
     }
 
     fn umount(&self, lazily: bool) -> bool {
@@ -225,7 +234,7 @@ impl LoopFs {
 
 impl Drop for LoopFs {
     fn drop(&mut self) {
-        if self.mounted && !self.end() {
+        if self.mounted && !self.end(Duration::from_secs(1)) {
             self.umount(true);
         }
     }

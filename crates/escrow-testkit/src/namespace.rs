@@ -1,16 +1,73 @@
-//! Real kernel overlay mounts, each in a mount namespace of its own that ends with the script that uses it.
+//! Mount namespaces: one for each test that mounts, and real kernel overlay mounts, each in a namespace that ends with
+//! the script that uses it.
 //!
 //! Promise: a path never becomes part of a mount option. The layers are opened as directories and named to the kernel
 //! as `/proc/self/fd/N`, so commas, colons, backslashes and any bytes are safe.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use rustix::mount::MountPropagationFlags;
+use rustix::thread::UnshareFlags;
 
 use crate::process;
 use crate::skip::is_root;
 use crate::user::as_user;
 use crate::world::World;
+
+thread_local! {
+    static HAS_OWN_MOUNTS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Gives this thread, and what it starts from now on, mounts of its own. What a test mounts is then in no namespace that
+/// another test clones meanwhile, so it can always be unmounted. Once for each thread; for root only.
+///
+/// # Panics
+/// When the kernel refuses.
+pub fn own_mounts() {
+    if HAS_OWN_MOUNTS.get() {
+        return;
+    }
+    #[expect(unsafe_code, reason = "rustix has no safe form")]
+    // SAFETY: a namespace of mounts, and with it a working directory of its own, harms no memory. The test that runs on
+    // this thread, and nothing else, depends on them.
+    let done = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };
+    // The machine's own mounts may still go while the test runs.
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    done.and_then(|()| rustix::mount::mount_change("/", flags))
+        .unwrap_or_else(|error| panic!("cannot have mounts of its own: {error}"));
+    HAS_OWN_MOUNTS.set(true);
+}
+
+/// Something that the test has mounted among mounts of its own; it ends with the value, also in a panic.
+#[derive(Debug)]
+pub struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Runs `mount` with `args`, then the place, which lies in a world; paths in `args` may begin at its parent.
+    ///
+    /// # Panics
+    /// When it cannot be mounted.
+    pub fn new(args: impl IntoIterator<Item = impl AsRef<OsStr>>, at: &Path) -> Self {
+        own_mounts();
+        let mut command = Command::new("mount");
+        command.args(args).arg(at);
+        command.current_dir(at.parent().expect("it lies in a world"));
+        process::succeed(command);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily, since nothing else can be done about what is still in use. The world says what is left.
+        let mut ended = Command::new("umount");
+        ended.args(["--lazy", "--"]).arg(&self.0);
+        drop(ended.status());
+    }
+}
 
 /// Where the kernel keeps its overlay marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// How long a text that must come may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The key Ctrl-C.
 pub const CTRL_C: &str = "\x03";

@@ -144,7 +144,7 @@ impl Stepper {
             stdin: Vec::new(),
             only: None,
             record: false,
-            limit: Duration::from_secs(60),
+            limit: crate::process::LIMIT,
             all_processors: false,
         }
     }

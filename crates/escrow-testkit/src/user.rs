@@ -1,6 +1,7 @@
 //! The ordinary user of the tests: a numeric id without an entry in passwd, and everything again as that user.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -91,13 +92,21 @@ pub fn rerun_test_as_user_with(test_name: &str, binaries: &[&Path]) {
     );
 }
 
-/// Copies an executable into `dir`, for everyone to run.
+/// Puts an executable into `dir`, for everyone to run: a second name of the same file, or a copy on another file system.
 pub(crate) fn copy_executable(from: &Path, dir: &Path) -> PathBuf {
     let name: OsString = from
         .file_name()
         .unwrap_or_else(|| panic!("{} names no file", from.display()))
         .to_owned();
     let to = dir.join(name);
+    // Debug builds are large, and several hundred tests do this.
+    let real = from.canonicalize().unwrap_or_else(|_| from.to_owned());
+    let open_to_all = real
+        .metadata()
+        .is_ok_and(|meta| meta.permissions().mode() & 0o555 == 0o555);
+    if open_to_all && std::fs::hard_link(&real, &to).is_ok() {
+        return to;
+    }
     // By a child: a fork of another test would inherit a file that this process has open for writing, and running it
     // would fail with "Text file busy".
     let status = Command::new("install")

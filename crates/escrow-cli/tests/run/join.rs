@@ -10,7 +10,7 @@ use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use rustix::process::Signal;
 
-use crate::running::{Running, WAIT, assert_quiet, await_process, processes};
+use crate::running::{PATIENCE, Running, WAIT, assert_quiet, await_process, processes};
 use crate::{STRATEGIES, binary, fails_as, inside, read, sh, words, world, write};
 
 const NAMESPACES: &str =
@@ -270,7 +270,7 @@ fn a_second_command_that_is_killed_leaves_nothing() {
     await_process(&world, ": sleep 1000.75");
     second.signal(Signal::KILL);
     second.end();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     let there = || {
         let mut all = processes(&world).into_iter();
         all.any(|line| line.contains("sleep 1000.75"))

@@ -155,7 +155,7 @@ impl Drop for Running {
 
 /// What still comes. Somebody who was left behind may hold a stream open for ever.
 fn rest(from: &mpsc::Receiver<String>) -> Vec<String> {
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + Duration::from_secs(5);
     let next = || from.recv_timeout(until.saturating_duration_since(Instant::now()));
     std::iter::from_fn(|| next().ok()).collect()
 }
@@ -203,7 +203,7 @@ pub(crate) fn await_process(world: &World, part: &str) {
 
 /// Mounts that name the world.
 fn mounts(world: &World) -> Vec<String> {
-    let mounts = std::fs::read("/proc/self/mountinfo").expect("there is a /proc");
+    let mounts = std::fs::read("/proc/thread-self/mountinfo").expect("there is a /proc");
     let mark = mark(world);
     let lines = mounts
         .split(|byte| *byte == b'\n')

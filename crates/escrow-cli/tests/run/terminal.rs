@@ -130,8 +130,8 @@ fn ctrl_z_stops_the_run_and_it_can_go_on() {
     let script = "stty -echo; echo ready; while ! read line; do :; done; echo \"<$line>\"; exit 5";
     let child = run(&cli, &terminal, script);
     let own = child.pid().as_raw_nonzero().get();
+    terminal.expect("ready");
     for _ in 0..3 {
-        terminal.wait("ready", Duration::from_secs(5));
         let until = Instant::now() + PATIENCE;
         while terminal.foreground() == own && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
@@ -364,7 +364,7 @@ fn ctrl_c_at_the_question_keeps_everything() {
     let child = run(&cli, &terminal, "echo new > a.txt");
     terminal.expect(QUESTION);
     terminal.send(CTRL_C);
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     let ended = loop {
         if let Some(status) = child.news() {
             break status;

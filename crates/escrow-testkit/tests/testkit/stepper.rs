@@ -209,7 +209,7 @@ fn a_kill_reaches_all() {
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
     }
-    assert!(started.elapsed() < Duration::from_secs(30));
+    assert!(started.elapsed() < Duration::from_secs(1000));
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn the_zoo_stands_on_each_file_system() {
         let mount = fs.path().to_owned();
         drop((world, fs));
         assert!(!mount.exists(), "{kind:?} left {}", mount.display());
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc is mounted");
+        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").expect("proc is mounted");
         assert!(
             !mounts.contains(mount.to_str().expect("plain")),
             "{kind:?} is still mounted"

@@ -89,8 +89,10 @@ impl Place {
 }
 
 fn read_table() -> Result<String> {
-    // Not by its name `self`, which is a link.
-    let dir = Dir::open(Path::new(&format!("/proc/{}", std::process::id())))?;
+    // Not by its name `thread-self`, which is a link. A thread may have mounts of its own, and its paths mean those.
+    let (process, thread) = (std::process::id(), rustix::thread::gettid());
+    let thread = thread.as_raw_nonzero();
+    let dir = Dir::open(Path::new(&format!("/proc/{process}/task/{thread}")))?;
     let (mut file, _) = dir.file(b"mountinfo")?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| {

@@ -10,12 +10,12 @@ use escrow::error::{Error, Kind};
 use escrow::manager::{Manager, NewResource};
 use escrow::model::{ChangeKind, ResourcePath};
 use escrow::strategy::StrategyError;
-use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use escrow_testkit::skip::require_root;
 use escrow_testkit::tree::build;
 use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::zoo::NAMES;
+use escrow_testkit::{Mounted, World};
 
 use crate::support::{
     ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, open, options, sh,
@@ -287,30 +287,8 @@ fn a11_names_that_talk_to_terminals() {
     assert!(is_plain(&error.to_string()), "{error:?}");
 }
 
-/// A bind mount that ends with the value, also in a panic.
-pub(crate) struct Bind(PathBuf);
-
-impl Bind {
-    pub(crate) fn new(what: &Path, at: &Path) -> Self {
-        let status = std::process::Command::new("mount")
-            .arg("--bind")
-            .args([what, at])
-            .status()
-            .expect("mount starts");
-        assert!(status.success(), "cannot mount at {}", at.display());
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Bind {
-    fn drop(&mut self) {
-        let gone = |flag: &str| {
-            let mut command = std::process::Command::new("umount");
-            command.arg(flag).arg(&self.0);
-            command.status().is_ok_and(|status| status.success())
-        };
-        let _ = gone("-n") || gone("-l");
-    }
+pub(crate) fn bind(what: &Path, at: &Path) -> Mounted {
+    Mounted::new([OsStr::new("--bind"), what.as_os_str()], at)
 }
 
 /// What is mounted in the tree is no part of it: it is left out, and named.
@@ -334,8 +312,8 @@ fn a14_a_mount_point_in_the_tree() {
             "d/mnt/\nd/under \"under\"\ncovered \"covered\"\nplain \"plain\"",
         );
         let mount = || {
-            let file = Bind::new(&elsewhere.join("file"), &original.join("covered"));
-            (Bind::new(&elsewhere, &original.join("d/mnt")), file)
+            let file = bind(&elsewhere.join("file"), &original.join("covered"));
+            (bind(&elsewhere, &original.join("d/mnt")), file)
         };
         // An overlay cannot be had over mounts; but they may come later.
         let mut mounted = (strategy != "overlay").then(mount);

@@ -10,7 +10,7 @@ use escrow_testkit::skip::require_root;
 use escrow_testkit::tree::build;
 use escrow_testkit::{Fs, LoopFs, World};
 
-use crate::attacks_a::Bind;
+use crate::attacks_a::bind;
 use crate::support::{ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched};
 
 fn every_use(sandbox: &Sandboxed) -> Vec<(&'static str, Result<(), Error>)> {
@@ -103,10 +103,10 @@ fn b13_the_original_is_mounted_over() {
     let original = world.dir("original");
     let wrong = signature(two.path());
     for strategy in ISOLATING {
-        let mount = Bind::new(one.path(), &original);
+        let mount = bind(one.path(), &original);
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         drop(mount);
-        let mount = Bind::new(two.path(), &original);
+        let mount = bind(two.path(), &original);
         for (what, answer) in every_use(&sandbox) {
             if needs_no_original(strategy, what) {
                 answer.unwrap_or_else(|error| panic!("{strategy}, {what}: {error}"));
