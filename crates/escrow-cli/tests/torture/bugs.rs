@@ -100,9 +100,10 @@ impl Way {
     fn for_bug(bug: &str) -> Self {
         match bug {
             "no-stage-sync" | "no-directory-sync" => Self::CutPower,
-            "no-undo-on-failure" | "stage-removed-early" | "rename-error-dropped" => {
-                Self::FailCommit
-            }
+            "no-undo-on-failure"
+            | "stage-removed-early"
+            | "sandbox-removed-early"
+            | "rename-error-dropped" => Self::FailCommit,
             "undo-forgets-directories" | "undo-not-recorded" => Self::KillUndo,
             "sync-twice" => Self::FailSync,
             "restore-undecided" => Self::KillRestore,

@@ -47,6 +47,13 @@ pub(crate) const SOME: [Fault; 4] = [
     Fault::Forever(ENOSPC),
 ];
 
+fn scenario(form: Form) -> Scenario {
+    match form.is_long() {
+        true => Scenario::full(&[Copy, Overlay]),
+        false => Scenario::tiny(&[Copy, Overlay]),
+    }
+}
+
 /// What is run, and what was done before, on one scenario.
 fn runs(scenario: Scenario) -> Vec<(Before, Verb)> {
     let commit = Point::kill(scenario, Before::Nothing, Verb::Commit, 1);
@@ -62,10 +69,7 @@ fn runs(scenario: Scenario) -> Vec<(Before, Verb)> {
 
 /// Every call fails, with everything that it can fail with.
 pub(crate) fn errors(form: Form) -> Figures {
-    let scenario = match form.is_long() {
-        true => Scenario::full(&[Copy, Overlay]),
-        false => Scenario::tiny(&[Copy, Overlay]),
-    };
+    let scenario = scenario(form);
     let mut points = Vec::new();
     for (number, (before, verb)) in runs(scenario).into_iter().enumerate() {
         let plain = Point::kill(scenario, before, verb, 1);
@@ -73,28 +77,29 @@ pub(crate) fn errors(form: Form) -> Figures {
             Verb::Commit => &ALL,
             _ => &SOME,
         };
-        // In the bounded form a few states are recovered, and each call of commit meets five of the errors.
-        if !form.is_long() && number > 4 {
+        // In the bounded form a few states are recovered, and each call meets one of the errors.
+        if !form.is_long() && number > 3 {
             continue;
         }
-        for n in 1..=plain.calls().len() as u64 {
-            let chosen = faults.iter().enumerate().filter(|(number, _)| {
-                form.is_long() || verb != Verb::Commit || *number as u64 % 3 == n % 3
-            });
-            points.extend(chosen.map(|(_, fault)| Point {
-                n,
+        for n in 1..=plain.calls().len() {
+            let chosen = match form.is_long() {
+                true => faults,
+                false => &faults[n * 7 % faults.len()..][..1],
+            };
+            points.extend(chosen.iter().map(|fault| Point {
+                n: n as u64,
                 fault: *fault,
                 undo: n % 10 == 3,
                 ..plain
             }));
         }
     }
-    form.run(points, 2000)
+    form.run(points, usize::MAX)
 }
 
 /// Every sync fails, once, and from there on. None is ever tried again on the same file.
 pub(crate) fn syncs(form: Form) -> Figures {
-    let scenario = Scenario::full(&[Copy, Overlay]);
+    let scenario = scenario(form);
     let mut points = Vec::new();
     for (before, verb) in runs(scenario) {
         let plain = Point {
@@ -102,9 +107,11 @@ pub(crate) fn syncs(form: Form) -> Figures {
             ..Point::kill(scenario, before, verb, 1)
         };
         for n in 1..=plain.calls().len() as u64 {
-            for fault in [Fault::Once(EIO), Fault::Forever(EIO)] {
-                points.push(Point { n, fault, ..plain });
-            }
+            let faults = [Fault::Once(EIO), Fault::Forever(EIO)];
+            // In the bounded form each sync fails in one of both ways.
+            let chosen = |number: u64| form.is_long() || n % 2 == number;
+            let faults = (0..).zip(faults).filter(|(number, _)| chosen(*number));
+            points.extend(faults.map(|(_, fault)| Point { n, fault, ..plain }));
         }
     }
     form.run(points, usize::MAX)
@@ -113,13 +120,13 @@ pub(crate) fn syncs(form: Form) -> Figures {
 #[test]
 fn every_call_fails() {
     if require_stepper() {
-        errors(Form::Bounded).settle("errors at every call", 1500);
+        errors(Form::Bounded).settle("errors at every call", 300);
     }
 }
 
 #[test]
 fn every_sync_fails_and_none_is_tried_again() {
     if require_stepper() {
-        syncs(Form::Bounded).settle("failing syncs", 100);
+        syncs(Form::Bounded).settle("failing syncs", 60);
     }
 }

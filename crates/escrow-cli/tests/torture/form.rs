@@ -38,10 +38,11 @@ impl Form {
     /// Runs at most `bounded` of the points, evenly chosen; in the long form as many as there is time for.
     pub(crate) fn run(self, points: Vec<impl Trial>, bounded: usize) -> Figures {
         let planned = points.len();
-        let figures = match self {
-            Self::Bounded => sweep::points(&sweep::thin(&points, bounded), None),
-            Self::Long(_) => sweep::points(&sweep::spread(points), self.until()),
+        let points = match self {
+            Self::Bounded => sweep::some(points, bounded),
+            Self::Long(_) => sweep::spread(points),
         };
+        let figures = sweep::points(&points, self.until());
         Figures { planned, ..figures }
     }
 }

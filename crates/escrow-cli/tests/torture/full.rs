@@ -357,7 +357,7 @@ fn on(kind: Kind, killed: u64, form: Form) -> Option<Figures> {
                 true => sizes.clone(),
                 false => [
                     &small[..1],
-                    &sweep::thin(&small[1 + place..], 2),
+                    &sweep::thin(&small[1 + place..], 1),
                     &large[large.len() * place / Act::ALL.len()..][..1],
                 ]
                 .concat(),
@@ -434,6 +434,6 @@ fn what_frees_space_succeeds_on_a_full_disk() {
         return;
     }
     if let Some(figures) = fills(Form::Bounded) {
-        figures.settle("full disks", 100);
+        figures.settle("full disks", 80);
     }
 }

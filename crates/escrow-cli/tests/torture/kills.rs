@@ -9,7 +9,10 @@ use crate::form::Form;
 use crate::point::{Before, Point, Verb};
 use crate::scenario::Kind::{Copy, Cow, None as Nothing, Overlay};
 use crate::scenario::Scenario;
-use crate::sweep::Figures;
+use crate::sweep::{Figures, some};
+
+/// Of two strategies, and small enough for every call.
+const TINY: Scenario = Scenario::tiny(&[Copy, Overlay]);
 
 /// Every strategy alone, and a mix of two and of three.
 const FEW: &[Scenario] = &[
@@ -160,29 +163,37 @@ fn recovers(scenarios: &[Scenario]) -> Vec<Point> {
     points
 }
 
-/// Every call of commit, undo and recover.
+/// Every call of commit, undo and recover. In the bounded form every call of commit and undo on a small plan (of
+/// recover, [`pairs`] has these), and some of the others.
 pub(crate) fn kills(form: Form, verb: Verb) -> Figures {
     let scenarios = scenarios(form);
-    let (points, bounded) = match verb {
-        Verb::Commit => (commits(&scenarios), usize::MAX),
-        Verb::Undo => (undos(&scenarios), usize::MAX),
-        Verb::Recover => (recovers(&scenarios), 2600),
+    let (small, wide, bounded) = match verb {
+        Verb::Commit => (commits(&[TINY]), commits(&scenarios), 200),
+        Verb::Undo => (undos(&[TINY]), undos(&scenarios), 100),
+        Verb::Recover => (Vec::new(), recovers(&scenarios), 200),
     };
-    form.run(points, bounded)
+    match form.is_long() {
+        true => form.run(wide, usize::MAX),
+        false => form.run([small, some(wide, bounded)].concat(), usize::MAX),
+    }
 }
 
 /// A commit killed at call i, and its recovery at call j: every pair, on a small plan.
 pub(crate) fn pairs(form: Form) -> Figures {
-    let scenario = Scenario::tiny(&[Copy, Overlay]);
-    let commit = Point::kill(scenario, Before::Nothing, Verb::Commit, 1);
+    let commit = Point::kill(TINY, Before::Nothing, Verb::Commit, 1);
+    // Before there is anything to recover, all pairs are the same; after it is over too.
+    let commits: Vec<u64> = (1..=commit.calls().len() as u64).collect();
+    let commits = match form.is_long() {
+        true => commits,
+        false => some(commits, 60),
+    };
     let mut points = Vec::new();
-    for i in 1..=commit.calls().len() as u64 {
-        // Before there is anything to recover, all pairs are the same; after it is over too.
+    for i in commits {
         let before = Before::CommitKilled(i);
-        let plain = Point::kill(scenario, before, Verb::Recover, 1);
+        let plain = Point::kill(TINY, before, Verb::Recover, 1);
         points.extend(at_every_call(plain, plain.calls().len()));
     }
-    form.run(points, 1100)
+    form.run(points, 300)
 }
 
 /// The calls that write bytes.
@@ -197,9 +208,12 @@ pub(crate) const WRITES: &[&str] = &[
     "splice",
 ];
 
-/// Every write of commit, undo and recover half done, and then a kill.
+/// Every write of commit, undo and recover half done, and then a kill; some in the bounded form.
 pub(crate) fn tears(form: Form) -> Figures {
-    let scenario = Scenario::full(&[Copy, Overlay]);
+    let scenario = match form.is_long() {
+        true => Scenario::full(&[Copy, Overlay]),
+        false => TINY,
+    };
     let commit = Point::kill(scenario, Before::Nothing, Verb::Commit, 1);
     let middle = telling(&commit.calls()).get(2).copied().unwrap_or(1);
     let runs = [
@@ -216,10 +230,10 @@ pub(crate) fn tears(form: Form) -> Figures {
         };
         points.extend(at_every_call(plain, plain.calls().len()));
     }
-    form.run(points, usize::MAX)
+    form.run(points, 120)
 }
 
-/// How many points there must be, 5,000 in all; without root there are fewer scenarios.
+/// How many points there must be; without root there are fewer scenarios.
 fn goal(points: usize) -> usize {
     match is_root() {
         true => points,
@@ -230,34 +244,34 @@ fn goal(points: usize) -> usize {
 #[test]
 fn a_commit_killed_at_every_call() {
     if require_stepper() {
-        kills(Form::Bounded, Verb::Commit).settle("commit, killed at every call", goal(1900));
+        kills(Form::Bounded, Verb::Commit).settle("commit, killed at every call", goal(280));
     }
 }
 
 #[test]
 fn an_undo_killed_at_every_call() {
     if require_stepper() {
-        kills(Form::Bounded, Verb::Undo).settle("undo, killed at every call", goal(800));
+        kills(Form::Bounded, Verb::Undo).settle("undo, killed at every call", goal(140));
     }
 }
 
 #[test]
 fn a_recover_killed_at_every_call() {
     if require_stepper() {
-        kills(Form::Bounded, Verb::Recover).settle("recover, killed at every call", goal(2400));
+        kills(Form::Bounded, Verb::Recover).settle("recover, killed at every call", goal(170));
     }
 }
 
 #[test]
 fn a_recover_killed_after_a_killed_commit() {
     if require_stepper() {
-        pairs(Form::Bounded).settle("commit killed, then recover killed", 1000);
+        pairs(Form::Bounded).settle("commit killed, then recover killed", 270);
     }
 }
 
 #[test]
 fn a_write_that_is_half_done() {
     if require_stepper() {
-        tears(Form::Bounded).settle("torn writes", 150);
+        tears(Form::Bounded).settle("torn writes", 60);
     }
 }

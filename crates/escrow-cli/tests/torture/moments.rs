@@ -350,7 +350,7 @@ pub(crate) fn kills(form: Form) -> Figures {
             }));
         }
     }
-    form.run(turns, 160)
+    form.run(turns, 120)
 }
 
 /// Each verb with an error at every call.
@@ -376,7 +376,7 @@ pub(crate) fn errors(form: Form) -> Figures {
             turns.extend(once.map(|fault| Turn { fault, ..turn }));
         }
     }
-    form.run(turns, 130)
+    form.run(turns, 90)
 }
 
 /// Each verb with the power cut, on one file system.
@@ -386,6 +386,7 @@ fn cuts_on(fs: Fs, form: Form) -> Option<Figures> {
         Fs::Xfs | Fs::Btrfs => Scenario::full(&[Cow, Overlay]),
     };
     let mut figures = Figures::default();
+    let form = form.part(Act::EVERY.len() + 2);
     for act in Act::EVERY {
         let plain = Turn {
             dark: true,
@@ -420,7 +421,7 @@ fn cut(fs: Fs, plain: Turn, form: Form) -> Option<Figures> {
     let all: Vec<u64> = (1..=calls).collect();
     let planned = all.len() + 1;
     let mut chosen = match form {
-        Form::Bounded => sweep::thin(&all, 3),
+        Form::Bounded => sweep::thin(&all, 2),
         Form::Long(_) => sweep::spread(all),
     };
     chosen.insert(0, calls + 100);
@@ -478,14 +479,14 @@ pub(crate) fn finds_dark(act: Act, bug: &'static str) -> Option<(String, usize)>
 #[test]
 fn checkpoint_restore_fork_and_gc_killed() {
     if require_stepper() {
-        kills(Form::Bounded).settle("checkpoint, restore, fork and gc, killed", 150);
+        kills(Form::Bounded).settle("checkpoint, restore, fork and gc, killed", 110);
     }
 }
 
 #[test]
 fn checkpoint_restore_fork_and_gc_meet_errors() {
     if require_stepper() {
-        errors(Form::Bounded).settle("checkpoint, restore, fork and gc, errors", 120);
+        errors(Form::Bounded).settle("checkpoint, restore, fork and gc, errors", 80);
     }
 }
 
@@ -495,6 +496,6 @@ fn the_power_is_cut_in_checkpoint_restore_fork_and_gc() {
         return;
     }
     if let Some(figures) = cuts(Form::Bounded) {
-        figures.settle("checkpoint, restore, fork and gc, power cuts", 80);
+        figures.settle("checkpoint, restore, fork and gc, power cuts", 55);
     }
 }

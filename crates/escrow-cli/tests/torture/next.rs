@@ -386,7 +386,7 @@ pub(crate) fn kills(form: Form) -> Figures {
             }
         }
     }
-    form.run(pairs, 240)
+    form.run(pairs, 150)
 }
 
 /// Every pair of verbs, the first with an error at every call, once, and from there on.
@@ -406,7 +406,7 @@ pub(crate) fn errors(form: Form) -> Figures {
             }
         }
     }
-    form.run(pairs, 110)
+    form.run(pairs, 80)
 }
 
 /// Every pair of verbs, the power cut in the first, on one file system.
@@ -489,7 +489,7 @@ pub(crate) fn finds(first: PlanVerb, bug: &'static str) -> Option<(String, usize
 #[test]
 fn any_verb_after_any_verb_that_was_killed() {
     if require_stepper() {
-        kills(Form::Bounded).settle("any verb killed, then any verb", 210);
+        kills(Form::Bounded).settle("any verb killed, then any verb", 130);
     }
 }
 
@@ -497,7 +497,7 @@ fn any_verb_after_any_verb_that_was_killed() {
 #[test]
 fn any_verb_after_any_verb_that_met_an_error() {
     if require_stepper() {
-        errors(Form::Bounded).settle("any verb with an error, then any verb", 95);
+        errors(Form::Bounded).settle("any verb with an error, then any verb", 70);
     }
 }
 

@@ -305,7 +305,7 @@ pub(crate) fn faults(form: Form) -> Figures {
             }
         }
     }
-    form.run(turns, 180)
+    form.run(turns, 120)
 }
 
 /// Whether a seeded bug shows when a release, or its undo, is killed at some call.
@@ -324,6 +324,6 @@ pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
 #[test]
 fn a_part_is_released_and_taken_back_under_faults() {
     if require_stepper() {
-        faults(Form::Bounded).settle("a part, killed, torn, with errors", 150);
+        faults(Form::Bounded).settle("a part, killed, torn, with errors", 100);
     }
 }

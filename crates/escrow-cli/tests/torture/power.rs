@@ -173,7 +173,7 @@ pub(crate) fn cuts(form: Form) -> Option<Figures> {
             Fs::Ext4 => &[Copy, Overlay],
             Fs::Xfs | Fs::Btrfs => &[Cow, Overlay],
         };
-        on(fs, members, form, 16)
+        on(fs, members, form, 6)
     })
 }
 
@@ -206,7 +206,7 @@ fn the_power_is_cut() {
         return;
     }
     if let Some(figures) = cuts(Form::Bounded) {
-        figures.settle("power cuts on ext4, xfs and btrfs", 200);
+        figures.settle("power cuts on ext4, xfs and btrfs", 100);
     }
 }
 

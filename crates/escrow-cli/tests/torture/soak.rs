@@ -9,7 +9,6 @@ use escrow_testkit::Outcome;
 use escrow_testkit::stepper::{Run, Step};
 
 use crate::door::Door;
-use crate::form::Form;
 use crate::point::{Before, Point, Verb, Verdict, words};
 use crate::scenario::Kind::{Copy, Cow, None as Nothing, Overlay};
 use crate::scenario::Scenario;
@@ -54,11 +53,7 @@ fn killed(point: &Point, after: Duration) -> Result<Option<i32>, String> {
 }
 
 /// Goes on for `time`. The moments come from a number that counts on, so that a run can be repeated.
-pub(crate) fn soak(form: Form) -> Figures {
-    let time = match form {
-        Form::Bounded => Duration::from_secs(20),
-        Form::Long(time) => time,
-    };
+pub(crate) fn soak(time: Duration) -> Figures {
     let until = Instant::now() + time;
     let rounds: Vec<u64> = (0..1_000_000).collect();
     sweep::each(&rounds, Some(until), |round| {
@@ -100,9 +95,4 @@ pub(crate) fn soak(form: Form) -> Figures {
 fn scenario(round: u64) -> Scenario {
     let number = usize::try_from(round).unwrap_or(0) % SCENARIOS.len();
     SCENARIOS[number]
-}
-
-#[test]
-fn commits_killed_at_random() {
-    soak(Form::Bounded).settle("commits and undos killed at random", 20);
 }

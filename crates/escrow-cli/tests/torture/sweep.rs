@@ -26,7 +26,9 @@ pub(crate) trait Trial: Clone + Sync {
 pub(crate) struct Figures {
     /// Faults that were really met.
     pub(crate) points: usize,
-    /// How many there are to meet; 0 where nobody can tell.
+    /// Those that were tried, met or not.
+    pub(crate) tried: usize,
+    /// How many there are to try; 0 where there is no end.
     pub(crate) planned: usize,
     /// What must not be.
     pub(crate) wrong: Vec<String>,
@@ -38,6 +40,7 @@ pub(crate) struct Figures {
 impl Figures {
     pub(crate) fn add(&mut self, other: Self) {
         self.points += other.points;
+        self.tried += other.tried;
         self.planned += other.planned;
         self.wrong.extend(other.wrong);
         self.took += other.took;
@@ -89,6 +92,7 @@ impl Figures {
         for wrong in &verdict.wrong {
             say(&format!("torture: WRONG: {wrong}"));
         }
+        self.tried += 1;
         if verdict.hit.is_some() {
             self.points += 1;
             *self.scenarios.entry(name).or_default() += 1;
@@ -176,6 +180,13 @@ pub(crate) fn spread<T>(all: Vec<T>) -> Vec<T> {
         .collect();
     numbered.sort_by_key(|(number, _)| *number);
     numbered.into_iter().map(|(_, one)| one).collect()
+}
+
+/// At most so many of them, spread over all. Unlike [`thin`], it meets whatever comes at every few of them.
+pub(crate) fn some<T>(all: Vec<T>, most: usize) -> Vec<T> {
+    let mut chosen = spread(all);
+    chosen.truncate(most);
+    chosen
 }
 
 /// At most so many of them, evenly.

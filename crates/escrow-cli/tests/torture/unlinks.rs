@@ -182,7 +182,7 @@ pub(crate) fn removals(form: Form) -> Figures {
     for scenario in scenarios {
         all.extend(every(Removal::new(*scenario)));
     }
-    form.run(all, 90)
+    form.run(all, 60)
 }
 
 fn every(plain: Removal) -> Vec<Removal> {
@@ -219,6 +219,6 @@ pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
 #[test]
 fn a_sandbox_that_cannot_be_removed_shares_nothing_with_an_original() {
     if require_stepper() {
-        removals(Form::Bounded).settle("removals that fail, then gc and undo", 60);
+        removals(Form::Bounded).settle("removals that fail, then gc and undo", 40);
     }
 }
