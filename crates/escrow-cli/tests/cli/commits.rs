@@ -9,29 +9,11 @@ use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::require_root;
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-use serde_json::{Value, json as value};
+use escrow_testkit::{Cli, Fs, LoopFs, Mounted, World};
+use serde_json::json as value;
 
+use crate::support::{failed, read, write};
 use crate::{binary, furnish, json, keys, words, world};
-
-fn write(path: impl AsRef<Path>, text: &str) {
-    let path = path.as_ref();
-    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// A document of a command that fails with `code`.
-#[track_caller]
-fn failed(cli: &Cli, line: &str, code: i32) -> Value {
-    let outcome = cli.run([words("--json"), words(line)].concat());
-    assert_eq!(outcome.status, code, "{line}: {}", outcome.stdout_text());
-    assert_eq!(outcome.stderr_text(), "", "{line}");
-    serde_json::from_str(&outcome.stdout_text()).expect("one document")
-}
 
 /// A plan `try` over `app` and `etc`, with one change in each.
 fn two(cli: &Cli, world: &World) {
@@ -388,17 +370,10 @@ fn a_bind_mount_does_not_hide_an_overlap() {
     }
     let (world, cli) = world();
     let bind = world.dir("bind");
-    let mount = |args: &[&str]| {
-        let done = Command::new(args[0])
-            .args(&args[1..])
-            .current_dir(world.path())
-            .status();
-        assert!(done.expect("mount can be run").success(), "{args:?}");
-    };
-    mount(&["mount", "--bind", "app/src", "bind"]);
+    let mounted = Mounted::new(["--bind", "app/src"], &bind);
     cli.ok(words("resource add app --at app"));
     let outcome = cli.run(words("resource add other --at bind"));
-    mount(&["umount", "bind"]);
+    drop(mounted);
     assert_eq!(outcome.status, 4, "{}", outcome.stderr_text());
     assert!(bind.is_dir());
 }

@@ -9,7 +9,7 @@ use escrow_testkit::{Cli, World};
 
 use crate::{binary, words};
 
-const FILES: usize = 20_000;
+const FILES: usize = 5_000;
 
 const LINES: [&str; 3] = [
     "checkpoint create p -m second",

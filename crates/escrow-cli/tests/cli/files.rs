@@ -12,6 +12,7 @@ use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use serde_json::json as value;
 
+use crate::support::names;
 use crate::{binary, json, json_error, words};
 
 /// A directory with a file in it that has everything a file can have, and with a neighbour.
@@ -46,17 +47,6 @@ fn attribute(path: &Path) -> Vec<u8> {
         .arg(path)
         .output();
     read.expect("getfattr starts").stdout
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("it can be listed");
-    let name = |entry: std::io::Result<fs::DirEntry>| {
-        let name = entry.expect("an entry").file_name();
-        name.to_string_lossy().into_owned()
-    };
-    let mut names: Vec<String> = entries.map(name).collect();
-    names.sort();
-    names
 }
 
 pub(crate) fn text(path: &Path) -> String {

@@ -1,13 +1,13 @@
-//! Commit and undo of files, killed and failing at every call that changes something: all of them are as before or
+//! Commit and undo of files, killed and failing: all of them are as before or
 //! as after, together with a directory, and nothing is left in the directories that hold them.
 
 use std::fs;
 
-use escrow_testkit::skip::is_root;
-use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::stepper::Fault;
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
+use crate::faults::{EIO, NOSPC, sweep};
 use crate::{binary, json, words};
 
 const OLD: [Option<&str>; 4] = [Some("old\n"), Some("goes\n"), Some("a\n"), Some("theirs\n")];
@@ -62,63 +62,27 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_eq!(left("escrow-home/sandboxes"), 0, "{how}");
 }
 
-/// Not every one of the many calls in the short form.
-fn stride(calls: u64) -> usize {
-    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
-    match long {
-        true => 1,
-        false if is_root() => (calls / 16).max(1) as usize,
-        false => (calls / 6).max(1) as usize,
-    }
-}
-
-fn sweep(before: &[&str], line: &str, faults: &[Fault]) {
-    if !require_stepper() {
-        return;
-    }
-    let begin = || {
-        let (world, cli) = scene();
-        for line in before {
-            cli.ok(words(line));
-        }
-        (world, cli)
-    };
-    let (_template, cli) = begin();
-    let counted = cli.stepper(words(line)).run();
-    let told = counted.outcome.stderr_text();
-    assert_eq!(counted.outcome.status, 0, "{told}");
-    for fault in faults {
-        for n in (1..=counted.calls).step_by(stride(counted.calls)) {
-            let (world, cli) = begin();
-            let run = cli.stepper(words(line)).fault(n, *fault);
-            let Some(hit) = run.hit else { break };
-            let how = format!("{line}: {fault:?} at call {n}, {hit}");
-            goes_on(&world, &cli, &how);
-        }
-    }
-}
-
 // rule C1, C3
 #[test]
 fn a_commit_of_files_is_killed() {
     rerun_test_as_user_with("files_faults::a_commit_of_files_is_killed", &[&binary()]);
-    sweep(&[], "commit try", &[Fault::Kill, Fault::Tear]);
+    sweep(scene, "commit try", &[Fault::Kill, Fault::Tear], goes_on);
 }
 
 // rule C4, C6, C12
 #[test]
 fn a_commit_of_files_fails() {
-    const EIO: i32 = 5;
-    const NOSPC: i32 = 28;
-    sweep(
-        &[],
-        "commit try",
-        &[Fault::Once(EIO), Fault::Forever(NOSPC)],
-    );
+    let faults = [Fault::Once(EIO), Fault::Forever(NOSPC)];
+    sweep(scene, "commit try", &faults, goes_on);
 }
 
 // rule C3, C10
 #[test]
 fn an_undo_of_files_is_killed() {
-    sweep(&["commit try"], "undo try", &[Fault::Kill]);
+    let committed = || {
+        let (world, cli) = scene();
+        cli.ok(words("commit try"));
+        (world, cli)
+    };
+    sweep(committed, "undo try", &[Fault::Kill], goes_on);
 }

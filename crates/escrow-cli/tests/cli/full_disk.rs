@@ -7,6 +7,7 @@ use std::path::Path;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::{Cli, Fs, LoopFs, World};
 
+use crate::support::{entries, sh};
 use crate::{binary, json, words};
 
 /// Leaves about `spare` bytes free below `base`.
@@ -251,4 +252,69 @@ fn a_ballast_that_is_kept_shows() {
     let said = kept.fails(words("cleanup pc --yes"), 1);
     assert!(said.contains("disk of the state is full"), "{said}");
     cli.ok(words("cleanup pc --yes"));
+}
+
+#[test]
+fn cleanup_needed_room_on_a_full_disk() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let world = World::under(fs.path());
+    std::fs::write(world.dir("app").join("file"), [7; 100_000]).expect("it fits");
+    let cli = Cli::new(&world, &binary());
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    cli.ok(words(
+        "plan create other --resource ./app --strategy filesystem_copy",
+    ));
+    cli.clone().stdin("x").ok(words("write try app file"));
+    sh(
+        world.path(),
+        "cat /dev/zero > filler 2>/dev/null || :; sync -f filler",
+    );
+    cli.ok(words("diff try"));
+    cli.ok(words("cleanup try"));
+    cli.ok(words("cleanup other"));
+    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+    // With room again, the bytes for the next time are put by.
+    std::fs::remove_file(world.path().join("filler")).expect("it is there");
+    cli.ok(words("status"));
+    assert!(world.home().join("ballast").exists());
+}
+
+#[test]
+fn a_rollback_that_failed_left_half_a_copy() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let world = World::under(fs.path());
+    let app = world.dir("app");
+    sh(
+        &app,
+        "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done; ln f1 g1",
+    );
+    let cli = Cli::new(&world, &binary());
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let path = cli.ok(words("path try app"));
+    // A hard link that was touched makes it a whole new copy, for which there is no room.
+    sh(Path::new(path.trim_end()), "touch f1");
+    sh(
+        world.path(),
+        "head -c 100M /dev/zero > filler 2>/dev/null || :; truncate -s -1M filler; sync -f .",
+    );
+    let error = cli.fails(words("rollback try"), 5);
+    assert!(error.contains("No space left"), "{error}");
+    // It was decided, and goes on as soon as there is room; until then nothing of it can be committed.
+    cli.fails(words("commit try"), 5);
+    sh(world.path(), "rm filler");
+    cli.ok(words("recover"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    let area = Path::new(path.trim_end())
+        .ancestors()
+        .nth(2)
+        .expect("the area");
+    assert!(!area.join("copy.new").exists());
 }

@@ -7,7 +7,7 @@ use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::{Cli, World};
 
-use crate::regressions_commit::{copy_of, failed, put, write};
+use crate::support::{copy_of, failed, put, write};
 use crate::{json, words, world};
 
 /// A way to spoil a file of records, and its name.

@@ -13,8 +13,10 @@ mod checkpoints_touched;
 mod closed;
 mod closed_dirs;
 mod commits;
+mod commits_places;
 mod commits_shared;
 mod config;
+mod conflicts;
 mod conformance;
 mod contract;
 mod cost;
@@ -22,6 +24,7 @@ mod cost_commit;
 mod cost_moments;
 mod documents;
 mod expected;
+mod faults;
 mod files;
 mod files_faults;
 mod files_judged;
@@ -31,23 +34,24 @@ mod forks;
 mod full_disk;
 mod gc;
 mod intents;
+mod interrupted;
 mod judged;
 mod log;
 mod lost;
 mod many;
+mod metadata;
 mod mounts;
 mod mounts_killed;
 mod moved_home;
 mod odd_places;
+mod output;
 mod parts;
 mod parts_faults;
+mod plans;
 mod protected;
 mod recovery;
-mod regressions;
-mod regressions_commit;
-mod regressions_commit_more;
-mod regressions_user;
 mod review;
+mod support;
 mod trust;
 mod trust_plans;
 mod verbs;
@@ -56,11 +60,20 @@ mod whole_faults;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use escrow_testkit::skip::is_root;
+use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World, tree};
 
 /// The program under test.
 fn binary() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_escrow"))
+}
+
+/// Whether this is an ordinary user. Root runs the test again as one, and has nothing else to do.
+#[track_caller]
+fn as_ordinary_user(test: &str) -> bool {
+    rerun_test_as_user_with(test, &[&binary()]);
+    !is_root()
 }
 
 /// The top of the repository.

@@ -1,34 +1,14 @@
 //! Originals and state in places that do not go together well.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::require_root;
-use escrow_testkit::{Cli, Fs, LoopFs, World, tree};
+use escrow_testkit::{Cli, Fs, LoopFs, Mounted, World, tree};
 
-use crate::{binary, json, words};
-
-/// A file system that keeps no extended attributes, mounted while this lives.
-struct Ramfs(PathBuf);
-
-impl Ramfs {
-    fn mount(at: &Path) -> Self {
-        let status = Command::new("mount")
-            .args(["-t", "ramfs", "ramfs"])
-            .arg(at)
-            .status();
-        assert!(status.expect("there is a mount").success());
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Ramfs {
-    fn drop(&mut self) {
-        let status = Command::new("umount").arg("--lazy").arg(&self.0).status();
-        assert!(status.is_ok_and(|status| status.success()) || std::thread::panicking());
-    }
-}
+use crate::support::entries;
+use crate::{binary, json, words, world};
 
 /// The root of a file system has nothing beside it, so its area lies on another one.
 // rule F1, S8
@@ -85,7 +65,7 @@ fn c17_an_area_that_holds_no_attributes() {
     assert!(status.expect("attr is installed").success());
     let world = World::new();
     let home = world.dir("ram");
-    let ram = Ramfs::mount(&home);
+    let ram = Mounted::new(["-t", "ramfs", "ramfs"], &home);
     let cli = Cli::new(&world, &binary())
         .cwd(fs.path())
         .env("ESCROW_HOME", home.join("home"));
@@ -110,4 +90,60 @@ fn c17_an_area_that_holds_no_attributes() {
     cli.ok(words("cleanup p"));
     drop(cli);
     drop(ram);
+}
+
+#[test]
+fn a_home_that_others_can_write_was_used() {
+    let (world, cli) = world();
+    let home = world.dir("open");
+    std::fs::set_permissions(&home, PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let error = cli.env("ESCROW_HOME", &home).fails(words("status"), 1);
+    assert!(error.contains("others may write in it"), "{error}");
+    assert_eq!(entries(&home), 0);
+}
+
+#[test]
+fn a_resource_that_holds_the_state_was_copied_into_itself() {
+    let (world, cli) = world();
+    let add = format!(
+        "resource add all --at {} --allow-root",
+        world.path().display()
+    );
+    cli.fails(words(add.trim_end_matches("--allow-root")), 2);
+    cli.ok(words(&add));
+    let error = cli.fails(
+        words("plan create try --resource all --strategy filesystem_copy"),
+        1,
+    );
+    assert!(
+        error.contains("cannot copy a directory into itself"),
+        "{error}"
+    );
+    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+}
+
+#[test]
+fn an_area_was_put_into_another_resource() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
+        return;
+    };
+    let there = World::under(fs.path());
+    let outer = there.dir("outer");
+    there.dir("outer/inner");
+    let home = World::new();
+    let cli = Cli::new(&home, &binary()).cwd(there.path());
+    cli.ok(words("plan create out --resource ./outer"));
+    cli.ok(words("plan create in --resource ./outer/inner"));
+    assert_eq!(entries(&outer), 1);
+    // One that came before the outer resource was known is left out of copies, by name.
+    cli.ok(words("cleanup out"));
+    cli.ok(words("cleanup in"));
+    cli.ok(words("plan create in --resource ./outer/inner"));
+    assert_eq!(entries(&outer), 2);
+    let plan = json(
+        &cli,
+        "plan create out --resource ./outer --strategy filesystem_copy",
+    );
+    let warnings = plan["sandboxes"][0]["warnings"].to_string();
+    assert!(warnings.contains("it is a sandbox of Escrow"), "{warnings}");
 }

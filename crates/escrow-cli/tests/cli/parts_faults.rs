@@ -1,12 +1,11 @@
-//! A part is released, or taken back, killed and failing at every call that changes something: it is released in all
-//! originals or in none, the sandboxes count it accordingly, and whoever comes next goes on.
+//! A part is released, or taken back, and the process is killed: it is released in all originals or in none, the
+//! sandboxes count it accordingly, and the next command goes on.
 
-use escrow_testkit::skip::is_root;
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::stepper::Fault;
 use escrow_testkit::{Cli, World};
 
-use crate::{binary, json, words, world};
+use crate::faults::sweep;
+use crate::{as_ordinary_user, json, words, world};
 
 /// Two resources, one in layers and one copied, with a part to be released and a rest.
 fn scene() -> (World, Cli) {
@@ -101,59 +100,23 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_eq!(left.count(), 0, "{how}");
 }
 
-/// Not every one of the many calls in the short form; another part of them each time a line is changed.
-fn stride(calls: u64) -> usize {
-    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
-    match long {
-        true if is_root() => 1,
-        true => (calls / 30).max(1) as usize,
-        false if is_root() => (calls / 14).max(1) as usize,
-        false => (calls / 5).max(1) as usize,
-    }
-}
-
-fn sweep(before: &[&str], line: &str, faults: &[Fault]) {
-    if !require_stepper() {
-        return;
-    }
-    let scene = || {
-        let (world, cli) = scene();
-        before.iter().for_each(|line| drop(cli.ok(words(line))));
-        (world, cli)
-    };
-    let (_template, cli) = scene();
-    let counted = cli.stepper(words(line)).run();
-    let said = counted.outcome.stderr_text();
-    assert_eq!(counted.outcome.status, 0, "{said}");
-    for fault in faults {
-        for n in (1..=counted.calls).step_by(stride(counted.calls)) {
-            let (world, cli) = scene();
-            let run = cli.stepper(words(line)).fault(n, *fault);
-            let Some(hit) = run.hit else { break };
-            let how = format!("{line}: {fault:?} at call {n}, {hit}");
-            goes_on(&world, &cli, &how);
-        }
-    }
-}
-
-const NOSPC: i32 = 28;
-const EIO: i32 = 5;
-
 // rule C1, C3
 #[test]
 fn a_part_is_killed() {
-    rerun_test_as_user_with("parts_faults::a_part_is_killed", &[&binary()]);
-    sweep(&[], PART, &[Fault::Kill, Fault::Tear]);
-}
-
-// rule C4, C6
-#[test]
-fn a_part_fails() {
-    sweep(&[], PART, &[Fault::Once(EIO), Fault::Forever(NOSPC)]);
+    if as_ordinary_user("parts_faults::a_part_is_killed") {
+        sweep(scene, PART, &[Fault::Kill, Fault::Tear], goes_on);
+    }
 }
 
 // rule C3
 #[test]
-fn the_undo_of_a_part_is_killed_or_fails() {
-    sweep(&[PART], "undo try", &[Fault::Kill, Fault::Once(EIO)]);
+fn the_undo_of_a_part_is_killed() {
+    if as_ordinary_user("parts_faults::the_undo_of_a_part_is_killed") {
+        let scene = || {
+            let (world, cli) = scene();
+            cli.ok(words(PART));
+            (world, cli)
+        };
+        sweep(scene, "undo try", &[Fault::Kill], goes_on);
+    }
 }

@@ -1,24 +1,22 @@
-//! Cleanup, rollback and creation of a plan, killed and failing at every call that changes something, and then
+//! Cleanup, rollback and creation of a plan, interrupted, and then
 //! committed: all members are released or none, and everything can go on.
 
 use std::fs;
 use std::process::Stdio;
 
-use escrow_testkit::skip::is_root;
 use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 
-use crate::{binary, json, words};
+use crate::faults::{EIO, sweep};
+use crate::{as_ordinary_user, binary, json, words};
 
-const EIO: i32 = 5;
 const NAMES: [&str; 3] = ["one", "two", "three"];
 const CREATE: &str = "plan create try --resource one --resource two --resource three";
 
 /// Three resources, in layers and copied.
-fn resources(bug: &str) -> (World, Cli) {
+fn resources() -> (World, Cli) {
     let world = World::new();
-    let cli = Cli::new(&world, &binary()).env("ESCROW_SEEDED_BUG", bug);
+    let cli = Cli::new(&world, &binary());
     for (name, strategy) in NAMES.iter().zip(["overlay", "filesystem_copy", "overlay"]) {
         fs::write(world.dir(name).join("f"), "old\n").expect("written");
         cli.ok(words(&format!(
@@ -36,8 +34,8 @@ fn change_all(cli: &Cli) {
 }
 
 /// A plan of the three in which each is changed.
-fn changed(bug: &str) -> (World, Cli) {
-    let (world, cli) = resources(bug);
+fn changed() -> (World, Cli) {
+    let (world, cli) = resources();
     cli.ok(words(CREATE));
     change_all(&cli);
     (world, cli)
@@ -91,57 +89,15 @@ fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
     }
 }
 
-/// Not every one of the many calls in the short form.
-fn stride(calls: u64) -> usize {
-    let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
-    match long {
-        true => 1,
-        false if is_root() => (calls / 10).max(1) as usize,
-        false => (calls / 4).max(1) as usize,
-    }
-}
-
-/// Lets a line go wrong at its calls, at all of them or some, and says where what follows does not hold.
-fn sweep(
-    scene: impl Fn() -> (World, Cli),
-    line: &str,
-    fault: Fault,
-    all: bool,
-    then: impl Fn(&World, &Cli) -> Result<(), String>,
-) -> Result<(), String> {
-    let (_template, cli) = scene();
-    let counted = cli.stepper(words(line)).run();
-    let told = counted.outcome.stderr_text();
-    assert_eq!(counted.outcome.status, 0, "{told}");
-    let points = 1..=counted.calls;
-    let points: Vec<u64> = match all {
-        // Most likely in the middle.
-        true => (counted.calls / 2..=counted.calls).chain(points).collect(),
-        false => points.step_by(stride(counted.calls)).collect(),
-    };
-    for n in points {
-        let (world, cli) = scene();
-        let run = cli.stepper(words(line)).fault(n, fault);
-        let Some(hit) = run.hit else { break };
-        let sound = cli.clone().env("ESCROW_SEEDED_BUG", "");
-        then(&world, &sound).map_err(|error| {
-            let (status, said) = (run.outcome.status, run.outcome.stderr_text());
-            format!("{line}: {fault:?} at call {n}, {hit} ({status} {said}): {error}")
-        })?;
-    }
-    Ok(())
-}
-
-#[track_caller]
-fn holds(scene: impl Fn() -> (World, Cli), line: &str, fault: Fault, then: Then) {
-    if require_stepper()
-        && let Err(error) = sweep(scene, line, fault, false, then)
-    {
-        panic!("{error}");
-    }
-}
-
 type Then = fn(&World, &Cli) -> Result<(), String>;
+
+/// Kills a line at some of its calls.
+#[track_caller]
+fn holds(scene: impl Fn() -> (World, Cli), line: &str, then: Then) {
+    sweep(scene, line, &[Fault::Kill], |world, cli, how| {
+        then(world, cli).unwrap_or_else(|error| panic!("{how}: {error}"));
+    });
+}
 
 fn commits_then_goes_on(world: &World, cli: &Cli) -> Result<(), String> {
     commit_whole(world, cli)?;
@@ -176,71 +132,15 @@ fn is_whole_or_nothing(world: &World, cli: &Cli) -> Result<(), String> {
     }
 }
 
-// rule C1, C17, P6
+/// Each verb killed as an ordinary user, then a commit: `torture` has the rest of the pairs.
+// rule C1, C10, C17, P4, P6
 #[test]
-fn a_cleanup_is_killed_and_then_the_plan_is_committed() {
-    let name = "whole_faults::a_cleanup_is_killed_and_then_the_plan_is_committed";
-    rerun_test_as_user_with(name, &[&binary()]);
-    holds(
-        || changed(""),
-        "cleanup try",
-        Fault::Kill,
-        commits_then_goes_on,
-    );
-}
-
-// rule C1, C17, P6
-#[test]
-fn a_cleanup_fails_and_then_the_plan_is_committed() {
-    holds(
-        || changed(""),
-        "cleanup try",
-        Fault::Once(EIO),
-        commits_then_goes_on,
-    );
-}
-
-// rule C1, C10
-#[test]
-fn a_rollback_is_killed_and_then_the_plan_is_committed() {
-    let name = "whole_faults::a_rollback_is_killed_and_then_the_plan_is_committed";
-    rerun_test_as_user_with(name, &[&binary()]);
-    holds(
-        || changed(""),
-        "rollback try",
-        Fault::Kill,
-        commits_then_goes_on,
-    );
-}
-
-// rule C1, C10
-#[test]
-fn a_rollback_fails_and_then_the_plan_is_committed() {
-    holds(
-        || changed(""),
-        "rollback try",
-        Fault::Once(EIO),
-        commits_then_goes_on,
-    );
-}
-
-// rule C1, P4
-#[test]
-fn a_plan_whose_creation_is_killed_is_whole_or_nothing() {
-    let name = "whole_faults::a_plan_whose_creation_is_killed_is_whole_or_nothing";
-    rerun_test_as_user_with(name, &[&binary()]);
-    holds(|| resources(""), CREATE, Fault::Kill, is_whole_or_nothing);
-}
-
-// rule C1, P4
-#[test]
-fn a_plan_whose_creation_fails_is_whole_or_nothing() {
-    holds(
-        || resources(""),
-        CREATE,
-        Fault::Once(EIO),
-        is_whole_or_nothing,
-    );
+fn a_plan_is_committed_after_a_killed_verb() {
+    if as_ordinary_user("whole_faults::a_plan_is_committed_after_a_killed_verb") {
+        holds(changed, "cleanup try", commits_then_goes_on);
+        holds(changed, "rollback try", commits_then_goes_on);
+        holds(resources, CREATE, is_whole_or_nothing);
+    }
 }
 
 /// What `run` makes for directories that no plan has is whole or nothing, too.
@@ -257,28 +157,7 @@ fn a_run_that_is_killed_while_it_begins_a_plan_leaves_no_part_of_one() {
         goes_on(world, cli)
     };
     let line = "-q run --resource ./one --resource ./two -- true";
-    holds(|| resources(""), line, Fault::Kill, whole);
-}
-
-/// Each of the old faults is put back, and the sweep finds it.
-#[test]
-fn what_is_done_one_by_one_is_found() {
-    if !require_stepper() {
-        return;
-    }
-    let (commit, whole): (Then, Then) = (commits_then_goes_on, is_whole_or_nothing);
-    for (bug, line, then) in [
-        ("cleanup-one-by-one", "cleanup try", commit),
-        ("rollback-one-by-one", "rollback try", commit),
-        ("create-one-by-one", CREATE, whole),
-    ] {
-        let scene = || match line {
-            CREATE => resources(bug),
-            _ => changed(bug),
-        };
-        let found = sweep(scene, line, Fault::Kill, true, then);
-        assert!(found.is_err(), "{bug} was not found");
-    }
+    holds(resources, line, whole);
 }
 
 /// Lets every removal of a line fail.
@@ -296,7 +175,7 @@ fn a_plan_that_is_being_removed_says_so_to_every_verb() {
     if !require_stepper() {
         return;
     }
-    let (world, cli) = changed("");
+    let (world, cli) = changed();
     cli.ok(words("checkpoint create try -m kept"));
     assert_eq!(without_removals(&cli, "cleanup try").0, 1);
     assert_eq!(json(&cli, "plan show try")["state"], "removing");
@@ -342,7 +221,7 @@ fn a_rollback_that_fails_in_the_middle_says_what_is_still_to_be_discarded() {
     if !require_stepper() {
         return;
     }
-    let (world, cli) = changed("");
+    let (world, cli) = changed();
     // The layers are put to use by a rename; that of the first sandbox fails, whichever of the two it is.
     let rollback = cli
         .stepper(words("rollback try"))
@@ -371,7 +250,7 @@ fn a_rollback_that_fails_in_the_middle_says_what_is_still_to_be_discarded() {
 // rule C10
 #[test]
 fn a_rollback_with_a_member_that_cannot_discards_nothing() {
-    let (world, cli) = resources("");
+    let (world, cli) = resources();
     let line = "resource add open --type fs-directory --at ./open --strategy none";
     world.dir("open");
     cli.ok(words(line));
@@ -391,7 +270,7 @@ fn a_rollback_with_a_member_that_cannot_discards_nothing() {
 // rule C14
 #[test]
 fn a_name_that_was_being_taken_was_tried_for_ever() {
-    let (world, cli) = resources("");
+    let (world, cli) = resources();
     let many = world.dir("many");
     for number in 0..3000 {
         fs::write(many.join(number.to_string()), "x").expect("written");

@@ -1,91 +1,19 @@
-//! One test for each bug of commit, undo and recover that needed a kill, or an error, in the right
-//! place; each is named after the bug.
+//! Commit, undo and recover, killed or failing in the one place that matters.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use escrow_testkit::stepper::{Fault, require_stepper};
 use escrow_testkit::{Cli, Fs, LoopFs, World};
 use serde_json::{Value, json as value};
 
-use crate::{json, words, world};
-
-/// The calls that put things in place.
-const MOVES: &[&str] = &["renameat2"];
-/// The calls that stage.
-const LINKS: &[&str] = &["linkat"];
-
-pub(crate) fn write(path: impl AsRef<Path>, text: &str) {
-    let path = path.as_ref();
-    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-}
-
-#[track_caller]
-pub(crate) fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-pub(crate) fn mode(path: impl AsRef<Path>) -> u32 {
-    let path = path.as_ref();
-    let meta = path.symlink_metadata();
-    let meta = meta.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    meta.mode() & 0o7777
-}
-
-fn chmod(path: impl AsRef<Path>, mode: u32) {
-    fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
-}
-
-/// The document of a command that fails with `code`.
-#[track_caller]
-pub(crate) fn failed(cli: &Cli, line: &str, code: i32) -> Value {
-    let outcome = cli.run([words("--json"), words(line)].concat());
-    assert_eq!(outcome.status, code, "{line}: {}", outcome.stdout_text());
-    assert_eq!(outcome.stderr_text(), "", "{line}");
-    serde_json::from_str(&outcome.stdout_text()).expect("one document")
-}
-
-/// Where native tools work in a copy.
-pub(crate) fn copy_of(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
-    PathBuf::from(cli.ok(["path", plan, resource]).trim_end())
-}
-
-/// Puts other bytes into the sandbox.
-pub(crate) fn put(cli: &Cli, line: &str, text: &str) {
-    cli.clone()
-        .stdin(text)
-        .ok([words("write"), words(line)].concat());
-}
-
-/// Kills a command before its `n`th call of these.
-#[track_caller]
-fn kill(cli: &Cli, line: &str, calls: &'static [&'static str], n: u64) {
-    let run = cli.stepper(words(line)).only(calls).fault(n, Fault::Kill);
-    assert!(run.hit.is_some(), "{line} makes {n} such calls");
-}
-
-/// What `recover` did with the only plan that needed it.
-#[track_caller]
-fn recovered(cli: &Cli) -> Value {
-    let answer = json(cli, "recover");
-    let all = answer["recovered"].as_array().expect("a list");
-    assert_eq!(all.len(), 1, "{answer}");
-    assert_eq!(json(cli, "status")["unfinished"], value!([]));
-    all[0].clone()
-}
-
-/// Whether a file, or one somewhere in a directory, has these bytes.
-pub(crate) fn holds(at: &Path, bytes: &str) -> bool {
-    match fs::read_dir(at) {
-        Ok(entries) => entries
-            .map(|entry| entry.expect("it can be read").path())
-            .any(|path| holds(&path, bytes)),
-        Err(_) => fs::read(at).is_ok_and(|found| found == bytes.as_bytes()),
-    }
-}
+use crate::support::{
+    LINKS, MOVES, chmod, copy_of, failed, holds, kill, mode, put, read, recovered, write,
+};
+use crate::{binary, json, words, world};
 
 /// What somebody wrote is where they put it, or where the answer says that it is kept.
 #[track_caller]
@@ -558,4 +486,42 @@ fn one_damaged_row_stopped_every_plan() {
     failed(&cli, "cleanup try", 5);
     cli.ok(words("cleanup try --forget"));
     assert_eq!(read(world.path().join("app/file")), "old\n");
+}
+
+#[test]
+fn a_kill_while_replacing_left_a_name_in_the_original() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app --strategy none"));
+    let status = Command::new("strace")
+        .args([
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            "inject=renameat,renameat2:signal=KILL:when=1",
+        ])
+        .arg(binary())
+        .args(["write", "try", "app", "a.txt"])
+        .current_dir(world.path())
+        .env("ESCROW_HOME", world.home())
+        .env("HOME", world.dir("user-home"))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("strace is installed");
+    assert!(!status.success());
+    let names: Vec<String> = std::fs::read_dir(world.path().join("app"))
+        .expect("it is there")
+        .map(|entry| {
+            entry
+                .expect("it can be listed")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .filter(|name| name.starts_with(".escrow"))
+        .collect();
+    assert_eq!(names, Vec::<String>::new());
+    cli.ok(words("cleanup try"));
 }

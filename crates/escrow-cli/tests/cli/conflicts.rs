@@ -1,0 +1,219 @@
+//! Conflicts that were missed or made up, and what a commit or an undo that is refused says.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use escrow_testkit::skip::require_root;
+use escrow_testkit::{Cli, Fs, LoopFs, World, tree};
+use serde_json::{Value, json as value};
+
+use crate::support::{assert_not_stuck, copy_of, failed, holds, put, read, sh, write};
+use crate::{binary, keys, words, world};
+
+/// The sandbox deletes `a/d`, which holds `f`; then somebody runs `script`, with a directory
+/// `older` at hand that was there before and holds `name`. The commit must see it, and the file
+/// must stay.
+#[track_caller]
+fn assert_conflict_in_deleted(strategy: &str, name: &str, script: &str, stays: &str) {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    tree::build(&app, "a/d/f \"f\\n\"\n");
+    tree::build(world.path(), &format!("older/{name} \"precious\\n\"\n"));
+    let line = format!("plan create try --resource ./app --strategy {strategy}");
+    cli.ok(words(&line));
+    cli.ok(words("run --plan try -- rm -r app/a/d"));
+    let said = cli.ok(words("diff try --name-status"));
+    assert!(said.contains("D\ta/d"), "{said}");
+    sh(world.path(), script);
+    let told = failed(&cli, "commit try", 4);
+    let conflicts = told["conflicts"].to_string();
+    assert!(conflicts.contains("\"a/d"), "{strategy}, {name}: {told}");
+    assert_eq!(read(app.join(stays)), "precious\n", "{strategy}, {name}");
+}
+
+// rule C15
+#[test]
+fn an_older_directory_that_was_moved_into_a_deleted_one_was_deleted() {
+    for strategy in ["overlay", "filesystem_copy"] {
+        let script = "mv older app/a/d";
+        assert_conflict_in_deleted(strategy, "f", script, "a/d/older/f");
+    }
+}
+
+// rule C15
+#[test]
+fn an_older_directory_that_took_the_place_of_a_deleted_one_was_deleted() {
+    for strategy in ["filesystem_copy", "overlay"] {
+        for name in ["f", "g"] {
+            let script = "rm -r app/a/d; mv older app/a/d";
+            let stays = format!("a/d/{name}");
+            assert_conflict_in_deleted(strategy, name, script, &stays);
+        }
+    }
+}
+
+/// The second it is.
+fn second() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = now.expect("it is later than 1970").as_secs();
+    i64::try_from(seconds).expect("it is not so late yet")
+}
+
+/// Waits for a second to begin.
+fn next_second() -> i64 {
+    let before = second();
+    while second() == before {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    second()
+}
+
+/// Makes a copy, and runs `edit` when all of it is there but its maker still waits for the clock.
+fn edit_while_it_is_copied(cli: &Cli, home: &Path, edit: impl FnOnce()) {
+    let line = "plan create try --resource ./app --strategy filesystem_copy";
+    let mut making = cli
+        .command(words(line))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let copied = || holds(&home.join("sandboxes"), "old\n");
+    while !copied() && making.try_wait().expect("it is ours").is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    edit();
+    assert!(making.wait().expect("it ends").success());
+}
+
+// rule C15
+#[test]
+fn an_edit_in_the_second_in_which_the_sandbox_was_made_was_no_conflict() {
+    // Times are whole seconds here.
+    let Some(disk) = LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]) else {
+        return;
+    };
+    for strategy in ["overlay", "filesystem_copy"] {
+        let mut met = false;
+        for _ in 0..20 {
+            let world = World::under(disk.path());
+            let cli = Cli::new(&world, &binary());
+            let at = world.dir("app").join("f");
+            cli.ok(words("status"));
+            let began = next_second();
+            write(&at, "old\n");
+            let edit = || write(&at, "ed.\n");
+            if strategy == "overlay" {
+                cli.ok(words("plan create try --resource ./app --strategy overlay"));
+                edit();
+            } else {
+                edit_while_it_is_copied(&cli, &world.home(), edit);
+            }
+            let meta = fs::metadata(&at).expect("it is there");
+            assert_eq!(meta.ctime_nsec(), 0);
+            put(&cli, "try app f", "new\n");
+            let told = failed(&cli, "commit try", 4);
+            assert_eq!(told["conflicts"][0]["path"], "f", "{strategy}: {told}");
+            assert_eq!(read(&at), "ed.\n", "{strategy}");
+            met = meta.ctime() == began;
+            if met {
+                break;
+            }
+        }
+        assert!(met, "{strategy}: it was never the same second");
+    }
+}
+
+// rule C15
+#[test]
+fn whole_seconds_made_conflicts_that_nobody_made() {
+    let Some(disk) = LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]) else {
+        return;
+    };
+    let world = World::under(disk.path());
+    let cli = Cli::new(&world, &binary());
+    write(world.dir("app").join("f"), "old\n");
+    for strategy in ["overlay", "filesystem_copy"] {
+        next_second();
+        next_second();
+        let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
+        cli.ok(words(&line));
+        put(&cli, &format!("{strategy} app f"), "new\n");
+        cli.ok(["commit", strategy]);
+        cli.ok(["undo", strategy]);
+        assert_eq!(read(world.path().join("app/f")), "old\n");
+    }
+}
+
+// rule C5, C10
+#[test]
+fn an_undo_that_could_not_undo_all_said_it_was_not_committed() {
+    let (world, cli) = world();
+    write(world.dir("bare").join("f"), "1\n");
+    cli.ok(words("resource add bare --at bare --strategy none"));
+    cli.ok(words("plan create p --resource ./app --resource bare"));
+    put(&cli, "p app a.txt", "uno\n");
+    put(&cli, "p bare f", "2\n");
+    cli.ok(words("commit p"));
+    let told = failed(&cli, "undo p", 1);
+    assert_eq!(told["success"], false, "{told}");
+    let not_undone = told["not_undone"].as_array().expect("a list");
+    let names: Vec<&Value> = not_undone.iter().map(|one| &one["resource"]).collect();
+    assert_eq!(names, ["bare"], "{told}");
+    assert_eq!(told["undone"], value!(["app"]));
+    let said = told["error"]["message"].as_str().expect("a text");
+    assert!(!said.contains("was not committed"), "{said}");
+    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(read(world.path().join("bare/f")), "2\n");
+    assert_not_stuck(&cli, "p");
+}
+
+// rule C5
+#[test]
+fn a_refused_commit_did_not_say_that_nothing_was_committed() {
+    if !require_root("a device node") {
+        return;
+    }
+    let (_world, cli) = world();
+    cli.ok(words(
+        "plan create p --resource ./app --strategy filesystem_copy",
+    ));
+    sh(&copy_of(&cli, "p", "app"), "mknod null c 1 3");
+    let told = failed(&cli, "commit p", 3);
+    let fields = [
+        "cause",
+        "committed",
+        "conflicts",
+        "error",
+        "kept",
+        "left",
+        "not_undone",
+        "resources",
+        "undone",
+    ];
+    assert_eq!(keys(&told), fields);
+    assert_eq!(told["committed"], false);
+    for field in ["conflicts", "resources", "undone", "not_undone"] {
+        assert_eq!(told[field], value!([]), "{field}");
+    }
+    let cause = told["cause"].as_str().expect("a text");
+    assert!(cause.contains("device node"), "{cause}");
+}
+
+// rule C14
+#[test]
+fn a_shared_lock_on_an_original_kept_others_from_looking() {
+    let (world, cli) = world();
+    let app = File::open(world.path().join("app")).expect("it is there");
+    app.lock_shared().expect("nobody else has it");
+    cli.ok(words("plan create p --resource ./app"));
+    put(&cli, "p app a.txt", "uno\n");
+    assert_eq!(cli.ok(words("diff p --name-status")), "M\ta.txt\n");
+    cli.ok(words("commit p --dry-run"));
+    app.unlock().expect("we have it");
+    cli.ok(words("commit p"));
+    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+}

@@ -1,0 +1,44 @@
+//! A line that is killed, or meets an error, at some of its calls, and what must hold after each of them.
+//!
+//! The sweeps of `torture` meet every call, as root and on a world made within the process. Here it is the command line
+//! alone, mostly as an ordinary user, and what only it has: files as resources, deletions, what is said.
+
+use escrow_testkit::stepper::{Fault, require_stepper};
+use escrow_testkit::{Cli, World};
+
+use crate::words;
+
+pub(crate) const EIO: i32 = 5;
+pub(crate) const NOSPC: i32 = 28;
+
+/// For each fault about so many calls, spread over all, and others for each fault.
+const POINTS: u64 = 6;
+
+/// Lets a line go wrong in a new scene each time; `then` is told how.
+#[track_caller]
+pub(crate) fn sweep(
+    scene: impl Fn() -> (World, Cli),
+    line: &str,
+    faults: &[Fault],
+    then: impl Fn(&World, &Cli, &str),
+) {
+    if !require_stepper() {
+        return;
+    }
+    let (_template, cli) = scene();
+    let counted = cli.stepper(words(line)).run();
+    let told = counted.outcome.stderr_text();
+    assert_eq!(counted.outcome.status, 0, "{told}");
+    let stride = (counted.calls / POINTS).max(1);
+    for (number, fault) in (0..).zip(faults) {
+        let first = 1 + stride * number / faults.len() as u64;
+        for n in (first..=counted.calls).step_by(stride as usize) {
+            let (world, cli) = scene();
+            let run = cli.stepper(words(line)).fault(n, *fault);
+            let Some(hit) = run.hit else { break };
+            let (status, said) = (run.outcome.status, run.outcome.stderr_text());
+            let how = format!("{line}: {fault:?} at call {n}, {hit} ({status} {said})");
+            then(&world, &cli, &how);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Owners, modes, attributes, access lists and links: what a sandbox takes from its original, and a commit from it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::skip::{is_root, require_root};
+
+use crate::support::{copy_of, mode, notes, read, sh};
+use crate::{as_ordinary_user, json, words, world};
+
+#[test]
+fn groups_and_access_lists_from_above_the_area_got_into_copies() {
+    let (world, cli) = world();
+    let above = world.dir("above");
+    let grant = if is_root() {
+        "chgrp 4242 above; chmod g+s above;"
+    } else {
+        ""
+    };
+    sh(
+        world.path(),
+        &format!("{grant} setfacl -d -m u:4243:rwx above"),
+    );
+    let cli = cli.env("ESCROW_HOME", above.join("home"));
+    for strategy in ["filesystem_copy", "overlay"] {
+        cli.ok(words(&format!(
+            "plan create {strategy} --resource ./app --strategy {strategy}"
+        )));
+        cli.clone()
+            .stdin("x")
+            .ok(["write", strategy, "app", "src/new"]);
+        let listed = cli.ok(["diff", strategy, "--name-status"]);
+        assert_eq!(listed, "A\tsrc/new\n", "{strategy}");
+    }
+    let path = cli.ok(words("path filesystem_copy app"));
+    let copy = std::fs::metadata(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
+    let original = std::fs::metadata(world.path().join("app/a.txt")).expect("it is there");
+    assert_eq!((copy.gid(), copy.mode()), (original.gid(), original.mode()));
+}
+
+#[test]
+fn a_new_file_did_not_inherit_from_its_directory() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "mkdir shared; chmod 2775 shared; setfacl -d -m u:4243:rw shared",
+    );
+    if is_root() {
+        sh(&app, "chgrp 4242 shared; chmod g+s shared");
+    }
+    sh(&app, "echo x > shared/native");
+    let acl = |file: &Path| {
+        let output = Command::new("getfacl")
+            .args(["-cn"])
+            .arg(file)
+            .output()
+            .expect("acl is installed");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let native = app.join("shared/native");
+    for strategy in ["filesystem_copy", "overlay", "none"] {
+        let plan = json(
+            &cli,
+            &format!("plan create {strategy} --resource ./app --strategy {strategy}"),
+        );
+        let name = format!("new-{strategy}");
+        cli.clone()
+            .stdin("x")
+            .ok(["write", strategy, "app", &format!("shared/{name}")]);
+        let sandbox = plan["sandboxes"][0]["sandbox_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        let root = match strategy {
+            "none" => app.clone(),
+            "overlay" => world
+                .home()
+                .join("sandboxes")
+                .join(sandbox)
+                .join("layers/0"),
+            _ => world
+                .home()
+                .join("sandboxes")
+                .join(sandbox)
+                .join("copy/tree"),
+        };
+        let made = root.join("shared").join(name);
+        assert_eq!(acl(&made), acl(&native), "{strategy}");
+        let gid = |file: &Path| std::fs::metadata(file).expect("it is there").gid();
+        assert_eq!(gid(&made), gid(&native), "{strategy}");
+    }
+}
+
+#[test]
+fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f",
+    );
+    let plan = json(&cli, "plan create try --resource ./app --strategy overlay");
+    cli.clone().stdin("x").ok(words("write try app a/b/f"));
+    let id = plan["sandboxes"][0]["sandbox_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let upper = world.home().join("sandboxes").join(id).join("layers/0");
+    sh(
+        &upper,
+        "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243",
+    );
+    assert_eq!(cli.ok(words("diff try --name-status")), "M\ta/b/f\n");
+}
+
+#[test]
+fn a_users_own_hidden_directory_was_left_out_for_its_name() {
+    let (world, cli) = world();
+    sh(
+        &world.path().join("app"),
+        "mkdir .escrow-notes; echo mine > .escrow-notes/file",
+    );
+    let plan = json(
+        &cli,
+        "plan create try --resource ./app --strategy filesystem_copy",
+    );
+    assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
+    assert_eq!(cli.ok(words("read try app .escrow-notes/file")), "mine\n");
+}
+
+// rule F3
+#[test]
+fn a_commit_of_a_hard_link_alone_could_not_be_undone() {
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    sh(&copy_of(&cli, "try", "app"), "ln a.txt b.txt");
+    cli.ok(words("commit try"));
+    let (a, b) = (
+        world.path().join("app/a.txt"),
+        world.path().join("app/b.txt"),
+    );
+    let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
+    assert_eq!(ino(&a), ino(&b));
+    cli.ok(words("undo try"));
+    assert!(!b.exists());
+    assert_eq!(read(&a), "one\ntwo\nthree\n");
+    assert_eq!(fs::metadata(&a).expect("it is there").nlink(), 1);
+}
+
+// rule F1, F3
+#[test]
+fn a_new_directory_with_a_hard_link_lost_its_time() {
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    sh(
+        &copy_of(&cli, "try", "app"),
+        "mkdir d d/e; ln a.txt d/e/b; echo x > d/own; touch -d 2001-02-03T04:05:06.7 d/e d",
+    );
+    cli.ok(words("commit try"));
+    let d = world.path().join("app/d");
+    assert_eq!(read(d.join("e/b")), "one\ntwo\nthree\n");
+    for dir in [&d, &d.join("e")] {
+        let meta = fs::metadata(dir).expect("it is there");
+        let time = (meta.mtime(), meta.mtime_nsec());
+        assert_eq!(time, (981_173_106, 700_000_000), "{}", dir.display());
+    }
+    cli.ok(words("undo try"));
+    assert!(!d.exists());
+}
+
+// rule F7
+#[test]
+fn setuid_below_a_new_directory_was_released() {
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    sh(
+        &copy_of(&cli, "try", "app"),
+        "mkdir -p bin/deep; echo x > bin/deep/tool; chmod 4755 bin/deep/tool",
+    );
+    let done = json(&cli, "commit try");
+    assert_eq!(notes(&done), ["bin/deep/tool: setuid dropped"]);
+    assert_eq!(mode(world.path().join("app/bin/deep/tool")), 0o755);
+}
+
+// rule F7
+#[test]
+fn setuid_was_released_to_another_owner() {
+    if !require_root("files of other users") {
+        return;
+    }
+    let (world, cli) = world();
+    let tool = world.path().join("app/tool");
+    sh(
+        &world.path().join("app"),
+        "echo x > tool; chown 65534 tool; chmod 4755 tool",
+    );
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let copy = copy_of(&cli, "try", "app");
+    assert_eq!(mode(copy.join("tool")), 0o4755);
+    sh(&copy, "chown 0 tool; chmod 4755 tool");
+    let done = json(&cli, "commit try");
+    assert_eq!(notes(&done), ["tool: setuid dropped"]);
+    let meta = fs::metadata(&tool).expect("it is there");
+    assert_eq!((meta.uid(), mode(&tool)), (0, 0o755));
+    cli.ok(words("undo try"));
+    let meta = fs::metadata(&tool).expect("it is there");
+    assert_eq!((meta.uid(), mode(&tool)), (65534, 0o4755));
+}
+
+// rule F7
+#[test]
+fn a_hard_link_to_a_setuid_file_was_said_to_lose_it() {
+    let (world, cli) = world();
+    sh(&world.path().join("app"), "echo x > tool; chmod 4755 tool");
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    sh(&copy_of(&cli, "try", "app"), "ln tool other");
+    let done = json(&cli, "commit try");
+    assert_eq!(notes(&done), [""; 0]);
+    assert_eq!(mode(world.path().join("app/tool")), 0o4755);
+    assert_eq!(mode(world.path().join("app/other")), 0o4755);
+}
+
+#[test]
+fn a_read_only_root_had_no_overlay() {
+    if !as_ordinary_user("metadata::a_read_only_root_had_no_overlay") {
+        return;
+    }
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(&app, "chmod 555 .");
+    let plan = json(&cli, "plan create try --resource ./app");
+    assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
+    cli.clone().stdin("x").ok(words("write try app src/new"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tsrc/new\n");
+    cli.clone().stdin("x").fails(words("write try app new"), 1);
+    cli.ok(words("rollback try"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    sh(&app, "chmod 755 .");
+}
+
+#[test]
+fn attributes_of_read_only_files_were_lost() {
+    if !as_ordinary_user("metadata::attributes_of_read_only_files_were_lost") {
+        return;
+    }
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "setfattr -n user.a -v b a.txt; chmod 444 a.txt; setfattr -n user.d -v e src; chmod 555 src",
+    );
+    let plan = json(
+        &cli,
+        "plan create copy --resource ./app --strategy filesystem_copy",
+    );
+    assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
+    let path = cli.ok(words("path copy app"));
+    sh(
+        Path::new(path.trim_end()),
+        "chmod 755 src; rm -r src; getfattr -n user.a a.txt > /dev/null",
+    );
+    cli.ok(words("rollback copy"));
+    assert_eq!(cli.ok(words("diff copy --name-status")), "");
+    cli.ok(words(
+        "plan create over --resource ./app --strategy overlay",
+    ));
+    cli.clone().stdin("new").ok(words("write over app a.txt"));
+    assert_eq!(cli.ok(words("diff over --name-status")), "M\ta.txt\n");
+    sh(&app, "chmod 755 src");
+}
+
+#[test]
+fn a_failed_write_left_directories_open() {
+    if !as_ordinary_user("metadata::a_failed_write_left_directories_open") {
+        return;
+    }
+    let (world, cli) = world();
+    sh(
+        &world.path().join("app"),
+        "mkdir -p ro/sub; chmod 555 ro/sub ro",
+    );
+    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    for path in ["ro/new/f", "ro/sub/f", "ro/sub/new/f"] {
+        cli.clone()
+            .stdin("x")
+            .fails(["write", "try", "app", path], 1);
+        assert_eq!(cli.ok(words("diff try --name-status")), "", "{path}");
+    }
+    sh(&world.path().join("app"), "chmod 755 ro");
+}
+
+#[test]
+fn a_touched_file_lost_its_capabilities_by_a_rollback() {
+    if !require_root("file capabilities") {
+        return;
+    }
+    let (world, cli) = world();
+    sh(
+        &world.path().join("app"),
+        "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog",
+    );
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let path = cli.ok(words("path try app"));
+    sh(Path::new(path.trim_end()), "touch prog");
+    cli.ok(words("rollback try"));
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    sh(
+        Path::new(path.trim_end()),
+        "getcap prog | grep -q cap_net_raw",
+    );
+}

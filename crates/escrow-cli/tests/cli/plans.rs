@@ -1,0 +1,327 @@
+//! Plans and their sandboxes: which plan is found from where, and what one is after an interruption.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use escrow_testkit::{Cli, Fs, LoopFs, World};
+
+use crate::support::{entries, sh};
+use crate::{binary, json, words, world};
+
+#[test]
+fn the_plan_of_a_directory_was_the_newest_above_instead_of_the_nearest() {
+    let (world, cli) = world();
+    let project = world.dir("project");
+    world.dir("project/app");
+    world.dir("sibling");
+    json(
+        &cli.clone().cwd(&project),
+        "plan create inner --resource ./app",
+    );
+    json(&cli, "plan create outer");
+    let inside = cli.clone().cwd(project.join("app"));
+    assert_eq!(json(&inside, "plan show")["name"], "inner");
+    let beside = cli.clone().cwd(world.path().join("sibling"));
+    beside.fails(words("cleanup"), 1);
+    assert_eq!(json(&cli, "plan show outer")["state"], "open");
+}
+
+/// Starts them all, then waits for all; their exit codes and what they said.
+fn at_once(cli: &Cli, lines: &[String]) -> Vec<(i32, String)> {
+    let start = |line: &String| {
+        let mut command = cli.command(words(line));
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts")
+    };
+    let children: Vec<_> = lines.iter().map(start).collect();
+    let end = |child: std::process::Child| {
+        let output = child.wait_with_output().expect("it ends");
+        let code = output.status.code().unwrap_or(-1);
+        (code, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    children.into_iter().map(end).collect()
+}
+
+#[test]
+fn many_plans_of_one_new_directory_at_once_failed() {
+    let (_world, cli) = world();
+    let lines: Vec<String> = (0..8)
+        .map(|n| format!("plan create p{n} --resource ./app"))
+        .collect();
+    for (code, said) in at_once(&cli, &lines) {
+        assert_eq!(code, 0, "{said}");
+    }
+    let resources = json(&cli, "resource list");
+    assert_eq!(
+        resources["resources"].as_array().map(Vec::len),
+        Some(1),
+        "{resources}"
+    );
+}
+
+#[test]
+fn readers_of_a_plan_that_is_over_fell_over_its_lock() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    cli.ok(words("cleanup try"));
+    let lines = vec!["read try app a.txt".to_owned(); 12];
+    for (code, said) in at_once(&cli, &lines) {
+        assert_eq!(code, 4, "{said}");
+        assert!(said.contains("was cleaned up"), "{said}");
+    }
+    assert_eq!(entries(&world.home().join("locks")), 0);
+}
+
+#[test]
+fn a_plan_that_could_not_begin_left_a_resource_behind() {
+    let (_world, cli) = world();
+    cli.fails(
+        words("plan create x --resource ./app --strategy quantum"),
+        2,
+    );
+    cli.fails(
+        words("plan create x --resource ./app --resource ./nowhere"),
+        1,
+    );
+    assert_eq!(
+        json(&cli, "resource list"),
+        serde_json::json!({"resources": []})
+    );
+}
+
+#[test]
+fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
+    let Some(fs) = LoopFs::new(Fs::Btrfs, 160) else {
+        return;
+    };
+    let world = World::under(fs.path());
+    let app = world.dir("app");
+    sh(
+        &app,
+        "touch a; chattr +C a; head -c 9000 /dev/zero > a; for n in b c d; do echo $n > $n; done",
+    );
+    let cli = Cli::new(&world, &binary());
+    let plan = json(
+        &cli,
+        "plan create try --resource ./app --strategy copy_on_write",
+    );
+    let message = plan["sandboxes"][0]["message"].as_str().expect("a text");
+    assert_eq!(message, "4 files share their contents with the original");
+}
+
+#[test]
+fn a_copy_could_not_be_read_without_its_original() {
+    let (world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    std::fs::rename(world.path().join("app"), world.path().join("away")).expect("it can be moved");
+    assert_eq!(cli.ok(words("read try app a.txt")), "one\ntwo\nthree\n");
+    cli.clone().stdin("x").ok(words("write try app b.txt"));
+    let error = cli.fails(words("rollback try"), 1);
+    assert!(error.contains("is gone"), "{error}");
+    std::fs::rename(world.path().join("away"), world.path().join("app")).expect("it can be moved");
+    assert_eq!(cli.ok(words("diff try --name-status")), "A\tb.txt\n");
+}
+
+/// A killed cleanup leaves something that is not whole, and every command but cleanup says so.
+#[test]
+fn a_half_removed_sandbox_was_called_healthy() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
+    );
+    let mut halved = false;
+    for wait in 1..200 {
+        cli.ok(words(
+            "plan create try --resource ./app --strategy filesystem_copy",
+        ));
+        let mut child = cli
+            .command(words("cleanup try --yes"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        child.kill().expect("it is ours");
+        child.wait().expect("it ends");
+        let state = json(&cli, "plan list")["plans"][0]["sandboxes"][0]["state"].clone();
+        if state == "errored" {
+            for line in ["diff try", "read try app a.txt"] {
+                let error = cli.fails(words(line), 5);
+                assert!(error.contains("is being removed"), "{line}: {error}");
+            }
+            // What changes something finishes the removal first.
+            let error = cli.fails(words("sandbox create try app"), 4);
+            assert!(error.contains("was cleaned up"), "{error}");
+            halved = true;
+        }
+        cli.ok(words("cleanup try"));
+        if halved {
+            break;
+        }
+    }
+    assert!(halved, "it was never killed half way");
+    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+}
+
+#[test]
+fn an_interrupted_create_left_its_plan() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "for d in $(seq 60); do mkdir d$d; for f in $(seq 200); do echo x > d$d/f$f; done; done",
+    );
+    let mut interrupted = false;
+    for wait in 20..200 {
+        let child = cli
+            .command(words(
+                "plan create try --resource ./app --strategy filesystem_copy",
+            ))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        sh(&app, &format!("kill -INT {} 2>/dev/null || :", child.id()));
+        let output = child.wait_with_output().expect("it ends");
+        match output.status.code() {
+            Some(130) => interrupted = true,
+            // Too early to be caught, or too late.
+            _ => {
+                let plans = json(&cli, "plan list")["plans"]
+                    .as_array()
+                    .map_or(0, Vec::len);
+                if plans > 0 {
+                    cli.run(words("cleanup try"));
+                }
+                continue;
+            }
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("interrupted; what was begun was taken away again"),
+            "{said}"
+        );
+        break;
+    }
+    assert!(interrupted, "it was never caught in the middle");
+    let open: Vec<_> = json(&cli, "status")["plans"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    assert_eq!(open, Vec::<serde_json::Value>::new());
+    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+}
+
+#[test]
+fn an_unfinished_sandbox_was_made_anew_by_another_strategy() {
+    let (world, cli) = world();
+    let app = world.path().join("app");
+    sh(
+        &app,
+        "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
+    );
+    cli.ok(words("plan create try"));
+    crate::verbs::interrupted(&cli, "try");
+    let made = json(&cli, "sandbox create try app");
+    assert_eq!(made["strategy"], "filesystem_copy", "{made}");
+}
+
+#[test]
+fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
+    let (world, cli) = world();
+    world.dir("o");
+    let there = world.dir("o/app");
+    std::fs::write(there.join("a.txt"), "the other\n").expect("it can be written");
+    cli.ok(words("plan create first --resource ./app"));
+    let beside = cli.clone().cwd(world.path().join("o"));
+    beside.ok(words("plan create second --resource ./app"));
+    assert_eq!(beside.ok(words("read second app a.txt")), "the other\n");
+    assert_eq!(beside.ok(words("read second ./app a.txt")), "the other\n");
+    // Directories that nobody named are forgotten with their last plan.
+    cli.ok(words("cleanup first"));
+    cli.ok(words("cleanup second"));
+    assert_eq!(
+        json(&cli, "resource list"),
+        serde_json::json!({"resources": []})
+    );
+}
+
+#[test]
+fn inside_a_sandbox_its_plan_was_not_found() {
+    let (_world, cli) = world();
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let path = cli.ok(words("path try app"));
+    let inside = cli.clone().cwd(Path::new(path.trim_end()).join("src"));
+    std::fs::write(Path::new(path.trim_end()).join("new"), "x").expect("it can be written");
+    assert_eq!(inside.ok(words("diff --name-status")), "A\tnew\n");
+}
+
+#[test]
+fn from_a_directory_that_is_gone_nothing_worked() {
+    let (world, cli) = world();
+    cli.ok(words("plan create try --resource ./app"));
+    let gone = world.dir("gone");
+    let line = format!(
+        "cd gone && rmdir ../gone && '{}' status && '{}' diff try",
+        binary().display(),
+        binary().display()
+    );
+    let plain = cli.command(words("status"));
+    let mut command = Command::new("sh");
+    command
+        .args(["-euc", &line])
+        .current_dir(world.path())
+        .env_clear();
+    for (name, value) in plain.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    let output = command.output().expect("there is a shell");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(!gone.exists());
+}
+
+#[test]
+fn cleanup_called_removed_what_was_out_of_reach() {
+    let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
+        return;
+    };
+    let there = World::under(fs.path());
+    there.dir("room");
+    there.dir("room/app");
+    let home = World::new();
+    let cli = Cli::new(&home, &binary()).cwd(there.path());
+    cli.ok(words(
+        "plan create try --resource ./room/app --strategy filesystem_copy",
+    ));
+    sh(there.path(), "mv room away");
+    let error = cli.fails(words("cleanup try"), 1);
+    assert!(
+        error.contains("is their file system not mounted"),
+        "{error}"
+    );
+    sh(there.path(), "mv away room");
+    cli.ok(words("cleanup try"));
+    assert_eq!(
+        std::fs::read_dir(there.path().join("room"))
+            .expect("it is there")
+            .count(),
+        1
+    );
+    cli.ok(words("plan create again --resource ./room/app"));
+    sh(there.path(), "mv room gone");
+    cli.ok(words("cleanup again --forget"));
+}

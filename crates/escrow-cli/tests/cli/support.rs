@@ -1,0 +1,130 @@
+//! What several files of these tests do with files, sandboxes and the command line.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use escrow_testkit::Cli;
+use escrow_testkit::stepper::Fault;
+use serde_json::{Value, json as value};
+
+use crate::{json, words};
+
+/// Runs a script that must succeed.
+pub(crate) fn sh(dir: &Path, script: &str) {
+    let status = Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(dir)
+        .status();
+    assert!(status.expect("there is a shell").success(), "{script}");
+}
+
+pub(crate) fn entries(dir: &Path) -> usize {
+    std::fs::read_dir(dir).expect("it is there").count()
+}
+
+/// The calls that put things in place.
+pub(crate) const MOVES: &[&str] = &["renameat2"];
+
+/// The calls that stage.
+pub(crate) const LINKS: &[&str] = &["linkat"];
+
+pub(crate) fn write(path: impl AsRef<Path>, text: &str) {
+    let path = path.as_ref();
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+#[track_caller]
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(crate) fn mode(path: impl AsRef<Path>) -> u32 {
+    let path = path.as_ref();
+    let meta = path.symlink_metadata();
+    let meta = meta.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    meta.mode() & 0o7777
+}
+
+pub(crate) fn chmod(path: impl AsRef<Path>, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+}
+
+/// The document of a command that fails with `code`.
+#[track_caller]
+pub(crate) fn failed(cli: &Cli, line: &str, code: i32) -> Value {
+    let outcome = cli.run([words("--json"), words(line)].concat());
+    assert_eq!(outcome.status, code, "{line}: {}", outcome.stdout_text());
+    assert_eq!(outcome.stderr_text(), "", "{line}");
+    serde_json::from_str(&outcome.stdout_text()).expect("one document")
+}
+
+/// Where native tools work in a copy.
+pub(crate) fn copy_of(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
+    PathBuf::from(cli.ok(["path", plan, resource]).trim_end())
+}
+
+/// Puts other bytes into the sandbox.
+pub(crate) fn put(cli: &Cli, line: &str, text: &str) {
+    cli.clone()
+        .stdin(text)
+        .ok([words("write"), words(line)].concat());
+}
+
+/// Kills a command before its `n`th call of these.
+#[track_caller]
+pub(crate) fn kill(cli: &Cli, line: &str, calls: &'static [&'static str], n: u64) {
+    let run = cli.stepper(words(line)).only(calls).fault(n, Fault::Kill);
+    assert!(run.hit.is_some(), "{line} makes {n} such calls");
+}
+
+/// What `recover` did with the only plan that needed it.
+#[track_caller]
+pub(crate) fn recovered(cli: &Cli) -> Value {
+    let answer = json(cli, "recover");
+    let all = answer["recovered"].as_array().expect("a list");
+    assert_eq!(all.len(), 1, "{answer}");
+    assert_eq!(json(cli, "status")["unfinished"], value!([]));
+    all[0].clone()
+}
+
+/// Whether a file, or one somewhere in a directory, has these bytes.
+pub(crate) fn holds(at: &Path, bytes: &str) -> bool {
+    match fs::read_dir(at) {
+        Ok(entries) => entries
+            .map(|entry| entry.expect("it can be read").path())
+            .any(|path| holds(&path, bytes)),
+        Err(_) => fs::read(at).is_ok_and(|found| found == bytes.as_bytes()),
+    }
+}
+
+/// Nothing waits to be recovered, and the plan can go.
+#[track_caller]
+pub(crate) fn assert_not_stuck(cli: &Cli, plan: &str) {
+    assert_eq!(json(cli, "status")["unfinished"], value!([]));
+    cli.ok(["cleanup", plan]);
+    assert_eq!(
+        json(cli, &format!("plan show {plan}"))["state"],
+        "cleaned_up"
+    );
+}
+
+pub(crate) fn notes(done: &Value) -> Vec<String> {
+    let notes = done["resources"][0]["notes"].as_array().expect("a list");
+    let text = |note: &Value| format!("{}: {}", note["path"], note["what"]).replace('"', "");
+    notes.iter().map(text).collect()
+}
+
+/// What a directory holds, sorted.
+pub(crate) fn names(dir: impl AsRef<Path>) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("it can be listed");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        let name = entry.expect("it can be listed").file_name();
+        name.into_string().expect("names of ours are plain")
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
