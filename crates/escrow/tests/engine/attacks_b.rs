@@ -166,7 +166,7 @@ fn naive(tree: &Path) -> Option<String> {
 // rule S2
 #[test]
 fn b3_a_directory_exchanged_with_a_link() {
-    const OPENS: u64 = 100_000;
+    const OPENS: u64 = 20_000;
     let world = World::new();
     let (tree, outside) = (world.dir("tree"), world.dir("outside"));
     build(&tree, "d/f \"inside\"\nd/sub/f \"inside\"\nl -> ../outside");
@@ -342,10 +342,7 @@ fn b12_a_removal_that_is_raced() {
     let before = meta();
     let parent = Dir::open(&room).expect("it is there");
     let _swapper = Swapper::new(room.join("x/d"), room.join("x/l"));
-    let start = Instant::now();
-    let mut turns = 0;
-    while turns < 20_000 && start.elapsed() < Duration::from_secs(4) {
-        turns += 1;
+    for turn in 0..2_000 {
         // Made apart, then moved in at once, so that the removal meets both.
         let made = held.join("x");
         fs::create_dir(&made).expect("it is free");
@@ -359,7 +356,7 @@ fn b12_a_removal_that_is_raced() {
                 break;
             }
         }
-        assert_eq!(meta(), before, "a file outside was changed in turn {turns}");
+        assert_eq!(meta(), before, "a file outside was changed in turn {turn}");
     }
     assert_eq!(fs::read(&victim).expect("it is there"), b"victim");
 }
@@ -390,7 +387,7 @@ fn b12_a_write_that_is_raced() {
         let _file = Swapper::new(tree.join("f"), tree.join("v"));
         let _dir = Swapper::new(tree.join("d"), tree.join("out"));
         let mut done = 0;
-        for turn in 0..300 {
+        for turn in 0..100 {
             for path in ["f", "d/g", "d/victim"] {
                 if sandbox
                     .write(path, format!("turn {turn}").as_bytes())

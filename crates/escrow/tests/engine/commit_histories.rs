@@ -23,7 +23,7 @@ use crate::commit_support::{OURS, PLAIN, THEIRS, request, told, unfinished};
 use crate::property::Shown;
 use crate::support::{at, open, sh};
 
-const HISTORIES: u64 = 50;
+const HISTORIES: u64 = 20;
 /// Edited by a rename: for these nothing may be lost.
 const RENAMED: [&str; 5] = ["r0", "r1", "d/r2", "d/r3", "d/e/r4"];
 /// Edited in place: a write that meets the commit of its file may land in the version that is kept.

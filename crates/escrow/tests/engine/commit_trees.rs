@@ -16,7 +16,7 @@ use crate::property::{Shown, build, edits};
 use crate::support::{COPIES, ISOLATING, Sandboxed, assert_swept, names, sh};
 
 fn cases() -> u64 {
-    if is_rerun() { 10 } else { 20 }
+    if is_rerun() { 4 } else { 10 }
 }
 
 fn seed(case: u64) -> u64 {

@@ -20,7 +20,7 @@ const EDITS: usize = 16;
 
 fn cases() -> u64 {
     // The ordinary user meets other seeds, so that both together see more.
-    if is_rerun() { 20 } else { 40 }
+    if is_rerun() { 6 } else { 14 }
 }
 
 fn seed(case: u64) -> u64 {
