@@ -143,16 +143,6 @@ impl Failure {
         self
     }
 
-    /// What it says, in one line.
-    pub(crate) fn line(&self) -> &str {
-        &self.message
-    }
-
-    /// Whether the user stopped it.
-    pub(crate) fn is_interrupted(&self) -> bool {
-        self.interrupted
-    }
-
     /// Adds what to do next.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
@@ -363,6 +353,17 @@ fn lost_home(error: &Error) -> Option<PathBuf> {
     match error {
         Error::Store(StoreError::Lost { path, .. }) => path.as_path().parent().map(Path::to_owned),
         _ => None,
+    }
+}
+
+/// Tells how a command ended, and gives the exit code.
+pub(crate) fn conclude(done: Result<(), Failure>, ui: &Ui) -> ExitCode {
+    let failed = done.err().map(|failure| failure.report(ui));
+    ui.close();
+    match failed {
+        Some(code) => code,
+        None if ui.lost_output() => ExitCode::FAILURE,
+        None => ExitCode::SUCCESS,
     }
 }
 

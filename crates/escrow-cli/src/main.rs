@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use commands::Cli;
-use ui::Ui;
 
 fn main() -> ExitCode {
     context::open_many();
@@ -22,13 +21,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(refused) => return error::usage(&refused, context::wants_json(&typed)),
     };
-    let ui = Ui::new(cli.global.json, cli.global.quiet, cli.global.verbose);
-    let failed = commands::run(cli, &ui).err();
-    let failed = failed.map(|failure| failure.report(&ui));
-    ui.close();
-    match failed {
-        Some(code) => code,
-        None if ui.lost_output() => ExitCode::FAILURE,
-        None => ExitCode::SUCCESS,
+    if let Some(code) = commands::answer(&cli) {
+        return code;
     }
+    let ui = cli.global.ui();
+    error::conclude(commands::run(cli, &ui), &ui)
 }

@@ -333,6 +333,7 @@ impl Ui {
         Progress {
             bar,
             shown,
+            silent: self.quiet || self.json,
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             cancelled: context::on_interrupt(),
@@ -429,6 +430,7 @@ impl<W: Write> Write for Harmless<W> {
 pub(crate) struct Progress {
     bar: ProgressBar,
     shown: bool,
+    silent: bool,
     entries: AtomicU64,
     bytes: AtomicU64,
     cancelled: Arc<AtomicBool>,
@@ -449,6 +451,12 @@ impl Observer for Progress {
 
     fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn validating(&self, command: &str) {
+        if !self.silent {
+            self.bar.suspend(|| talk(&format!("validating: {command}")));
+        }
     }
 }
 

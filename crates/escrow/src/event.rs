@@ -14,6 +14,9 @@ pub trait Observer: Sync {
 
     /// Something that whoever asked for the work should know of its result.
     fn told(&self, _what: String) {}
+
+    /// This command of the configuration begins to validate what is to be committed.
+    fn validating(&self, _command: &str) {}
 }
 
 /// Keeps what is to be known until the work is over; the rest goes to another.
@@ -49,6 +52,10 @@ impl Observer for Listening<'_> {
     fn told(&self, what: String) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.push(what);
+    }
+
+    fn validating(&self, command: &str) {
+        self.to.validating(command);
     }
 }
 

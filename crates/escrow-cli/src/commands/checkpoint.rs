@@ -5,7 +5,7 @@ use escrow::resource::CheckpointAnswer;
 use escrow::store::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
-use super::ask::Asked;
+use super::answer::Asked;
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
@@ -165,6 +165,7 @@ impl One {
         if ui.is_json() {
             let mut shown = document(&checkpoint);
             shown["resources"] = since
+                .resources
                 .iter()
                 .map(|one| {
                     let changes: Vec<Value> = one.diff.changes.iter().map(show::change).collect();
@@ -179,7 +180,7 @@ impl One {
             show::moment(checkpoint.created_at),
             name(&checkpoint)
         ));
-        for one in &since {
+        for one in &since.resources {
             let resource = paint(Tone::Strong, &one.view.resource.name);
             match one.diff.is_empty() {
                 true => ui.line(&format!("  {resource}: as it is now")),

@@ -12,7 +12,6 @@ use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
 
 use super::show;
-use super::validate::validate;
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
@@ -137,11 +136,12 @@ impl CommitArgs {
         if self.dry_run {
             return tell_preview(&plan.name, &look_closely()?, terms, ui);
         }
-        let commands = context.manager.validations(&plan);
-        let commands = commands.map_err(|error| Failure::from(error).about("committed"))?;
+        context
+            .manager
+            .validations(&plan)
+            .map_err(|error| Failure::from(error).about("committed"))?;
         context.tell_notices(ui);
-        let asks = ui.asks() && !self.yes;
-        if asks {
+        if ui.asks() && !self.yes {
             let preview = look_closely()?;
             tell(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
@@ -150,11 +150,6 @@ impl CommitArgs {
             }
             expected = preview.digest.map(Expected::Shown);
         }
-        if !commands.is_empty() && !selection.is_everything() && !asks {
-            // What is wrong with a pattern is said before anything runs; else the commit says it.
-            look(false)?;
-        }
-        let _validation = validate(context, &plan, self.message.as_deref(), ui)?;
         let progress = ui.progress("committing");
         let request = CommitRequest {
             message: self.message.as_deref(),

@@ -9,7 +9,7 @@ use escrow::manager::ResourceDiff;
 use escrow::model::{Change, ChangeKind, Facts, Field};
 use serde_json::{Value, json};
 
-use super::ask::Asked;
+use super::answer::Asked;
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
@@ -94,22 +94,16 @@ impl DiffArgs {
         let checkpoint = |typed: &String| context.manager.resolve_checkpoint(&plan, typed);
         let since = self.since.as_ref().map(checkpoint).transpose()?;
         let until = self.until.as_ref().map(checkpoint).transpose()?;
-        let (found, changed);
-        let mut digest = None;
-        let diffs = match since {
-            Some(since) => {
-                changed = context.manager.since(&plan, &since, until.as_ref())?;
-                &changed
-            }
-            None => {
-                found = context.manager.diff(&plan, only.as_ref())?;
-                // A list of names reads no content.
-                if !self.name_status {
-                    digest = context.manager.digest(&found)?.and_then(|all| all.text());
-                }
-                &found.resources
-            }
+        let found = match &since {
+            Some(since) => context.manager.since(&plan, since, until.as_ref())?,
+            None => context.manager.diff(&plan, only.as_ref())?,
         };
+        // A list of names reads no content.
+        let digest = match since.is_none() && !self.name_status {
+            true => context.manager.digest(&found)?.and_then(|all| all.text()),
+            false => None,
+        };
+        let diffs = &found.resources;
         if ui.is_json() {
             let resources: Vec<Value> = diffs.iter().map(document).collect();
             ui.document(&json!({"plan": plan.name, "digest": digest, "resources": resources}));
@@ -131,7 +125,10 @@ impl DiffArgs {
                 writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
             }
             match self.patch {
-                true => diff::patch(&one.diff, &context.manager.contents(&one.view)?, &mut out)?,
+                true => {
+                    let contents = context.manager.contents(&found, &one.view)?;
+                    diff::patch(&one.diff, &contents, &mut out)?;
+                }
                 false => diff::name_status(&one.diff, &mut out)?,
             }
         }

@@ -7,7 +7,7 @@ use escrow::fs::Resolver;
 use serde_json::{Value, json};
 
 use super::show;
-use crate::context::{self, Context};
+use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
@@ -30,7 +30,7 @@ impl DoctorArgs {
             Resolver::Kernel => "by the kernel (openat2)",
             Resolver::Checked => "name by name: this kernel has no openat2, or a filter forbids it",
         };
-        let no_run = context::why_no_run();
+        let no_run = context.manager.why_no_run();
         if ui.is_json() {
             let strategies: Vec<Value> = doctor
                 .verdicts

@@ -2,7 +2,6 @@
 
 use clap::Args;
 
-use crate::context;
 use crate::error::Failure;
 
 /// Build the inside of `escrow run`; not for people
@@ -18,9 +17,7 @@ pub(crate) struct InsideArgs {
 impl InsideArgs {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match (self.spec, self.channel) {
-            (Some(spec), Some(channel)) => {
-                escrow::run::enter(context::inherited(spec), context::inherited(channel))
-            }
+            (Some(spec), Some(channel)) => escrow::run::enter(spec, channel),
             _ => Ok(escrow::run::probe().map_err(escrow::error::Error::from)?),
         }
     }

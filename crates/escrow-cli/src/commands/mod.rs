@@ -1,6 +1,7 @@
 //! What can be typed. One verb, one file; the doc comments are the help.
 
 mod access;
+mod answer;
 mod ask;
 mod checkpoint;
 mod cleanup;
@@ -29,7 +30,6 @@ mod strategy;
 mod trust;
 mod types;
 mod undo;
-mod validate;
 mod write;
 
 use std::path::PathBuf;
@@ -138,6 +138,23 @@ enum Command {
     Reference(reference::ReferenceArgs),
     #[command(hide = true)]
     Inside(inside::InsideArgs),
+    #[command(hide = true)]
+    Answer(answer::AnswerArgs),
+}
+
+impl Global {
+    /// How it is answered.
+    pub(crate) fn ui(&self) -> Ui {
+        Ui::new(self.json, self.quiet, self.verbose)
+    }
+}
+
+/// Answers a question from inside a run, if that is what this program was started for.
+pub(crate) fn answer(cli: &Cli) -> Option<std::process::ExitCode> {
+    match &cli.command {
+        Command::Answer(args) => Some(args.run(&cli.global)),
+        _ => None,
+    }
 }
 
 /// Does what was typed.
@@ -152,9 +169,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         command => command,
     };
     if let Some(socket) = context::socket() {
-        let words = context::arguments();
-        let text = |word: &std::ffi::OsString| word.to_string_lossy().into_owned();
-        return ask::ask(&socket, words.iter().skip(1).map(text).collect(), ui);
+        return ask::ask(&socket, ui);
     }
     // What is about a configuration must not stumble over the one that is here.
     match &command {
@@ -180,20 +195,22 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Gc(args) => args.without_state(failure),
         _ => failure,
     });
-    let done = context.and_then(|mut context| {
-        if let Some(file) = &context.manager.settings().file {
-            ui.whisper(&format!("configuration: {file}"));
-        }
-        context.tell_notices(ui);
-        let done = with_state(command, &mut context, ui);
-        context.tell_notices(ui);
-        done
-    });
+    let done = context.and_then(|mut context| with_notices(command, &mut context, ui));
     match runs {
         // Its own failures must not look like those of the command.
         true => done.map_err(|failure| failure.or_status(125)),
         false => done,
     }
+}
+
+fn with_notices(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+    if let Some(file) = &context.manager.settings().file {
+        ui.whisper(&format!("configuration: {file}"));
+    }
+    context.tell_notices(ui);
+    let done = with_state(command, context, ui);
+    context.tell_notices(ui);
+    done
 }
 
 fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
@@ -225,6 +242,7 @@ fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Fa
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Reference(_)
-        | Command::Inside(_) => Ok(()),
+        | Command::Inside(_)
+        | Command::Answer(_) => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::ask::Asked;
+use super::answer::Asked;
 use super::checkpoint;
 use crate::context::Context;
 use crate::error::Failure;

@@ -1,18 +1,14 @@
 //! `escrow run`: any command inside the sandboxes.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use escrow::commit::Terms;
 use escrow::manager::{CommitRequest, RunRequest};
 use escrow::model::{Expected, PlanDigest};
 use escrow::store::Plan;
-use escrow::strategy::OnConflict;
 
-use super::validate::validate;
-use super::{ask, show};
+use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
 use crate::ui::{Answer, Tone, Ui, paint};
@@ -81,29 +77,45 @@ enum Network {
 impl RunArgs {
     pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
         // What is wrong with what was typed is said before anything is made.
-        self.environment(&BTreeMap::new())?;
+        let environment = self.environment()?;
         let plan = match &self.plan {
             Some(typed) => context.plan(Some(typed))?,
             None => self.make_plan(context, ui)?,
         };
-        let ready = context.manager.run_defaults(&plan).and_then(|usual| {
+        let ready = context.manager.run_defaults(&plan).and_then(|_| {
             // What would stop the release, or is left out of it, is said before anything is done.
-            if self.commit {
-                context.manager.validations(&plan)?;
+            match self.commit {
+                true => context.manager.validations(&plan).map(drop),
+                false => Ok(()),
             }
-            Ok(usual.env)
         });
         context.tell_notices(ui);
-        let environment = match ready {
-            Ok(usual) => self.environment(&usual)?,
-            Err(error) => {
-                self.keep_or_drop(context, ui, &plan)?;
-                return Err(error.into());
-            }
+        if let Err(error) = ready {
+            self.keep_or_drop(context, ui, &plan)?;
+            return Err(error.into());
+        }
+        let directory = context.directory.clone();
+        let request = RunRequest {
+            environment,
+            scratch: match (self.scratch, self.no_scratch) {
+                (false, false) => None,
+                (scratch, _) => Some(scratch),
+            },
+            writable: self.writable.clone(),
+            network: self.network.map(|network| network == Network::Host),
+            ..RunRequest::new(&self.command, &directory)
         };
         let ended = match self.unconfined {
-            true => self.unconfined(context, &plan, environment),
-            false => self.confined(context, &plan, environment, None),
+            true => context.manager.run_unconfined(&plan, &request),
+            false => context.manager.run(&plan, &request),
+        };
+        let ended = match ended {
+            Ok(ended) => Ok(ended.status()),
+            Err(escrow::error::Error::Run(error)) => {
+                let status = error.command_status().unwrap_or(125);
+                Err(Failure::from(escrow::error::Error::Run(error)).status(status))
+            }
+            Err(error) => Err(error.into()),
         };
         let status = match ended {
             Ok(status) => self.end(context, ui, &plan, status)?,
@@ -115,87 +127,6 @@ impl RunArgs {
         match status {
             0 => Ok(()),
             status => Err(Failure::ended(status)),
-        }
-    }
-
-    /// Runs a command inside that judges what is there: what it says is talk, not data.
-    pub(super) fn judge(
-        context: &Context,
-        plan: &Plan,
-        command: Vec<OsString>,
-    ) -> Result<i32, Failure> {
-        let args = Self {
-            plan: Some(plan.name.clone()),
-            resource: Vec::new(),
-            strategy: None,
-            commit: false,
-            rollback: false,
-            writable: Vec::new(),
-            network: None,
-            no_scratch: false,
-            scratch: false,
-            unconfined: false,
-            env: Vec::new(),
-            command,
-        };
-        let usual = context.manager.run_defaults(plan)?.env;
-        let environment = args.environment(&usual)?;
-        // Where the plan was made, wherever this was typed: what is looked at is there.
-        args.confined(context, plan, environment, Some(plan.directory.as_path()))
-    }
-
-    /// Runs the command inside; where it is a validation, in a directory of its own, and what it says is talk.
-    fn confined(
-        &self,
-        context: &Context,
-        plan: &Plan,
-        environment: Vec<(OsString, OsString)>,
-        validates: Option<&Path>,
-    ) -> Result<i32, Failure> {
-        let signals = context::Signals::watch()
-            .map_err(|error| Failure::failed(format!("cannot watch for signals: {error}")))?;
-        let mut door = context::door();
-        context::shield_input(&mut door)
-            .map_err(|error| Failure::failed(format!("cannot pass standard input on: {error}")))?;
-        if validates.is_some() {
-            context::talk_only(&mut door)
-                .map_err(|error| Failure::failed(format!("cannot pass output on: {error}")))?;
-        }
-        let (terminal, front) = context::terminal();
-        let supervisor = ask::Supervisor {
-            home: context.manager.home().to_owned(),
-            // Only what the user named; what was found is found again, and counts no more than here.
-            config: context.config.clone(),
-            plan: plan.clone(),
-        };
-        let ended = context.manager.run(
-            plan,
-            RunRequest {
-                command: self.command.clone(),
-                environment,
-                directory: validates.unwrap_or(&context.directory),
-                home: context::user_home().as_deref(),
-                scratch: match (self.scratch, self.no_scratch) {
-                    (false, false) => None,
-                    (scratch, _) => Some(scratch),
-                },
-                writable: self.writable.clone(),
-                network: self.network.map(|network| network == Network::Host),
-                files: context::files_before(),
-                terminal,
-                front,
-                door: &mut door,
-                signals: &signals.0,
-                serve: Box::new(move |stream| supervisor.answer(stream)),
-            },
-        );
-        match ended {
-            Ok(ended) => Ok(ended.status()),
-            Err(escrow::error::Error::Run(error)) => {
-                let status = error.command_status().unwrap_or(125);
-                Err(Failure::from(escrow::error::Error::Run(error)).status(status))
-            }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -237,73 +168,18 @@ impl RunArgs {
         Ok(view.plan)
     }
 
-    /// The environment of the command: ours, less what leads out, what the configuration sets, and
-    /// what was typed.
-    fn environment(
-        &self,
-        usual: &BTreeMap<String, String>,
-    ) -> Result<Vec<(OsString, OsString)>, Failure> {
-        let mut environment = context::environment();
-        // Sockets of helpers that act for the user outside.
-        let leads_out = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
-        environment.retain(|(name, _)| !leads_out.iter().any(|known| name == known));
-        for (name, value) in usual {
-            environment.retain(|(known, _)| known != name.as_str());
-            environment.push((name.into(), value.into()));
-        }
-        for typed in &self.env {
+    /// The variables that were typed.
+    fn environment(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
+        let parse = |typed: &OsString| {
             let bytes = typed.as_encoded_bytes();
-            let Some(at) = bytes
-                .iter()
-                .position(|byte| *byte == b'=')
-                .filter(|at| *at > 0)
-            else {
+            let at = bytes.iter().position(|byte| *byte == b'=');
+            let at = at.filter(|at| *at > 0).ok_or_else(|| {
                 let typed = typed.to_string_lossy();
-                return Err(Failure::usage(format!("'{typed}' is not NAME=VALUE")).status(2));
-            };
-            let (name, value) = context::split(typed, at);
-            environment.retain(|(known, _)| *known != name);
-            environment.push((name, value));
-        }
-        Ok(environment)
-    }
-
-    /// Runs the command in the directory of the sandbox that stands for this one.
-    fn unconfined(
-        &self,
-        context: &Context,
-        plan: &Plan,
-        environment: Vec<(OsString, OsString)>,
-    ) -> Result<i32, Failure> {
-        let view = context.manager.view(plan.clone())?;
-        let Some(first) = view.sandboxes.first() else {
-            return Err(Failure::failed("the plan has no sandbox to run in"));
+                Failure::usage(format!("'{typed}' is not NAME=VALUE")).status(2)
+            })?;
+            Ok(context::split(typed, at))
         };
-        let (manager, resource) = (&context.manager, &first.resource);
-        let ran = manager.run_unconfined(plan, resource, &self.command, |directory| {
-            context::open_as_before()?;
-            let ended = std::process::Command::new(&self.command[0])
-                .args(&self.command[1..])
-                .env_clear()
-                .envs(environment)
-                .env("ESCROW_PLAN", &plan.name)
-                .current_dir(directory)
-                .status();
-            context::open_many();
-            ended
-        })?;
-        match ran {
-            Ok(status) => Ok(context::shell_status(status)),
-            Err(error) => {
-                // A directory of the search path that cannot be read is not the program.
-                let status = match context::is_program(&self.command[0]) {
-                    true => 126,
-                    false => 127,
-                };
-                let command = self.command[0].to_string_lossy();
-                Err(Failure::failed(format!("cannot run '{command}': {error}")).status(status))
-            }
-        }
+        self.env.iter().map(parse).collect()
     }
 
     /// What is done when the command has ended; gives the status to end with.
@@ -360,17 +236,12 @@ impl RunArgs {
             Choice::Release => {
                 let expected = shown.map(Expected::Shown);
                 let request = CommitRequest {
-                    message: None,
-                    terms: Terms {
-                        on_conflict: OnConflict::Abort,
-                        strict: false,
-                        allow_partial: false,
-                    },
                     expected: expected.as_ref(),
+                    ..CommitRequest::default()
                 };
-                let _validation = validate(context, plan, None, ui)?;
                 let progress = ui.progress("committing");
-                context.manager.commit(plan, &request, &progress)?;
+                let committed = context.manager.commit(plan, &request, &progress);
+                committed.map_err(|error| Failure::from(error).about("committed"))?;
                 let name = &plan.name;
                 ui.say(&format!("committed; `escrow undo {name}` takes it back"));
             }
@@ -450,7 +321,7 @@ fn ask(
                 let aside = ui.aside();
                 for one in &found.resources {
                     let mut out = aside.content();
-                    let contents = context.manager.contents(&one.view)?;
+                    let contents = context.manager.contents(&found, &one.view)?;
                     escrow::diff::patch(&one.diff, &contents, &mut out)?;
                     out.flush().map_err(escrow::error::Error::Output)?;
                 }

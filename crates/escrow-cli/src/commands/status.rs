@@ -6,7 +6,7 @@ use escrow::model::PlanId;
 use escrow::store::Plan;
 use serde_json::{Value, json};
 
-use super::ask::Asked;
+use super::answer::Asked;
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;

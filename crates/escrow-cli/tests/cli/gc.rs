@@ -2,14 +2,9 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use escrow::config::{Settings, Sources};
 use escrow::manager::{Manager, Options};
 use escrow::model::{Cleanup, Keep, PlanId, SandboxId, SystemOrigin};
-use escrow::policy::Policy;
-use escrow::strategy::Registry;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::is_root;
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -322,17 +317,8 @@ fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
             ..Keep::default()
         };
         let options = Options {
-            home: world.home(),
-            origin: Arc::new(SystemOrigin),
-            registry: Registry::builtin(),
-            principal: "tests".to_owned(),
-            strategy: "auto".to_owned(),
-            user_home: None,
-            patience: Duration::from_secs(20),
             keep: manual,
-            policy: Policy::default(),
-            settings: Settings::default(),
-            sources: Sources::default(),
+            ..Options::new(world.home())
         };
         let manager = Manager::open(options).expect("it opens on a used home");
         let recovered = manager.recover().expect("it can look");

@@ -1,6 +1,8 @@
 //! Validations of the configuration while others work, and when they are killed: what is released is what was judged,
 //! and nobody's work goes with what they wrote. And what a policy says of whoever runs a command.
 
+use std::path::PathBuf;
+
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use rustix::process::Signal;
@@ -21,11 +23,37 @@ fn planned(strategy: &str, rules: &str) -> (World, Cli) {
     (world, cli)
 }
 
+/// What a validation wrote, as long as it is there.
+fn fork(world: &World) -> Option<PathBuf> {
+    let areas = std::fs::read_dir(world.home().join("sandboxes")).expect("there are areas");
+    let areas = areas.map(|area| area.expect("it can be listed").path().join("validation"));
+    areas.into_iter().find(|fork| fork.exists())
+}
+
 /// A commit whose validation has begun.
-fn committing(cli: &Cli, line: &str) -> Running {
+fn committing(world: &World, cli: &Cli, line: &str) -> Running {
     let commit = Running::start(cli.command(words(line)));
-    while cli.run(words("read try app left-by-validation")).status != 0 {}
+    let written = |fork: PathBuf| fork.join("0/upper/left-by-validation").exists();
+    while !fork(world).is_some_and(written) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     commit
+}
+
+/// Tries until it works: what a killed process left may take a while to end.
+fn at_last(cli: &Cli, line: &str) -> String {
+    let wait = std::time::Instant::now();
+    loop {
+        let outcome = cli.run(words(line));
+        if outcome.status == 0 {
+            return outcome.stdout_text();
+        }
+        assert!(
+            wait.elapsed().as_secs() < 60,
+            "{line}: {}",
+            outcome.stderr_text()
+        );
+    }
 }
 
 fn go_on(world: &World) {
@@ -72,7 +100,7 @@ fn who_works_meanwhile_waits_for_the_release() {
             "-q run --plan try",
             "echo early > early; echo more > more",
         ));
-        let commit = committing(&cli, "commit try --only early");
+        let commit = committing(&world, &cli, "commit try --only early");
         let mut writer = Running::start(cli.command(words("write try app precious")));
         writer.type_line("precious");
         let runner = Running::start(cli.command(inside("run --plan try", "echo run > run")));
@@ -89,6 +117,7 @@ fn who_works_meanwhile_waits_for_the_release() {
         cli.ok(words("commit try"));
         assert!(there("precious") && there("run"), "{strategy}");
         assert!(!there("left-by-validation"), "{strategy}");
+        assert_eq!(fork(&world), None, "{strategy}");
     }
 }
 
@@ -99,26 +128,68 @@ fn a_validation_that_was_killed_leaves_nothing() {
     let test = "judged::a_validation_that_was_killed_leaves_nothing";
     rerun_test_as_user_with(test, &[&binary()]);
     for strategy in STRATEGIES {
-        for next in ["diff try --name-status", "commit try"] {
+        for next in ["diff try --name-status", "commit try", "recover"] {
             let (world, cli) = planned(strategy, PATIENT);
             cli.ok(inside("-q run --plan try", "echo early > early"));
-            let mut commit = committing(&cli, "commit try");
+            let mut commit = committing(&world, &cli, "commit try");
             commit.signal(Signal::KILL);
             commit.gone();
             go_on(&world);
-            let wait = std::time::Instant::now();
-            while cli.run(words(next)).status != 0 {
-                assert!(wait.elapsed().as_secs() < 60, "{strategy}: {next}");
+            let said = at_last(&cli, next);
+            if next == "recover" {
+                while fork(&world).is_some() {
+                    at_last(&cli, next);
+                }
             }
-            if next.starts_with("diff") {
-                assert_eq!(cli.ok(words(next)), "A\tearly\n", "{strategy}");
-                cli.ok(words("commit try"));
+            if next != "commit try" {
+                let listed = cli.ok(words("diff try --name-status"));
+                assert_eq!(listed, "A\tearly\n", "{strategy}: {next}: {said}");
+                at_last(&cli, "commit try");
             }
             let app = world.path().join("app");
             assert!(app.join("early").exists(), "{strategy}");
             assert!(!app.join("left-by-validation").exists(), "{strategy}");
+            assert_eq!(fork(&world), None, "{strategy}: {next}");
         }
     }
+}
+
+/// A validation sees what is to be released at its usual paths, files too, and what earlier commands left in the home
+/// directory; it changes none of them, and can ask nothing.
+// rule R3
+#[test]
+fn a_validation_changes_nothing_of_the_plan() {
+    let test = "judged::a_validation_changes_nothing_of_the_plan";
+    rerun_test_as_user_with(test, &[&binary()]);
+    let rules = "validate:\n  - 'grep -q new ../one.txt && grep -q tool ~/.tool && grep -q early early'\n  \
+        - 'echo x > ../one.txt; echo y > ~/.tool; chmod 0700 .; rm early; mkdir early; touch early/late'\n  \
+        - 'test -e early/late && grep -q x ../one.txt && ! \"$E\" diff > /dev/null 2>&1'\n";
+    let (world, cli) = world();
+    write(world.path().join("one.txt"), "old\n");
+    write(world.path().join("escrow.yaml"), rules);
+    cli.trust();
+    let program = cli.command(words("status")).get_program().to_owned();
+    let cli = cli.env("E", program);
+    cli.ok(words("plan create try --resource . --resource ../one.txt"));
+    let work = "echo early > early; echo new > ../one.txt; echo tool > ~/.tool";
+    cli.ok(inside("-q run --plan try", work));
+    let before = (
+        cli.ok(words("diff try --patch")),
+        cli.ok(words("diff try --scratch")),
+    );
+    let outcome = cli.run(words("commit try --exclude early"));
+    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    assert_eq!(crate::read(world.path().join("one.txt")), "new\n");
+    let app = world.path().join("app");
+    assert!(!app.join("early").exists());
+    let after = (
+        cli.ok(words("diff try --patch")),
+        cli.ok(words("diff try --scratch")),
+    );
+    assert!(before.0.contains("+early") && after.0.contains("+early"));
+    assert_eq!(before.1, after.1);
+    cli.ok(words("commit try"));
+    assert_eq!(crate::read(app.join("early")), "early\n");
 }
 
 /// That a validation cannot even begin is a validation that failed.

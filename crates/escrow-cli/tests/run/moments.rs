@@ -2,15 +2,10 @@
 //! they are to be, and go on.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::sync::Arc;
 use std::thread;
 
-use escrow::config::{Settings, Sources};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
-use escrow::model::{Keep, SystemOrigin};
-use escrow::policy::Policy;
-use escrow::strategy::Registry;
 use escrow_testkit::skip::is_root;
 use escrow_testkit::states::{AFTER, BEFORE, LATER, SIGNATURE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -333,17 +328,8 @@ fn any_thread_can_keep_a_moment_under_a_command() {
         let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
         run(&cli, "echo one > f");
         let options = Options {
-            home: world.home(),
-            origin: Arc::new(SystemOrigin),
-            registry: Registry::builtin(),
-            principal: "user:test".to_owned(),
-            policy: Policy::default(),
-            strategy: "auto".to_owned(),
-            user_home: None,
             patience: PATIENCE,
-            settings: Settings::default(),
-            sources: Sources::default(),
-            keep: Keep::default(),
+            ..Options::new(world.home())
         };
         let app = world.path().join("app");
         let kept = thread::spawn(move || {

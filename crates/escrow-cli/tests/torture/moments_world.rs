@@ -128,7 +128,7 @@ impl<'a> Inside<'a> {
     fn spend(&self) -> Answer<()> {
         let mut options = options(&self.subject.home);
         options.keep.cleanup = Cleanup::Manual;
-        let mut manager = told("the home", Manager::open(options))?;
+        let manager = told("the home", Manager::open(options))?;
         let place = &self.subject.place;
         let made = manager.create_plan(Some(SPENT), place, &[], None, &Unobserved);
         let plan = told(SPENT, made)?.plan;

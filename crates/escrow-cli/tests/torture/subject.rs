@@ -9,13 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use escrow::config::{Settings, Sources};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
-use escrow::model::{Keep, SystemOrigin};
-use escrow::policy::Policy;
 use escrow::store::Plan;
-use escrow::strategy::{Access, Registry};
+use escrow::strategy::Access;
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 
 use crate::later;
@@ -77,17 +74,9 @@ pub(crate) fn manager(home: &Path) -> Manager {
 /// What the engine is opened with.
 pub(crate) fn options(home: &Path) -> Options {
     Options {
-        home: home.to_owned(),
-        origin: Arc::new(SystemOrigin),
-        registry: Registry::builtin(),
         principal: "torture".to_owned(),
-        policy: Policy::default(),
-        strategy: "auto".to_owned(),
-        user_home: None,
         patience: Duration::from_secs(20),
-        settings: Settings::default(),
-        sources: Sources::default(),
-        keep: Keep::default(),
+        ..Options::new(home)
     }
 }
 
@@ -154,7 +143,7 @@ impl Subject {
             assert!(last.original.ends_with(label));
             fs::write(switch, REFUSED).expect("there is room");
         }
-        let mut manager = manager(&home);
+        let manager = manager(&home);
         let plan = manager
             .create_plan(Some(PLAN), &place, &[], None, &Unobserved)
             .expect("a plan")
@@ -245,7 +234,7 @@ fn make_layer(size: Size, label: &str) -> Layer {
     let place = world.dir("originals");
     let original = world.dir(format!("originals/{label}"));
     scenario::build(&original, size, label);
-    let mut manager = manager(&world.home());
+    let manager = manager(&world.home());
     let typed = [original.clone().into_os_string()];
     let plan = manager
         .create_plan(Some(PLAN), &place, &typed, Some("overlay"), &Unobserved)

@@ -13,7 +13,7 @@ use crate::store::Plan;
 use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
 
 /// Under which terms a plan is committed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Terms {
     /// Which version counts where both sides changed a path.
     pub on_conflict: OnConflict,

@@ -43,6 +43,9 @@ impl Error {
                 ));
                 hints
             }
+            Self::Invalid { .. } => {
+                one("its words are above; the sandboxes are as they were before it")
+            }
             Self::NoConfig => one("name the file: `escrow trust FILE`"),
             Self::UnknownType { known, .. } => list("known types", known),
             Self::UnknownResource { known, .. } => {

@@ -90,12 +90,13 @@ impl Error {
             | Self::Member { cause, .. }
             | Self::Moment { cause, .. } => cause.kind(),
             Self::Irreversible { .. } => Kind::Unsupported,
-            Self::BadParent { .. } => Kind::Usage,
+            Self::BadParent { .. } | Self::NoHome => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,
             Self::Run(RunError::Restless { .. }) => Kind::Busy,
             Self::Run(_) => Kind::Failed,
             Self::NoSpace { .. }
             | Self::Interrupted { .. }
+            | Self::Invalid { .. }
             | Self::Undoing
             | Self::Cancelled
             | Self::Panicked { .. } => Kind::Failed,

@@ -43,6 +43,17 @@ pub enum Error {
         /// How many other paths are denied as well.
         others: usize,
     },
+    /// Neither the caller nor the environment says where the state is.
+    #[error("cannot tell where the state is: set ESCROW_HOME or HOME")]
+    NoHome,
+    /// A command of the configuration refused what was to be committed.
+    #[error("nothing was committed: the validation `{command}` {why}")]
+    Invalid {
+        /// The command.
+        command: String,
+        /// How it ended, or why it could not be run.
+        why: String,
+    },
     /// A directory that must not be a resource.
     #[error("'{at}' cannot be a resource: {why}")]
     Forbidden {

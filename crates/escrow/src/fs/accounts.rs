@@ -34,6 +34,11 @@ pub fn group_name(gid: u32) -> Option<String> {
     named(&read("/etc/group"), gid).next().map(str::to_owned)
 }
 
+/// The name of a user, where the machine knows one.
+pub fn user_name(uid: u32) -> Option<String> {
+    named(&read("/etc/passwd"), uid).next().map(str::to_owned)
+}
+
 /// The groups that `/etc/subgid` grants to a user, as they are written there.
 pub fn subordinate_groups(uid: u32) -> Vec<IdRange> {
     let granted = read("/etc/subgid");

@@ -92,7 +92,7 @@ impl Manager {
                 message = format!("{message}; what differs is not listed: {error}");
                 Vec::new()
             }
-            found => found?,
+            found => found?.resources,
         };
         for one in found {
             let name = &one.view.resource.name;

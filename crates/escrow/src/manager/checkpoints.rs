@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::creation::NewSandbox;
 use super::records::About;
-use super::{Manager, PlanView, ResourceDiff, SandboxView, validation};
+use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
 use crate::checkpoint::{self, Return};
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
@@ -140,7 +140,7 @@ impl Manager {
         let returns = [Some(Automatic::BeforeRestore.as_str()), Some(RECOVERY)];
         if !in_use && !returns.contains(&why) {
             let occasion = match why {
-                Some(FORK | validation::REASON) => Occasion::Begun,
+                Some(FORK) => Occasion::Begun,
                 _ => Occasion::Kept,
             };
             for view in &views {
@@ -154,11 +154,11 @@ impl Manager {
             // What some of them kept is nobody's.
             Err(error) => return Err(error.and_left(self.let_go(plan))),
         };
-        // Nothing happened since the last one, which nobody asked for either. Before a validation it must be
-        // one of its own, and before a restore one that stays longer than others.
+        // Nothing happened since the last one, which nobody asked for either. Before a restore it must be one that
+        // stays longer than others.
         let restores = Automatic::BeforeRestore.as_str();
         let need_not = |last: &Checkpoint| match why {
-            Some(validation::REASON) | None => false,
+            None => false,
             Some(why) if why == restores => {
                 let reason = last.reason.as_deref();
                 reason.is_none_or(|reason| reason == restores)
@@ -351,8 +351,7 @@ impl Manager {
     /// ones; those that somebody asked for stay (rule R5).
     fn prune(&self, plan: &Plan, spared: &[CheckpointId]) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
-        let goes = |reason: &String| reason != validation::REASON;
-        automatic.retain(|one| one.reason.as_ref().is_some_and(goes));
+        automatic.retain(|one| one.reason.is_some());
         let keep = self.settings_of(plan)?.checkpoint.keep;
         let many = automatic.len().saturating_sub(keep as usize);
         let restores = Some(Automatic::BeforeRestore.as_str());
@@ -410,7 +409,7 @@ impl Manager {
         plan: &Plan,
         checkpoint: &Checkpoint,
         until: Option<&Checkpoint>,
-    ) -> Result<Vec<ResourceDiff>> {
+    ) -> Result<PlanDiff> {
         self.permit_within(Action::Diff, plan)?;
         self.looking(|alone| self.since_as(plan, checkpoint, until, alone))
     }
@@ -421,7 +420,7 @@ impl Manager {
         checkpoint: &Checkpoint,
         until: Option<&Checkpoint>,
         alone: bool,
-    ) -> Result<Vec<ResourceDiff>> {
+    ) -> Result<PlanDiff> {
         let _lock = self.lock(plan, !alone)?;
         for one in [Some(checkpoint), until].into_iter().flatten() {
             self.check_fresh(plan, one)?;
@@ -441,7 +440,7 @@ impl Manager {
             self.denied(Action::Diff, Some(plan), judged)?;
             found.push(ResourceDiff { view, diff });
         }
-        Ok(found)
+        Ok(PlanDiff::new(found, plan, alone))
     }
 
     /// A new plan that begins where another one is, or was at a checkpoint.

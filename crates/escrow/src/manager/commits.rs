@@ -22,7 +22,7 @@ use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
 
 /// How a plan is to be committed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct CommitRequest<'a> {
     /// Why, in the user's words.
     pub message: Option<&'a str>,
@@ -204,13 +204,22 @@ impl Manager {
         self.check_quiet(plan)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        let _originals = self.lock_originals(&resources, false)?;
-        self.check_neighbours(plan, &resources)?;
         let about = About {
             message: request.message,
             ..self.about("commit", Some(plan.id), &plan.name)?
         };
         let released = self.record_about(about, |touched| {
+            if !selection.is_everything() && !self.validations(plan)?.is_empty() {
+                // What is wrong with a pattern is said before anything runs.
+                let _originals = self.lock_originals(&resources, true)?;
+                let engine = self.engine_of(plan, observer)?;
+                let members = self.members(&engine, views.clone())?;
+                let previewed = Batch::new(engine, plan.clone(), members).preview(request.terms)?;
+                previewed.select(selection)?;
+            }
+            self.validate(plan, &views, observer)?;
+            let _originals = self.lock_originals(&resources, false)?;
+            self.check_neighbours(plan, &resources)?;
             // Only what was worked in can be committed; one that was never touched counts as worked in.
             self.activate(&views)?;
             // Whoever was killed at a checkpoint may have left what looks like further names of files.
@@ -426,7 +435,26 @@ impl Manager {
     pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
         self.permit(Action::Admin, None, Scope::All)?;
         self.make_room_to_clean()?;
+        self.recover_forks()?;
         self.recover_all(None)
+    }
+
+    /// Removes what validations of crashed processes left.
+    fn recover_forks(&self) -> Result<()> {
+        for operation in self.store.running()? {
+            let plan = operation.plan_id.map(|plan| self.store.plan(plan));
+            let Some(plan) = plan.transpose()?.flatten() else {
+                continue;
+            };
+            let name = plan.id.to_string();
+            let limit = Duration::ZERO;
+            if let Some(_lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)?
+                && self.bury(plan.id)?
+            {
+                self.drop_dead_fork(&plan)?;
+            }
+        }
+        Ok(())
     }
 
     /// The same, but for a plan that the caller deals with.
@@ -481,7 +509,9 @@ impl Manager {
         let patience = self.options.patience.min(Duration::from_secs(2));
         let shared = journal.work == Work::Rollback;
         let _originals = self.lock_originals_for(&resources, shared, patience)?;
-        self.bury(plan.id)?;
+        if self.bury(plan.id)? {
+            self.drop_dead_fork(&plan)?;
+        }
         self.put_times_back();
         let name = plan.name.clone();
         self.record("recover", Some(plan.id), &name, || {

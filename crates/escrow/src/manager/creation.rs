@@ -42,7 +42,7 @@ impl Manager {
     /// Begins a plan and makes a sandbox of each resource; if one of them cannot be made, nothing
     /// of the plan remains.
     pub fn create_plan(
-        &mut self,
+        &self,
         name: Option<&str>,
         directory: &Path,
         resources: &[OsString],

@@ -136,7 +136,7 @@ impl Manager {
         }
     }
 
-    fn live_error(&self, plan: &Plan) -> Error {
+    pub(super) fn live_error(&self, plan: &Plan) -> Error {
         Error::Live {
             plan: plan.name.clone(),
         }
@@ -232,13 +232,13 @@ impl Manager {
         Ok(true)
     }
 
-    /// Removes the locks of a plan in which nobody is, and which nobody judges.
+    /// Removes the locks of a plan in which nobody is.
     pub(super) fn forget_live(&self, plan: &Plan) -> Result<()> {
         for name in [live_name(plan), share_name(plan)] {
             if let Some(lock) = Lock::take(&self.locks, &name, false, Duration::ZERO)? {
                 lock.remove(&self.locks, &name)?;
             }
         }
-        self.forget_judged(plan)
+        Ok(())
     }
 }

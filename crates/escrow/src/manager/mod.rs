@@ -8,6 +8,7 @@
 //!
 //! | file | promise |
 //! |---|---|
+//! | `builder` | what the caller says, and defaults for the rest |
 //! | `resources` | which real things there are, and which must not be touched |
 //! | `configured` | which configuration counts, in general and for each plan, and which files are trusted |
 //! | `declared` | resources of the configuration become known when they are used |
@@ -19,7 +20,7 @@
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
-//! | `validation` | judged by commands that run in it, a plan is afterwards what it was before |
+//! | `validation` | commands of the configuration that a plan must pass before it is committed |
 //! | `access` | every way in is judged by the policy |
 //! | `answers` | one resource of a plan, and what a caller is told, in the fields that programs read |
 //! | `records` | whatever is done or denied is in the log |
@@ -29,6 +30,7 @@
 
 mod access;
 mod answers;
+mod builder;
 mod checkpoints;
 mod commits;
 mod configured;
@@ -48,11 +50,13 @@ mod survey;
 mod validation;
 mod work;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use answers::Handle;
+pub use builder::Builder;
 pub use checkpoints::Restored;
 pub use commits::{CommitRequest, Released};
 pub use configured::Examined;
@@ -65,7 +69,6 @@ pub use resources::NewResource;
 pub use runs::RunRequest;
 pub use sandboxes::{Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Unfinished, Verdict};
-pub use validation::Validation;
 pub use work::{PlanDiff, ResourceDiff};
 
 use crate::config::{Loaded, Settings, Sources};
@@ -74,6 +77,7 @@ use crate::fs::Dir;
 use crate::fs::private::{self, Lock, Scratch};
 use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
 use crate::policy::Policy;
+use crate::run::Console;
 use crate::seeded;
 use crate::store::{Ended, Outcome, Plan, Store};
 use crate::strategy::Registry;
@@ -104,6 +108,13 @@ pub struct Options {
     pub keep: Keep,
     /// Where configurations may be.
     pub sources: Sources,
+    /// The program that becomes the way into the sandboxes, and answers commands inside: `escrow`, or one that passes its
+    /// words on to it.
+    pub helper: PathBuf,
+    /// The environment of commands, of which those inside get what does not lead out.
+    pub environment: Vec<(OsString, OsString)>,
+    /// What commands share with this process.
+    pub console: Arc<dyn Console>,
 }
 
 /// The file of the state store in a home.
@@ -118,7 +129,6 @@ pub struct Manager {
     store: Store,
     configured: Configured,
     notices: Mutex<Vec<String>>,
-    judging: Mutex<Vec<PlanId>>,
 }
 
 impl Manager {
@@ -142,7 +152,6 @@ impl Manager {
             store,
             configured,
             notices: Mutex::default(),
-            judging: Mutex::default(),
         };
         manager.tell_files();
         let strategy = manager.usual_strategy(&manager.configured.general);
@@ -264,14 +273,14 @@ impl Manager {
         if !shared {
             let lock = self.lock_unsettled(plan)?;
             self.settle(plan)?;
-            self.settle_validation(plan)?;
             return Ok(lock);
         }
-        if self.is_half_judged(plan)? {
-            drop(self.lock_any(plan, false)?);
-        }
+        self.wait_for_lock(plan, true)
+    }
+
+    fn wait_for_lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
         let name = plan.id.to_string();
-        let lock = Lock::take(&self.locks, name.as_bytes(), true, self.options.patience)?;
+        let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
         match lock {
             Some(lock) => Ok(lock),
             None => Err(Error::Busy {
@@ -284,13 +293,10 @@ impl Manager {
     /// Takes the lock of a plan alone, whatever became of its commit.
     fn lock_unsettled(&self, plan: &Plan) -> Result<Lock> {
         self.recover_others(Some(plan.id))?;
-        let Some(lock) = self.lock_unjudged(plan)? else {
-            return Err(Error::Busy {
-                plan: plan.name.clone(),
-                owner: self.owner_of(plan.id)?,
-            });
-        };
-        self.bury(plan.id)?;
+        let lock = self.wait_for_lock(plan, false)?;
+        if self.bury(plan.id)? {
+            self.drop_dead_fork(plan)?;
+        }
         Ok(lock)
     }
 
@@ -307,14 +313,16 @@ impl Manager {
         }))
     }
 
-    /// Notes that operations of this plan whose process died were interrupted. The plan is locked.
-    fn bury(&self, plan: PlanId) -> Result<()> {
+    /// Notes that operations of this plan whose process died were interrupted; whether there were any. The plan is locked.
+    fn bury(&self, plan: PlanId) -> Result<bool> {
+        let mut found = false;
         for operation in self.store.running()? {
             if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
                 self.store.end(operation.id, &self.interrupted())?;
+                found = true;
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// The same for operations that no open plan will be locked for again: of no plan, of one that came to

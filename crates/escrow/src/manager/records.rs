@@ -2,8 +2,6 @@
 
 use std::cell::RefCell;
 
-use jiff::Timestamp;
-
 use super::Manager;
 use crate::error::{Error, Result, chain};
 use crate::fs::process::Owner;
@@ -220,36 +218,6 @@ impl Manager {
             let why = chain(&error);
             self.notice(format!(
                 "this was denied, but the log could not be told: {why}"
-            ));
-        }
-    }
-
-    /// Notes a commit that was stopped before it began.
-    pub(super) fn note_stopped(
-        &self,
-        plan: &Plan,
-        message: Option<&str>,
-        since: Timestamp,
-        why: &str,
-    ) {
-        let about = self.about("commit", Some(plan.id), &plan.name);
-        let noted = about.and_then(|about| {
-            let operation = self.operation(About { message, ..about })?;
-            let operation = Operation {
-                started_at: since,
-                ..operation
-            };
-            let ended = Ended {
-                error: Some(why.to_owned()),
-                ..Ended::plain(Outcome::Failed, self.options.origin.now())
-            };
-            Ok(self.store.note(&operation, &ended)?)
-        });
-        // Nothing is committed, whether the log knows or not.
-        if let Err(error) = noted {
-            let why = chain(&error);
-            self.notice(format!(
-                "the commit was stopped, but the log could not be told: {why}"
             ));
         }
     }

@@ -1,14 +1,16 @@
 //! A command inside the sandboxes of a plan.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::live::Entry;
+use super::validation::forked;
 use super::{Manager, SandboxView};
 use crate::config::{Automatic, RunDefaults};
 use crate::error::{Error, Kind, Result, chain};
@@ -19,23 +21,28 @@ use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
-use crate::run::{Ended, Look, Outside, RunError, Shown, Spec, supervise};
+use crate::run::{
+    Attached, Ended, Helper, Look, Output, Outside, RunError, Shown, Spec, connect, step,
+    supervise, unconfined,
+};
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, Strategy, overlay};
 
 /// How many entries of an original are looked at for what a command that failed could not have done.
 const LOOKED_AT_AFTERWARDS: usize = 10_000;
 
+/// An environment.
+type Variables = Vec<(OsString, OsString)>;
+
 /// What is to be run, and how.
+#[derive(Debug, Clone)]
 pub struct RunRequest<'a> {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Its whole environment, but for what the engine adds.
+    /// Variables that are set for it, beside those of the configuration and of [`super::Options::environment`].
     pub environment: Vec<(OsString, OsString)>,
     /// Where it begins.
     pub directory: &'a Path,
-    /// The home directory, if there is one.
-    pub home: Option<&'a Path>,
     /// Whether the home directory gets a layer that is thrown away, or is read-only; left out, what
     /// those who are inside have, else what the configuration says, else the layer.
     pub scratch: Option<bool>,
@@ -44,23 +51,34 @@ pub struct RunRequest<'a> {
     /// Whether the network can be reached; left out, what those who are inside have, else what the
     /// configuration says, else yes.
     pub network: Option<bool>,
-    /// How many files it may have open, if not as many as this process.
-    pub files: Option<u64>,
-    /// The terminal.
-    pub terminal: Option<OwnedFd>,
-    /// Whether the command gets the terminal at once.
-    pub front: bool,
-    /// The program that calls [`crate::run::enter`] with the two words it is given.
-    pub door: &'a mut Command,
-    /// Signals to pass on, readable when they come.
-    pub signals: &'a [(i32, OwnedFd)],
-    /// Answers whoever inside asks through the socket.
-    pub serve: Box<dyn Fn(UnixStream) + Send>,
+    /// Where its standard output goes.
+    pub output: Output,
 }
+
+impl<'a> RunRequest<'a> {
+    /// A command that begins in a directory, with everything else as the configuration says.
+    pub fn new(
+        command: impl IntoIterator<Item = impl Into<OsString>>,
+        directory: &'a Path,
+    ) -> Self {
+        Self {
+            command: command.into_iter().map(Into::into).collect(),
+            environment: Vec::new(),
+            directory,
+            scratch: None,
+            writable: Vec::new(),
+            network: None,
+            output: Output::Own,
+        }
+    }
+}
+
+/// Variables that lead to helpers which act for the user outside.
+const LEADS_OUT: [&str; 3] = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCROW_HOME"];
 
 impl Manager {
     /// Runs a command inside the sandboxes of a plan, together with those that are there already.
-    pub fn run(&self, plan: &Plan, request: RunRequest<'_>) -> Result<Ended> {
+    pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Ended> {
         self.permit_plan(Action::Run, plan)?;
         if !request.writable.is_empty() {
             // No resource has it as its own: only who may do anything may do this.
@@ -87,38 +105,19 @@ impl Manager {
             }
         }
         self.activate(&views)?;
-        let spec = self.spec(plan, &views, &request, &entry)?;
+        let attached = self.attach()?;
+        let spec = self.spec(plan, &views, request, &entry, &attached, None)?;
         self.record("run", Some(plan.id), &line(&request.command), || {
-            let mut noted = Ok(());
-            let mut serve = Some(request.serve);
-            let ended = supervise(
-                &spec,
-                Outside {
-                    door: request.door,
-                    signals: request.signals,
-                    terminal: request.terminal,
-                    held: entry.held(),
-                    built: &mut |inside| {
-                        noted = entry.note(inside, &spec.look);
-                        noted.as_ref().map(drop).map_err(|_| RunError::Silent)
-                    },
-                    // While the command runs others may look, and write through its namespace. Whoever
-                    // lets those inside stand still must not miss one that is about to begin.
-                    started: &mut || drop(lock.take()),
-                    asked: &mut |socket| {
-                        if let Some(serve) = serve.take() {
-                            listen(UnixListener::from(socket), serve);
-                        }
-                    },
-                    notice: &mut |text| self.notice(text),
-                },
-            );
+            let ended = self.supervise(&spec, attached, request.output, &entry, Some(plan), || {
+                // While the command runs others may look, and write through its namespace. A process that
+                // pauses those inside must not miss one that is about to begin.
+                drop(lock.take());
+            });
             drop(lock.take());
             let last = self.come_out(plan, entry)?;
             if last {
                 self.notice_open(&spec)?;
             }
-            noted?;
             let ended = ended?;
             if last && ended.status() != 0 {
                 self.keep_failed(plan);
@@ -128,9 +127,109 @@ impl Manager {
         })
     }
 
+    pub(super) fn attach(&self) -> Result<Attached> {
+        let attached = self.options.console.attach();
+        Ok(attached.map_err(failed_step("share the terminal and signals"))?)
+    }
+
+    /// Carries out what a description says. Commands that come later find the inside, and those inside can ask, for a
+    /// plan that is given.
+    pub(super) fn supervise(
+        &self,
+        spec: &Spec,
+        attached: Attached,
+        output: Output,
+        entry: &Entry,
+        plan: Option<&Plan>,
+        started: impl FnOnce(),
+    ) -> Result<Ended> {
+        let console = &*self.options.console;
+        let mut door = self.helper();
+        connect(&mut door, console, output).map_err(failed_step("connect the command"))?;
+        let mut helper = Some(Helper {
+            program: self.options.helper.clone(),
+            home: self.home().to_owned(),
+            config: self.options.sources.named.clone(),
+            plan: plan.map(|plan| plan.id),
+        });
+        let (mut noted, mut started) = (Ok(()), Some(started));
+        let Attached {
+            terminal,
+            signals,
+            guard,
+            ..
+        } = attached;
+        let ended = supervise(
+            spec,
+            Outside {
+                door: &mut door,
+                signals: &signals,
+                terminal,
+                held: entry.held(),
+                built: &mut |inside| {
+                    if plan.is_some() {
+                        noted = entry.note(inside, &spec.look);
+                    }
+                    noted.as_ref().map(drop).map_err(|_| RunError::Silent)
+                },
+                started: &mut || {
+                    if let Some(started) = started.take() {
+                        started();
+                    }
+                },
+                asked: &mut |socket| {
+                    if let Some(helper) = helper.take() {
+                        helper.listen(UnixListener::from(socket));
+                    }
+                },
+                notice: &mut |text| self.notice(text),
+            },
+        );
+        drop(guard);
+        noted?;
+        Ok(ended?)
+    }
+
+    /// The helper program, as the way in.
+    fn helper(&self) -> Command {
+        let mut helper = Command::new(&self.options.helper);
+        helper.arg("inside");
+        helper
+    }
+
+    /// Why commands cannot be run inside on this machine; `None` if they can.
+    pub fn why_no_run(&self) -> Option<String> {
+        match self.helper().stdin(Stdio::null()).output() {
+            Ok(output) if output.status.success() => None,
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                let first = said.lines().next().unwrap_or("it ended without a word");
+                Some(first.trim_start_matches("error: ").to_owned())
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    /// The environment of a command: that of the caller less what leads out, what the configuration sets, and what
+    /// was asked for.
+    fn environment(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Variables> {
+        let mut environment = self.options.environment.clone();
+        environment.retain(|(name, _)| !LEADS_OUT.iter().any(|known| name == known));
+        let usual = self.settings_of(plan)?.run.env;
+        let usual = usual
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()));
+        for (name, value) in usual.chain(request.environment.iter().cloned()) {
+            environment.retain(|(known, _)| *known != name);
+            environment.push((name, value));
+        }
+        environment.push(("ESCROW_PLAN".into(), plan.name.clone().into()));
+        Ok(environment)
+    }
+
     /// Says which sandboxes a process outside can still write, since a command handed it a descriptor.
     fn notice_open(&self, spec: &Spec) -> Result<()> {
-        for Shown { at, view, area } in &spec.views {
+        for Shown { at, view, area, .. } in &spec.views {
             let layers = matches!(view, View::Layers(_));
             let Some(area) = area.as_ref().filter(|_| layers) else {
                 continue;
@@ -178,23 +277,27 @@ impl Manager {
         }
     }
 
-    /// Runs a command by `work` in the directory of a sandbox, where nothing confines it. It may do
-    /// anything to the machine, so only who may do anything may begin it.
-    pub fn run_unconfined<T>(
-        &self,
-        plan: &Plan,
-        resource: &Resource,
-        command: &[OsString],
-        work: impl FnOnce(&Path) -> T,
-    ) -> Result<T> {
+    /// Runs a command in the directory of the first sandbox of a plan, where nothing confines it. It may do anything to
+    /// the machine, so only who may do anything may begin it.
+    pub fn run_unconfined(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Ended> {
         self.permit_plan(Action::Run, plan)?;
         self.permit(Action::Admin, Some(plan), Scope::All)?;
+        let views = self.live_sandboxes(plan)?;
+        let first = views.first().ok_or_else(|| Error::NoSandbox {
+            plan: plan.name.clone(),
+            resource: "*".to_owned(),
+            known: Vec::new(),
+        })?;
+        let resource = &first.resource;
         let Access::Directory(mut directory) = self.access(plan, resource)?;
         if resource.shape == Shape::File {
             directory.pop();
         }
-        self.record("run", Some(plan.id), &line(command), || {
-            Ok(work(&directory))
+        let mut command = Command::new(&request.command[0]);
+        command.args(&request.command[1..]).env_clear();
+        command.envs(self.environment(plan, request)?);
+        self.record("run", Some(plan.id), &line(&request.command), || {
+            Ok(unconfined(command, &directory, &*self.options.console)?)
         })
     }
 
@@ -272,12 +375,14 @@ impl Manager {
         }
     }
 
-    fn spec(
+    pub(super) fn spec(
         &self,
         plan: &Plan,
         views: &[SandboxView],
         request: &RunRequest<'_>,
         entry: &Entry,
+        attached: &Attached,
+        fork: Option<&Dir>,
     ) -> Result<Spec> {
         let there = entry.there.as_ref();
         let look = self.look(plan, views, request, there.map(|(_, look)| look))?;
@@ -285,11 +390,15 @@ impl Manager {
         for view in views {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             let seen = strategy.view(&view.sandbox.reference)?;
-            let isolates = strategy.capabilities().isolates;
+            let isolates = strategy.capabilities().isolates && fork.is_none();
             shown.push(Shown {
                 at: view.resource.at.clone(),
-                view: seen,
+                view: match fork {
+                    Some(fork) => forked(fork, shown.len(), seen, view.resource.shape)?,
+                    None => seen,
+                },
                 area: isolates.then(|| view.sandbox.area.clone()),
+                throw_away: fork.is_some(),
             });
         }
         let mut hidden = vec![Location::from(self.home())];
@@ -302,18 +411,15 @@ impl Manager {
         }
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let socket = Location::from(Path::new(SOCKETS).join(unique.trim_start_matches("sbx_")));
-        let mut environment: Vec<(Location, Location)> = request
-            .environment
+        let environment = self.environment(plan, request)?;
+        let environment = environment
             .iter()
-            .map(|(name, value)| (text(name), text(value)))
-            .collect();
-        environment.push((
-            Location::from_bytes(b"ESCROW_PLAN"),
-            Location::from_bytes(plan.name.as_bytes()),
-        ));
+            .map(|(name, value)| (text(name), text(value)));
+        let mut environment: Vec<(Location, Location)> = environment.collect();
         environment.push((Location::from_bytes(b"ESCROW_SOCKET"), socket.clone()));
-        let scratch = match request.home.filter(|_| look.scratch && there.is_none()) {
-            Some(home) => self.scratch_layers(plan, home, views)?,
+        let home = self.options.user_home.as_deref();
+        let scratch = match home.filter(|_| look.scratch && there.is_none()) {
+            Some(home) => self.scratch_layers(plan, home, views, fork)?,
             None => None,
         };
         Ok(Spec {
@@ -325,16 +431,16 @@ impl Manager {
             command: request.command.iter().map(text).collect(),
             environment,
             socket,
-            files: request.files,
-            terminal: request.terminal.is_some(),
-            front: request.front,
+            files: self.options.console.files(),
+            terminal: attached.terminal.is_some(),
+            front: attached.front,
             inside: there.map(|(inside, _)| inside.clone()),
             build: entry.build(),
             share: entry.share(),
         })
     }
 
-    fn scratch_name(plan: &Plan) -> Vec<u8> {
+    pub(super) fn scratch_name(plan: &Plan) -> Vec<u8> {
         format!("{}.scratch", plan.id).into_bytes()
     }
 
@@ -345,6 +451,7 @@ impl Manager {
         plan: &Plan,
         home: &Path,
         views: &[SandboxView],
+        fork: Option<&Dir>,
     ) -> Result<Option<(Location, Layers)>> {
         let Ok(lower) = private::canonical(home).and_then(|home| Dir::open(&home)) else {
             return Ok(None);
@@ -353,21 +460,25 @@ impl Manager {
         if lower.path().parent().is_none() || views.iter().any(sandboxed) {
             return Ok(None);
         }
-        let area = private::room(&self.areas, &Self::scratch_name(plan))?;
-        let upper = private::room(&area, b"upper")?;
-        Handle::of(&upper)
-            .set_mode((lower.meta()?.mode | 0o700) & !0o022)
-            .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
-        // What the kernel left from an earlier command would be refused.
-        remove::remove(&area, b"work")?;
-        private::room(&area, b"work")?;
-        let below = |name: &str| Location::from(area.path().join(name));
         let home = Location::from(lower.path());
-        let layers = Layers {
-            below: vec![home.clone()],
-            upper: below("upper"),
-            work: below("work"),
+        let mode = (lower.meta()?.mode | 0o700) & !0o022;
+        let area = private::room(&self.areas, &Self::scratch_name(plan))?;
+        let mut below = vec![home.clone()];
+        let area = match fork {
+            None => area,
+            Some(fork) => {
+                // What earlier commands wrote there is seen, and stays as it is.
+                if area.stat(b"upper")?.is_some() {
+                    below.insert(0, Location::from(area.path().join("upper")));
+                }
+                private::room(fork, b"home")?
+            }
         };
+        let layers = layer_over(&area, below)?;
+        let upper = Dir::open(layers.upper.as_path())?;
+        Handle::of(&upper)
+            .set_mode(mode)
+            .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
         Ok(Some((home, layers)))
     }
 
@@ -435,13 +546,21 @@ fn line(command: &[OsString]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Answers questions from inside, one after the other, until this process ends.
-fn listen(listener: UnixListener, serve: Box<dyn Fn(UnixStream) + Send>) {
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            serve(stream);
-        }
-    });
+/// A layer in an area, over others.
+pub(super) fn layer_over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
+    let upper = private::room(area, b"upper")?;
+    // What the kernel left from an earlier command would be refused.
+    remove::remove(area, b"work")?;
+    let work = private::room(area, b"work")?;
+    Ok(Layers {
+        below,
+        upper: Location::from(upper.path()),
+        work: Location::from(work.path()),
+    })
+}
+
+fn failed_step(what: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
+    move |error| step(what)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 fn text(word: &OsString) -> Location {

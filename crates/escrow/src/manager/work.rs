@@ -28,17 +28,27 @@ pub struct ResourceDiff {
     pub diff: DiffView,
 }
 
-/// What a plan changed. While this lives nobody else changes the plan.
+/// What a plan changed, when it was looked at.
 #[derive(Debug)]
 pub struct PlanDiff {
     /// One entry for each sandbox.
     pub resources: Vec<ResourceDiff>,
-    /// What is open for as long as contents are read.
-    _opened: Vec<Opened>,
-    _lock: Lock,
+    plan: Plan,
+    /// Whether something had to be opened, so that nobody else could look meanwhile.
+    alone: bool,
 }
 
-/// What is open to whoever looks alone; closed again before anybody else goes on.
+impl PlanDiff {
+    pub(super) fn new(resources: Vec<ResourceDiff>, plan: &Plan, alone: bool) -> Self {
+        Self {
+            resources,
+            plan: plan.clone(),
+            alone,
+        }
+    }
+}
+
+/// What is open to whoever looks alone; closed again before those inside go on.
 #[derive(Default)]
 pub(super) struct Open {
     opened: Vec<Opened>,
@@ -267,7 +277,7 @@ impl Manager {
     }
 
     fn compare_as(&self, plan: &Plan, only: Option<&Resource>, alone: bool) -> Result<PlanDiff> {
-        let lock = self.lock(plan, !alone)?;
+        let _lock = self.lock(plan, !alone)?;
         let (views, prefix) = match only {
             Some(resource) => {
                 let (view, prefix) = self.sandbox_of(plan, resource)?;
@@ -276,8 +286,8 @@ impl Manager {
             None => (self.live_sandboxes(plan)?, ResourcePath::root()),
         };
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        let originals = self.lock_originals(&resources, true)?;
-        let open = self.open_for(plan, &views, alone)?;
+        let _originals = self.lock_originals(&resources, true)?;
+        let _open = self.open_for(plan, &views, alone)?;
         let mut diffs = Vec::new();
         for view in views.clone() {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
@@ -286,23 +296,15 @@ impl Manager {
             self.judge_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
-        drop(originals);
-        // Those inside go on, and find everything as it was.
-        let Open { mut opened, paused } = open;
-        if paused.is_some() {
-            opened.clear();
-        }
-        drop(paused);
-        Ok(PlanDiff {
-            resources: diffs,
-            _opened: opened,
-            _lock: lock,
-        })
+        Ok(PlanDiff::new(diffs, plan, alone))
     }
 
     /// The digest of what was found, for which contents are read; `None` where they cannot be: they lie in a closed
     /// directory, and a command is inside.
     pub fn digest(&self, found: &PlanDiff) -> Result<Option<PlanDigest>> {
+        let _lock = self.lock(&found.plan, !found.alone)?;
+        let views: Vec<SandboxView> = found.resources.iter().map(|one| one.view.clone()).collect();
+        let _open = self.open_for(&found.plan, &views, found.alone)?;
         let mut all = PlanDigest::default();
         for ResourceDiff { view, diff } in &found.resources {
             let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
@@ -346,12 +348,20 @@ impl Manager {
         Ok(opened)
     }
 
-    /// Where the bytes of a diff come from.
-    pub fn contents<'a>(&'a self, view: &'a SandboxView) -> Result<impl Contents + 'a> {
+    /// Where the bytes of one sandbox of a diff come from. Nobody else changes the plan while this lives.
+    pub fn contents<'a>(
+        &'a self,
+        of: &'a PlanDiff,
+        view: &'a SandboxView,
+    ) -> Result<impl Contents + 'a> {
+        let lock = self.lock(&of.plan, !of.alone)?;
+        let views = std::slice::from_ref(view);
         Ok(BothSides {
             manager: self,
             view,
             original: Dir::open(view.resource.root())?,
+            _open: self.open_for(&of.plan, views, of.alone)?,
+            _lock: lock,
         })
     }
 }
@@ -399,6 +409,8 @@ struct BothSides<'a> {
     manager: &'a Manager,
     view: &'a SandboxView,
     original: Dir,
+    _open: Open,
+    _lock: Lock,
 }
 
 impl BothSides<'_> {

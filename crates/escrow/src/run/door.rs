@@ -31,10 +31,12 @@ pub(super) fn at(step: impl Into<String>) -> impl FnOnce(Errno) -> (String, Errn
     move |errno| (step, errno)
 }
 
-/// Builds the inside that was described and runs the command in it. Never returns.
-pub fn enter(spec: OwnedFd, channel: OwnedFd) -> ! {
-    let channel = Channel::new(channel);
-    let status = go_in(spec, &channel).unwrap_or_else(|failed| tell_failure(&channel, failed));
+/// Builds the inside that was described and runs the command in it. Never returns. The helper program calls it with
+/// the two descriptors that it was given as words.
+pub fn enter(spec: i32, channel: i32) -> ! {
+    let channel = Channel::new(sys::adopt(channel));
+    let status =
+        go_in(sys::adopt(spec), &channel).unwrap_or_else(|failed| tell_failure(&channel, failed));
     sys::exit(status)
 }
 

@@ -27,9 +27,14 @@
 //! | `mounts` | what is seen inside |
 //! | `keeper` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
+//! | `console` | terminal, standard input and signals, as the caller shares them |
+//! | `ask` | questions from inside, answered by the helper program |
+//! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
 //! | `pause` | everybody inside stands still while a moment is kept or restored |
 //! | `sys` | the system calls that have no safe form |
 
+mod ask;
+mod console;
 mod door;
 pub mod idmap;
 mod keeper;
@@ -38,11 +43,18 @@ mod pause;
 pub mod spec;
 mod supervise;
 mod sys;
+mod unconfined;
 
+pub(crate) use ask::Helper;
+pub use ask::{AGENT, Answer, Question, ask};
+pub(crate) use console::connect;
+pub use console::{Attached, Console, Detached, Output};
 pub use door::{enter, probe};
 pub use pause::{Paused, pause};
 pub use spec::{Build, Look, Shown, Spec};
-pub use supervise::{Ended, Outside, RunError, supervise};
+pub use supervise::{Ended, RunError};
+pub(crate) use supervise::{Outside, step, supervise};
+pub(crate) use unconfined::unconfined;
 
 use serde::{Deserialize, Serialize};
 

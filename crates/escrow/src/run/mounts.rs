@@ -49,9 +49,10 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
             at: path.as_path().to_owned(),
         });
     }
-    for Shown { at: path, view, .. } in &spec.views {
+    for shown in &spec.views {
+        let Shown { at: path, view, .. } = shown;
         let fd = match view {
-            View::Layers(layers) => overlay(path, layers, false)?,
+            View::Layers(layers) => overlay(path, layers, shown.throw_away)?,
             View::Directory(from) => {
                 let fd = clone_itself(from.as_path())?;
                 sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;

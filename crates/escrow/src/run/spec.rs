@@ -36,8 +36,10 @@ pub struct Shown {
     pub at: Location,
     /// What.
     pub view: View,
-    /// The area of the sandbox; `None` where it is the original itself.
+    /// The area of the sandbox; `None` where it is the original itself, or a layer that is thrown away.
     pub area: Option<Location>,
+    /// Whether what the command writes is thrown away.
+    pub throw_away: bool,
 }
 
 /// Everything about the inside, and about the command.

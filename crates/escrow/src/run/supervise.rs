@@ -2,7 +2,8 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags};
@@ -34,6 +35,14 @@ impl Ended {
             Self::Exited(status) => status,
             Self::Signaled(signal) => 128 + signal,
         }
+    }
+}
+
+/// How a child of this process ended.
+pub(super) fn ended(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Exited(code),
+        (None, signal) => Ended::Signaled(signal.unwrap_or_default()),
     }
 }
 
@@ -165,33 +174,33 @@ impl Drop for Inheritable<'_> {
     }
 }
 
-fn step(step: &str) -> impl FnOnce(Errno) -> RunError {
+pub(crate) fn step(step: &str) -> impl FnOnce(Errno) -> RunError {
     let step = step.to_owned();
     move |errno| RunError::Step { step, errno }
 }
 
 /// The outside of a run.
-pub struct Outside<'a> {
+pub(crate) struct Outside<'a> {
     /// A program that calls [`enter`](super::enter) with the two descriptors it is given as words.
-    pub door: &'a mut Command,
+    pub(crate) door: &'a mut Command,
     /// Signals, each readable when this process gets it.
-    pub signals: &'a [(i32, OwnedFd)],
+    pub(crate) signals: &'a [(i32, OwnedFd)],
     /// The terminal.
-    pub terminal: Option<OwnedFd>,
+    pub(crate) terminal: Option<OwnedFd>,
     /// The descriptors that the description names.
-    pub held: Vec<BorrowedFd<'a>>,
+    pub(crate) held: Vec<BorrowedFd<'a>>,
     /// Is told where the inside is, before anything happens there.
-    pub built: &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
+    pub(crate) built: &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
     /// Is told when the command has begun.
-    pub started: &'a mut dyn FnMut(),
+    pub(crate) started: &'a mut dyn FnMut(),
     /// Is given the socket on which those inside ask.
-    pub asked: &'a mut dyn FnMut(OwnedFd),
+    pub(crate) asked: &'a mut dyn FnMut(OwnedFd),
     /// Is told what was done without.
-    pub notice: &'a mut dyn FnMut(String),
+    pub(crate) notice: &'a mut dyn FnMut(String),
 }
 
 /// Runs the command that `spec` describes.
-pub fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
+pub(crate) fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
     use std::os::unix::process::CommandExt;
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,

@@ -1,6 +1,7 @@
 //! The store in SQLite.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -143,7 +144,7 @@ impl StoreError {
 
 /// An open state store.
 pub struct Store {
-    connection: Connection,
+    connection: Mutex<Connection>,
     path: PathBuf,
     home: Dir,
 }
@@ -169,8 +170,8 @@ impl Store {
         })?;
         let waits = connection.busy_timeout(BUSY);
         waits.map_err(|source| failed(path, source))?;
-        let mut store = Self {
-            connection,
+        let store = Self {
+            connection: Mutex::new(connection),
             path: path.to_owned(),
             home,
         };
@@ -266,19 +267,25 @@ impl Store {
             let moved = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
             moved.optional().map(drop)
         };
-        shrink(&self.connection).map_err(|source| failed(&self.path, source))
+        shrink(&self.connection()).map_err(|source| failed(&self.path, source))
+    }
+
+    /// One thread at a time; a panic in the middle of a transaction rolled it back.
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        let connection = self.connection.lock();
+        connection.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does `work`, which may be done twice: where the disk is full, the ballast is given up first.
     pub(super) fn run<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T> {
-        self.with_room(|| work(&self.connection).map_err(|source| failed(&self.path, source)))
+        self.with_room(|| work(&self.connection()).map_err(|source| failed(&self.path, source)))
     }
 
     pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         with_room(&self.home, work)
     }
 
-    fn migrate(&mut self) -> Result<()> {
+    fn migrate(&self) -> Result<()> {
         let version = |connection: &Connection| {
             connection.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0))
         };

@@ -51,10 +51,11 @@ pub struct Preview {
 }
 
 /// Which version counts where both sides changed a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
     /// Neither: nothing is committed.
+    #[default]
     Abort,
     /// The sandbox's; the original's is kept for undo.
     Ours,

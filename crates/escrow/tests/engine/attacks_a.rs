@@ -265,7 +265,7 @@ fn a11_names_that_talk_to_terminals() {
             .expect("it differs");
         let contents = sandbox
             .manager
-            .contents(&diffs.resources[0].view)
+            .contents(&diffs, &diffs.resources[0].view)
             .expect("both sides are there");
         let mut text = Vec::new();
         diff::name_status(&diffs.resources[0].diff, &mut text).expect("memory takes it");

@@ -248,7 +248,7 @@ fn b4_a_directory_moved_out_while_it_is_walked() {
             to: world.path().join(format!("moved-{strategy}")),
             done: AtomicBool::new(false),
         };
-        let mut manager = open(&world.home());
+        let manager = open(&world.home());
         let typed = [original.as_os_str().to_owned()];
         let answer = manager.create_plan(None, &original, &typed, Some(strategy), &observer);
         let error = answer.expect_err("the tree was torn while it was copied");

@@ -29,7 +29,7 @@ fn patch(sandbox: &Sandboxed) -> String {
         .expect("it can be compared");
     let contents = sandbox
         .manager
-        .contents(&diffs.resources[0].view)
+        .contents(&diffs, &diffs.resources[0].view)
         .expect("both sides are there");
     let mut text = Vec::new();
     diff::patch(&diffs.resources[0].diff, &contents, &mut text).expect("memory takes it");

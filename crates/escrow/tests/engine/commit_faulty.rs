@@ -457,7 +457,7 @@ impl Batch {
         script: &Arc<Script>,
     ) -> Self {
         let script = Arc::clone(script);
-        let mut manager = open(&world.home(), &script);
+        let manager = open(&world.home(), &script);
         let view = manager.create_plan(Some(name), world.path(), &[], None, &Unobserved);
         let plan = view.expect("a plan needs no resource").plan;
         let mut batch = Self {

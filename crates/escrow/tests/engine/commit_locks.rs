@@ -126,7 +126,7 @@ impl Observer for Halting {
 
 fn shared_plan(world: &World, strategy: &str) -> Sandboxed {
     let original = original(world, "original", BASE);
-    let mut manager = open(&world.home());
+    let manager = open(&world.home());
     let typed = [original.as_os_str().to_owned()];
     let view = manager
         .create_plan(
@@ -330,7 +330,7 @@ fn operations_during_a_commit() {
             let promised = sandbox.promised();
             let other = Sandboxed::new(&world.home(), &original, strategy);
             other.write("h1", b"other").expect("it can be written");
-            let mut fresh = open(&world.home());
+            let fresh = open(&world.home());
             let view = fresh.create_plan(Some("fresh"), world.path(), &[], None, &Unobserved);
             let empty = view.expect("a plan needs no resource").plan;
             during(&sandbox, moment, || {
@@ -520,7 +520,7 @@ fn several_originals_in_any_order() {
             if number > 2 {
                 typed.reverse();
             }
-            let mut manager = open(&world.home());
+            let manager = open(&world.home());
             let view = manager
                 .create_plan(
                     None,

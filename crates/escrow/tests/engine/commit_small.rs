@@ -182,7 +182,7 @@ fn a_member_without_changes() {
     let world = World::new();
     let still = original(&world, "still", BASE);
     let moving = original(&world, "moving", BASE);
-    let mut manager = crate::support::open(&world.home());
+    let manager = crate::support::open(&world.home());
     let typed = [still.as_os_str().to_owned(), moving.as_os_str().to_owned()];
     let view = manager
         .create_plan(
@@ -223,7 +223,7 @@ fn a_member_without_changes() {
 #[test]
 fn plans_without_anything_to_commit() {
     let world = World::new();
-    let mut manager = crate::support::open(&world.home());
+    let manager = crate::support::open(&world.home());
     let view = manager.create_plan(Some("empty"), world.path(), &[], None, &Unobserved);
     let plan = view.expect("a plan needs no resource").plan;
     manager

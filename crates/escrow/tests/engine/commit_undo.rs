@@ -333,7 +333,7 @@ fn undo_of_several_directories() {
     let world = World::new();
     let originals = ["one", "two", "three"].map(|name| original(&world, name, BASE));
     let typed = originals.clone().map(|path| path.into_os_string());
-    let mut manager = open(&world.home());
+    let manager = open(&world.home());
     let view = manager
         .create_plan(
             Some("all"),

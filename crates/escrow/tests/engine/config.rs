@@ -448,7 +448,7 @@ fn parents_and_children_of_the_configuration_belong_together() {
     let text = "resources:\n  app: {at: app}\n  docs: {at: app/docs, parent: app, strategy: inherit}\n  \
                 data: {at: app/data, parent: app}\n  gone: {at: app/gone, parent: app}\n  \
                 db: {at: app/db, parent: app, type: sqlite}\n";
-    let mut manager = configured(&world, text);
+    let manager = configured(&world, text);
     // A child that shares its parent's sandbox brings the parent along.
     let typed = ["docs".into(), "data".into()];
     let view = manager.create_plan(Some("one"), world.path(), &typed, None, &Unobserved);

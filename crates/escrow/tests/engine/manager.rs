@@ -85,7 +85,7 @@ fn a_sandbox_is_made_once() {
     let world = World::new();
     for strategy in ALL {
         let original = original(&world, &format!("original-{strategy}"), BASE);
-        let mut manager = open(&world.home());
+        let manager = open(&world.home());
         let plan = manager
             .create_plan(
                 Some(&format!("p-{strategy}")),
@@ -355,7 +355,7 @@ impl Observer for Waiting {
 fn a_busy_plan_names_its_owner() {
     let world = World::new();
     let original = original(&world, "original", BASE);
-    let mut manager = open(&world.home());
+    let manager = open(&world.home());
     let view = manager.create_plan(Some("busy"), world.path(), &[], None, &Unobserved);
     let plan = view.expect("a plan needs no resource").plan;
     let resource = manager

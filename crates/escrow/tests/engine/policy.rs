@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use escrow::commit::Terms;
 use escrow::error::{Error, Kind, Result};
 use escrow::event::Unobserved;
-use escrow::manager::{CommitRequest, Manager, NewResource, Options};
+use escrow::manager::{CommitRequest, Manager, NewResource, Options, RunRequest};
 use escrow::model::Action;
 use escrow::policy::Policy;
 use escrow::store::{Logged, Plan, Resource};
@@ -38,7 +38,7 @@ impl Guarded {
         let world = World::new();
         let app = world.dir("app");
         tree::build(&app, "a.txt \"one\\n\"\nsrc/main.rs \"fn main() {}\\n\"\n");
-        let mut manager = open(&world.home());
+        let manager = open(&world.home());
         let typed = [app.as_os_str().to_owned()];
         let strategy = Some("filesystem_copy");
         let view = manager
@@ -126,7 +126,7 @@ fn every_verb_is_judged_and_every_denial_is_logged() {
     let guarded = Guarded::new();
     let (plan, resource) = (&guarded.plan, &guarded.resource);
     let before = signature(&guarded.app);
-    let mut manager = guarded.under("agent", json!([]));
+    let manager = guarded.under("agent", json!([]));
     let why = "no rule permits it";
     let path = at("a.txt");
     let read = manager.read(plan, resource, &path).map(drop);
@@ -324,7 +324,7 @@ fn a10_names_that_some_file_system_takes_for_git() {
 fn a_resource_in_another_does_not_lead_around_its_protection() {
     let rule = json!({"deny": ["write", "commit"], "principal": "*", "scope": "app:src/**"});
     let guarded = Guarded::new();
-    let mut manager = guarded.under("agent", may_all_but(rule));
+    let manager = guarded.under("agent", may_all_but(rule));
     // A directory of the protected resource, taken for one of its own.
     let inner = guarded.app.join("src");
     let typed = [inner.as_os_str().to_owned()];
@@ -350,7 +350,7 @@ fn a_resource_in_another_does_not_lead_around_its_protection() {
     };
     all.add_resource(&new).expect("everything is permitted");
     let rule = json!({"deny": ["write"], "principal": "*", "scope": "nested:src/**"});
-    let mut manager = guarded.under("agent", may_all_but(rule));
+    let manager = guarded.under("agent", may_all_but(rule));
     let typed = [outer.as_os_str().to_owned()];
     let view = manager.create_plan(Some("out"), &outer, &typed, strategy, &Unobserved);
     let view = view.expect("it may be sandboxed");
@@ -452,7 +452,7 @@ fn who_may_not_clean_up_can_still_fail_to_begin_a_plan() {
         {"allow": ["create"], "principal": "agent", "scope": "*"},
         {"deny": ["create"], "principal": "agent", "scope": "second"},
     ]);
-    let mut manager = guarded.under("agent", rules);
+    let manager = guarded.under("agent", rules);
     let (first, second) = (guarded.world.dir("first"), guarded.world.dir("second"));
     let typed = [first, second].map(|dir| dir.into_os_string());
     let begun = manager.create_plan(Some("two"), &guarded.app, &typed, None, &Unobserved);
@@ -492,7 +492,7 @@ fn without_isolation_working_is_releasing() {
     let world = World::new();
     let app = world.dir("app");
     tree::build(&app, "a.txt \"one\\n\"\n");
-    let mut all = open(&world.home());
+    let all = open(&world.home());
     let typed = [app.as_os_str().to_owned()];
     let view = all.create_plan(Some("try"), &app, &typed, Some("none"), &Unobserved);
     let view = view.expect("everything is permitted");
@@ -519,7 +519,7 @@ fn without_isolation_working_is_releasing() {
     write("b.txt").expect("that is not protected");
     let rule = json!({"deny": ["admin"], "principal": "agent", "scope": "*"});
     let manager = guarded.under("agent", may_all_but(rule));
-    let ran = manager.run_unconfined(plan, &resource, &[], |_| panic!("it ran"));
+    let ran = manager.run_unconfined(plan, &RunRequest::new(["false"], &guarded.app));
     denied(&manager, ran, "admin", "rule 2 says");
 }
 

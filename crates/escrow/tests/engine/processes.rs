@@ -169,7 +169,7 @@ fn child_that_makes_plans() {
         } else {
             "filesystem_copy"
         };
-        let mut manager = open(&world.join("escrow-home"));
+        let manager = open(&world.join("escrow-home"));
         let view = manager
             .create_plan(None, world, &typed, Some(strategy), &Unobserved)
             .expect("there is room for all");

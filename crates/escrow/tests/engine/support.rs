@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::time::Duration;
 
-use escrow::config::{Settings, Sources};
 use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
-use escrow::model::{ChangeKind, Keep, ResourcePath, SandboxState, SystemOrigin};
-use escrow::policy::Policy;
+use escrow::model::{ChangeKind, ResourcePath, SandboxState};
 use escrow::store::{Plan, Resource, Sandbox};
-use escrow::strategy::{Access, Registry};
+use escrow::strategy::Access;
 use escrow_testkit::signature::{Ignore, differences, signature};
 use escrow_testkit::user::as_user;
 use escrow_testkit::{OverlayMount, World, XattrKind};
@@ -30,17 +27,9 @@ pub(crate) const COPIES: [&str; 2] = ["filesystem_copy", "copy_on_write"];
 /// What a manager on `home` is opened with.
 pub(crate) fn options(home: &Path) -> Options {
     Options {
-        home: home.to_owned(),
-        origin: Arc::new(SystemOrigin),
-        registry: Registry::builtin(),
         principal: "engine-tests".to_owned(),
-        policy: Policy::default(),
-        strategy: "auto".to_owned(),
-        user_home: None,
         patience: Duration::from_secs(120),
-        settings: Settings::default(),
-        sources: Sources::default(),
-        keep: Keep::default(),
+        ..Options::new(home)
     }
 }
 
@@ -72,7 +61,7 @@ impl Sandboxed {
 
     /// The same, where it may fail.
     pub(crate) fn attempt(home: &Path, original: &Path, strategy: &str) -> Result<Self> {
-        let mut manager = open(home);
+        let manager = open(home);
         let typed = [original.as_os_str().to_owned()];
         let of_a_file = original.parent().filter(|_| original.is_file());
         let directory = of_a_file.unwrap_or(original);

@@ -104,7 +104,7 @@ fn all_sandboxes_of_a_plan_or_none() {
     let world = World::new();
     let good = original(&world, "good", BASE);
     let missing = world.path().join("missing");
-    let mut manager = open(&world.home());
+    let manager = open(&world.home());
     let typed = [good.as_os_str().to_owned(), missing.as_os_str().to_owned()];
     let error = manager.create_plan(None, world.path(), &typed, None, &Unobserved);
     assert!(

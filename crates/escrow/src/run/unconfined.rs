@@ -1,0 +1,62 @@
+//! A command in the directory of a sandbox, where nothing confines it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::console::Console;
+use super::supervise::{Ended, ended};
+use super::{RunError, step};
+
+/// Runs a command whose environment is set, in a directory, and waits for its end.
+pub(crate) fn unconfined(
+    mut command: Command,
+    directory: &Path,
+    console: &dyn Console,
+) -> Result<Ended, RunError> {
+    let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    if !console.input() {
+        command.stdin(Stdio::null());
+    }
+    command.current_dir(directory);
+    let limit = getrlimit(Resource::Nofile);
+    let lower = console.files().map(|files| Rlimit {
+        current: Some(files),
+        ..limit.clone()
+    });
+    let changed = lower.is_some();
+    if let Some(lower) = lower {
+        setrlimit(Resource::Nofile, lower).map_err(step("limit open files"))?;
+    }
+    let child = command.spawn();
+    if changed {
+        setrlimit(Resource::Nofile, limit).map_err(step("open many files again"))?;
+    }
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = child.map_err(|error| {
+        // Where the program is there, its interpreter is not.
+        let errno = match failed(error) {
+            Errno::NOENT if is_program(&command) => Errno::NOEXEC,
+            errno => errno,
+        };
+        step(&format!("run '{name}'"))(errno)
+    })?;
+    let waited = child.wait();
+    waited
+        .map(ended)
+        .map_err(|error| step("wait for the command")(failed(error)))
+}
+
+/// Whether there is anything that the command's name may mean.
+fn is_program(command: &Command) -> bool {
+    let name = Path::new(command.get_program());
+    let is_there = |path: &Path| rustix::fs::stat(path).is_ok();
+    if name.components().count() > 1 || name.is_absolute() {
+        return is_there(name);
+    }
+    let path = command.get_envs().find(|(variable, _)| *variable == "PATH");
+    let path = path.and_then(|(_, value)| value).unwrap_or_default();
+    std::env::split_paths(path).any(|dir| is_there(&dir.join(name)))
+}
