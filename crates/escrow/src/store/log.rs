@@ -1,30 +1,43 @@
-//! The log: what was done or denied, in chains that show a later change.
+//! The log: one append-only chain of events, in which a later change is seen.
 //!
-//! The beginning of an operation is sealed, and so is its end. Whoever can write the store can also put whole
-//! new chains in their place; to notice that, somebody must know the last hash from elsewhere.
+//! An operation is two events: that it began, with everything known then, and how it ended. The hash of an event covers
+//! the one before it. The number of events and the last hash are kept apart from them, so that a missing end is seen as
+//! well. Who can write the store can also put a whole new chain in its place; to notice that, the last hash must be
+//! known from elsewhere.
 
-use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::rows::{Ended, LogCheck, LogFault, Logged, Operation, Outcome};
-use super::seals::{BEGINNINGS, ENDS, ENTRY, Followed};
-use super::sqlite::{Result, Store, StoreError, json, parsed};
-use crate::fs::process::Owner;
+use super::sqlite::{Result, Store, StoreError, json};
 use crate::model::text::Location;
 use crate::model::{OperationId, PlanId};
 
-/// How many entries are read at a time.
+/// How many operations are read at a time.
 const PAGE: i64 = 500;
 
+/// What is hashed before the first event.
+const SEED: &[u8] = b"escrow event log 1";
+
+/// An operation begins. The body is the operation.
+const BEGIN: &str = "begin";
+
+/// It ended. The body is how.
+const END: &str = "end";
+
+/// The log of an earlier version was brought over. The body has its length and its last hash.
+const IMPORT: &str = "import";
+
+type Hash = [u8; 32];
+
 impl Store {
-    /// Notes that an operation begins, and seals that.
+    /// Notes that an operation begins.
     pub fn begin(&self, operation: &Operation) -> Result<()> {
-        self.transact(|connection| insert(connection, operation))
+        self.transact(|connection| begin(connection, operation))
     }
 
-    /// Notes how an operation ended, and seals it.
+    /// Notes how an operation ended; one that another process ended already stays as it is.
     pub fn end(&self, id: OperationId, ended: &Ended) -> Result<()> {
-        let found = self.transact(|connection| finish(connection, id, ended))?;
+        let found = self.transact(|connection| end(connection, id, ended))?;
         match found {
             true => Ok(()),
             false => Err(StoreError::Damaged {
@@ -37,40 +50,41 @@ impl Store {
     /// Notes an operation that ended before it began.
     pub fn note(&self, operation: &Operation, ended: &Ended) -> Result<()> {
         self.transact(|connection| {
-            insert(connection, operation)?;
-            finish(connection, operation.id, ended)?;
-            Ok(())
+            begin(connection, operation)?;
+            end(connection, operation.id, ended).map(drop)
         })
     }
 
     /// The operations that have not ended, oldest first. Their owners may be dead.
     pub fn running(&self) -> Result<Vec<Operation>> {
         self.run(|connection| {
-            // Named, because SQLite would rather read the whole log than sort a few entries.
-            let mut query = connection.prepare(&format!(
-                "SELECT {ENTRY} FROM operation INDEXED BY operation_running
-                 WHERE outcome = 'running' ORDER BY seq"
-            ))?;
-            let rows = query.query_map([], |row| Ok(logged_row(row)?.operation))?;
-            rows.collect()
+            let mut query = connection.prepare(
+                "SELECT event.body FROM running
+                 JOIN event ON event.operation_id = running.operation_id AND event.kind = 'begin'
+                 ORDER BY event.position",
+            )?;
+            query.query_map([], |row| json(row, 0))?.collect()
         })
     }
 
-    /// The entries of the log after one, or those of one plan, oldest first: some of them, and none
-    /// where there are no more.
+    /// The operations that began after an event, or those of one plan, oldest first: some of them, and none where
+    /// there are no more.
     pub fn log_page(&self, plan: Option<PlanId>, after: i64) -> Result<Vec<Logged>> {
         self.run(|connection| {
-            // Of one plan by its index: the log of the others is not read.
             let of = match plan {
-                Some(_) => "INDEXED BY operation_plan WHERE plan_id = ?1 AND",
-                None => "WHERE ?1 IS NULL AND",
+                Some(_) => "began.plan_id = ?1",
+                None => "?1 IS NULL",
             };
             let mut query = connection.prepare(&format!(
-                "SELECT {ENTRY} FROM operation {of} seq > ?2 ORDER BY seq LIMIT ?3"
+                "SELECT began.position, began.body, ended.body FROM event AS began
+                 LEFT JOIN event AS ended
+                   ON ended.operation_id = began.operation_id AND ended.kind = 'end'
+                 WHERE {of} AND began.kind = 'begin' AND began.position > ?2
+                 ORDER BY began.position LIMIT ?3"
             ))?;
             let plan = plan.map(|id| id.to_string());
             query
-                .query_map(params![plan, after, PAGE], logged_row)?
+                .query_map(params![plan, after, PAGE], logged)?
                 .collect()
         })
     }
@@ -79,140 +93,252 @@ impl Store {
     pub fn maker(&self, plan: PlanId) -> Result<Option<String>> {
         self.run(|connection| {
             let mut query = connection.prepare_cached(
-                "SELECT principal FROM operation INDEXED BY operation_plan
-                 WHERE plan_id = ?1 AND action = 'plan create' ORDER BY seq LIMIT 1",
+                "SELECT json_extract(body, '$.principal') FROM event
+                 WHERE plan_id = ?1 AND kind = 'begin' AND json_extract(body, '$.action') = 'plan create'
+                 ORDER BY position LIMIT 1",
             )?;
             let found = query.query_row([plan.to_string()], |row| row.get(0));
             found.optional()
         })
     }
 
-    /// Compares every entry with its seal, and the last seal with what is known of it.
+    /// Follows the chain, and compares its end with what is known of it.
     pub fn check_log(&self) -> Result<LogCheck> {
         self.run(|connection| {
-            // At one moment: others go on writing.
-            let moment = connection.unchecked_transaction()?;
-            let mut checked = ENDS.check(&moment)?;
-            if checked.fault.is_none() {
-                check_beginnings(&moment, &mut checked)?;
-            }
+            // One state of the store: others go on writing.
+            let state = connection.unchecked_transaction()?;
+            let (entries, last, fault) = follow(&state)?;
+            let fault = match fault {
+                None => check_end(&state, entries, last)?,
+                fault => fault,
+            };
             Ok(LogCheck {
-                entries: checked.count,
-                head: checked
-                    .last
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect(),
-                fault: checked.fault,
+                entries,
+                head: hex(&last),
+                fault,
             })
         })
     }
 }
 
-/// Seals what was there before there were seals.
-pub(super) fn begin_chains(connection: &Connection) -> rusqlite::Result<()> {
-    BEGINNINGS.begin(connection)?;
-    ENDS.begin(connection)
+fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether every operation began as it was recorded. Where one has ended, its end is the entry that is wrong.
-fn check_beginnings(connection: &Connection, ends: &mut Followed) -> rusqlite::Result<()> {
-    let Some(fault) = BEGINNINGS.check(connection)?.fault else {
-        return Ok(());
-    };
-    let operation = fault.operation;
-    if let Some(operation) = &operation {
-        ENDS.stop_before(connection, operation, ends)?;
-    }
-    ends.fault = Some(LogFault {
-        entry: ends.count + 1,
-        what: match operation {
-            Some(_) => fault.what,
-            None => format!("of the beginnings, number {}: {}", fault.entry, fault.what),
-        },
-        operation,
-    });
-    Ok(())
+fn begin(connection: &Connection, operation: &Operation) -> rusqlite::Result<()> {
+    let id = operation.id.to_string();
+    append(connection, BEGIN, &id, operation.plan_id, &text(operation))?;
+    let query = "INSERT INTO running (operation_id) VALUES (?1)";
+    connection.execute(query, [id]).map(drop)
 }
 
-fn insert(connection: &Connection, operation: &Operation) -> rusqlite::Result<()> {
-    connection.execute(
-        "INSERT INTO operation (id, principal, action, plan_id, target, outcome, owner_pid,
-                                owner_start, owner_boot, started_at, message, resources)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-        params![
-            operation.id.to_string(),
-            operation.principal,
-            operation.action,
-            operation.plan_id.map(|id| id.to_string()),
-            operation.target,
-            Outcome::Running.as_str(),
-            operation.owner.pid,
-            operation.owner.start.cast_signed(),
-            operation.owner.boot,
-            operation.started_at.to_string(),
-            operation.message,
-            texts(&operation.resources),
-        ],
-    )?;
-    BEGINNINGS.seal(connection, &operation.id.to_string())
-}
-
-/// Ends an operation and seals it; says whether there is such a one.
-fn finish(connection: &Connection, id: OperationId, ended: &Ended) -> rusqlite::Result<bool> {
+/// Whether there is such an operation.
+fn end(connection: &Connection, id: OperationId, ended: &Ended) -> rusqlite::Result<bool> {
     let id = id.to_string();
-    let found = connection.execute(
-        "UPDATE operation SET outcome = ?2, error = ?3, reason = ?4, paths = ?5, path_count = ?6,
-                              finished_at = ?7
-         WHERE id = ?1 AND outcome = 'running'",
-        params![
-            id,
-            ended.outcome.as_str(),
-            ended.error,
-            ended.reason,
-            texts(&ended.paths),
-            ended.path_count.cast_signed(),
-            ended.at.to_string(),
-        ],
-    )?;
-    if found == 1 {
-        ENDS.seal(connection, &id)?;
-        return Ok(true);
+    let query = "SELECT 1 FROM event WHERE operation_id = ?1 AND kind = ?2";
+    let has = |kind| {
+        connection
+            .prepare_cached(query)?
+            .exists([id.as_str(), kind])
+    };
+    if !has(BEGIN)? {
+        return Ok(false);
     }
-    let query = "SELECT 1 FROM operation WHERE id = ?1";
-    // Ended by another process already, which is right too.
-    connection.prepare(query)?.exists([id])
+    if !has(END)? {
+        append(connection, END, &id, None, &text(ended))?;
+    }
+    let query = "DELETE FROM running WHERE operation_id = ?1";
+    connection.execute(query, [id]).map(|_| true)
 }
 
-fn texts(texts: &[String]) -> String {
-    serde_json::to_string(texts).expect("texts are JSON")
+fn text(body: &impl serde::Serialize) -> String {
+    serde_json::to_string(body).expect("texts and numbers are JSON")
 }
 
-fn logged_row(row: &Row<'_>) -> rusqlite::Result<Logged> {
-    let plan: Option<String> = row.get(4)?;
-    let finished: Option<String> = row.get(17)?;
-    Ok(Logged {
+fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
+    let has_ended = row.get_ref(2)? != rusqlite::types::ValueRef::Null;
+    let ended: Option<Ended> = has_ended.then(|| json(row, 2)).transpose()?;
+    let outcome = ended
+        .as_ref()
+        .map_or(Outcome::Running, |ended| ended.outcome);
+    let mut logged = Logged {
         seq: row.get(0)?,
-        operation: Operation {
-            id: parsed(row, 1)?,
-            principal: row.get(2)?,
-            action: row.get(3)?,
-            plan_id: plan.map(|_| parsed(row, 4)).transpose()?,
-            target: row.get(5)?,
-            owner: Owner {
-                pid: row.get(6)?,
-                start: row.get::<_, i64>(7)?.cast_unsigned(),
-                boot: row.get(8)?,
-            },
-            started_at: parsed::<Timestamp>(row, 9)?,
-            message: row.get(10)?,
-            resources: json(row, 11)?,
-        },
-        paths: json(row, 12)?,
-        path_count: row.get::<_, i64>(13)?.cast_unsigned(),
-        outcome: row.get(14)?,
-        error: row.get(15)?,
-        reason: row.get(16)?,
-        finished_at: finished.map(|_| parsed::<Timestamp>(row, 17)).transpose()?,
+        operation: json(row, 1)?,
+        paths: Vec::new(),
+        path_count: 0,
+        outcome: outcome.as_str().to_owned(),
+        error: None,
+        reason: None,
+        finished_at: None,
+    };
+    if let Some(ended) = ended {
+        logged.finished_at = Some(ended.at);
+        (logged.error, logged.reason) = (ended.error, ended.reason);
+        (logged.paths, logged.path_count) = (ended.paths, ended.path_count);
+    }
+    Ok(logged)
+}
+
+/// Adds an event. The caller is in a transaction that writes.
+fn append(
+    connection: &Connection,
+    kind: &str,
+    operation: &str,
+    plan: Option<PlanId>,
+    body: &str,
+) -> rusqlite::Result<()> {
+    // An event that was taken away, or put behind the end, is neither replaced nor built upon.
+    let query = "SELECT max(position) FROM event";
+    let top: Option<i64> = connection.query_row(query, [], |row| row.get(0))?;
+    let (count, before) = head(connection)?.unwrap_or_else(|| (0, first().to_vec()));
+    let position = count.max(top.unwrap_or(0)) + 1;
+    let plan = plan.map(|id| id.to_string());
+    let hash = hash(
+        &before,
+        position,
+        [Some(kind), Some(operation), plan.as_deref(), Some(body)],
+    );
+    connection.execute(
+        "INSERT INTO event (position, kind, operation_id, plan_id, body, hash)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![position, kind, operation, plan, body, hash],
+    )?;
+    let query = "UPDATE event_head SET count = count + 1, hash = ?1";
+    connection.execute(query, params![hash]).map(drop)
+}
+
+fn first() -> Hash {
+    *blake3::hash(SEED).as_bytes()
+}
+
+/// How many events there are, and the hash of the last.
+fn head(connection: &Connection) -> rusqlite::Result<Option<(i64, Vec<u8>)>> {
+    let query = "SELECT count, hash FROM event_head";
+    connection
+        .query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
+}
+
+/// The hash of an event: what was before it, its place, and each column with its length.
+fn hash(before: &[u8], position: i64, columns: [Option<&str>; 4]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(before).update(&position.to_le_bytes());
+    for column in columns {
+        let length = column.map_or(u64::MAX, |text| text.len() as u64);
+        hasher.update(&length.to_le_bytes());
+        hasher.update(column.unwrap_or_default().as_bytes());
+    }
+    *hasher.finalize().as_bytes()
+}
+
+/// How far the chain is right: how many events, the hash of the last of them, and what is wrong with the next.
+fn follow(connection: &Connection) -> rusqlite::Result<(u64, Hash, Option<LogFault>)> {
+    let mut query = connection.prepare(
+        "SELECT position, hash, kind, operation_id, plan_id, body FROM event ORDER BY position",
+    )?;
+    let mut rows = query.query([])?;
+    let (mut count, mut last) = (0, first());
+    while let Some(row) = rows.next()? {
+        let entry: u64 = count + 1;
+        let column = |at: usize| {
+            row.get_ref(at)
+                .map(|value| value.as_str_or_null().ok().flatten())
+        };
+        let columns = [column(2)?, column(3)?, column(4)?, column(5)?];
+        let right = hash(&last, entry.cast_signed(), columns);
+        let what = if row.get::<_, i64>(0)? != entry.cast_signed() {
+            "it is missing"
+        } else if row.get_ref(1)?.as_blob().ok() != Some(&right) {
+            "it is not what was recorded: it was changed, or another one is in its place"
+        } else {
+            (count, last) = (entry, right);
+            continue;
+        };
+        let fault = LogFault {
+            entry,
+            operation: columns[1].filter(|id| !id.is_empty()).map(str::to_owned),
+            what: what.to_owned(),
+        };
+        return Ok((count, last, Some(fault)));
+    }
+    Ok((count, last, None))
+}
+
+fn check_end(
+    connection: &Connection,
+    found: u64,
+    last: Hash,
+) -> rusqlite::Result<Option<LogFault>> {
+    let fault = |later: bool, what: String| {
+        Some(LogFault {
+            entry: found + u64::from(later),
+            operation: None,
+            what,
+        })
+    };
+    let found = found.cast_signed();
+    Ok(match head(connection)? {
+        None => fault(
+            true,
+            "whether it is there is not known: the end of the log was removed".to_owned(),
+        ),
+        Some((count, hash)) if count == found && hash == last => None,
+        Some((count, _)) if count > found => fault(
+            true,
+            format!("it is missing, and what followed it: there were {count}"),
+        ),
+        Some((count, _)) => fault(
+            false,
+            format!("it is more than was recorded: there were {count}"),
+        ),
     })
+}
+
+/// Begins the chain of a store that has none, with what the log of an earlier version says: it is sealed as it was
+/// found.
+pub(super) fn begin_chain(connection: &Connection) -> rusqlite::Result<()> {
+    if head(connection)?.is_some() {
+        return Ok(());
+    }
+    let query = "INSERT INTO event_head (one, count, hash) VALUES (1, 0, ?1)";
+    connection.execute(query, params![first()])?;
+    let query = "SELECT count, hash FROM seal_head";
+    let old: Option<(i64, Vec<u8>)> = connection
+        .query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    if let Some((count, hash)) = old {
+        let body = serde_json::json!({"entries": count, "head": hex(&hash)});
+        append(connection, IMPORT, "", None, &body.to_string())?;
+    }
+    let mut query = connection.prepare(
+        "SELECT id, plan_id,
+                json_object('id', id, 'principal', principal, 'action', action, 'plan_id', plan_id,
+                            'target', target, 'started_at', started_at, 'message', message,
+                            'owner', json_object('pid', owner_pid, 'start', owner_start, 'boot', owner_boot),
+                            'resources', json(resources)),
+                CASE outcome WHEN 'running' THEN NULL ELSE
+                json_object('outcome', outcome, 'error', error, 'reason', reason, 'at', finished_at,
+                            'paths', json(paths), 'path_count', path_count) END
+         FROM operation ORDER BY seq",
+    )?;
+    let mut rows = query.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, plan): (String, Option<String>) = (row.get(0)?, row.get(1)?);
+        let (began, ended): (String, Option<String>) = (row.get(2)?, row.get(3)?);
+        // One whose plan cannot be read is still told of.
+        let plan = plan.and_then(|plan| plan.parse().ok());
+        append(connection, BEGIN, &id, plan, &began)?;
+        match ended {
+            Some(ended) => append(connection, END, &id, None, &ended)?,
+            None => {
+                connection.execute("INSERT INTO running VALUES (?1)", [id])?;
+            }
+        }
+    }
+    drop(rows);
+    drop(query);
+    connection.execute_batch(
+        "DROP TABLE operation; DROP TABLE seal; DROP TABLE seal_head;
+         DROP TABLE beginning; DROP TABLE beginning_head;",
+    )
 }

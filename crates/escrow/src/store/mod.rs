@@ -22,7 +22,6 @@ mod log;
 mod mapping;
 mod portable;
 mod rows;
-mod seals;
 mod sqlite;
 
 pub use configs::{PlanConfig, TrustedConfig};

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::fs::process::Owner;
 use crate::model::text::Location;
@@ -109,7 +110,8 @@ pub struct Sandbox {
 }
 
 /// How an operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It has not ended; its owner may be dead.
     Running,
@@ -137,7 +139,7 @@ impl Outcome {
 }
 
 /// Something that is being done or was done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// Its id.
     pub id: OperationId,
@@ -160,7 +162,7 @@ pub struct Operation {
 }
 
 /// How an operation ended, and what it did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// How.
     pub outcome: Outcome,
@@ -302,7 +304,7 @@ pub struct LogCheck {
 /// An entry of the log that is not as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFault {
-    /// Which one, counted from 1 in the order in which operations ended.
+    /// Which one, counted from 1.
     pub entry: u64,
     /// The operation, where it is known.
     pub operation: Option<String>,

@@ -32,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0010.sql"),
     include_str!("schema/0011.sql"),
     include_str!("schema/0012.sql"),
+    include_str!("schema/0016.sql"),
 ];
 
 /// The newest version.
@@ -304,7 +305,7 @@ impl Store {
             for step in missing.unwrap_or_default() {
                 transaction.execute_batch(step)?;
             }
-            log::begin_chains(transaction)?;
+            log::begin_chain(transaction)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", KNOWN)?;
             Ok(None)
