@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use escrow::event::Unobserved;
-use escrow::fs::Dir;
-use escrow::fs::content::Reflinks;
-use escrow::fs::copy::copy_tree;
-use escrow::fs::manifest::Manifest;
+use escrow::internals::fs::Dir;
+use escrow::internals::fs::content::Reflinks;
+use escrow::internals::fs::copy::copy_tree;
+use escrow::internals::fs::manifest::Manifest;
 
 use crate::bench::own_binary;
 use crate::report::print;

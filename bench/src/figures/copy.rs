@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use escrow::event::Unobserved;
-use escrow::fs::Dir;
-use escrow::fs::content::Reflinks;
-use escrow::fs::copy::copy_tree;
+use escrow::internals::fs::Dir;
+use escrow::internals::fs::content::Reflinks;
+use escrow::internals::fs::copy::copy_tree;
 
 use super::sizes;
 use crate::bench::{Bench, command, time};

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use escrow::fs::process::Owner;
+use escrow::internals::fs::process::Owner;
+use escrow::internals::store::{Ended, Operation, Outcome, Store};
 use escrow::model::{OperationId, Origin, SystemOrigin};
-use escrow::store::{Ended, Operation, Outcome, Store};
 
 use crate::bench::{Bench, Escrow, time};
 use crate::measure::{Arm, Times, in_turns};

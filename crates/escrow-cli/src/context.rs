@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use escrow::manager::Manager;
 use escrow::run::{Attached, Console};
-use escrow::store::{Plan, Resource};
+use escrow::{Plan, Resource};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};

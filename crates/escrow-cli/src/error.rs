@@ -3,10 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use escrow::error::{Error, Kind, chain};
-use escrow::fs::Cause;
+use escrow::error::{Cause, Error, Kind, StoreError, chain};
 use escrow::model::{Conflict, ResourcePath};
-use escrow::store::StoreError;
 use escrow::strategy::StrategyError;
 use serde_json::{Map, Value, json};
 

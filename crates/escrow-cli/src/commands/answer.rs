@@ -8,9 +8,9 @@ use std::iter;
 use std::process::ExitCode;
 
 use clap::{Args, Parser};
+use escrow::Plan;
 use escrow::model::PlanId;
 use escrow::run::Question;
-use escrow::store::Plan;
 
 use super::{Cli, Command, Global, with_notices};
 use crate::context::{self, Context};
@@ -200,9 +200,9 @@ impl Asker<'_> {
 
 #[cfg(test)]
 mod tests {
+    use escrow::Plan;
     use escrow::model::text::Location;
     use escrow::model::{PlanId, PlanState, SystemOrigin};
-    use escrow::store::Plan;
 
     use super::Asker;
 

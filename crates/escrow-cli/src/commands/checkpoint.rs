@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use escrow::resource::CheckpointAnswer;
-use escrow::store::{Checkpoint, Plan};
+use escrow::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
 use super::answer::Asked;

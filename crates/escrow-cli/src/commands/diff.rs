@@ -146,7 +146,7 @@ fn tell(digest: Option<String>, ui: &Ui) {
 }
 
 /// What commands wrote beside the sandboxes.
-fn scratch(context: &Context, plan: &escrow::store::Plan, ui: &Ui) -> Result<(), Failure> {
+fn scratch(context: &Context, plan: &escrow::Plan, ui: &Ui) -> Result<(), Failure> {
     let diff = match context::user_home() {
         Some(home) => context.manager.scratch_diff(plan, &home)?,
         None => escrow::model::DiffView::default(),

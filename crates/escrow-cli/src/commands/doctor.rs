@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use escrow::fs::Resolver;
+use escrow::manager::Resolver;
 use serde_json::{Value, json};
 
 use super::show;

@@ -1,9 +1,9 @@
 //! `escrow log`: what was done or denied, and whether that is what was written.
 
 use clap::Args;
+use escrow::Logged;
 use escrow::error::Error;
 use escrow::model::text::one_line;
-use escrow::store::Logged;
 use serde_json::{Value, json};
 
 use super::show;
@@ -52,7 +52,7 @@ impl LogArgs {
 }
 
 /// One document, written as it is read.
-fn stream(context: &Context, plan: Option<&escrow::store::Plan>, ui: &Ui) -> Result<(), Failure> {
+fn stream(context: &Context, plan: Option<&escrow::Plan>, ui: &Ui) -> Result<(), Failure> {
     let mut out = ui.content();
     let mut before = "{\n  \"operations\": [\n    ";
     context.manager.each_logged(plan, |one| {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use escrow::Resource;
 use escrow::config::Declared;
 use escrow::manager::NewResource;
 use escrow::model::text::Location;
-use escrow::store::Resource;
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 

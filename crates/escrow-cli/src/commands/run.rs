@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use escrow::Plan;
 use escrow::manager::{CommitRequest, RunRequest};
 use escrow::model::{Expected, PlanDigest};
-use escrow::store::Plan;
 
 use super::show;
 use crate::context::{self, Context};

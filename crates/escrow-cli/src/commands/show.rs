@@ -1,12 +1,12 @@
 //! Plans, sandboxes and resources as JSON and as lines, the same wherever they appear.
 
+use escrow::Resource;
 use escrow::config::Declared;
 use escrow::diff::Summary;
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
 use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath, RunsLater};
-use escrow::store::Resource;
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! `escrow status`: open plans and what is being done.
 
 use clap::Args;
+use escrow::Plan;
 use escrow::manager::{Disk, LeftoverKind, Status};
 use escrow::model::PlanId;
-use escrow::store::Plan;
 use serde_json::{Value, json};
 
 use super::answer::Asked;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use escrow::TrustedConfig;
 use escrow::manager::Examined;
 use escrow::model::text::escape;
-use escrow::store::TrustedConfig;
 use serde_json::{Value, json};
 
 use super::show;

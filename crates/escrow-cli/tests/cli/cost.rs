@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use escrow::fs::manifest::{Builder, Manifest, NewEntry, Record};
-use escrow::fs::{Meta, Stamp};
+use escrow::internals::fs::manifest::{Builder, Manifest, NewEntry, Record};
+use escrow::internals::fs::{Meta, Stamp};
 use escrow::model::EntryKind;
 use escrow_testkit::strace::Counts;
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};

@@ -4,9 +4,9 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use escrow::fs::process::Owner;
+use escrow::internals::fs::process::Owner;
+use escrow::internals::store::{Operation, Store};
 use escrow::model::{OperationId, Origin, PlanId, SystemOrigin};
-use escrow::store::{Operation, Store};
 use escrow_testkit::{Cli, World};
 use serde_json::{Value, json as value};
 

@@ -12,6 +12,7 @@
 //! | `attacks_files` | the same, for files that are meant to mislead the diff or the commit |
 //! | `attacks_root` | the same, for what only root could reach |
 //! | `groups` | files of other groups and users: what can be changed inside, what is said of the rest |
+//! | `library` | a program that uses only the library passes every gate |
 //! | `life` | whoever dies takes the rest with it, at every stage |
 //! | `join` | one namespace for a plan, however many commands there are |
 //! | `judged` | what is released is what was validated, whoever comes meanwhile or dies |
@@ -34,6 +35,7 @@ mod groups;
 mod jobs;
 mod join;
 mod judged;
+mod library;
 mod life;
 mod moments;
 mod options;

@@ -243,7 +243,7 @@ pub(crate) fn all(_: Form) -> Vec<Found> {
     // For whoever follows one of them.
     let only = std::env::var("ESCROW_TORTURE_BUG").ok();
     let wanted = |bug: &&&str| only.as_deref().is_none_or(|only| only == **bug);
-    for bug in escrow::seeded::ALL.iter().filter(wanted) {
+    for bug in escrow::internals::seeded::ALL.iter().filter(wanted) {
         let likely = Way::for_bug(bug);
         let others = Way::ALL.into_iter().filter(|way| *way != likely);
         let mut answer = Found {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use escrow::commit::Terms;
 use escrow::error::{Error, chain};
 use escrow::event::Unobserved;
+use escrow::internals::store::{Checkpoint, Plan};
 use escrow::manager::{CommitRequest, GarbageRequest, Manager};
 use escrow::model::{Cleanup, PlanState, SandboxState};
-use escrow::store::{Checkpoint, Plan};
 use escrow::strategy::{Access, OnConflict};
 use escrow_testkit::signature::signature;
 

@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use escrow::event::Unobserved;
+use escrow::internals::store::Plan;
 use escrow::manager::{Manager, Options};
-use escrow::store::Plan;
 use escrow::strategy::Access;
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 

@@ -8,8 +8,10 @@ mod kind;
 
 pub use kind::Kind;
 
+pub use crate::fs::{Cause, FsError};
+pub use crate::store::{Lost, StoreError};
+
 use crate::config::ConfigError;
-use crate::fs::FsError;
 use crate::model::text::{Location, escape};
 use crate::model::{
     Conflict, Decision, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
@@ -17,7 +19,6 @@ use crate::model::{
 };
 use crate::resource::HandlerError;
 use crate::run::RunError;
-use crate::store::StoreError;
 use crate::strategy::StrategyError;
 use crate::strategy::registry::RegistryError;
 

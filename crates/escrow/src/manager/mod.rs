@@ -71,6 +71,8 @@ pub use sandboxes::{Made, SandboxView};
 pub use survey::{Doctor, Running, Status, Unfinished, Verdict};
 pub use work::{PlanDiff, ResourceDiff};
 
+pub use crate::fs::Resolver;
+
 use crate::config::{Loaded, Settings, Sources};
 use crate::error::{Error, Result};
 use crate::fs::Dir;

@@ -29,6 +29,7 @@ pub struct ResourceDiff {
 }
 
 /// What a plan changed, when it was looked at.
+#[must_use]
 #[derive(Debug)]
 pub struct PlanDiff {
     /// One entry for each sandbox.

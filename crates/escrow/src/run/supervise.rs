@@ -20,6 +20,7 @@ use super::{News, Wish, sys};
 use crate::fs::process::Owner;
 
 /// How a command ended.
+#[must_use = "a command that failed is no error of the run"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// With this status.

@@ -291,6 +291,7 @@ impl Logged {
 }
 
 /// What became of the log since it was written.
+#[must_use = "a log that was changed is no error of the check"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogCheck {
     /// How many entries are as they were recorded.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use escrow::error::{Error, Kind};
 use escrow::event::Observer;
-use escrow::fs::{Dir, Resolver, remove};
+use escrow::internals::fs::{Dir, Resolver, remove};
 use escrow::strategy::StrategyError;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use escrow::commit::Terms;
 use escrow::error::Error;
 use escrow::event::{Observer, Unobserved};
+use escrow::internals::store::Plan;
 use escrow::model::PlanState;
-use escrow::store::Plan;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::{Observer, Unobserved};
-use escrow::fs::Moves;
+use escrow::internals::fs::Moves;
+use escrow::internals::store::{Plan, Resource, Store};
 use escrow::manager::{Manager, NewResource, Options};
 use escrow::model::digest::VersionDigests;
 use escrow::model::{
     Change, ChangeKind, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
 };
-use escrow::store::{Plan, Resource, Store};
 use escrow::strategy::{
     Access, Capabilities, CreateRequest, Created, Intent, Moment, PrepareRequest, Preview,
     PreviewRequest, Probe, Registry, Result, RolledBack, StagedCommit, Strategy, StrategyError,
@@ -510,7 +510,7 @@ impl Batch {
 
     /// Hands a sandbox over to the strategy that fails. The type of a directory takes no strategy
     /// of others, so it cannot be asked for by name.
-    fn adopt(&self, mut sandbox: escrow::store::Sandbox, kind: Kind) {
+    fn adopt(&self, mut sandbox: escrow::internals::store::Sandbox, kind: Kind) {
         let store = Store::open(&self.manager.home().join("state.db")).expect("it is ours");
         sandbox.reference.strategy = kind.name().to_owned();
         store.put_sandbox(&sandbox).expect("it can be recorded");

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use escrow::store::Store;
+use escrow::internals::store::Store;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::{Observer, Unobserved};
-use escrow::fs::Moves;
+use escrow::internals::fs::Moves;
 use escrow::model::digest::VersionDigests;
 use escrow::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
 use escrow::strategy::conformance::{DirectoryFixture, FileFixture, Fixture, run};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use escrow::event::Unobserved;
-use escrow::fs::Dir;
-use escrow::fs::usage::{Usage, measure};
+use escrow::internals::fs::Dir;
+use escrow::internals::fs::usage::{Usage, measure};
 use escrow::manager::{Collected, GarbageRequest, LeftoverKind, Manager, Options};
 use escrow::model::{Cleanup, Keep, Origin, PlanState, SystemOrigin};
 use escrow_testkit::signature::{Ignore, assert_same, signature};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use escrow::event::Unobserved;
+use escrow::internals::store::{LogCheck, Logged};
 use escrow::manager::Manager;
-use escrow::store::{LogCheck, Logged};
 use escrow_testkit::{World, tree};
 
 use crate::support::{Sandboxed, open};

@@ -29,6 +29,39 @@ impl Sandboxed {
     }
 }
 
+/// A server holds one manager and calls it from every thread.
+#[test]
+fn threads_share_one_manager() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    let world = World::new();
+    let original = original(&world, "original", BASE);
+    let sandbox = Sandboxed::new(&world.home(), &original, "filesystem_copy");
+    shared(&sandbox.manager);
+    let (manager, plan, resource) = (&sandbox.manager, &sandbox.plan, &sandbox.resource);
+    let before = manager.diff(plan, None).expect("it can be compared");
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || {
+                let path = at(format!("thread-{number}"));
+                let wrote = manager.write(plan, resource, &path, &mut &b"x"[..]);
+                // Nobody waits for the diff, which is still there.
+                wrote.expect("threads take turns");
+                let found = manager.diff(plan, None).expect("it can be compared");
+                assert!(
+                    found.resources[0]
+                        .diff
+                        .changes
+                        .iter()
+                        .any(|one| one.path == path)
+                );
+            });
+        }
+    });
+    assert!(before.resources[0].diff.is_empty());
+    let checked = manager.check_log().expect("it can be read");
+    assert_eq!(checked.fault, None);
+}
+
 // rule P3
 #[test]
 fn another_process_goes_on() {

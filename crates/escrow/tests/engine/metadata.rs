@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use escrow::fs::manifest::Manifest;
+use escrow::internals::fs::manifest::Manifest;
 use escrow_testkit::signature::{Ignore, Sig, assert_same, differences, signature};
 use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::tree::build;

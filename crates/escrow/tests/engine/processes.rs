@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use escrow::error::{Error, Kind};
 use escrow::event::{Observer, Unobserved};
+use escrow::internals::store::StoreError;
 use escrow::manager::Manager;
 use escrow::model::SandboxState;
-use escrow::store::StoreError;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use escrow_testkit::tree::build;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use escrow::event::{Observer, Unobserved};
-use escrow::fs::content::Reflinks;
-use escrow::fs::copy::copy_tree;
-use escrow::fs::{Cause, Dir};
+use escrow::internals::fs::content::Reflinks;
+use escrow::internals::fs::copy::copy_tree;
+use escrow::internals::fs::{Cause, Dir};
 use escrow_testkit::World;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::tree::{build, render};
@@ -27,7 +27,11 @@ impl<F: Fn() + Sync> Observer for Meddler<F> {
     }
 }
 
-fn copy(from: &Path, to: &Path, act: impl Fn() + Sync) -> Result<Vec<String>, escrow::fs::FsError> {
+fn copy(
+    from: &Path,
+    to: &Path,
+    act: impl Fn() + Sync,
+) -> Result<Vec<String>, escrow::internals::fs::FsError> {
     let meddler = Meddler {
         done: AtomicBool::new(false),
         act,

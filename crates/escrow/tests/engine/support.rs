@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use escrow::error::Result;
 use escrow::event::Unobserved;
+use escrow::internals::store::{Plan, Resource, Sandbox};
 use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath, SandboxState};
-use escrow::store::{Plan, Resource, Sandbox};
 use escrow::strategy::Access;
 use escrow_testkit::signature::{Ignore, differences, signature};
 use escrow_testkit::user::as_user;

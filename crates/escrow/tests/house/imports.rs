@@ -23,6 +23,7 @@ const RANKS: &[(&str, u8)] = &[
     ("commit", 4),
     ("checkpoint", 4),
     ("manager", 5),
+    ("internals", 6),
 ];
 
 /// Neighbours of one rank that must not know each other.
