@@ -13,9 +13,9 @@ use crate::ui::{Tone, Ui, count, paint};
 
 /// Show what was done or denied, by whom, on what, and how it ended
 ///
-/// Oldest first. What was said about a commit is shown with it. Every operation is sealed
-/// when it begins and when it has ended, by a hash over it and the one before; `--verify` finds an
-/// entry that was changed, removed or put in afterwards.
+/// Oldest first. What was said about a commit is shown with it. Operations are
+/// entered when they begin and when they end, each entry with a hash over it and the one before;
+/// `--verify` finds an entry that was changed, removed or put in afterwards.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  escrow log\n  escrow log try\n  escrow log --verify")]
 pub(crate) struct LogArgs {

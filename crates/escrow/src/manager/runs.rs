@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -22,8 +22,8 @@ use crate::model::view::{Layers, View};
 use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Attached, Ended, Helper, Look, Output, Outside, RunError, Shown, Spec, connect, step,
-    supervise, unconfined,
+    Attached, Ended, Helper, Look, Output, Outside, RunError, Shown, Spec, connect, output,
+    program, step, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, Strategy, overlay};
@@ -192,14 +192,14 @@ impl Manager {
 
     /// The helper program, as the way in.
     fn helper(&self) -> Command {
-        let mut helper = Command::new(&self.options.helper);
+        let mut helper = program(self.options.helper.as_os_str());
         helper.arg("inside");
         helper
     }
 
     /// Why commands cannot be run inside on this machine; `None` if they can.
     pub fn why_no_run(&self) -> Option<String> {
-        match self.helper().stdin(Stdio::null()).output() {
+        match output(self.helper(), b"") {
             Ok(output) if output.status.success() => None,
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -293,7 +293,7 @@ impl Manager {
         if resource.shape == Shape::File {
             directory.pop();
         }
-        let mut command = Command::new(&request.command[0]);
+        let mut command = program(&request.command[0]);
         command.args(&request.command[1..]).env_clear();
         command.envs(self.environment(plan, request)?);
         self.record("run", Some(plan.id), &line(&request.command), || {

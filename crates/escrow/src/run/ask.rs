@@ -7,12 +7,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::program::{output, program};
 use super::supervise::ended;
 use super::{RunError, step};
 use crate::model::PlanId;
@@ -122,30 +123,15 @@ impl Helper {
             let why = "a validation is not answered: its plan is locked until the commit is over";
             return Answer::error(1, why);
         };
-        let ask = || {
-            let mut helper = Command::new(&self.program)
-                .args(["--principal", AGENT, "--home"])
-                .arg(&self.home)
-                .args(
-                    self.config
-                        .iter()
-                        .flat_map(|file| ["--config".as_ref(), file.as_os_str()]),
-                )
-                .arg("answer")
-                .arg(plan.to_string())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()?;
-            if let Some(mut input) = helper.stdin.take() {
-                match input.write_all(question) {
-                    // A helper that ended early says why.
-                    Ok(()) | Err(_) => {}
-                }
-            }
-            helper.wait_with_output()
-        };
-        match ask() {
+        let mut helper = program(self.program.as_os_str());
+        helper
+            .args(["--principal", AGENT, "--home"])
+            .arg(&self.home);
+        if let Some(file) = &self.config {
+            helper.arg("--config").arg(file);
+        }
+        helper.arg("answer").arg(plan.to_string());
+        match output(helper, question) {
             Ok(output) => output.into(),
             Err(error) => Answer::error(125, &error.to_string()),
         }

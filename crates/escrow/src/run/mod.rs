@@ -29,6 +29,7 @@
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
 //! | `ask` | questions from inside, answered by the helper program |
+//! | `program` | other programs are started here, and have a time limit |
 //! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
 //! | `pause` | everybody inside stands still while a moment is kept or restored |
 //! | `sys` | the system calls that have no safe form |
@@ -40,6 +41,7 @@ pub mod idmap;
 mod keeper;
 mod mounts;
 mod pause;
+mod program;
 pub mod spec;
 mod supervise;
 mod sys;
@@ -51,6 +53,7 @@ pub(crate) use console::connect;
 pub use console::{Attached, Console, Detached, Output};
 pub use door::{enter, probe};
 pub use pause::{Paused, pause};
+pub(crate) use program::{output, program};
 pub use spec::{Build, Look, Shown, Spec};
 pub use supervise::{Ended, RunError};
 pub(crate) use supervise::{Outside, step, supervise};

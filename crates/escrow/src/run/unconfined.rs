@@ -24,7 +24,7 @@ pub(crate) fn unconfined(
     let limit = getrlimit(Resource::Nofile);
     let lower = console.files().map(|files| Rlimit {
         current: Some(files),
-        ..limit.clone()
+        ..limit
     });
     let changed = lower.is_some();
     if let Some(lower) = lower {

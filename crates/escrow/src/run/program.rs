@@ -1,0 +1,70 @@
+//! Programs that the engine starts for others, and how long it waits for them.
+
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the helper program may take: it may have to wait for a plan, and to restore much.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// How long one waits before looking again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A program that is about to be started. A command of the user takes as long as it takes.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the door through which the engine starts commands and the helper program"
+)]
+pub(crate) fn program(name: &OsStr) -> Command {
+    Command::new(name)
+}
+
+/// Runs a program to its end with this on standard input. At the time limit it is killed, which its status says.
+pub(crate) fn output(mut program: Command, input: &[u8]) -> std::io::Result<Output> {
+    let mut child = program
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (stdout, stderr) = (gather(child.stdout.take()), gather(child.stderr.take()));
+    if let Some(mut to) = child.stdin.take() {
+        match to.write_all(input) {
+            // One that ended early says why.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let until = Instant::now() + LIMIT;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < until => std::thread::sleep(PAUSE),
+            None => {
+                child.kill()?;
+                break child.wait()?;
+            }
+        }
+    };
+    let bytes = |from: Gathered| from.join().unwrap_or_default();
+    Ok(Output {
+        status,
+        stdout: bytes(stdout),
+        stderr: bytes(stderr),
+    })
+}
+
+type Gathered = std::thread::JoinHandle<Vec<u8>>;
+
+/// Reads all of a pipe in a thread of its own, so that the program never waits for it.
+fn gather(from: Option<impl Read + Send + 'static>) -> Gathered {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut from) = from {
+            match from.read_to_end(&mut bytes) {
+                // What came before is what there is.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        bytes
+    })
+}
