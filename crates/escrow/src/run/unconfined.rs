@@ -36,10 +36,12 @@ pub(crate) fn unconfined(
     }
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = child.map_err(|error| {
-        // Where the program is there, its interpreter is not.
-        let errno = match failed(error) {
-            Errno::NOENT if is_program(&command) => Errno::NOEXEC,
-            errno => errno,
+        let errno = match (is_program(&command), failed(error)) {
+            // A directory of the search path that cannot be read is not the program.
+            (false, _) => Errno::NOENT,
+            // The program is there; its interpreter is not.
+            (true, Errno::NOENT) => Errno::NOEXEC,
+            (true, errno) => errno,
         };
         step(&format!("run '{name}'"))(errno)
     })?;
