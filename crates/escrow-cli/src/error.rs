@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use escrow::error::{Cause, Error, Kind, StoreError, chain};
+use escrow::model::text::Location;
 use escrow::model::{Conflict, ResourcePath};
 use escrow::strategy::StrategyError;
 use serde_json::{Map, Value, json};
@@ -207,13 +208,27 @@ fn document(
     json!({"error": {"kind": kind, "message": message, "hints": hints, "details": details}})
 }
 
+/// Resources, each with a reason.
+fn reasons(all: &[(String, String)]) -> Value {
+    let one = |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
+    all.iter().map(one).collect()
+}
+
 /// What a program may want to know of an error, as fields.
-fn details(error: &Error) -> serde_json::Value {
+pub(crate) fn details(error: &Error) -> serde_json::Value {
     match error {
-        Error::Partly { done, failed, .. } | Error::HalfDiscarded { done, failed, .. } => {
-            let entry =
-                |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
-            json!({"done": done, "failed": failed.iter().map(entry).collect::<Vec<_>>()})
+        Error::Partly { done, failed, .. } => {
+            json!({"done": done, "failed": reasons(failed)})
+        }
+        Error::Forward {
+            done,
+            failed,
+            unknown,
+            ..
+        } => {
+            let asked = |(resource, at, why): &(String, Location, String)| json!({"resource": resource, "at": show::location(at), "why": why});
+            let unknown: Vec<Value> = unknown.iter().map(asked).collect();
+            json!({"done": done, "failed": reasons(failed), "unknown": unknown})
         }
         Error::Fs(error) | Error::Strategy(StrategyError::Fs(error)) => {
             json!({"path": error.path, "action": error.action})
@@ -282,11 +297,9 @@ fn about_commit(error: &Error) -> Map<String, Value> {
             left,
             ..
         } => {
-            let why =
-                |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
             say("cause", json!(chain(&**cause)));
             say("undone", json!(undone));
-            say("not_undone", not_undone.iter().map(why).collect());
+            say("not_undone", reasons(not_undone));
             say("kept", json!(show::kept(kept)));
             say("left", json!(left));
         }

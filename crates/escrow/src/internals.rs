@@ -14,8 +14,3 @@ pub mod seeded {
 pub mod store {
     pub use crate::store::*;
 }
-
-/// Returns to checkpoints.
-pub mod checkpoint {
-    pub use crate::checkpoint::*;
-}

@@ -28,7 +28,6 @@
 //! No part of the engine prints or ends the process, and only [`Builder`] reads the environment, for what its caller
 //! leaves out. `docs/architecture.md` shows the rooms.
 
-mod checkpoint;
 pub mod commit;
 pub mod config;
 pub mod diff;

@@ -58,6 +58,10 @@ pub const ALL: &[&str] = &[
     "shared-after-commit",
     // Garbage collection removes areas that the store does not know, and a store that lost its records is used.
     "gc-takes-unknown",
+    // The point of no return is not recorded.
+    "forward-not-noted",
+    // A step whose outcome is not known is carried out again.
+    "outcome-guessed",
     // On a full disk the writes of the store do not give the ballast up.
     "ballast-kept",
 ];

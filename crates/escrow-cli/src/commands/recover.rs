@@ -1,13 +1,14 @@
 //! `escrow recover`: finishes or takes back what was interrupted.
 
 use clap::Args;
-use escrow::commit::Side;
+use escrow::commit::{Settled, Side};
 use escrow::error::chain;
+use escrow::strategy::Outcome;
 use serde_json::{Value, json};
 
 use super::show;
 use crate::context::Context;
-use crate::error::Failure;
+use crate::error::{Failure, details};
 use crate::ui::Ui;
 
 /// Finish or take back what was interrupted: commits, restores, rollbacks, plans half created or half removed
@@ -15,13 +16,32 @@ use crate::ui::Ui;
 /// Each plan is wholly old or wholly new afterwards; one that was being created or removed is gone.
 /// Every command that changes something does this first by itself. Can be run again, and while
 /// others work: one whose process is alive is left alone.
+///
+/// A commit past its point of no return only goes forward: what failed is tried again. Where it is not known whether a
+/// step was carried out, it waits until `--outcome` says so; look at the resource first.
 #[derive(Args)]
-#[command(after_help = "Example:\n  escrow recover")]
-pub(crate) struct RecoverArgs {}
+#[command(
+    after_help = "Examples:\n  escrow recover\n  escrow recover --outcome mail=done --outcome registry=not_done"
+)]
+pub(crate) struct RecoverArgs {
+    /// What became of a step whose outcome is not known: carried out, or not (it is then tried again)
+    #[arg(long, value_name = "RESOURCE=done|not_done", value_parser = outcome)]
+    outcome: Vec<(String, Outcome)>,
+}
+
+fn outcome(typed: &str) -> Result<(String, Outcome), String> {
+    let (resource, word) = typed.rsplit_once('=').unwrap_or((typed, ""));
+    match word {
+        "done" => Ok((resource.to_owned(), Outcome::Done)),
+        "not_done" => Ok((resource.to_owned(), Outcome::NotDone)),
+        _ => Err("it must be RESOURCE=done or RESOURCE=not_done".to_owned()),
+    }
+}
 
 impl RecoverArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let answers = context.manager.recover()?;
+        let settled: Settled = self.outcome.into_iter().collect();
+        let answers = context.manager.recover_settled(&settled)?;
         let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
         let word = |side: &Side| match side {
             Side::Old => "old",
@@ -40,7 +60,12 @@ impl RecoverArgs {
                         "kept": show::kept(&done.kept),
                         "left": done.left,
                     }),
-                    Err(error) => json!({"plan": plan, "error": chain(error)}),
+                    Err(error) => json!({
+                        "plan": plan,
+                        "error": chain(error),
+                        "hints": error.hints(),
+                        "details": details(error),
+                    }),
                 })
                 .collect();
             ui.document(&json!({"success": failed == 0, "recovered": plans}));
@@ -59,6 +84,9 @@ impl RecoverArgs {
                             "plan {plan} cannot be recovered: {}",
                             chain(error)
                         ));
+                        for hint in error.hints() {
+                            ui.say(&format!("hint: {hint}"));
+                        }
                     }
                 }
             }

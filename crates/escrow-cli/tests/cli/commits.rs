@@ -257,6 +257,22 @@ fn a_killed_commit_is_told_and_recovered() {
     assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
 }
 
+/// What a person says of a step must be one of two words, and asked for.
+// rule C19
+#[test]
+fn an_outcome_that_nothing_waits_for_is_refused() {
+    let (world, cli) = world();
+    two(&cli, &world);
+    for line in ["recover --outcome app=perhaps", "recover --outcome app"] {
+        assert_eq!(cli.run(words(line)).status, 2, "{line}");
+    }
+    let told = failed(&cli, "recover --outcome app=done", 2);
+    assert_eq!(told["error"]["kind"], "usage");
+    let text = told["error"]["message"].as_str().expect("a message");
+    assert!(text.contains("app"), "{text}");
+    assert_eq!(json(&cli, "recover")["recovered"], value!([]));
+}
+
 // rule C3
 #[test]
 fn whoever_changes_something_next_recovers_first_and_says_so() {

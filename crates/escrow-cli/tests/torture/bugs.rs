@@ -21,7 +21,7 @@ use crate::power;
 use crate::scenario::Kind::{Copy, Overlay};
 use crate::scenario::Scenario;
 use crate::sweep::{self, say, spread};
-use crate::{damage, full, next, unlinks};
+use crate::{damage, forward, full, next, unlinks};
 
 const EIO: i32 = 5;
 
@@ -47,10 +47,11 @@ pub(crate) enum Way {
     FailRemoval,
     LoseRecords,
     FillDisk,
+    Forward,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::KillCommit,
         Self::FailCommit,
         Self::KillUndo,
@@ -70,6 +71,7 @@ impl Way {
         Self::FailRemoval,
         Self::LoseRecords,
         Self::FillDisk,
+        Self::Forward,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -93,6 +95,7 @@ impl Way {
             Self::FailRemoval => "removals fail, then gc and undo",
             Self::LoseRecords => "damaged store, then gc",
             Self::FillDisk => "full disk",
+            Self::Forward => "steps that cannot be taken back",
         }
     }
 
@@ -118,6 +121,7 @@ impl Way {
             "shared-after-commit" => Self::FailRemoval,
             "gc-takes-unknown" => Self::LoseRecords,
             "ballast-kept" => Self::FillDisk,
+            "forward-not-noted" | "outcome-guessed" => Self::Forward,
             _ => Self::KillCommit,
         }
     }
@@ -189,7 +193,8 @@ fn points(way: Way, bug: &'static str) -> Vec<Point> {
         | Way::RollbackThenCommit
         | Way::FailRemoval
         | Way::LoseRecords
-        | Way::FillDisk => {}
+        | Way::FillDisk
+        | Way::Forward => {}
     }
     // Every few calls are enough to find out whether there is something, and then all of them.
     spread(points)
@@ -232,6 +237,7 @@ fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
         Way::FailRemoval => unlinks::finds(bug),
         Way::LoseRecords => damage::finds(bug),
         Way::FillDisk => full::finds(bug),
+        Way::Forward => forward::finds(bug),
         _ => sweep::first_wrong(&points(way, bug)),
     });
     found.unwrap_or_else(|panic| Some((words(&*panic), 0)))

@@ -20,6 +20,7 @@
 //! | `life` | the model of a plan's life: what each verb makes of it |
 //! | `next_world` | the world of the two-step sweeps, and what its originals hold |
 //! | `next` | any verb interrupted, then any verb |
+//! | `forward` | members that cannot take a commit back, failed and killed at every step |
 //! | `unlinks` | removals that fail at the end of a commit |
 //! | `full` | full file systems |
 //! | `damage` | a store that lost its records |
@@ -33,10 +34,14 @@
 
 mod bugs;
 mod checker;
+#[expect(dead_code, reason = "the tests of the engine use the rest")]
+#[path = "../../../escrow/tests/engine/commit_faulty.rs"]
+mod commit_faulty;
 mod damage;
 mod door;
 mod errors;
 mod form;
+mod forward;
 mod full;
 mod homes;
 mod kills;
@@ -54,6 +59,7 @@ mod report;
 mod scenario;
 mod soak;
 mod subject;
+mod support;
 mod sweep;
 mod unlinks;
 

@@ -11,7 +11,9 @@ use crate::bugs::{self, Found, Way};
 use crate::form::Form;
 use crate::point::Verb;
 use crate::sweep::{Figures, say};
-use crate::{damage, errors, full, homes, kills, moments, next, parts, power, soak, unlinks};
+use crate::{
+    damage, errors, forward, full, homes, kills, moments, next, parts, power, soak, unlinks,
+};
 
 /// A line of the table.
 struct Row {
@@ -35,7 +37,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 18] = [
+const SWEEPS: [Sweep; 19] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -112,6 +114,12 @@ const SWEEPS: [Sweep; 18] = [
         "every removal",
         2,
         unlinks::removals,
+    ),
+    (
+        "steps that cannot be taken back, failed and killed",
+        "every order, every step",
+        2,
+        forward::steps,
     ),
     (
         "full disks: ext4 with 1 and 4 KiB blocks, XFS, Btrfs",

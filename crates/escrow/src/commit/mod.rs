@@ -1,79 +1,77 @@
-//! How many sandboxes are committed as one: all of them or none, whatever happens.
+//! The executor: everything that is done to all sandboxes of a plan as one, and its recovery. A commit, its undo, a
+//! restore and a rollback are each a journal and a list of steps, one for each member.
 //!
 //! # Invariants
 //!
 //! 1. Before the decision no original is touched. Everything that can fail comes before it: the
 //!    diff, the conflicts, the space, the staging (rule C2).
 //! 2. The decision is one transaction of the state store. Without it on disk the plan comes out
-//!    old; with it, new, or, if that is impossible, old everywhere (rules C1, C3).
-//! 3. What is needed to carry a member out, or to take it back, is durable before the decision, and
+//!    old; with it, new, or, until the point of no return, old everywhere (rules C1, C3).
+//! 3. Before the first step that cannot be taken back the journal says `forward`, durably. From then on nothing is
+//!    taken back: the rest is tried again, by this process and then by `recover` (rule C18). The one exception is the
+//!    first irreversible step itself: where it is known not to have happened, nothing was done for good.
+//! 4. A step that cannot be taken back and may have been begun is asked for its outcome. What is not known waits
+//!    for a person; it is never guessed, and nothing is done twice (rule C19).
+//! 5. What is needed to carry a member out, or to take it back, is durable before the decision, and
 //!    never removed before the store has durably forgotten the need for it.
-//! 4. Carrying out and taking back can both be repeated from wherever they stopped (rule C3).
-//! 5. A sandbox is removed only when every original holds the new state, durably: until then the
+//! 6. Carrying out and taking back can both be repeated from wherever they stopped (rule C3).
+//! 7. A sandbox is removed only when every original holds the new state, durably: until then the
 //!    whole commit can be tried again (rule C6). One that stays shares nothing with its original.
-//! 6. What takes back, recovers or removes many never stops at the first failure (rules C4, C17).
-//! 7. One process at a time works on a commit. It holds the lock of the plan and those of all
+//! 8. What takes back, recovers or removes many never stops at the first failure (rules C4, C17).
+//! 9. One process at a time works on a commit. It holds the lock of the plan and those of all
 //!    originals, taken in one order, and both end with it (rule C14).
 //!
 //! # States
 //!
 //! ```text
-//!            prepare            decide            apply              finish
-//! Previewed ────────▶ Prepared ────────▶ Decided ────────▶ Applied ─────────▶ Committed
-//!    │                   │                  │                                    │
-//!    │ nothing written   │ drop             │ abort: undo, last first            │ undo
-//!    ▼                   ▼                  ▼                                    ▼
-//!   old                 old                old                                 Undoing ─▶ old
+//!            prepare           decide          carry out: reversible · irreversible · forward-only         finish
+//! Previewed ────────▶ Prepared ──────▶ Decided ───────────────┬────────────▶ Forward ────────▶ Applied ────────▶ Committed
+//!    │                   │                │                   │ recorded first  │ ▲                                │ undo
+//!    │ nothing written   │ drop           │ abort: last first │                 │ └─ retried                       ▼
+//!    ▼                   ▼                ▼                   └─────────────────┤                               Undoing ─▶ old
+//!   old                 old              old ◀─── only if the first irreversible step did not happen
 //! ```
 //!
-//! A return to a checkpoint is journaled in the same way ([`crate::checkpoint`]). So is a rollback, which begins as
-//! `decided`, since nothing of it has to be staged, and only goes forward: `recover` discards what is left. Creating
+//! A restore and a rollback take the same way. Every step of a restore can be taken back, and it ends without a record of
+//! its own. A rollback begins as `forward`: nothing of it has to be staged, and nothing of it can be taken back. Creating
 //! and removing a plan are recorded in the state of the plan instead, since nothing else can be done with it then.
 //!
 //! Each arrow consumes a value and returns the next, so that what was not decided cannot be
-//! applied. The journal knows the phase; whoever finds it goes on:
+//! applied. The journal knows the phase; the process that finds it goes on:
 //!
-//! | journal says | transition | function | found by `recover` |
+//! | journal says | transition | function | found by [`Execution::recover`] |
 //! |---|---|---|---|
 //! | nothing | look, compare, measure | [`Batch::preview`] | |
-//! | `preparing` | stage each member, children first; one sync, then all intents are stored | [`Previewed::prepare`] | dropped: old |
+//! | `preparing` | stage each member, children first; one sync, then all intents are stored | [`Previewed::prepare`], [`prepare_restore`] | dropped: old |
 //! | `decided` | the commit point | [`Prepared::decide`] | |
-//! | `decided` | carry out, undoable members first | [`Decided::apply`] | carried out again: new |
-//! | `aborting` | take back, last first | `abort::take_back` | taken back further: old |
-//! | `applied` | remove the sandboxes, note what is left for undo | [`Applied::finish`] | finished: new |
+//! | `decided` | carry out what can be taken back | [`Decided::execute`] | carried out again: new |
+//! | `forward` | the point of no return; carry out the rest | [`Decided::execute`], [`prepare_discard`] | asked for its outcome, then carried out: new |
+//! | `aborting` | take back, last first | `Execution::go_back` | taken back further: old |
+//! | `applied` | remove the sandboxes, note what is left for undo | `Execution::finish` | finished: new |
 //! | `committed` | – | – | it is over |
-//! | `undoing` | take back, last first | [`undo::undo`] | taken back further: old |
+//! | `undoing` | take back, last first | [`Execution::undo`] | taken back further: old |
 //! | `undone` | – | – | it is over |
-//!
-//! | file | promise |
-//! |---|---|
-//! | `preview` | what would happen; nothing is written |
-//! | `prepare` | everything that can fail |
-//! | `decide` | the commit point |
-//! | `apply` | carry out, then finish |
-//! | `abort` | take back whatever was done, and say so |
-//! | `recover` | bring what a dead process left to one side |
-//! | `undo` | take a finished commit back |
-//! | `select` | which changes go together when only some were asked for |
 //!
 //! Of a plan of which only a part was asked for, nothing is removed: `finish` tells each sandbox what of
 //! it is released now, the plan stays open, and the commit can be undone for as long as it does.
 
-mod abort;
-mod apply;
-mod decide;
+mod execute;
+mod finish;
 pub mod lent;
 mod prepare;
 mod preview;
-pub mod recover;
+mod recover;
+mod revert;
 mod select;
-pub mod undo;
+mod step;
+mod undo;
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-pub use apply::{Applied, Committed, Decided};
-pub use decide::Prepared;
+pub use execute::{Decided, Ended, Prepared};
+pub use prepare::{prepare_discard, prepare_restore};
 pub use preview::{CommitPreview, MemberPreview, Previewed, Terms, check_expected};
 pub use recover::{Recovered, Side};
 pub use undo::Undone;
@@ -82,9 +80,9 @@ use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::{Dir, private, remove, times};
 use crate::model::text::Location;
-use crate::model::{Origin, Phase};
+use crate::model::{Origin, Phase, Work};
 use crate::store::{Journal, Plan, Resource, Sandbox, Store};
-use crate::strategy::{Capabilities, Intent, Registry, Strategy, StrategyError};
+use crate::strategy::{Capabilities, Intent, Outcome, Registry, Strategy, StrategyError};
 
 /// What a commit works with.
 #[derive(Clone, Copy)]
@@ -101,7 +99,12 @@ pub struct Engine<'a> {
     pub keeps: bool,
     /// Where the state lives.
     pub home: &'a Dir,
+    /// Where the areas of sandboxes lie, unless they lie beside their originals.
+    pub areas: &'a Dir,
 }
+
+/// What a person says of steps whose outcome no strategy knows: resource, and whether it was carried out.
+pub type Settled = BTreeMap<String, Outcome>;
 
 /// One sandbox on its way.
 pub struct Member {
@@ -111,6 +114,8 @@ pub struct Member {
     pub resource: Resource,
     /// How deep the resource lies in the graph of resources: children are deeper than parents.
     pub depth: usize,
+    /// Where the sandbox is seen as a whole while a command is inside and paused; only for a restore.
+    pub through: Option<Dir>,
     strategy: Arc<dyn Strategy>,
 }
 
@@ -127,30 +132,13 @@ impl Member {
             sandbox,
             resource,
             depth,
+            through: None,
             strategy,
         })
     }
 
     fn capabilities(&self) -> Capabilities {
         self.strategy.capabilities()
-    }
-
-    /// Whether it can neither be promised nor be taken back.
-    fn is_irreversible(&self) -> bool {
-        let capabilities = self.capabilities();
-        !capabilities.prepares && !capabilities.undoes
-    }
-
-    /// Undoable members first, those that cannot be undone last, children before parents in each
-    /// group (rule C8).
-    fn rank(&self) -> (u8, std::cmp::Reverse<usize>) {
-        let capabilities = self.capabilities();
-        let group = match (capabilities.undoes, capabilities.prepares) {
-            (true, _) => 0,
-            (false, true) => 1,
-            (false, false) => 2,
-        };
-        (group, std::cmp::Reverse(self.depth))
     }
 
     /// The file system of the original; nothing was moved on one that is not there.
@@ -195,9 +183,16 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// The sandboxes of `plan`, whose locks the caller holds.
+    /// The sandboxes of `plan`, whose locks the caller holds: those that can be taken back first, those that can
+    /// only go forward last, children before parents in each group (rule C8).
     pub fn new(engine: Engine<'a>, plan: Plan, mut members: Vec<Member>) -> Self {
-        members.sort_by_key(Member::rank);
+        let rank = |member: &Member| {
+            (
+                member.direction(Work::Commit),
+                std::cmp::Reverse(member.depth),
+            )
+        };
+        members.sort_by_key(rank);
         Self {
             engine,
             plan,
@@ -206,10 +201,133 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// What a journal says of one member, read back.
-pub(crate) fn intent_of(journal: &Journal, position: usize) -> Result<Option<Intent>> {
-    let text = journal.members[position].intent.as_deref();
-    text.map(read_intent).transpose()
+/// A journal and its members, in its order: what the executor works on. The caller holds the locks of the plan and
+/// of all originals.
+pub struct Execution<'a> {
+    engine: Engine<'a>,
+    plan: Plan,
+    journal: Journal,
+    members: Vec<Member>,
+}
+
+impl<'a> Execution<'a> {
+    /// What another process recorded. Refuses where anything that a member needs is not what was written (rule C3);
+    /// nothing is touched then. What was never decided needs nothing.
+    pub fn found(
+        engine: Engine<'a>,
+        plan: Plan,
+        journal: Journal,
+        members: Vec<Member>,
+    ) -> Result<Self> {
+        let found = Self {
+            engine,
+            plan,
+            journal,
+            members,
+        };
+        let damaged = |what: String| Error::Damaged {
+            of: found.journal.work,
+            plan: found.plan.name.clone(),
+            what,
+        };
+        if let Some(what) = &found.journal.damaged {
+            return Err(damaged(what.clone()));
+        }
+        if found.journal.phase == Phase::Preparing {
+            return Ok(found);
+        }
+        for (position, member) in found.members.iter().enumerate() {
+            let Some(intent) = found.prepared(position)? else {
+                continue;
+            };
+            let reference = &member.sandbox.reference;
+            match member.call(|strategy| strategy.verify(reference, &intent)) {
+                Err(Error::Strategy(error @ StrategyError::Altered { .. })) => {
+                    return Err(damaged(error.to_string()));
+                }
+                answer => answer?,
+            }
+        }
+        Ok(found)
+    }
+
+    /// What the strategy of a member needs; `None` where there is nothing to do for it.
+    fn intent(&self, position: usize) -> Result<Option<Intent>> {
+        let work = self.journal.work;
+        if work == Work::Rollback {
+            return Ok(Some(Intent(serde_json::Value::Null)));
+        }
+        let text = self.journal.members[position].intent.as_deref();
+        let prepares = self.members[position].capabilities().prepares;
+        let unchanged = work == Work::Commit && (prepares || self.journal.part);
+        let intent = text.map(read_intent).transpose()?;
+        Ok(intent.filter(|intent| !(unchanged && intent.0.is_null())))
+    }
+
+    /// The same, where something was prepared: of anything else the strategy knows nothing.
+    fn prepared(&self, position: usize) -> Result<Option<Intent>> {
+        Ok(self.intent(position)?.filter(|intent| !intent.0.is_null()))
+    }
+
+    /// Moves the journal to the next phase, durably, or not at all.
+    fn set_phase(&mut self, to: Phase) -> Result<()> {
+        let (id, from) = (self.journal.id, self.journal.phase);
+        self.engine.store.set_phase(id, from, to)?;
+        self.journal.phase = to;
+        Ok(())
+    }
+
+    /// A failure of one member.
+    fn failed(&self, position: usize, cause: Error) -> Error {
+        let resource = self.members[position].name();
+        match (cause, self.journal.work) {
+            (Error::Cancelled, _) => Error::Cancelled,
+            (cause, Work::Restore) => Error::Moment {
+                resource,
+                what: "return to the checkpoint",
+                cause: Box::new(cause),
+            },
+            (cause, _) => Error::Member {
+                resource,
+                cause: Box::new(cause),
+            },
+        }
+    }
+
+    /// A failure after which it is not known what is on disk; recovery finds out.
+    fn undecided(&self, cause: Error, why: &Error) -> Error {
+        Error::Undecided {
+            plan: self.plan.name.clone(),
+            cause: Box::new(cause),
+            why: chain(why),
+        }
+    }
+
+    /// What is past its point of no return and not finished.
+    fn forward(
+        &self,
+        done: Vec<String>,
+        failed: Vec<(String, String)>,
+        unknown: Vec<(String, Location, String)>,
+    ) -> Error {
+        Error::Forward {
+            work: self.journal.work,
+            plan: self.plan.name.clone(),
+            done,
+            failed,
+            unknown,
+        }
+    }
+
+    /// Removes what was staged, or kept for undo; returns what could not be removed, which `cleanup` of the plan
+    /// removes later.
+    fn remove_areas(&self) -> Vec<String> {
+        let areas = self.journal.members.iter().map(|member| &member.area);
+        let removed = areas.map(|area| remove_area(self.engine.home, area));
+        removed
+            .filter_map(|removed| removed.err().map(|error| chain(&error)))
+            .collect()
+    }
 }
 
 fn read_intent(text: &str) -> Result<Intent> {
@@ -220,29 +338,8 @@ fn read_intent(text: &str) -> Result<Intent> {
     })
 }
 
-/// Refuses what another process prepared where anything that a member needs is not what was written (rule C3): nothing
-/// is touched then. What was never decided needs nothing.
-pub fn verify(plan: &Plan, journal: &Journal, members: &[Member]) -> Result<()> {
-    if journal.phase == Phase::Preparing {
-        return Ok(());
-    }
-    for (position, member) in members.iter().enumerate() {
-        let Some(intent) = intent_of(journal, position)?.filter(|one| !one.0.is_null()) else {
-            continue;
-        };
-        let reference = &member.sandbox.reference;
-        match member.call(|strategy| strategy.verify(reference, &intent)) {
-            Err(Error::Strategy(error @ StrategyError::Altered { .. })) => {
-                return Err(Error::Damaged {
-                    of: journal.work,
-                    plan: plan.name.clone(),
-                    what: error.to_string(),
-                });
-            }
-            answer => answer?,
-        }
-    }
-    Ok(())
+fn written(intent: &Intent) -> String {
+    serde_json::to_string(intent).expect("an intent is JSON")
 }
 
 /// Removes the area of a commit; done already if it is not there, or if there never was one.
@@ -263,20 +360,26 @@ pub fn remove_area(home: &Dir, area: &Location) -> Result<()> {
     Ok(())
 }
 
-/// Removes what was staged, or kept for undo; says what could not be removed. `cleanup` of the plan
-/// removes it later.
-pub(crate) fn remove_areas(engine: &Engine<'_>, journal: &Journal) -> Vec<String> {
-    let mut left = Vec::new();
-    for member in &journal.members {
-        if let Err(error) = remove_area(engine.home, &member.area) {
-            left.push(chain(&error));
-        }
+/// What commands of a plan wrote beside its sandboxes, among the areas.
+pub fn scratch_name(plan: &Plan) -> Vec<u8> {
+    format!("{}.scratch", plan.id).into_bytes()
+}
+
+/// Removes the area of a sandbox; done already if it is not there.
+pub fn remove_sandbox_area(sandbox: &Sandbox) -> Result<()> {
+    let area = sandbox.area.as_path();
+    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        return Ok(());
+    };
+    match Dir::open(parent) {
+        // The directory the area lay in is gone, and the area with it.
+        Err(error) if error.is_absent() => Ok(()),
+        parent => Ok(remove::remove(&parent?, name.as_encoded_bytes())?),
     }
-    left
 }
 
 /// Makes the area of a commit, empty and private; returns the directory it lies in, which the caller syncs.
-pub(crate) fn make_area(home: &Dir, area: &Location) -> Result<Dir> {
+fn make_area(home: &Dir, area: &Location) -> Result<Dir> {
     let path = area.as_path();
     let parent = Dir::open(path.parent().unwrap_or(path))?;
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();

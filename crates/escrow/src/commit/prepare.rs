@@ -1,17 +1,16 @@
 //! Everything that can fail, done before the decision. A failure leaves every original as it was
 //! and every sandbox as it is.
 
-use super::abort;
-use super::decide::Prepared;
-use super::preview::{Previewed, check_expected};
-use super::{Member, lent, make_area};
+use super::execute::{Decided, Prepared};
+use super::preview::{Previewed, Terms, check_expected};
+use super::{Engine, Execution, Member, lent, make_area, written};
 use crate::error::{Error, Result};
 use crate::fs::{Dir, durable, private};
 use crate::model::text::Location;
-use crate::model::{CommitId, Expected, Phase, PlanDigest, Work};
+use crate::model::{CheckpointId, CommitId, Expected, Phase, PlanDigest, Work};
 use crate::seeded;
-use crate::store::{Journal, JournalMember};
-use crate::strategy::{PrepareRequest, Preview, StagedCommit};
+use crate::store::{Journal, JournalMember, Plan};
+use crate::strategy::{Intent, PrepareRequest, Preview, StagedCommit, Way};
 
 impl<'a> Previewed<'a> {
     /// Stages every member, children first, checks that it is what was expected, and stores what each needs.
@@ -29,103 +28,200 @@ impl<'a> Previewed<'a> {
             terms,
             ..
         } = self;
-        let id = CommitId::new(engine.origin);
-        let own = part.then_some(id);
-        let areas = members
-            .iter()
-            .map(|(member, preview)| area_of(member, preview, own));
-        let journal = Journal {
-            id,
-            plan_id: plan.id,
-            work: Work::Commit,
-            phase: Phase::Preparing,
-            message: message.map(str::to_owned),
-            checkpoint: None,
-            part,
-            created_at: engine.origin.now(),
-            members: members
-                .iter()
-                .zip(areas.collect::<Result<Vec<_>>>()?)
-                .map(|((member, _), area)| JournalMember {
-                    sandbox_id: member.sandbox.id,
-                    area,
-                    intent: None,
-                    carried: false,
-                })
-                .collect(),
-            damaged: None,
-        };
-        // Recorded before anything is made: whoever dies from here on, someone knows where to
-        // sweep.
-        engine.store.begin_commit(&journal)?;
-        let mut prepared = Prepared {
-            engine,
-            plan,
-            journal,
-            members: Vec::new(),
-        };
-        let total = members.len();
-        let mut failure = None;
+        let (members, previews): (Vec<Member>, Vec<Preview>) = members.into_iter().unzip();
+        let mut this = Execution::draft(engine, plan, Work::Commit, members);
+        this.journal.message = message.map(str::to_owned);
+        this.journal.part = part;
+        let own = part.then_some(this.journal.id);
+        for (position, preview) in previews.iter().enumerate() {
+            let area = area_of(&this.members[position], preview, own)?;
+            this.journal.members[position].area = area;
+        }
         let mut found = expected.map(|_| PlanDigest::default());
-        for (position, (member, preview)) in members.into_iter().enumerate() {
-            if failure.is_none() {
-                let staged = (&member, &preview);
-                let made = prepare_one(&mut prepared, position, staged, terms, found.as_mut());
-                failure = made.err().map(|cause| match cause {
-                    Error::Cancelled => cause,
-                    cause => Error::Member {
-                        resource: member.name(),
-                        cause: Box::new(cause),
-                    },
-                });
+        let staged = this.stage(|this, position| {
+            let preview = &previews[position];
+            let staged = this.stage_commit(position, preview, terms, found.is_some())?;
+            if let Some(found) = &mut found {
+                let changes = &preview.released(terms.on_conflict).changes;
+                found.add(
+                    &this.members[position].resource.name,
+                    changes,
+                    staged.digests,
+                );
             }
-            prepared.members.push(member);
-        }
-        debug_assert_eq!(prepared.members.len(), total);
-        if let (None, Some(expected), Some(found)) = (&failure, expected, &found) {
-            failure = check_expected(&prepared.plan, expected, found).err();
-        }
-        if failure.is_none() {
-            failure = prepared.store_intents().err();
-        }
-        match failure {
-            None => Ok(prepared),
-            Some(cause) => Err(prepared.drop_all(cause)),
+            Ok(staged.intent)
+        })?;
+        match (expected, &found) {
+            (Some(expected), Some(found)) => match check_expected(&staged.plan, expected, found) {
+                Ok(()) => staged.seal(),
+                Err(cause) => Err(staged.drop_all(cause)),
+            },
+            _ => staged.seal(),
         }
     }
 }
 
-impl Prepared<'_> {
+/// Stages the return of every member to a checkpoint, each on its way.
+pub fn prepare_restore<'a>(
+    engine: Engine<'a>,
+    plan: &Plan,
+    checkpoint: CheckpointId,
+    ways: Vec<(Member, Way)>,
+) -> Result<Prepared<'a>> {
+    let (members, ways): (Vec<Member>, Vec<Way>) = ways.into_iter().unzip();
+    let mut this = Execution::draft(engine, plan.clone(), Work::Restore, members);
+    this.journal.checkpoint = Some(checkpoint);
+    let name = format!("restore-{}", this.journal.id);
+    for (position, member) in this.members.iter().enumerate() {
+        let area = member.sandbox.area.as_path().join(&name);
+        this.journal.members[position].area = Location::from(area);
+    }
+    let staged = this.stage(|this, position| {
+        let (member, way) = (&this.members[position], &ways[position]);
+        let area = &this.journal.members[position].area;
+        make_area(engine.home, area)?.sync()?;
+        let (reference, observer) = (&member.sandbox.reference, engine.observer);
+        member.call(|strategy| match member.through {
+            None => strategy.prepare_restore(reference, way, area.as_path(), observer),
+            Some(_) => strategy.prepare_restore_in_use(reference, way, area.as_path(), observer),
+        })
+    })?;
+    staged.seal()
+}
+
+/// Decides that the changes of every member are discarded, which needs nothing staged and cannot be taken back. The
+/// caller found out that nothing keeps any of them from it.
+pub fn prepare_discard<'a>(
+    engine: Engine<'a>,
+    plan: &Plan,
+    members: Vec<Member>,
+) -> Result<Decided<'a>> {
+    let mut this = Execution::draft(engine, plan.clone(), Work::Rollback, members);
+    this.journal.phase = Phase::Forward;
+    if seeded::bug("rollback-one-by-one") {
+        return Ok(Decided(this));
+    }
+    let Err(cause) = engine.store.begin_commit(&this.journal) else {
+        return Ok(Decided(this));
+    };
+    // It may be on disk all the same: the opposite is said, durably, and nothing is discarded.
+    match engine.store.forget_commit(this.journal.id) {
+        Ok(()) => Err(cause.into()),
+        Err(error) => Err(this.undecided(cause.into(), &error.into())),
+    }
+}
+
+impl<'a> Execution<'a> {
+    /// Something that is not recorded yet.
+    fn draft(engine: Engine<'a>, plan: Plan, work: Work, members: Vec<Member>) -> Self {
+        let member = |member: &Member| JournalMember {
+            sandbox_id: member.sandbox.id,
+            area: Location::from_bytes(b""),
+            intent: None,
+            carried: false,
+        };
+        let journal = Journal {
+            id: CommitId::new(engine.origin),
+            plan_id: plan.id,
+            work,
+            phase: Phase::Preparing,
+            message: None,
+            checkpoint: None,
+            part: false,
+            created_at: engine.origin.now(),
+            members: members.iter().map(member).collect(),
+            damaged: None,
+        };
+        Self {
+            engine,
+            plan,
+            journal,
+            members,
+        }
+    }
+
+    /// Stages every member and stores what each needs. It is recorded before anything is made, so that another process
+    /// knows where to sweep; a failure drops all of it.
+    fn stage(mut self, mut one: impl FnMut(&Self, usize) -> Result<Intent>) -> Result<Self> {
+        self.engine.store.begin_commit(&self.journal)?;
+        for position in 0..self.members.len() {
+            match one(&self, position) {
+                Ok(intent) => {
+                    self.journal.members[position].intent = Some(written(&intent));
+                }
+                Err(cause) => {
+                    let cause = self.failed(position, cause);
+                    return Err(self.drop_all(cause));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Stages the changes of one member.
+    fn stage_commit(
+        &self,
+        position: usize,
+        preview: &Preview,
+        terms: Terms,
+        digests: bool,
+    ) -> Result<StagedCommit> {
+        let (engine, member) = (&self.engine, &self.members[position]);
+        let (sandbox, area) = (&member.sandbox, &self.journal.members[position].area);
+        let reference = &sandbox.reference;
+        if area.as_bytes().is_empty() {
+            let mut nothing = StagedCommit::default();
+            if digests {
+                let changes = &preview.released(terms.on_conflict).changes;
+                nothing.digests = member.call(|strategy| strategy.digests(reference, changes))?;
+            }
+            return Ok(nothing);
+        }
+        make_area(engine.home, area)?;
+        // Layers that others live on, and those of others, are not to become the original's.
+        let keeps = engine.keeps
+            || self.journal.part
+            || !lent::needs(engine, sandbox)?.is_empty()
+            || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
+        let request = PrepareRequest {
+            preview,
+            on_conflict: terms.on_conflict,
+            area: area.as_path(),
+            keeps,
+            digests,
+            observer: engine.observer,
+        };
+        member.call(|strategy| strategy.prepare(reference, &request))
+    }
+
+    /// Makes what was staged durable, and records it.
+    fn seal(self) -> Result<Prepared<'a>> {
+        match self.store_intents() {
+            Ok(()) => Ok(Prepared(self)),
+            Err(cause) => Err(self.drop_all(cause)),
+        }
+    }
+
     /// Makes what was staged durable, and stores what each member needs: one sync for each file system, one
-    /// transaction for all. The sync is made once, since a failed one is final.
+    /// transaction for all. The sync is made once, since a failed one is final. What a restore stages is durable.
     fn store_intents(&self) -> Result<()> {
         let areas = self.journal.members.iter().map(|member| &member.area);
         let staged = areas.filter(|area| !area.as_bytes().is_empty());
-        if !seeded::bug("no-stage-sync") {
+        if self.journal.work == Work::Commit && !seeded::bug("no-stage-sync") {
             durable::sync_file_systems(staged.map(Location::as_path))?;
         }
         Ok(self.engine.store.put_intents(&self.journal)?)
     }
 
-    /// Gives a commit up before it was decided: nothing of it stays.
+    /// Gives up what was not decided: nothing of it stays.
     pub(super) fn drop_all(self, cause: Error) -> Error {
-        let Self {
-            engine,
-            plan,
-            journal,
-            members,
-        } = self;
-        match abort::drop_prepared(&engine, &journal, &members) {
+        match self.drop_prepared() {
             Ok(left) if left.is_empty() => cause,
             Ok(left) => Error::LeftBehind {
                 first: Box::new(cause),
                 left: left.join("; "),
             },
-            Err(error) => Error::Undecided {
-                plan: plan.name.clone(),
-                cause: Box::new(cause),
-                why: crate::error::chain(&error),
-            },
+            Err(error) => self.undecided(cause, &error),
         }
     }
 }
@@ -139,47 +235,4 @@ fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result
     let sandbox = &member.sandbox;
     let area = private::commit_area(sandbox.area.as_path(), &original, sandbox.id, part)?;
     Ok(Location::from(area))
-}
-
-fn prepare_one(
-    prepared: &mut Prepared<'_>,
-    position: usize,
-    (member, preview): (&Member, &Preview),
-    terms: super::Terms,
-    found: Option<&mut PlanDigest>,
-) -> Result<()> {
-    let reference = &member.sandbox.reference;
-    let changes = &preview.released(terms.on_conflict).changes;
-    let area = prepared.journal.members[position].area.clone();
-    let observer = prepared.engine.observer;
-    let staged = if area.as_bytes().is_empty() {
-        let mut nothing = StagedCommit::default();
-        if found.is_some() {
-            nothing.digests = member.call(|strategy| strategy.digests(reference, changes))?;
-        }
-        nothing
-    } else {
-        make_area(prepared.engine.home, &area)?;
-        // Layers that others live on, and those of others, are not to become the original's.
-        let (engine, sandbox) = (&prepared.engine, &member.sandbox);
-        let keeps = engine.keeps
-            || prepared.journal.part
-            || !lent::needs(engine, sandbox)?.is_empty()
-            || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
-        let request = PrepareRequest {
-            preview,
-            on_conflict: terms.on_conflict,
-            area: area.as_path(),
-            keeps,
-            digests: found.is_some(),
-            observer,
-        };
-        member.call(|strategy| strategy.prepare(reference, &request))?
-    };
-    if let Some(found) = found {
-        found.add(&member.resource.name, changes, staged.digests);
-    }
-    let text = serde_json::to_string(&staged.intent).expect("an intent is JSON");
-    prepared.journal.members[position].intent = Some(text);
-    Ok(())
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::step::Direction;
 use super::{Batch, Engine, Member, select};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, Expected, PlanDigest, RunsLater};
+use crate::model::{Change, Conflict, DiffView, Expected, PlanDigest, RunsLater, Work};
 use crate::policy::select::Selection;
 use crate::seeded;
 use crate::store::Plan;
@@ -84,7 +85,7 @@ impl<'a> Batch<'a> {
         let irreversible: Vec<String> = self
             .members
             .iter()
-            .filter(|member| member.is_irreversible())
+            .filter(|member| member.direction(Work::Commit) == Direction::Irreversible)
             .map(Member::name)
             .collect();
         if irreversible.len() > 1 && !terms.allow_partial {

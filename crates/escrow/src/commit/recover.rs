@@ -1,13 +1,13 @@
 //! Brings what a dead process left to one side. Can be killed and repeated; two that run at once
 //! wait for each other's locks and find nothing left to do.
 
-use super::apply::{Applied, Committed, Decided};
-use super::{Engine, Member, abort, undo};
-use crate::error::{Error, Result};
+use super::execute::Stopped;
+use super::{Execution, Settled};
+use crate::error::{Error, Result, chain};
 use crate::model::text::Location;
 use crate::model::{Phase, ResourcePath, Work};
 use crate::seeded;
-use crate::store::{Journal, Plan};
+use crate::store::Plan;
 
 /// On which side a plan came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -66,102 +66,54 @@ impl Recovered {
     }
 }
 
-/// Goes on with a commit whose owner is dead; the caller holds the locks. `members` are those of
-/// the journal, in its order.
-pub fn recover(
-    engine: Engine<'_>,
-    plan: Plan,
-    journal: Journal,
-    members: Vec<Member>,
-) -> Result<Recovered> {
-    let (of, found) = (plan.clone(), journal.phase);
-    let at = |side| Recovered::plain(&of, Work::Commit, found, side);
-    if journal.phase == Phase::Decided && seeded::bug("recover-drops-decided") {
-        engine.store.forget_commit(journal.id)?;
-        return Ok(at(Side::Old));
-    }
-    let mut members = members;
-    if seeded::bug("recover-first-member-only") {
-        members.truncate(1);
-    }
-    match journal.phase {
-        Phase::Preparing => {
-            let left = abort::drop_prepared(&engine, &journal, &members)?;
-            Ok(Recovered {
-                left,
-                ..at(Side::Old)
-            })
+impl Execution<'_> {
+    /// Goes on with what a crashed process left. `settled` is what a person says of steps whose outcome is not known.
+    pub fn recover(mut self, settled: &Settled) -> Result<Recovered> {
+        let (work, found) = (self.journal.work, self.journal.phase);
+        let commit = work == Work::Commit;
+        let mut recovered = Recovered::plain(&self.plan, work, found, Side::Old);
+        if commit && found == Phase::Decided && seeded::bug("recover-drops-decided") {
+            self.engine.store.forget_commit(self.journal.id)?;
+            return Ok(recovered);
         }
-        Phase::Aborting => {
-            let outcome = abort::finish_abort(&engine, &journal, &members)?;
-            settled(&plan, outcome, at(Side::Old))
+        if commit && seeded::bug("recover-first-member-only") {
+            self.members.truncate(1);
         }
-        Phase::Decided => {
-            let decided = Decided {
-                engine,
-                plan,
-                journal,
-                members,
-            };
-            match decided.apply() {
-                Ok(applied) => Ok(finished(applied.finish()?, at(Side::New))),
-                // Impossible, but undone everywhere: that is one side too.
-                Err(Error::CommitFailed {
-                    cause,
-                    not_undone,
-                    kept,
-                    left,
-                    ..
-                }) if not_undone.is_empty() => Ok(Recovered {
-                    because: Some(crate::error::chain(&*cause)),
-                    kept,
-                    left,
-                    ..at(Side::Old)
-                }),
-                Err(error) => Err(error),
+        let reverted = match found {
+            Phase::Preparing => {
+                recovered.left = self.drop_prepared()?;
+                return Ok(recovered);
             }
+            Phase::Decided | Phase::Forward => match self.carry_out(settled) {
+                Ok(_) => None,
+                Err(Stopped::Unfinished(error)) => return Err(error),
+                Err(Stopped::Reverted(reverted, cause)) => Some((*reverted, cause)),
+            },
+            Phase::Aborting => {
+                let why = "it had failed";
+                Some((self.go_back()?, Error::Interrupted { why }))
+            }
+            Phase::Undoing => Some((self.go_back()?, Error::Undoing)),
+            Phase::Applied => None,
+            Phase::Committed | Phase::Undone => {
+                recovered.side = Side::New;
+                return Ok(recovered);
+            }
+        };
+        let Some((reverted, cause)) = reverted else {
+            let left = self.finish()?.into_iter();
+            recovered.left = left.map(|(of, why)| format!("{of}: {why}")).collect();
+            recovered.side = Side::New;
+            return Ok(recovered);
+        };
+        if !reverted.not_undone.is_empty() {
+            return Err(reverted.into_error(&self.plan, work, cause));
         }
-        Phase::Applied => {
-            let applied = Applied {
-                engine,
-                plan,
-                journal,
-                members,
-            };
-            Ok(finished(applied.finish()?, at(Side::New)))
-        }
-        Phase::Undoing => {
-            let undone = undo::go_on(&engine, &plan, &journal, &members)?;
-            Ok(Recovered {
-                kept: undone.kept,
-                left: undone.left,
-                ..at(Side::Old)
-            })
-        }
-        Phase::Committed | Phase::Undone => Ok(at(Side::New)),
-    }
-}
-
-/// A commit that is over, with what could not be removed.
-fn finished(done: Committed, at: Recovered) -> Recovered {
-    let left = done.left.into_iter();
-    Recovered {
-        left: left.map(|(of, why)| format!("{of}: {why}")).collect(),
-        ..at
-    }
-}
-
-/// What was taken back, if nothing is left to be taken back.
-fn settled(plan: &Plan, outcome: abort::Outcome, at: Recovered) -> Result<Recovered> {
-    match outcome.not_undone.is_empty() {
-        true => Ok(Recovered {
-            kept: outcome.kept,
-            left: outcome.left,
-            ..at
-        }),
-        false => {
-            let why = "its commit had failed";
-            Err(outcome.into_error(plan, Error::Interrupted { why }))
-        }
+        // Impossible, but taken back everywhere: that is one side too.
+        let decided = matches!(found, Phase::Decided | Phase::Forward);
+        recovered.because = decided.then(|| chain(&cause));
+        recovered.kept = reverted.kept;
+        recovered.left = reverted.left;
+        Ok(recovered)
     }
 }

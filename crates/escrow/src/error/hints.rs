@@ -1,8 +1,8 @@
 //! What to do next, for every error that leaves a choice.
 
 use super::{Error, Kind};
-use crate::model::PlanState;
 use crate::model::text::Location;
+use crate::model::{PlanState, Work};
 use crate::run::RunError;
 use crate::store::{Lost, StoreError};
 use crate::strategy::StrategyError;
@@ -85,7 +85,21 @@ impl Error {
             Self::HalfMade { .. } => one(
                 "`escrow recover` removes what is there; then create it again: nothing was lost",
             ),
-            Self::HalfDiscarded { plan, done, .. } => {
+            Self::Forward { work: Work::Commit, failed, unknown, .. } => {
+                let mut hints = Vec::new();
+                for (resource, at, _) in unknown {
+                    hints.push(format!("look whether '{at}' holds the changes of the plan; then `escrow recover --outcome {resource}=done`, or `{resource}=not_done`"));
+                }
+                if !failed.is_empty() {
+                    hints.push("`escrow recover` goes on as soon as the cause is gone; nothing is taken back any more, and nothing is lost".into());
+                }
+                hints
+            }
+            Self::NotAsked { asked, .. } => match asked.is_empty() {
+                true => one("nothing waits for an outcome; `escrow recover` without `--outcome` does what there is to do"),
+                false => list("asked for", asked),
+            },
+            Self::Forward { plan, done, .. } => {
                 let mut hints = list("discarded", done);
                 hints.push("`escrow recover` discards the rest as soon as the cause is gone; until then the plan cannot be used".into());
                 hints.push(format!("`escrow cleanup {plan}` removes all of it"));
@@ -157,8 +171,7 @@ impl Error {
             ],
             Self::CommitFailed { open: true, .. }
             | Self::Undecided { .. }
-            | Self::Unrecorded { .. }
-            | Self::ReturnUnrecorded { .. } => {
+            | Self::Unrecorded { .. } => {
                 one("`escrow recover` goes on as soon as the cause is gone; nothing is lost")
             }
             Self::CommitFailed { undo: true, .. } => {

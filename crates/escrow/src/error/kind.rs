@@ -78,19 +78,18 @@ impl Error {
             Self::Unfinished { .. }
             | Self::HalfMade { .. }
             | Self::HalfRemoved { .. }
-            | Self::HalfDiscarded { .. }
+            | Self::Forward { .. }
             | Self::RecoveryNeeded { .. }
             | Self::Damaged { .. }
             | Self::Undecided { .. }
             | Self::Unrecorded { .. }
-            | Self::NotFinished { .. }
-            | Self::ReturnUnrecorded { .. } => Kind::RecoveryNeeded,
+            | Self::NotFinished { .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { cause, .. }
             | Self::Member { cause, .. }
             | Self::Moment { cause, .. } => cause.kind(),
             Self::Irreversible { .. } => Kind::Unsupported,
-            Self::BadParent { .. } | Self::NoHome => Kind::Usage,
+            Self::BadParent { .. } | Self::NoHome | Self::NotAsked { .. } => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,
             Self::Run(RunError::Restless { .. }) => Kind::Busy,
             Self::Run(_) => Kind::Failed,

@@ -244,15 +244,28 @@ pub enum Error {
         /// The plan.
         plan: String,
     },
-    /// The changes of some sandboxes were discarded, and those of others are still to be.
-    #[error("the plan '{plan}' is not wholly rolled back: {}", .failed.iter().map(|(resource, why)| format!("{resource}: {why}")).collect::<Vec<_>>().join("; "))]
-    HalfDiscarded {
+    /// A rollback, or a commit past its point of no return, is not finished: nothing is taken back, and the rest is still
+    /// to be done.
+    #[error("{}", forward(*.work, plan, failed, unknown))]
+    Forward {
+        /// What is still to be finished.
+        work: Work,
         /// The plan.
         plan: String,
-        /// The resources whose changes are discarded.
+        /// The resources for which it is done, as far as this process did it.
         done: Vec<String>,
-        /// Those whose changes are still to be discarded, and why they are not.
+        /// Those for which it is still to be done, and why it is not.
         failed: Vec<(String, String)>,
+        /// Those of which it is not known whether it is done: where they are, and why it is not known.
+        unknown: Vec<(String, Location, String)>,
+    },
+    /// A person said what became of a step that does not wait for it.
+    #[error("the outcome of '{resource}' is not asked for")]
+    NotAsked {
+        /// The resource.
+        resource: String,
+        /// Those whose outcome may be asked for.
+        asked: Vec<String>,
     },
     /// What a sandbox, or its commit, keeps is out of reach.
     #[error("'{area}' is not there: is their file system not mounted, or were they moved?")]
@@ -329,8 +342,10 @@ pub enum Error {
         cause: Box<Error>,
     },
     /// A commit, or an undo, failed: the one report of it (rule C5).
-    #[error("{}{}", begun(plan, cause, *undo), failed_commit(undone, not_undone, kept, left))]
+    #[error("{}{}", begun(plan, cause, *work, *undo), failed_commit(undone, not_undone, kept, left))]
     CommitFailed {
+        /// What failed.
+        work: Work,
         /// The plan.
         plan: String,
         /// Why it failed.
@@ -358,9 +373,11 @@ pub enum Error {
         /// Why it could not be recorded.
         why: String,
     },
-    /// The originals hold the new state, but that could not be recorded.
-    #[error("the plan '{plan}' is committed, but that could not be recorded")]
+    /// It happened, but that could not be recorded.
+    #[error("the plan '{plan}' is {}, but that could not be recorded", if *.work == Work::Restore { "back at the checkpoint" } else { "committed" })]
     Unrecorded {
+        /// What happened.
+        work: Work,
         /// The plan.
         plan: String,
         /// Why.
@@ -376,15 +393,6 @@ pub enum Error {
         plan: String,
         /// The resource.
         resource: String,
-        /// Why.
-        #[source]
-        cause: Box<Error>,
-    },
-    /// The sandboxes are back at a checkpoint, but that could not be recorded.
-    #[error("the plan '{plan}' is back at the checkpoint, but that could not be recorded")]
-    ReturnUnrecorded {
-        /// The plan.
-        plan: String,
         /// Why.
         #[source]
         cause: Box<Error>,
@@ -606,11 +614,38 @@ fn more(others: usize) -> String {
 }
 
 /// What a failed commit says: why, what is as before, what is not, what was kept.
-fn begun(plan: &str, cause: &Error, undo: bool) -> String {
-    match undo {
-        true => format!("the commit of the plan '{plan}' could not be taken back as a whole"),
-        false => format!("the plan '{plan}' was not committed: {}", chain(cause)),
+fn begun(plan: &str, cause: &Error, work: Work, undo: bool) -> String {
+    match (work, undo) {
+        (_, true) => format!("the commit of the plan '{plan}' could not be taken back as a whole"),
+        (Work::Restore, _) => format!("the plan '{plan}' was not restored: {}", chain(cause)),
+        _ => format!("the plan '{plan}' was not committed: {}", chain(cause)),
     }
+}
+
+/// What is still to be done for each resource, and what is not known.
+fn forward(
+    work: Work,
+    plan: &str,
+    failed: &[(String, String)],
+    unknown: &[(String, Location, String)],
+) -> String {
+    let mut text = match work {
+        Work::Rollback => format!("the plan '{plan}' is not wholly rolled back"),
+        _ => format!(
+            "the commit of the plan '{plan}' is past the point of no return and not finished"
+        ),
+    };
+    let still = failed
+        .iter()
+        .map(|(resource, why)| format!("{resource}: {why}"));
+    let asked = unknown.iter().map(|(resource, at, why)| {
+        format!("whether '{resource}' ('{at}') was committed is not known: {why}")
+    });
+    for (number, one) in still.chain(asked).enumerate() {
+        text.push_str(if number == 0 { ": " } else { "; " });
+        text.push_str(&one);
+    }
+    text
 }
 
 fn failed_commit(

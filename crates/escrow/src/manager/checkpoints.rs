@@ -1,12 +1,11 @@
 //! Checkpoints of a plan: one moment of all its sandboxes, to which they return together.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::creation::NewSandbox;
 use super::records::About;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
-use crate::checkpoint::{self, Return};
+use crate::commit::prepare_restore;
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Listening, Observer, Unobserved};
@@ -69,7 +68,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<Checkpoint> {
         self.permit_plan(Action::Checkpoint, plan)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         let about = self.about_moment("checkpoint", plan, label)?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
@@ -259,7 +258,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<Restored> {
         self.permit_plan(Action::Restore, plan)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         self.return_to(plan, checkpoint, observer)
     }
 
@@ -276,40 +275,30 @@ impl Manager {
         let about = self.about_moment("restore", plan, Some(&target))?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
-            let mut moments = BTreeMap::new();
             for view in &views {
-                let moment = needed_moment(checkpoint, view)?;
-                moments.insert(view.sandbox.id, moment);
+                needed_moment(checkpoint, view)?;
             }
             // Before anything is decided: afterwards nothing may fail that is not part of the way.
             self.activate(&views)?;
-            let (paused, through) = self.hold(plan, &views)?;
-            let in_use = (paused.is_some(), observer);
-            let why = Automatic::BeforeRestore.as_str();
-            let before = self.keep(plan, None, Some(why), in_use)?;
             let listening = Listening::new(observer);
             let engine = self.engine(&listening);
+            let mut members = self.members(&engine, views.clone())?;
+            let paused = self.hold(plan, &views, &mut members)?;
+            let why = Automatic::BeforeRestore.as_str();
+            let before = self.keep(plan, None, Some(why), (paused.is_some(), observer))?;
             let mut ways = Vec::new();
-            let members = self.members(&engine, views.clone())?;
-            for (member, through) in members.into_iter().zip(through) {
-                let id = member.sandbox.id;
-                let missing = || Error::LaterThanCheckpoint {
-                    resource: member.name(),
-                };
-                let from = moment_of(&before, id)?.ok_or_else(missing)?;
-                let to = moments.remove(&id).ok_or_else(missing)?;
-                ways.push(Return {
-                    member,
-                    way: Way { from, to },
-                    through,
-                });
+            for (member, view) in members.into_iter().zip(&views) {
+                let from = needed_moment(&before, view)?;
+                let to = needed_moment(checkpoint, view)?;
+                ways.push((member, Way { from, to }));
             }
-            let left = checkpoint::restore(&engine, plan, checkpoint.id, &ways)?;
+            let prepared = prepare_restore(engine, plan, checkpoint.id, ways)?;
+            let ended = prepared.decide()?.execute()?;
             for told in listening.heard() {
                 self.notice(told);
             }
-            for left in left {
-                self.notice(format!("what was staged for the restore is left: {left}"));
+            for (_, why) in ended.left {
+                self.notice(format!("what was staged for the restore is left: {why}"));
             }
             // Both ends of the way stay.
             if let Err(error) = self.prune(plan, &[before.id, checkpoint.id]) {
@@ -338,7 +327,7 @@ impl Manager {
     /// Lets go of a checkpoint.
     pub fn delete_checkpoint(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
         self.permit_plan(Action::Checkpoint, plan)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         let target = checkpoint.id.to_string();
         let about = self.about_moment("checkpoint delete", plan, Some(&target))?;
         self.record_about(about, |_| {
@@ -421,7 +410,7 @@ impl Manager {
         until: Option<&Checkpoint>,
         alone: bool,
     ) -> Result<PlanDiff> {
-        let _lock = self.lock(plan, !alone)?;
+        let _lock = self.begin_call(plan, !alone)?;
         for one in [Some(checkpoint), until].into_iter().flatten() {
             self.check_fresh(plan, one)?;
         }
@@ -453,7 +442,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<PlanView> {
         self.permit_plan(Action::Create, plan)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         self.check_new_name(name)?;
         let views = self.live_sandboxes(plan)?;
         let directory = Location::from(private::canonical(directory)?);

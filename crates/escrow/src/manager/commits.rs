@@ -4,19 +4,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::records::About;
+use super::recovery::needed;
 use super::{Manager, SandboxView, half};
-use crate::checkpoint;
 use crate::commit::{
-    Batch, CommitPreview, Committed, Engine, Member, MemberPreview, Recovered, Terms, Undone,
-    recover, undo, verify,
+    Batch, CommitPreview, Engine, Execution, Member, MemberPreview, Terms, Undone,
 };
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Observer, Unobserved};
-use crate::fs::private::{self, DirLock, Lock};
-use crate::fs::{Dir, times};
+use crate::fs::Dir;
+use crate::fs::private::{self, DirLock};
 use crate::model::text::Location;
-use crate::model::{Action, Cleanup, Expected, Phase, PlanId, PlanState, Scope, Work};
+use crate::model::{Action, Cleanup, Expected, Phase, PlanState, Work};
 use crate::policy::select::Selection;
 use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
@@ -50,11 +49,16 @@ impl Manager {
             observer,
             keeps: self.settings().cleanup == Cleanup::Manual,
             home: &self.home,
+            areas: &self.areas,
         }
     }
 
     /// The same for a plan, as the configuration that it was made under says.
-    fn engine_of<'a>(&'a self, plan: &Plan, observer: &'a dyn Observer) -> Result<Engine<'a>> {
+    pub(super) fn engine_of<'a>(
+        &'a self,
+        plan: &Plan,
+        observer: &'a dyn Observer,
+    ) -> Result<Engine<'a>> {
         Ok(Engine {
             keeps: self.settings_of(plan)?.cleanup == Cleanup::Manual,
             ..self.engine(observer)
@@ -93,7 +97,7 @@ impl Manager {
         self.lock_originals_for(resources, shared, self.options.patience)
     }
 
-    fn lock_originals_for(
+    pub(super) fn lock_originals_for(
         &self,
         resources: &[&Resource],
         shared: bool,
@@ -153,7 +157,7 @@ impl Manager {
         (selection, digest): (&Selection, bool),
         alone: bool,
     ) -> Result<CommitPreview> {
-        let _lock = self.lock(plan, !alone)?;
+        let _lock = self.begin_call(plan, !alone)?;
         let views = self.live_sandboxes(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
@@ -200,7 +204,7 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<Released> {
         self.permit_commit(plan)?;
-        let lock = self.lock(plan, false)?;
+        let lock = self.begin_call(plan, false)?;
         self.check_quiet(plan)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
@@ -253,8 +257,11 @@ impl Manager {
                 kept => kept?,
             }
             let prepared = previewed.prepare(request.message, request.expected)?;
-            let Committed { left, .. } = prepared.decide()?.apply()?.finish()?;
-            Ok(Released { preview, left })
+            let ended = prepared.decide()?.execute()?;
+            Ok(Released {
+                preview,
+                left: ended.left,
+            })
         })?;
         let mut released = released;
         if released.preview.left() > 0 {
@@ -292,7 +299,7 @@ impl Manager {
         self.permit_plan(Action::Undo, plan)?;
         self.make_room_to_clean()?;
         self.make_room_for(plan.id)?;
-        let lock = self.lock_any(plan, false)?;
+        let lock = self.begin_any_call(plan)?;
         let plan = self.store.plan(plan.id)?.unwrap_or_else(|| plan.clone());
         if plan.state.is_half() {
             return Err(half(&plan));
@@ -306,13 +313,6 @@ impl Manager {
             }
             return Err(nothing(&plan));
         };
-        if let Some(what) = &journal.damaged {
-            return Err(Error::Damaged {
-                of: journal.work,
-                plan: plan.name.clone(),
-                what: what.clone(),
-            });
-        }
         if journal.part {
             self.check_quiet(&plan)?;
         }
@@ -324,8 +324,8 @@ impl Manager {
         self.record_about(about, |touched| {
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
-            verify(&plan, &journal, &members)?;
-            let undone = undo::undo(engine, &plan, journal, &members)?;
+            let found = Execution::found(engine, plan.clone(), journal, members)?;
+            let undone = found.undo()?;
             for (resource, paths) in &undone.paths {
                 touched.some(resource, paths);
             }
@@ -416,7 +416,7 @@ impl Manager {
     }
 
     /// The sandboxes of a commit, in its order.
-    fn journal_views(&self, plan: &Plan, journal: &Journal) -> Result<Vec<SandboxView>> {
+    pub(super) fn journal_views(&self, plan: &Plan, journal: &Journal) -> Result<Vec<SandboxView>> {
         let all = self.all_sandboxes(plan)?;
         let mut views = Vec::new();
         for member in &journal.members {
@@ -428,159 +428,6 @@ impl Manager {
             views.push(view.clone());
         }
         Ok(views)
-    }
-
-    /// Finishes or takes back everything that a crashed process left half done: commits, restores and rollbacks, and
-    /// plans that were being created or removed. One that cannot be does not stop the others (rule C17).
-    pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
-        self.permit(Action::Admin, None, Scope::All)?;
-        self.make_room_to_clean()?;
-        self.recover_forks()?;
-        self.recover_all(None)
-    }
-
-    /// Removes what validations of crashed processes left.
-    fn recover_forks(&self) -> Result<()> {
-        for operation in self.store.running()? {
-            let plan = operation.plan_id.map(|plan| self.store.plan(plan));
-            let Some(plan) = plan.transpose()?.flatten() else {
-                continue;
-            };
-            let name = plan.id.to_string();
-            let limit = Duration::ZERO;
-            if let Some(_lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)?
-                && self.bury(plan.id)?
-            {
-                self.drop_dead_fork(&plan)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The same, but for a plan that the caller deals with.
-    fn recover_all(&self, but: Option<PlanId>) -> Result<Vec<(String, Result<Recovered>)>> {
-        self.bury_strays()?;
-        self.put_times_back();
-        let mut answers = self.recover_plans(but)?;
-        for journal in self.store.unfinished()? {
-            if Some(journal.plan_id) == but {
-                continue;
-            }
-            let Some(plan) = self.store.plan(journal.plan_id)? else {
-                continue;
-            };
-            let name = plan.id.to_string();
-            let limit = Duration::ZERO;
-            // Whoever holds the lock is alive, and at it.
-            let Some(_lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)? else {
-                continue;
-            };
-            // Another one may have been quicker.
-            let journal = self.store.journal_of(plan.id)?;
-            let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
-                continue;
-            };
-            let recovered = self
-                .make_room_for(plan.id)
-                .and_then(|()| self.recover_one(plan.clone(), journal));
-            answers.push((plan.name, recovered));
-        }
-        Ok(answers)
-    }
-
-    /// Directories in which a crashed process had an area get their times back.
-    fn put_times_back(&self) {
-        for error in times::put_back(&self.home) {
-            self.notice(chain(&error));
-        }
-    }
-
-    fn recover_one(&self, plan: Plan, journal: Journal) -> Result<Recovered> {
-        if let Some(what) = &journal.damaged {
-            return Err(Error::Damaged {
-                of: journal.work,
-                plan: plan.name.clone(),
-                what: what.clone(),
-            });
-        }
-        let views = self.journal_views(&plan, &journal)?;
-        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        // Whoever only wants to do something else does not wait long for this.
-        let patience = self.options.patience.min(Duration::from_secs(2));
-        let shared = journal.work == Work::Rollback;
-        let _originals = self.lock_originals_for(&resources, shared, patience)?;
-        if self.bury(plan.id)? {
-            self.drop_dead_fork(&plan)?;
-        }
-        self.put_times_back();
-        let name = plan.name.clone();
-        self.record("recover", Some(plan.id), &name, || {
-            if journal.work == Work::Rollback {
-                return self.recover_discard(&plan, &journal, &views);
-            }
-            let engine = self.engine_of(&plan, &Unobserved)?;
-            let members = self.members(&engine, views.clone())?;
-            verify(&plan, &journal, &members)?;
-            if journal.work == Work::Commit {
-                return recover::recover(engine, plan, journal, members);
-            }
-            // A command may have outlived whoever restored under it.
-            let (paused, through) = self.hold(&plan, &views)?;
-            if journal.phase != Phase::Preparing {
-                self.keep_present(&plan, paused.is_some())?;
-            }
-            let members: Vec<_> = members.into_iter().zip(through).collect();
-            checkpoint::recover(&engine, &plan, &journal, &members)
-        })
-    }
-
-    /// Recovers before anything is changed. What cannot be recovered is told, and refused where it
-    /// matters.
-    pub(super) fn recover_dead(&self) -> Result<()> {
-        self.recover_others(None)
-    }
-
-    /// The same, but for a plan that the caller deals with.
-    pub(super) fn recover_others(&self, but: Option<PlanId>) -> Result<()> {
-        for (plan, answer) in self.recover_all(but)? {
-            self.notice(told(&plan, answer.as_ref()));
-        }
-        Ok(())
-    }
-
-    /// Recovers a plan whose lock we hold.
-    pub(super) fn settle(&self, plan: &Plan) -> Result<()> {
-        let journal = self.store.journal_of(plan.id)?;
-        let Some(journal) = journal.filter(|journal| journal.phase.is_unfinished()) else {
-            return Ok(());
-        };
-        let (what, phase) = (journal.work, journal.phase);
-        match self.recover_one(plan.clone(), journal) {
-            Ok(done) => {
-                self.notice(told(&plan.name, Ok(&done)));
-                Ok(())
-            }
-            Err(error) => Err(Error::RecoveryNeeded {
-                what,
-                plan: plan.name.clone(),
-                phase,
-                why: Some(chain(&error)),
-            }),
-        }
-    }
-
-    /// Refuses where a commit, or a restore, of the plan is still to be brought to an end.
-    pub(super) fn check_unfinished(&self, plan: &Plan) -> Result<()> {
-        let journal = self.store.journal_of(plan.id)?;
-        match journal.filter(|journal| journal.phase.is_unfinished()) {
-            Some(journal) => Err(Error::RecoveryNeeded {
-                what: journal.work,
-                plan: plan.name.clone(),
-                phase: journal.phase,
-                why: None,
-            }),
-            None => Ok(()),
-        }
     }
 
     /// Refuses where a commit of another plan into the same originals is still to be brought to an
@@ -604,37 +451,9 @@ impl Manager {
                     || graph.overlap(resource, &theirs)?.is_some();
             }
             if near {
-                return Err(Error::RecoveryNeeded {
-                    what: journal.work,
-                    plan: other.name,
-                    phase: journal.phase,
-                    why: None,
-                });
+                return Err(needed(&other, journal.work, journal.phase, None));
             }
         }
         Ok(())
-    }
-}
-
-/// What became of an interrupted commit, for people.
-fn told(plan: &str, answer: std::result::Result<&Recovered, &Error>) -> String {
-    match answer {
-        Ok(done) => {
-            let because = done.because.as_ref().map(|why| format!(" ({why})"));
-            let because = because.unwrap_or_default();
-            let mut text = format!(
-                "the {} of the plan '{plan}' had been interrupted ({}): {}{because}",
-                done.work,
-                done.found,
-                done.outcome()
-            );
-            for (resource, path, at) in &done.kept {
-                text = format!(
-                    "{text}; somebody else's version of {resource}:{path} is kept in '{at}'"
-                );
-            }
-            text
-        }
-        Err(error) => format!("the plan '{plan}' cannot be recovered: {}", chain(error)),
     }
 }

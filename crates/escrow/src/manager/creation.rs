@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::records::About;
-use super::removal::remove_area;
 use super::resources::{check_name, free_name};
 use super::{Manager, PlanView, SandboxView};
+use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private::{self, Lock, Place};
@@ -265,7 +265,7 @@ impl Manager {
             // Nothing of it stays. Should even that fail, the record stays as pending, where
             // `cleanup` finds it.
             let forget = || Ok(self.store.forget_sandbox(sandbox.id)?);
-            let swept = remove_area(sandbox).and_then(|()| forget());
+            let swept = remove_sandbox_area(sandbox).and_then(|()| forget());
             return Err(error.and_left(swept));
         }
         self.store.put_sandbox(sandbox)?;

@@ -110,7 +110,6 @@ impl Manager {
     /// Makes a resource of the configuration known, after those it lies in and with those that
     /// lie in it: who shares a sandbox, and what is carved out of it, follows from all of them.
     pub(super) fn declare_all(&self, wanted: &Declared) -> Result<Resource> {
-        self.recover_dead()?;
         let settings = self.settings();
         let mut above = Vec::new();
         let mut next = wanted.parent.as_deref();

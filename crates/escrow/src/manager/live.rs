@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Manager, SandboxView};
+use crate::commit::Member;
 use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::fs::Dir;
 use crate::fs::private::Lock;
 use crate::fs::process::Owner;
 use crate::run::{Build, Look, Paused, pause};
@@ -38,9 +38,6 @@ struct Note {
     inside: Owner,
     look: Look,
 }
-
-/// Those who stand still, and where each sandbox is seen as a whole.
-pub(super) type Held = (Option<Paused>, Vec<Option<Dir>>);
 
 /// What a command needs to go in: its share, and either the inside or the right to build it.
 pub(super) struct Entry {
@@ -157,15 +154,18 @@ impl Manager {
         Ok(inside.map(|inside| pause(&inside)).transpose()?)
     }
 
-    /// The same, and where each sandbox is seen as a whole meanwhile.
-    pub(super) fn hold(&self, plan: &Plan, views: &[SandboxView]) -> Result<Held> {
+    /// The same, and notes where each member is seen as a whole meanwhile.
+    pub(super) fn hold(
+        &self,
+        plan: &Plan,
+        views: &[SandboxView],
+        members: &mut [Member],
+    ) -> Result<Option<Paused>> {
         let paused = self.pause(plan)?;
-        let through = views.iter().map(|view| match paused {
-            Some(_) => self.through(plan, view),
-            None => Ok(None),
-        });
-        let through = through.collect::<Result<_>>()?;
-        Ok((paused, through))
+        for (member, view) in members.iter_mut().zip(views).filter(|_| paused.is_some()) {
+            member.through = self.through(plan, view)?;
+        }
+        Ok(paused)
     }
 
     /// Waits until no command is inside any more.

@@ -19,7 +19,8 @@
 //! | `work` | read, write, diff |
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `runs` | a command inside the sandboxes of a plan |
-//! | `commits` | commit, undo, recover: all sandboxes of a plan or none |
+//! | `commits` | commit, undo: all sandboxes of a plan or none |
+//! | `recovery` | what a crashed process left is brought to an end, once for each call, before anything else |
 //! | `validation` | commands of the configuration that a plan must pass before it is committed |
 //! | `access` | every way in is judged by the policy |
 //! | `answers` | one resource of a plan, and what a caller is told, in the fields that programs read |
@@ -42,6 +43,7 @@ mod garbage;
 mod live;
 mod plans;
 mod records;
+mod recovery;
 mod removal;
 mod resources;
 mod runs;
@@ -81,7 +83,7 @@ use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
 use crate::policy::Policy;
 use crate::run::Console;
 use crate::seeded;
-use crate::store::{Ended, Outcome, Plan, Store};
+use crate::store::{Plan, Store};
 use crate::strategy::Registry;
 use crate::strategy::registry::RegistryError;
 use configured::Configured;
@@ -215,18 +217,31 @@ impl Manager {
         &self.options.registry
     }
 
-    /// Takes the lock of a plan that is open: shared to look, alone to change.
+    /// Takes the lock of a plan, and does nothing else: shared to look, alone to change.
     fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
-        let mut state = Some(plan.state);
-        if plan.state.is_half() && !shared {
-            self.recover_dead()?;
-            state = self.store.plan(plan.id)?.map(|now| now.state);
+        let name = plan.id.to_string();
+        let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
+        match lock {
+            Some(lock) => Ok(lock),
+            None => Err(Error::Busy {
+                plan: plan.name.clone(),
+                owner: self.owner_of(plan.id)?,
+            }),
         }
-        if state != Some(PlanState::Open) {
-            return Err(self.not_open(plan, state)?);
+    }
+
+    /// The same for a plan that must be open, with nothing left to be brought to an end. Recovery is the business of
+    /// [`begin_call`](Self::begin_call).
+    fn lock_open(&self, plan: &Plan, shared: bool) -> Result<Lock> {
+        if plan.state != PlanState::Open {
+            return Err(self.not_open(plan, Some(plan.state))?);
         }
-        let lock = self.lock_any(plan, shared)?;
-        // Looked at under the lock: it may have been cleaned up while we waited.
+        let lock = self.lock(plan, shared)?;
+        self.check_open(plan, lock)
+    }
+
+    /// Refuses a plan that is not open, looked at under its lock: it may have been cleaned up meanwhile.
+    fn check_open(&self, plan: &Plan, lock: Lock) -> Result<Lock> {
         let state = self.store.plan(plan.id)?.map(|now| now.state);
         if state == Some(PlanState::Open) {
             self.check_unfinished(plan)?;
@@ -270,38 +285,6 @@ impl Manager {
         }
     }
 
-    /// The same for a plan in any state.
-    fn lock_any(&self, plan: &Plan, shared: bool) -> Result<Lock> {
-        if !shared {
-            let lock = self.lock_unsettled(plan)?;
-            self.settle(plan)?;
-            return Ok(lock);
-        }
-        self.wait_for_lock(plan, true)
-    }
-
-    fn wait_for_lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
-        let name = plan.id.to_string();
-        let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
-        match lock {
-            Some(lock) => Ok(lock),
-            None => Err(Error::Busy {
-                plan: plan.name.clone(),
-                owner: self.owner_of(plan.id)?,
-            }),
-        }
-    }
-
-    /// Takes the lock of a plan alone, whatever became of its commit.
-    fn lock_unsettled(&self, plan: &Plan) -> Result<Lock> {
-        self.recover_others(Some(plan.id))?;
-        let lock = self.wait_for_lock(plan, false)?;
-        if self.bury(plan.id)? {
-            self.drop_dead_fork(plan)?;
-        }
-        Ok(lock)
-    }
-
     fn owner_of(&self, plan: PlanId) -> Result<Option<String>> {
         let running = self.store.running()?;
         let found = running
@@ -313,41 +296,6 @@ impl Manager {
                 operation.owner.pid, operation.action
             )
         }))
-    }
-
-    /// Notes that operations of this plan whose process died were interrupted; whether there were any. The plan is locked.
-    fn bury(&self, plan: PlanId) -> Result<bool> {
-        let mut found = false;
-        for operation in self.store.running()? {
-            if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
-                self.store.end(operation.id, &self.interrupted())?;
-                found = true;
-            }
-        }
-        Ok(found)
-    }
-
-    /// The same for operations that no open plan will be locked for again: of no plan, of one that came to
-    /// nothing before it was there, and of one that is over.
-    fn bury_strays(&self) -> Result<()> {
-        for operation in self.store.running()? {
-            let stray = match operation.plan_id {
-                Some(plan) => !self.is_open(plan)?,
-                None => true,
-            };
-            if stray && !operation.owner.is_alive()? {
-                match self.store.end(operation.id, &self.interrupted()) {
-                    // Whoever makes room must not be stopped by it.
-                    Err(error) if error.wants_room() => {}
-                    ended => ended?,
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn interrupted(&self) -> Ended {
-        Ended::plain(Outcome::Interrupted, self.options.origin.now())
     }
 
     fn is_open(&self, plan: PlanId) -> Result<bool> {

@@ -8,15 +8,15 @@
 use std::path::Path;
 
 use super::{Manager, SandboxView};
-use crate::commit::{Recovered, Side, lent};
+use crate::commit::{Recovered, Side, lent, remove_sandbox_area};
 use crate::error::{Error, Result};
 use crate::event::Unobserved;
+use crate::fs::Dir;
 use crate::fs::private::Lock;
-use crate::fs::{Dir, remove};
 use crate::model::text::Location;
-use crate::model::{Action, Phase, PlanId, PlanState, SandboxState, Work};
+use crate::model::{Action, Phase, PlanState, SandboxState, Work};
 use crate::seeded;
-use crate::store::{Plan, Sandbox};
+use crate::store::Plan;
 
 /// What a cleanup removed.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Manager {
         self.permit_plan(Action::Cleanup, plan)?;
         self.make_room_to_clean()?;
         self.make_room_for(plan.id)?;
-        let lock = self.lock_unsettled(plan)?;
+        let lock = self.begin_unsettled_call(plan)?;
         self.check_quiet(plan)?;
         match self.settle(plan) {
             // What can never be brought to an end is let go of, if that is what is wanted.
@@ -149,7 +149,7 @@ impl Manager {
         }
         let needs = lent::needs(&self.engine(&Unobserved), sandbox)?;
         if !is_needed {
-            remove_area(sandbox)?;
+            remove_sandbox_area(sandbox)?;
         }
         Ok(needs)
     }
@@ -175,41 +175,13 @@ impl Manager {
         lent::take_in(&self.engine(&Unobserved), &needs)
     }
 
-    /// Removes the plans that a crashed process left half made or half removed, but for one that the caller deals
-    /// with. One that cannot be removed does not stop the others (rule C17).
-    pub(super) fn recover_plans(
-        &self,
-        but: Option<PlanId>,
-    ) -> Result<Vec<(String, Result<Recovered>)>> {
-        let mut answers = Vec::new();
-        for id in self.store.half_plans()? {
-            if Some(id) == but {
-                continue;
-            }
-            let name = id.to_string();
-            let limit = std::time::Duration::ZERO;
-            // Who holds the lock is alive, and at it.
-            let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)? else {
-                continue;
-            };
-            // Another process may have been quicker.
-            let plan = self.store.plan(id)?.filter(|plan| plan.state.is_half());
-            let Some(plan) = plan else {
-                lock.remove(&self.locks, name.as_bytes())?;
-                continue;
-            };
-            let recover = || {
-                self.bury(id)?;
-                self.make_room_for(id)?;
-                let recovered = self.recover_plan(&plan)?;
-                self.forget_live(&plan)?;
-                lock.remove(&self.locks, name.as_bytes())?;
-                Ok(recovered)
-            };
-            let recovered = recover();
-            answers.push((plan.name, recovered));
-        }
-        Ok(answers)
+    /// Removes a plan that a crashed process left half made or half removed.
+    pub(super) fn recover_half(&self, plan: &Plan, lock: Lock) -> Result<Recovered> {
+        self.bury(plan.id)?;
+        let recovered = self.recover_plan(plan)?;
+        self.forget_live(plan)?;
+        lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
+        Ok(recovered)
     }
 
     fn recover_plan(&self, plan: &Plan) -> Result<Recovered> {
@@ -229,7 +201,7 @@ impl Manager {
 
     /// Removes a plan in which nothing was changed; says whether it did.
     pub fn take_away_unused(&self, plan: &Plan) -> Result<bool> {
-        let lock = self.lock(plan, false)?;
+        let lock = self.begin_call(plan, false)?;
         self.check_quiet(plan)?;
         for view in self.live_sandboxes(plan)? {
             let reference = &view.sandbox.reference;
@@ -247,18 +219,5 @@ impl Manager {
     pub(super) fn is_out_of_reach(&self, area: &Path, original: &Path) -> bool {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
         !area.starts_with(self.areas.path()) && absent(area) && absent(original)
-    }
-}
-
-/// Removes the area of a sandbox; done already if it is not there.
-pub(super) fn remove_area(sandbox: &Sandbox) -> Result<()> {
-    let area = sandbox.area.as_path();
-    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
-        return Ok(());
-    };
-    match Dir::open(parent) {
-        // The directory the area lay in is gone, and the area with it.
-        Err(error) if error.is_absent() => Ok(()),
-        parent => Ok(remove::remove(&parent?, name.as_encoded_bytes())?),
     }
 }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::live::Entry;
 use super::validation::forked;
 use super::{Manager, SandboxView};
+use crate::commit::scratch_name;
 use crate::config::{Automatic, RunDefaults};
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::Unobserved;
@@ -84,7 +85,7 @@ impl Manager {
             // No resource has it as its own: only who may do anything may do this.
             self.permit(Action::Admin, Some(plan), Scope::All)?;
         }
-        let mut lock = Some(self.lock(plan, false)?);
+        let mut lock = Some(self.begin_call(plan, false)?);
         let views = self.live_sandboxes(plan)?;
         for view in &views {
             super::work::check_readable(plan, view)?;
@@ -246,7 +247,7 @@ impl Manager {
 
     /// Keeps what a command left that failed. That it cannot be kept is no failure of the command.
     fn keep_failed(&self, plan: &Plan) {
-        let kept = self.lock(plan, false).and_then(|_lock| {
+        let kept = self.lock_open(plan, false).and_then(|_lock| {
             self.check_quiet(plan)?;
             let _originals = self.steady_originals(plan)?;
             self.keep_by_itself(plan, Automatic::OnError, &Unobserved)
@@ -440,10 +441,6 @@ impl Manager {
         })
     }
 
-    pub(super) fn scratch_name(plan: &Plan) -> Vec<u8> {
-        format!("{}.scratch", plan.id).into_bytes()
-    }
-
     /// The layer over the home directory: what tools write there stays with the plan, and goes
     /// with it. There is none where the home directory is missing, is the root, or is sandboxed.
     fn scratch_layers(
@@ -462,7 +459,7 @@ impl Manager {
         }
         let home = Location::from(lower.path());
         let mode = (lower.meta()?.mode | 0o700) & !0o022;
-        let area = private::room(&self.areas, &Self::scratch_name(plan))?;
+        let area = private::room(&self.areas, &scratch_name(plan))?;
         let mut below = vec![home.clone()];
         let area = match fork {
             None => area,
@@ -484,13 +481,13 @@ impl Manager {
 
     /// Where it is.
     pub(super) fn scratch_path(&self, plan: &Plan) -> PathBuf {
-        let name = Self::scratch_name(plan);
+        let name = scratch_name(plan);
         self.areas.path().join(OsStr::from_bytes(&name))
     }
 
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
-        Ok(remove::remove(&self.areas, &Self::scratch_name(plan))?)
+        Ok(remove::remove(&self.areas, &scratch_name(plan))?)
     }
 
     /// What commands wrote beside the sandboxes, into the home directory.

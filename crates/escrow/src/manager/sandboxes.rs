@@ -3,8 +3,8 @@
 use super::Manager;
 use super::creation::NewSandbox;
 use super::records::About;
-use super::removal::remove_area;
 use super::work::check_readable;
+use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::model::{Action, PlanId, ResourceId, SandboxState, Scope};
@@ -95,7 +95,7 @@ impl Manager {
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Create, Some(plan), scope)?;
         self.check_strategy(plan.id, resource, strategy)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         // Nobody commits into the original while it is looked at.
         let _original = self.lock_originals(&[resource], true)?;
         self.check_neighbours(plan, &[resource])?;
@@ -122,7 +122,7 @@ impl Manager {
         let about = About::one("create", plan, &resource.name, resource);
         self.record_about(about, |_| {
             if let Some(old) = unfinished {
-                remove_area(&old)?;
+                remove_sandbox_area(&old)?;
                 self.store.forget_sandbox(old.id)?;
             }
             let new = NewSandbox {

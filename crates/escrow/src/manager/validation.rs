@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::live::Live;
 use super::{Manager, RunRequest, SandboxView};
+use crate::commit::scratch_name;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
@@ -61,7 +62,7 @@ impl Manager {
 
     fn validate_by(&self, plan: &Plan, views: &[SandboxView], command: &[String]) -> Result<Ended> {
         self.permit_plan(Action::Run, plan)?;
-        let area = private::room(&self.areas, &Self::scratch_name(plan))?;
+        let area = private::room(&self.areas, &scratch_name(plan))?;
         let fork = private::room(&area, FORK)?;
         let entry = self.go_in(plan)?;
         if entry.there.is_some() {

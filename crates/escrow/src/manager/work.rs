@@ -168,7 +168,7 @@ impl Manager {
         let scope = Scope::at(&resource.name, path.clone());
         self.permit(Action::Read, Some(plan), scope)?;
         check_part(resource, path)?;
-        let _lock = self.lock(plan, true)?;
+        let _lock = self.begin_call(plan, true)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
         Ok(strategy.read(&view.sandbox.reference, &below(&prefix, path))?)
@@ -194,7 +194,7 @@ impl Manager {
             source,
         };
         let mut content = spool(content, &self.home)?.map_err(unreadable)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let path = &below(&prefix, path);
         let target = format!("{}:{path}", resource.name);
@@ -217,7 +217,7 @@ impl Manager {
     pub fn access(&self, plan: &Plan, resource: &Resource) -> Result<Access> {
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Write, Some(plan), scope)?;
-        let _lock = self.lock(plan, false)?;
+        let _lock = self.begin_call(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
         let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
         self.permit_release(plan, &view, None)?;
@@ -278,7 +278,7 @@ impl Manager {
     }
 
     fn compare_as(&self, plan: &Plan, only: Option<&Resource>, alone: bool) -> Result<PlanDiff> {
-        let _lock = self.lock(plan, !alone)?;
+        let _lock = self.begin_call(plan, !alone)?;
         let (views, prefix) = match only {
             Some(resource) => {
                 let (view, prefix) = self.sandbox_of(plan, resource)?;

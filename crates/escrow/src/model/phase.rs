@@ -64,6 +64,8 @@ pub enum Phase {
     Preparing,
     /// It will be carried out, whoever finds it.
     Decided,
+    /// A step that cannot be taken back may have been made: it will be carried out, and nothing is taken back.
+    Forward,
     /// It will be taken back, whoever finds it.
     Aborting,
     /// Every original holds the new state; the sandboxes may go.
@@ -78,9 +80,10 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Preparing,
         Self::Decided,
+        Self::Forward,
         Self::Aborting,
         Self::Applied,
         Self::Committed,
@@ -93,6 +96,7 @@ impl Phase {
         match self {
             Self::Preparing => "preparing",
             Self::Decided => "decided",
+            Self::Forward => "forward",
             Self::Aborting => "aborting",
             Self::Applied => "applied",
             Self::Committed => "committed",
@@ -101,11 +105,13 @@ impl Phase {
         }
     }
 
-    /// Where it can go from here. A commit that was aborted has no record any more.
+    /// Where it can go from here. A commit that was aborted has no record any more. From `forward` one goes back only
+    /// while no step is recorded as carried out that cannot be taken back (rule C18).
     pub fn successors(self) -> &'static [Self] {
         match self {
             Self::Preparing => &[Self::Decided, Self::Aborting],
-            Self::Decided => &[Self::Applied, Self::Aborting],
+            Self::Decided => &[Self::Forward, Self::Applied, Self::Aborting],
+            Self::Forward => &[Self::Applied, Self::Aborting],
             Self::Aborting => &[],
             Self::Applied => &[Self::Committed],
             Self::Committed => &[Self::Undoing],

@@ -426,7 +426,10 @@ fn move_phase(
     to: Phase,
 ) -> rusqlite::Result<bool> {
     let moved = connection.execute(
-        "UPDATE journal SET phase = ?3 WHERE id = ?1 AND phase = ?2",
+        // Nothing is taken back once a step was carried out that cannot be.
+        "UPDATE journal SET phase = ?3 WHERE id = ?1 AND phase = ?2
+         AND (?3 <> 'aborting' OR NOT EXISTS
+             (SELECT 1 FROM journal_member WHERE journal_id = ?1 AND carried))",
         params![id.to_string(), from.as_str(), to.as_str()],
     )?;
     Ok(moved == 1)

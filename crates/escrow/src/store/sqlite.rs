@@ -32,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0010.sql"),
     include_str!("schema/0011.sql"),
     include_str!("schema/0012.sql"),
+    include_str!("schema/0014.sql"),
     include_str!("schema/0016.sql"),
 ];
 

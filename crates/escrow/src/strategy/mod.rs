@@ -16,7 +16,7 @@
 //!
 //! A sandbox can go back to a [`Moment`]: `checkpoint` keeps one, `prepare_restore` does everything of
 //! the way back that can fail, `restore_checkpoint` goes, and can be repeated or taken back, so that
-//! many sandboxes go back as one ([`crate::checkpoint`]).
+//! many sandboxes go back as one (also [`crate::commit`]).
 
 mod closed;
 mod closed_dirs;
@@ -207,6 +207,18 @@ pub struct StagedCommit {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Intent(pub serde_json::Value);
+
+/// Whether a commit was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was, as a whole.
+    Done,
+    /// It was not, or calling again finishes it and does nothing twice.
+    NotDone,
+    /// That cannot be told.
+    Unknown,
+}
 
 /// A moment of a sandbox, to which it can return. Stored by the caller; means nothing to anyone but the
 /// strategy that made it.
@@ -424,6 +436,19 @@ pub trait Strategy: Send + Sync {
     /// *Errors:* some of it may be done; [`rollback`](Self::rollback) with the intent takes it
     /// back where [`Capabilities::undoes`] says so.
     fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()>;
+
+    /// Whether a commit that failed, or whose process crashed, was carried out. Asked where it cannot be taken back, and
+    /// nowhere else.
+    ///
+    /// *Guarantees:* changes nothing; never a guess: what cannot be told is [`Unknown`](Outcome::Unknown), and waits for a
+    /// person. *Errors:* count as unknown. By default what was prepared is carried out again, since
+    /// [`commit`](Self::commit) can be repeated; of anything else nothing is known.
+    fn outcome(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<Outcome> {
+        match self.capabilities().prepares {
+            true => Ok(Outcome::NotDone),
+            false => Ok(Outcome::Unknown),
+        }
+    }
 
     /// Whether what is committed is the sandbox's own, so that the sandbox must go when the commit is over.
     /// By default not.

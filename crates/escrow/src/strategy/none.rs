@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, Moment, Probe,
-    RolledBack, Strategy,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, Moment, Outcome,
+    Probe, RolledBack, Strategy,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -137,6 +137,10 @@ impl Strategy for NoIsolation {
     ) -> Result<()> {
         // What was written is in the original already.
         Ok(())
+    }
+
+    fn outcome(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<Outcome> {
+        Ok(Outcome::Done)
     }
 
     fn check_discard(&self, _sandbox: &SandboxRef) -> Result<()> {

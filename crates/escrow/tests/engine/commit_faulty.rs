@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::{Observer, Unobserved};
@@ -18,7 +18,7 @@ use escrow::model::{
     Change, ChangeKind, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
 };
 use escrow::strategy::{
-    Access, Capabilities, CreateRequest, Created, Intent, Moment, PrepareRequest, Preview,
+    Access, Capabilities, CreateRequest, Created, Intent, Moment, Outcome, PrepareRequest, Preview,
     PreviewRequest, Probe, Registry, Result, RolledBack, StagedCommit, Strategy, StrategyError,
 };
 use escrow_testkit::World;
@@ -62,15 +62,21 @@ pub(crate) enum Kind {
     Unprepared,
     /// It prepares, but what was carried out stays.
     Final,
+    /// The same, and it cannot tell whether that happened.
+    FinalBlind,
     Irreversible,
+    /// The same, and it cannot tell whether that happened.
+    Blind,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 6] = [
         Self::Undoable,
         Self::Unprepared,
         Self::Final,
+        Self::FinalBlind,
         Self::Irreversible,
+        Self::Blind,
     ];
 
     fn name(self) -> &'static str {
@@ -78,12 +84,14 @@ impl Kind {
             Self::Undoable => "faulty_undoable",
             Self::Unprepared => "faulty_unprepared",
             Self::Final => "faulty_final",
+            Self::FinalBlind => "faulty_final_blind",
             Self::Irreversible => "faulty_irreversible",
+            Self::Blind => "faulty_blind",
         }
     }
 
     pub(crate) fn prepares(self) -> bool {
-        matches!(self, Self::Undoable | Self::Final)
+        matches!(self, Self::Undoable | Self::Final | Self::FinalBlind)
     }
 
     pub(crate) fn undoes(self) -> bool {
@@ -94,12 +102,14 @@ impl Kind {
 /// What is to fail, and what was asked for, over all strategies of a world.
 #[derive(Default)]
 pub(crate) struct Script {
-    faults: Mutex<Vec<(ResourceId, Verb, How)>>,
+    pub(crate) faults: Mutex<Vec<(ResourceId, Verb, How)>>,
     calls: Mutex<Vec<(ResourceId, Verb)>>,
-    originals: Mutex<HashMap<ResourceId, PathBuf>>,
+    pub(crate) originals: Mutex<HashMap<ResourceId, PathBuf>>,
+    /// Whether a fault kills the process.
+    pub(crate) kills: AtomicBool,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A strategy that panics on purpose may hold it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -157,6 +167,13 @@ impl Observer for OneStep {
 
 impl Faulty {
     fn fail<T>(&self, verb: Verb) -> Result<T> {
+        if self.script.kills.load(Ordering::SeqCst) {
+            let killed = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            );
+            killed.expect("a process may kill itself");
+        }
         Err(StrategyError::Damaged {
             what: format!("{SAID} in {verb:?}"),
         })
@@ -208,6 +225,28 @@ impl Faulty {
             ),
         };
         sh(&original, &script);
+        if !half && !self.kind.undoes() {
+            // Each time is one too many but the first.
+            sh(
+                &original,
+                &format!("echo >> '{}'", sent(&original).display()),
+            );
+        }
+    }
+}
+
+/// What an irreversible member did, a line each time.
+pub(crate) fn sent(original: &Path) -> PathBuf {
+    original.with_extension("sent")
+}
+
+/// Whether an original holds the new state, the old one, or neither.
+pub(crate) fn outcome_of(original: &Path) -> Outcome {
+    let new = std::fs::read(original.join("changed")).is_ok_and(|text| text == b"new text");
+    match (new, original.join("gone").exists()) {
+        (true, false) => Outcome::Done,
+        (false, true) => Outcome::NotDone,
+        _ => Outcome::Unknown,
     }
 }
 
@@ -305,6 +344,17 @@ impl Strategy for Faulty {
         self.trip(sandbox, Verb::Commit, work, half)
     }
 
+    fn outcome(&self, sandbox: &SandboxRef, _intent: &Intent) -> Result<Outcome> {
+        Ok(
+            match (self.kind, outcome_of(&self.script.original(sandbox))) {
+                (Kind::Blind | Kind::FinalBlind, _) => Outcome::Unknown,
+                // What is half done is finished by calling again.
+                (Kind::Final, Outcome::Unknown) => Outcome::NotDone,
+                (_, outcome) => outcome,
+            },
+        )
+    }
+
     fn shares(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
         self.inner.shares(sandbox, intent)
     }
@@ -363,7 +413,7 @@ impl Strategy for Faulty {
                 }
                 Ok(RolledBack::default())
             }
-            Kind::Final | Kind::Irreversible => Err(StrategyError::Unsupported {
+            _ => Err(StrategyError::Unsupported {
                 strategy: self.kind.name(),
                 what: "undo a commit",
                 why: "what it did is done".to_owned(),
@@ -544,8 +594,8 @@ impl Batch {
         let mut ranked: Vec<&Part> = self.parts.iter().collect();
         ranked.sort_by_key(|part| match part.kind {
             Kind::Undoable | Kind::Unprepared => 0,
-            Kind::Final => 1,
-            Kind::Irreversible => 2,
+            Kind::Irreversible | Kind::Blind => 1,
+            Kind::Final | Kind::FinalBlind => 2,
         });
         ranked
     }

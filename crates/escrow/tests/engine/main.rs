@@ -11,6 +11,7 @@ mod attacks_c;
 mod commit_conflicts;
 mod commit_failure;
 mod commit_faulty;
+mod commit_forward;
 mod commit_histories;
 mod commit_intent;
 mod commit_left;

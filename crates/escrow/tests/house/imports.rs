@@ -21,7 +21,6 @@ const RANKS: &[(&str, u8)] = &[
     ("error", 3),
     ("diff", 3),
     ("commit", 4),
-    ("checkpoint", 4),
     ("manager", 5),
     ("internals", 6),
 ];

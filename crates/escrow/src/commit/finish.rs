@@ -1,0 +1,187 @@
+//! What was carried out is brought to its end.
+
+use super::{Execution, Member, lent, read_intent, scratch_name, written};
+use crate::error::{Error, Result, chain};
+use crate::fs::{durable, remove};
+use crate::model::{SandboxState, Work};
+use crate::seeded;
+use crate::strategy::Note;
+
+impl Execution<'_> {
+    /// Ends what was carried out, in one transaction; returns what could not be removed.
+    pub(super) fn finish(&self) -> Result<Vec<(String, String)>> {
+        match self.journal.work {
+            Work::Restore => {
+                let ended = self.engine.store.forget_commit(self.journal.id);
+                ended.map_err(|error| self.unrecorded(error.into()))?;
+                let left = self.remove_areas().into_iter();
+                Ok(left.map(|why| ("staging".to_owned(), why)).collect())
+            }
+            Work::Rollback => {
+                let ended = self.finish_rollback();
+                ended.map(|()| Vec::new()).map_err(|error| {
+                    let what = "what was written beside the sandboxes, or the record of it";
+                    let done = self.members.iter().map(Member::name).collect();
+                    self.forward(done, vec![(what.to_owned(), chain(&error))], Vec::new())
+                })
+            }
+            _ => self.finish_commit(),
+        }
+    }
+
+    /// It happened, but that could not be recorded.
+    pub(super) fn unrecorded(&self, error: Error) -> Error {
+        Error::Unrecorded {
+            work: self.journal.work,
+            plan: self.plan.name.clone(),
+            cause: Box::new(error),
+        }
+    }
+
+    fn finish_rollback(&self) -> Result<()> {
+        remove::remove(self.engine.areas, &scratch_name(&self.plan))?;
+        let areas = self.members.iter().map(|member| &member.sandbox.area);
+        durable::sync_file_systems(areas.map(|area| area.as_path()))?;
+        let mut states = Vec::new();
+        for member in &self.members {
+            let next = member.sandbox.state.go(SandboxState::RolledBack)?;
+            states.push((member.sandbox.id, next));
+        }
+        Ok(self
+            .engine
+            .store
+            .finish_rollback(self.journal.id, &states)?)
+    }
+
+    /// Removes the sandboxes, unless they stay, notes what is left for undo, and ends the commit. From here on there
+    /// is no way back but undo. A sandbox that cannot be removed is reported, and stops nothing (rule C7): what it
+    /// shares with its original is copied there. Where that fails too, the commit is not over, and can be gone on with.
+    fn finish_commit(&self) -> Result<Vec<(String, String)>> {
+        let Self {
+            engine,
+            plan,
+            journal,
+            members,
+        } = self;
+        let unrecorded = |error: Error| self.unrecorded(error);
+        let (mut left, mut states) = (Vec::new(), Vec::new());
+        // Of a part nothing goes: the sandboxes are worked in further.
+        let gone = members.iter().enumerate().filter(|_| !journal.part);
+        for (position, member) in gone {
+            let state = match self.stays(position) {
+                true => SandboxState::Committed,
+                false => match self.release(member) {
+                    Ok(()) => SandboxState::CleanedUp,
+                    Err(error) => {
+                        left.push((member.name(), chain(&error)));
+                        SandboxState::Committed
+                    }
+                },
+            };
+            states.push((member.sandbox.id, state));
+        }
+        let (mut intents, mut failure) = (Vec::new(), None);
+        for (position, member) in members.iter().enumerate() {
+            match self.last_intent(position, &mut left) {
+                Ok(intent) => intents.push(intent),
+                // The others are finished all the same: what they share is as dangerous (rule C17).
+                Err(cause) => failure = failure.or(Some((member.name(), cause))),
+            }
+        }
+        if let Some((resource, cause)) = failure {
+            return Err(Error::NotFinished {
+                plan: plan.name.clone(),
+                resource,
+                cause: Box::new(cause),
+            });
+        }
+        // What undo needs is on disk before it counts, and nothing of a sandbox that is gone may come back after a
+        // power cut. The area of a commit lies on its original's file system.
+        let changed = members
+            .iter()
+            .zip(&intents)
+            .filter(|(_, last)| last.is_some());
+        durable::sync_file_systems(changed.map(|(member, _)| member.resource.root()))
+            .map_err(|error| unrecorded(error.into()))?;
+        let late = seeded::bug("part-recorded-late");
+        if journal.part && !late {
+            advance_all(members, &intents).map_err(unrecorded)?;
+        }
+        engine
+            .store
+            .finish_commit(journal, &intents, &states)
+            .map_err(|error| unrecorded(error.into()))?;
+        if journal.part && late {
+            advance_all(members, &intents).map_err(unrecorded)?;
+        }
+        // It is over; what can only be tidied up is no reason to say otherwise.
+        let tidied = || -> Result<()> {
+            if !journal.part {
+                let resources = members.iter().map(|member| member.resource.id);
+                engine.store.forget_unused(&resources.collect::<Vec<_>>())?;
+                for member in members {
+                    lent::take_in(engine, &lent::needs(engine, &member.sandbox)?)?;
+                }
+            }
+            Ok(engine.store.forget_moved()?)
+        };
+        if let Err(error) = tidied() {
+            left.push(("the state".to_owned(), chain(&error)));
+        }
+        Ok(left)
+    }
+
+    /// The intent by which a member can be undone, if there is one.
+    fn last_intent(
+        &self,
+        position: usize,
+        left: &mut Vec<(String, String)>,
+    ) -> Result<Option<String>> {
+        let member = &self.members[position];
+        let Some(intent) = self.prepared(position)? else {
+            return Ok(None);
+        };
+        let reference = &member.sandbox.reference;
+        let finished = member.call(|strategy| strategy.finish(reference, intent))?;
+        let store = self.engine.store;
+        store.add_moved(member.device()?, &finished.moved)?;
+        let note = |note: Note| (member.name(), format!("'{}': {}", note.path, note.what));
+        left.extend(finished.notes.into_iter().map(note));
+        Ok(Some(written(&finished.intent)))
+    }
+
+    /// Whether a sandbox stays: it is wanted, and nothing of it became the original's. The process that prepared the
+    /// commit may have wanted otherwise.
+    fn stays(&self, position: usize) -> bool {
+        let member = &self.members[position];
+        let shares = || match self.prepared(position)? {
+            Some(intent) => {
+                member.call(|strategy| strategy.shares(&member.sandbox.reference, &intent))
+            }
+            None => Ok(false),
+        };
+        self.engine.keeps && matches!(shares(), Ok(false))
+    }
+
+    /// Removes a sandbox; if that succeeds, no inode is shared with the original.
+    pub(super) fn release(&self, member: &Member) -> Result<()> {
+        let (reference, sandbox) = (&member.sandbox.reference, &member.sandbox);
+        member.call(|strategy| strategy.cleanup(reference))?;
+        match lent::is_needed(&self.engine, &sandbox.area, sandbox.id)? {
+            true => Ok(()),
+            false => super::remove_sandbox_area(sandbox),
+        }
+    }
+}
+
+/// Tells the sandboxes, which stay, what of them is released. Repeated by whoever finds the commit not over yet.
+fn advance_all(members: &[Member], intents: &[Option<String>]) -> Result<()> {
+    for (member, intent) in members.iter().zip(intents) {
+        if let Some(intent) = intent {
+            let intent = read_intent(intent)?;
+            let reference = &member.sandbox.reference;
+            member.call(|strategy| strategy.advance(reference, &intent))?;
+        }
+    }
+    Ok(())
+}

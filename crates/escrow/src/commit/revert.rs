@@ -1,0 +1,232 @@
+//! Takes steps back, last first, and says what could not be: an abort before the point of no return, and an undo.
+
+use super::step::{self, Direction};
+use super::{Execution, chain};
+use crate::error::{Error, Result};
+use crate::fs::{Dir, times};
+use crate::model::text::Location;
+use crate::model::{Phase, ResourcePath, SandboxState, Work};
+use crate::seeded;
+use crate::store::Plan;
+use crate::strategy::{Paths, StrategyError};
+
+/// What became of each member.
+#[derive(Debug, Default)]
+pub(super) struct Reverted {
+    /// Members that are as they were.
+    pub(super) undone: Vec<String>,
+    /// Members that are not, and why.
+    pub(super) not_undone: Vec<(String, String)>,
+    /// Of these, those that never can be.
+    irreversible: usize,
+    /// What others wrote meanwhile, and where it is kept now.
+    pub(super) kept: Vec<(String, ResourcePath, Location)>,
+    /// What was staged and could not be removed, and why. No original is concerned (rule C7).
+    pub(super) left: Vec<String>,
+    /// The paths that were taken back in each resource, as far as they are known.
+    pub(super) paths: Vec<(String, Paths)>,
+}
+
+impl Reverted {
+    /// Whether trying again may still help.
+    fn is_open(&self) -> bool {
+        self.not_undone.len() > self.irreversible
+    }
+
+    /// The one error of what failed (rule C5).
+    pub(super) fn into_error(self, plan: &Plan, work: Work, cause: Error) -> Error {
+        // A restore that was taken back as a whole is told by its cause alone.
+        if work == Work::Restore && self.not_undone.is_empty() && self.kept.is_empty() {
+            return match self.left.is_empty() {
+                true => cause,
+                false => Error::LeftBehind {
+                    first: Box::new(cause),
+                    left: self.left.join("; "),
+                },
+            };
+        }
+        let open = self.is_open();
+        Error::CommitFailed {
+            work,
+            plan: plan.name.clone(),
+            undone: self.undone,
+            not_undone: self.not_undone,
+            kept: self.kept,
+            left: self.left,
+            undo: matches!(cause, Error::Undoing),
+            cause: Box::new(cause),
+            open,
+        }
+    }
+}
+
+impl Execution<'_> {
+    /// Forgets what was never decided; nothing was touched, and nothing is. Returns what could not be removed.
+    pub(super) fn drop_prepared(&self) -> Result<Vec<String>> {
+        // The opposite of the decision, durably, before anything is removed: should the decision be on
+        // disk after all, this finds nothing to forget, and nothing is touched.
+        if !self.engine.store.forget_undecided(self.journal.id)? {
+            return Err(Error::Interrupted {
+                why: "whether it was decided could not be told",
+            });
+        }
+        let mut left = Vec::new();
+        for position in 0..self.members.len() {
+            if let Err(error) = self.drop_intent(position) {
+                left.push(chain(&error));
+            }
+        }
+        left.extend(self.remove_areas());
+        Ok(left)
+    }
+
+    /// Lets go of what was prepared and not carried out, as a prepared transaction.
+    fn drop_intent(&self, position: usize) -> Result<()> {
+        let member = &self.members[position];
+        match self.prepared(position)? {
+            Some(intent) if self.journal.work == Work::Commit => {
+                member.call(|strategy| strategy.drop_intent(&member.sandbox.reference, &intent))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides that it does not happen, and takes back what was done of it. Nothing is touched before that decision is
+    /// durable; if it cannot be made, the error says so and recovery goes on. Once a step was carried out that cannot be
+    /// taken back, the store refuses it.
+    pub(super) fn give_up(&mut self) -> Result<Reverted> {
+        self.set_phase(Phase::Aborting)?;
+        if seeded::bug("stage-removed-early") {
+            self.remove_areas();
+        }
+        self.go_back()
+    }
+
+    /// Goes on with an abort, or with an undo; can be repeated. The journal stays until all members are as before, but
+    /// for those that never can be.
+    pub(super) fn go_back(&mut self) -> Result<Reverted> {
+        let mut reverted = self.take_back();
+        if reverted.is_open() {
+            return Ok(reverted);
+        }
+        self.set_aside(&mut reverted)?;
+        let store = self.engine.store;
+        if self.journal.phase == Phase::Undoing {
+            let late = seeded::bug("part-returned-late");
+            if !late {
+                self.return_part()?;
+            }
+            store.finish_undo(&self.journal)?;
+            if late {
+                self.return_part()?;
+            }
+        } else {
+            store.forget_commit(self.journal.id)?;
+        }
+        reverted.left = self.remove_areas();
+        if self.journal.phase == Phase::Undoing
+            && let Err(error) = store.forget_moved()
+        {
+            reverted.left.push(chain(&error));
+        }
+        Ok(reverted)
+    }
+
+    /// Takes every member back, last first; one that fails does not stop the others (rules C4, C17).
+    pub(super) fn take_back(&self) -> Reverted {
+        let mut reverted = Reverted::default();
+        if seeded::bug("no-undo-on-failure") {
+            return reverted;
+        }
+        for (position, member) in self.members.iter().enumerate().rev() {
+            match self.take_one(position, &mut reverted) {
+                Ok(true) => reverted.undone.push(member.name()),
+                Ok(false) => {}
+                Err(error) => {
+                    let never = matches!(error, Error::Strategy(StrategyError::Unsupported { .. }));
+                    reverted.irreversible += usize::from(never);
+                    reverted.not_undone.push((member.name(), chain(&error)));
+                }
+            }
+        }
+        reverted
+    }
+
+    /// Whether there was anything to take back.
+    fn take_one(&self, position: usize, reverted: &mut Reverted) -> Result<bool> {
+        let (work, member) = (self.journal.work, &self.members[position]);
+        let Some(intent) = self.intent(position)? else {
+            return Ok(false);
+        };
+        let recorded = &self.journal.members[position];
+        if member.direction(work) != Direction::Reversible && !recorded.carried {
+            self.drop_intent(position)?;
+            return Ok(false);
+        }
+        let aside = self.aside(position);
+        let there = |at: &Location| Dir::open(at.as_path()).is_ok();
+        if !recorded.area.as_bytes().is_empty() && !there(&recorded.area) && there(&aside) {
+            // A process before this one took it back, and died before the journal knew.
+            let path = ResourcePath::root();
+            reverted.kept.push((member.name(), path, aside));
+            return Ok(true);
+        }
+        let undone = step::revert(&self.engine, work, member, &intent)?;
+        let store = self.engine.store;
+        store.add_moved(member.device()?, &undone.moved)?;
+        let name = member.name();
+        reverted.paths.push((name.clone(), undone.paths));
+        let kept = undone.kept.into_iter();
+        let named = kept.map(|(path, at)| (name.clone(), path, at));
+        reverted.kept.extend(named);
+        Ok(true)
+    }
+
+    /// Where the area of a member is put when it holds what others wrote.
+    fn aside(&self, position: usize) -> Location {
+        let mut name = self.journal.members[position].area.as_bytes().to_vec();
+        name.extend_from_slice(format!(".kept-{}", self.journal.id).as_bytes());
+        Location::from_bytes(&name)
+    }
+
+    /// Puts what others wrote out of the way of everything that removes, and says where it is now.
+    fn set_aside(&self, reverted: &mut Reverted) -> Result<()> {
+        for (position, member) in self.journal.members.iter().enumerate() {
+            let area = member.area.as_path();
+            let holds = |at: &Location| at.as_path().starts_with(area);
+            if area.as_os_str().is_empty() || !reverted.kept.iter().any(|(_, _, at)| holds(at)) {
+                continue;
+            }
+            let aside = self.aside(position);
+            let (Some(parent), Some(name), Some(to)) =
+                (area.parent(), area.file_name(), aside.as_path().file_name())
+            else {
+                continue;
+            };
+            let parent = Dir::open(parent)?;
+            let (name, to) = (name.as_encoded_bytes(), to.as_encoded_bytes());
+            let rename = || parent.rename(name, &parent, to);
+            times::traceless(self.engine.home, &parent, name, rename)?;
+            parent.sync()?;
+            for (_, _, at) in &mut reverted.kept {
+                if let Ok(below) = at.as_path().strip_prefix(area) {
+                    *at = Location::from(aside.as_path().join(below));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After the undo of a part: the sandboxes that are still there have what was released as their changes again.
+    fn return_part(&self) -> Result<()> {
+        let members = self.members.iter().enumerate();
+        for (position, member) in members.filter(|_| self.journal.part) {
+            let gone = member.sandbox.state == SandboxState::CleanedUp;
+            if let Some(intent) = self.prepared(position)?.filter(|_| !gone) {
+                let reference = &member.sandbox.reference;
+                member.call(|strategy| strategy.retreat(reference, &intent))?;
+            }
+        }
+        Ok(())
+    }
+}
