@@ -5,11 +5,13 @@
 
 mod hints;
 mod kind;
+mod texts;
 
 pub use kind::Kind;
 
 pub use crate::fs::{Cause, FsError};
 pub use crate::store::{Lost, StoreError};
+use texts::{begun, failed_commit, forward};
 
 use crate::config::ConfigError;
 use crate::model::text::{Location, escape};
@@ -611,63 +613,6 @@ fn more(others: usize) -> String {
         0 => String::new(),
         others => format!(" and {} more", count(others, "path", "paths")),
     }
-}
-
-/// What a failed commit says: why, what is as before, what is not, what was kept.
-fn begun(plan: &str, cause: &Error, work: Work, undo: bool) -> String {
-    match (work, undo) {
-        (_, true) => format!("the commit of the plan '{plan}' could not be taken back as a whole"),
-        (Work::Restore, _) => format!("the plan '{plan}' was not restored: {}", chain(cause)),
-        _ => format!("the plan '{plan}' was not committed: {}", chain(cause)),
-    }
-}
-
-/// What is still to be done for each resource, and what is not known.
-fn forward(
-    work: Work,
-    plan: &str,
-    failed: &[(String, String)],
-    unknown: &[(String, Location, String)],
-) -> String {
-    let mut text = match work {
-        Work::Rollback => format!("the plan '{plan}' is not wholly rolled back"),
-        _ => format!(
-            "the commit of the plan '{plan}' is past the point of no return and not finished"
-        ),
-    };
-    let still = failed
-        .iter()
-        .map(|(resource, why)| format!("{resource}: {why}"));
-    let asked = unknown.iter().map(|(resource, at, why)| {
-        format!("whether '{resource}' ('{at}') was committed is not known: {why}")
-    });
-    for (number, one) in still.chain(asked).enumerate() {
-        text.push_str(if number == 0 { ": " } else { "; " });
-        text.push_str(&one);
-    }
-    text
-}
-
-fn failed_commit(
-    undone: &[String],
-    not_undone: &[(String, String)],
-    kept: &[(String, ResourcePath, Location)],
-    left: &[String],
-) -> String {
-    let mut text = String::new();
-    if !undone.is_empty() {
-        text = format!("{text}; as before again: {}", undone.join(", "));
-    }
-    for (resource, why) in not_undone {
-        text = format!("{text}; NOT as before: {resource}: {why}");
-    }
-    for (resource, path, at) in kept {
-        text = format!("{text}; somebody else's version of {resource}:{path} is kept in '{at}'");
-    }
-    for why in left {
-        text = format!("{text}; what was staged is left: {why}");
-    }
-    text
 }
 
 /// An error and all its causes on one line.
