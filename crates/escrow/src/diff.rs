@@ -42,8 +42,8 @@ impl Summary {
         let mut summary = Self::default();
         for change in &view.changes {
             *match change.kind {
-                ChangeKind::Added => &mut summary.added,
-                ChangeKind::Modified => &mut summary.modified,
+                ChangeKind::Added | ChangeKind::Inserted => &mut summary.added,
+                ChangeKind::Modified | ChangeKind::Updated => &mut summary.modified,
                 ChangeKind::Deleted => &mut summary.deleted,
                 ChangeKind::TypeChanged => &mut summary.type_changed,
                 ChangeKind::ModeChanged => &mut summary.mode_changed,
@@ -69,11 +69,11 @@ pub fn patch(view: &DiffView, contents: &dyn Contents, to: &mut dyn Write) -> Re
     for change in &view.changes {
         match change.kind {
             ChangeKind::TypeChanged => {
-                let (mut gone, mut came) = (change.clone(), change.clone());
-                (gone.kind, gone.new) = (ChangeKind::Deleted, None);
-                (came.kind, came.old) = (ChangeKind::Added, None);
-                one(&gone, contents, to)?;
-                one(&came, contents, to)?;
+                let path = || change.path.clone();
+                if let (Some(old), Some(new)) = (&change.old, &change.new) {
+                    one(&Change::deleted(path(), old.clone()), contents, to)?;
+                    one(&Change::added(path(), new.clone()), contents, to)?;
+                }
             }
             _ => one(change, contents, to)?,
         }

@@ -168,7 +168,7 @@ fn scratch(context: &Context, plan: &escrow::Plan, ui: &Ui) -> Result<(), Failur
 fn document(one: &ResourceDiff) -> Value {
     json!({
         "resource": one.view.resource.name,
-        "strategy": one.view.sandbox.reference.strategy,
+        "strategy": one.view.sandbox.reference.strategy_name,
         "changes": one.diff.changes.iter().map(show::change).collect::<Vec<_>>(),
         "summary": Summary::of(&one.diff),
     })
@@ -185,6 +185,8 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
     for change in &one.diff.changes {
         let (word, tone) = match change.kind {
             ChangeKind::Added => ("added", Tone::Good),
+            ChangeKind::Inserted => ("inserted", Tone::Good),
+            ChangeKind::Updated => ("updated", Tone::Careful),
             ChangeKind::Modified => ("modified", Tone::Careful),
             ChangeKind::Deleted => ("deleted", Tone::Bad),
             ChangeKind::TypeChanged => ("type", Tone::Careful),

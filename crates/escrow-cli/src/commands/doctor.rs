@@ -63,7 +63,7 @@ impl DoctorArgs {
         ui.line(&paint(Tone::Strong, &doctor.at.to_string()));
         ui.line(&format!(
             "  auto takes {}",
-            paint(Tone::Strong, doctor.auto)
+            paint(Tone::Strong, &doctor.auto)
         ));
         for one in &doctor.verdicts {
             let verdict = match (one.probe.works, &one.probe.limit) {

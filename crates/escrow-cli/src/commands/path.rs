@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
+use escrow::error::Error;
+use escrow::model::ResourcePath;
 use escrow::model::text::Location;
-use escrow::strategy::Access;
 use serde_json::json;
 
 use super::show;
@@ -13,30 +14,41 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Print where native tools work inside a sandbox: its directory, or its file
+/// Print where native tools work inside a sandbox: its directory, its file, or one path in it
 ///
 /// Work done there is in the diff. Overlay sandboxes have no such path.
 #[derive(Args)]
 #[command(
-    override_usage = "escrow path [PLAN] <RESOURCE>",
+    override_usage = "escrow path [PLAN] <RESOURCE>\n       escrow path <PLAN> <RESOURCE> <PATH>",
     after_help = "Examples:\n  cd \"$(escrow path try app)\"\n  $EDITOR \"$(escrow path try notes.txt)\""
 )]
 pub(crate) struct PathArgs {
-    /// Plan (the newest open one of this directory if left out) and resource
-    #[arg(num_args = 1..=2, required = true, value_name = "[PLAN] RESOURCE")]
+    /// Plan (the newest open one of this directory if left out), resource, and a path in it
+    #[arg(num_args = 1..=3, required = true, value_name = "[PLAN] RESOURCE [PATH]")]
     words: Vec<OsString>,
 }
 
 impl PathArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, resource, _) = context.target(&self.words, 0)?;
-        let Access::Directory(path) = context.manager.access(&plan, &resource)?;
+        let rest = usize::from(self.words.len() == 3);
+        let (plan, resource, rest) = context.target(&self.words, rest)?;
+        let inner = rest
+            .first()
+            .map(|word| ResourcePath::parse(word.as_bytes()));
+        let inner = inner.transpose().map_err(Error::from)?;
+        let access = context.manager.access(&plan, &resource, inner.as_ref())?;
         if ui.is_json() {
-            ui.document(&json!({"path": show::location(&Location::from(path))}));
+            ui.document(&match (&access.cwd, &access.url) {
+                (Some(path), _) => json!({"path": show::location(path)}),
+                (None, url) => json!({"url": url}),
+            });
             return Ok(());
         }
         // Bytes, not text: it is there to be used.
-        ui.bytes(&[path.as_os_str().as_bytes(), b"\n"].concat());
+        let url = access.url.map(|url| Location::from_bytes(url.as_bytes()));
+        let at = access.cwd.or(url);
+        let at = at.as_ref().map_or(&b""[..], |at| at.as_bytes());
+        ui.bytes(&[at, b"\n"].concat());
         Ok(())
     }
 }

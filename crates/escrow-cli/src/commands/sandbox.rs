@@ -87,7 +87,7 @@ impl Create {
                 "already has a"
             },
             paint(Tone::Strong, &resource.name),
-            sandbox.reference.strategy,
+            sandbox.reference.strategy_name,
             sandbox.message,
         ));
         if !made.created && strategy.is_some_and(|name| name != sandbox.requested) {
@@ -127,7 +127,7 @@ impl List {
                 vec![
                     view.plan.name.clone(),
                     one.resource.name.clone(),
-                    one.sandbox.reference.strategy.clone(),
+                    one.sandbox.reference.strategy_name.clone(),
                     one.sandbox.state.to_string(),
                     one.sandbox.id.to_string(),
                 ]

@@ -116,7 +116,7 @@ pub(crate) fn sandbox(context: &Context, view: &SandboxView) -> Result<Value, Fa
         "type": view.resource.kind,
         "original": location(&view.resource.at),
         "sandbox_path": path.map(|path| location(&Location::from(path))),
-        "strategy": sandbox.reference.strategy,
+        "strategy": sandbox.reference.strategy_name,
         "requested": sandbox.requested,
         "state": sandbox.state.as_str(),
         "message": sandbox.message,
@@ -180,7 +180,7 @@ pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Resu
         ui.news(&format!(
             "  {}  {kind}{}, {}  {}",
             paint(Tone::Strong, &one.resource.name),
-            one.sandbox.reference.strategy,
+            one.sandbox.reference.strategy_name,
             one.sandbox.state,
             paint(Tone::Faint, &one.resource.at.to_string()),
         ));

@@ -44,7 +44,7 @@ impl StrategyArgs {
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let all = context.manager.registry().all();
+    let all: Vec<_> = context.manager.registry().all().collect();
     if ui.is_json() {
         let strategies: Vec<Value> = all
             .iter()
@@ -62,12 +62,15 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
                 one.name().to_owned(),
                 word(promises.isolates),
                 json!(promises.base).as_str().unwrap_or_default().to_owned(),
-                word(promises.gives_path),
+                json!(promises.exposes)
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
                 promises.strength.to_string(),
             ]
         })
         .collect();
-    ui.table(&["NAME", "ISOLATES", "BASE", "PATH", "STRENGTH"], &rows);
+    ui.table(&["NAME", "ISOLATES", "BASE", "EXPOSES", "STRENGTH"], &rows);
     ui.say("`escrow doctor` says which of them work here");
     Ok(())
 }

@@ -57,9 +57,10 @@ impl WriteArgs {
                 Box::new(std::io::stdin().lock())
             }
         };
-        let kind = context
+        let written = context
             .manager
             .write(&plan, &resource, &path, &mut content)?;
+        let kind = written.kind;
         if ui.is_json() {
             let mut document = show::path_fields(&path);
             document["kind"] = json!(kind);

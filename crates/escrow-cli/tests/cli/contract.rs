@@ -106,12 +106,17 @@ fn documents_have_these_fields() {
     assert_eq!(
         keys(&list["strategies"][0]["capabilities"]),
         [
+            "area",
             "base",
             "checkpoints",
-            "gives_path",
+            "exposes",
             "isolates",
+            "live",
+            "partial",
             "prepares",
+            "retryable",
             "strength",
+            "survives",
             "undoes"
         ]
     );

@@ -12,7 +12,7 @@ use escrow::event::Unobserved;
 use escrow::internals::store::{Checkpoint, Plan};
 use escrow::manager::{CommitRequest, GarbageRequest, Manager};
 use escrow::model::{Cleanup, PlanState, SandboxState};
-use escrow::strategy::{Access, OnConflict};
+use escrow::strategy::OnConflict;
 use escrow_testkit::signature::signature;
 
 use crate::later::{self, States};
@@ -319,9 +319,9 @@ impl<'a> Inside<'a> {
                         .manager
                         .find_resource(member.original.as_os_str(), &self.subject.place);
                     let resource = told(name, found)?;
-                    let Access::Directory(path) =
-                        told(name, self.manager.access(&plan, &resource))?;
-                    later::text(&signature(&path))
+                    let access = told(name, self.manager.access(&plan, &resource, None))?;
+                    let path = access.cwd.expect("a copy has a path");
+                    later::text(&signature(path.as_path()))
                 }
             });
         }

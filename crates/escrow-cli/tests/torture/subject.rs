@@ -12,7 +12,6 @@ use std::time::Duration;
 use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
 use escrow::manager::{Manager, Options};
-use escrow::strategy::Access;
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 
 use crate::later;
@@ -181,8 +180,9 @@ fn sandbox(
     };
     match member.kind {
         Kind::Copy | Kind::Cow => {
-            let access = manager.access(plan, &resource).expect("a copy has a path");
-            let Access::Directory(path) = access;
+            let access = manager.access(plan, &resource, None);
+            let path = access.expect("a copy has a path").cwd;
+            let path = path.expect("a copy has a path").as_path().to_owned();
             edit(&path);
             member.inside = path;
         }

@@ -1,10 +1,9 @@
 //! What was carried out is brought to its end.
 
-use super::{Execution, Member, lent, read_intent, scratch_name, written};
+use super::{Execution, Member, lent, scratch_name, written};
 use crate::error::{Error, Result, chain};
 use crate::fs::{durable, remove};
 use crate::model::{SandboxState, Work};
-use crate::seeded;
 use crate::strategy::Note;
 
 impl Execution<'_> {
@@ -66,9 +65,8 @@ impl Execution<'_> {
         let unrecorded = |error: Error| self.unrecorded(error);
         let (mut left, mut states) = (Vec::new(), Vec::new());
         // Of a part nothing goes: the sandboxes are worked in further.
-        let gone = members.iter().enumerate().filter(|_| !journal.part);
-        for (position, member) in gone {
-            let state = match self.stays(position) {
+        for member in members.iter().filter(|_| !journal.part) {
+            let state = match engine.keeps {
                 true => SandboxState::Committed,
                 false => match self.release(member) {
                     Ok(()) => SandboxState::CleanedUp,
@@ -101,29 +99,22 @@ impl Execution<'_> {
             .iter()
             .zip(&intents)
             .filter(|(_, last)| last.is_some());
-        durable::sync_file_systems(changed.map(|(member, _)| member.resource.root()))
+        durable::sync_file_systems(changed.filter_map(|(member, _)| member.resource.root()))
             .map_err(|error| unrecorded(error.into()))?;
-        let late = seeded::bug("part-recorded-late");
-        if journal.part && !late {
-            advance_all(members, &intents).map_err(unrecorded)?;
-        }
         engine
             .store
             .finish_commit(journal, &intents, &states)
             .map_err(|error| unrecorded(error.into()))?;
-        if journal.part && late {
-            advance_all(members, &intents).map_err(unrecorded)?;
-        }
         // It is over; what can only be tidied up is no reason to say otherwise.
         let tidied = || -> Result<()> {
             if !journal.part {
                 let resources = members.iter().map(|member| member.resource.id);
                 engine.store.forget_unused(&resources.collect::<Vec<_>>())?;
                 for member in members {
-                    lent::take_in(engine, &lent::needs(engine, &member.sandbox)?)?;
+                    lent::take_in(engine, &member.sandbox.reference.depends_on())?;
                 }
             }
-            Ok(engine.store.forget_moved()?)
+            engine.forget()
         };
         if let Err(error) = tidied() {
             left.push(("the state".to_owned(), chain(&error)));
@@ -141,26 +132,10 @@ impl Execution<'_> {
         let Some(intent) = self.prepared(position)? else {
             return Ok(None);
         };
-        let reference = &member.sandbox.reference;
-        let finished = member.call(|strategy| strategy.finish(reference, intent))?;
-        let store = self.engine.store;
-        store.add_moved(member.device()?, &finished.moved)?;
+        let finished = member.call(|strategy| strategy.finish(intent))?;
         let note = |note: Note| (member.name(), format!("'{}': {}", note.path, note.what));
         left.extend(finished.notes.into_iter().map(note));
         Ok(Some(written(&finished.intent)))
-    }
-
-    /// Whether a sandbox stays: it is wanted, and nothing of it became the original's. The process that prepared the
-    /// commit may have wanted otherwise.
-    fn stays(&self, position: usize) -> bool {
-        let member = &self.members[position];
-        let shares = || match self.prepared(position)? {
-            Some(intent) => {
-                member.call(|strategy| strategy.shares(&member.sandbox.reference, &intent))
-            }
-            None => Ok(false),
-        };
-        self.engine.keeps && matches!(shares(), Ok(false))
     }
 
     /// Removes a sandbox; if that succeeds, no inode is shared with the original.
@@ -172,16 +147,4 @@ impl Execution<'_> {
             false => super::remove_sandbox_area(sandbox),
         }
     }
-}
-
-/// Tells the sandboxes, which stay, what of them is released. Repeated by whoever finds the commit not over yet.
-fn advance_all(members: &[Member], intents: &[Option<String>]) -> Result<()> {
-    for (member, intent) in members.iter().zip(intents) {
-        if let Some(intent) = intent {
-            let intent = read_intent(intent)?;
-            let reference = &member.sandbox.reference;
-            member.call(|strategy| strategy.advance(reference, &intent))?;
-        }
-    }
-    Ok(())
 }

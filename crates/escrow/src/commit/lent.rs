@@ -9,45 +9,25 @@ use crate::model::text::Location;
 use crate::model::{PlanId, SandboxId, SandboxState};
 use crate::store::Sandbox;
 
-/// The areas of others that a sandbox cannot do without. One that was never made whole, or whose
-/// strategy is not known, needs none.
-pub fn needs(engine: &Engine<'_>, sandbox: &Sandbox) -> Result<Vec<Location>> {
-    if sandbox.reference.metadata.is_null() {
-        return Ok(Vec::new());
-    }
-    match engine.registry.get(&sandbox.reference.strategy) {
-        Ok(strategy) => Ok(strategy.needs(&sandbox.reference)?),
-        Err(_) => Ok(Vec::new()),
-    }
-}
-
-/// The areas that sandboxes live on which are not theirs; `None` where one of them cannot tell.
-pub fn all(
-    engine: &Engine<'_>,
-    sandboxes: &[Sandbox],
-    but: Option<SandboxId>,
-) -> Option<HashSet<Location>> {
+/// The areas that sandboxes live on which are not theirs.
+pub fn all(sandboxes: &[Sandbox], but: Option<SandboxId>) -> HashSet<Location> {
     let living = sandboxes
         .iter()
         .filter(|one| Some(one.id) != but && one.state != SandboxState::CleanedUp);
-    let mut lent = HashSet::new();
-    for one in living {
-        lent.extend(needs(engine, one).ok()?);
-    }
-    Some(lent)
+    living.flat_map(|one| one.reference.depends_on()).collect()
 }
 
-/// Whether a sandbox other than `own` lives on an area. Where one of them cannot tell, it may.
+/// Whether a sandbox other than `own` lives on an area.
 pub fn is_needed(engine: &Engine<'_>, area: &Location, own: SandboxId) -> Result<bool> {
-    let lent = all(engine, &engine.store.sandboxes(None)?, Some(own));
-    Ok(lent.is_none_or(|lent| lent.contains(area)))
+    let lent = all(&engine.store.sandboxes(None)?, Some(own));
+    Ok(lent.contains(area))
 }
 
-/// The areas that sandboxes of other plans live on; `None` where one of them cannot tell.
-pub fn by_others(engine: &Engine<'_>, plan: PlanId) -> Result<Option<HashSet<Location>>> {
+/// The areas that sandboxes of other plans live on.
+pub fn by_others(engine: &Engine<'_>, plan: PlanId) -> Result<HashSet<Location>> {
     let mut others = engine.store.sandboxes(None)?;
     others.retain(|one| one.reference.plan_id != plan);
-    Ok(all(engine, &others, None))
+    Ok(all(&others, None))
 }
 
 /// Removes areas of sandboxes that are gone and that nobody lives on any more.

@@ -71,7 +71,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 pub use execute::{Decided, Ended, Prepared};
-pub use prepare::{prepare_discard, prepare_restore};
+pub use prepare::{Return, prepare_discard, prepare_restore};
 pub use preview::{CommitPreview, MemberPreview, Previewed, Terms, check_expected};
 pub use recover::{Recovered, Side};
 pub use undo::Undone;
@@ -82,7 +82,10 @@ use crate::fs::{Dir, private, remove, times};
 use crate::model::text::Location;
 use crate::model::{Origin, Phase, Work};
 use crate::store::{Journal, Plan, Resource, Sandbox, Store};
-use crate::strategy::{Capabilities, Intent, Outcome, Registry, Strategy, StrategyError};
+use crate::strategy::{
+    Capabilities, Intent, Outcome, Registry, Sandbox as OpenSandbox, Session, Strategy,
+    StrategyError,
+};
 
 /// What a commit works with.
 #[derive(Clone, Copy)]
@@ -103,6 +106,16 @@ pub struct Engine<'a> {
     pub areas: &'a Dir,
 }
 
+impl Engine<'_> {
+    /// Lets the strategies forget what they remember, where nothing is left that they could need it for.
+    pub(crate) fn forget(&self) -> Result<()> {
+        match self.store.is_idle()? {
+            true => Ok(self.registry.forget()?),
+            false => Ok(()),
+        }
+    }
+}
+
 /// What a person says of steps whose outcome no strategy knows: resource, and whether it was carried out.
 pub type Settled = BTreeMap<String, Outcome>;
 
@@ -114,8 +127,6 @@ pub struct Member {
     pub resource: Resource,
     /// How deep the resource lies in the graph of resources: children are deeper than parents.
     pub depth: usize,
-    /// Where the sandbox is seen as a whole while a command is inside and paused; only for a restore.
-    pub through: Option<Dir>,
     strategy: Arc<dyn Strategy>,
 }
 
@@ -127,12 +138,11 @@ impl Member {
         resource: Resource,
         depth: usize,
     ) -> Result<Self> {
-        let strategy = Arc::clone(engine.registry.get(&sandbox.reference.strategy)?);
+        let strategy = Arc::clone(engine.registry.get(&sandbox.reference.strategy_name)?);
         Ok(Self {
             sandbox,
             resource,
             depth,
-            through: None,
             strategy,
         })
     }
@@ -141,16 +151,13 @@ impl Member {
         self.strategy.capabilities()
     }
 
-    /// The file system of the original; nothing was moved on one that is not there.
-    fn device(&self) -> Result<u64> {
-        match Dir::open(self.resource.root()) {
-            Err(error) if error.is_absent() => Ok(0),
-            dir => Ok(dir?.meta()?.dev),
-        }
-    }
-
     pub(crate) fn name(&self) -> String {
         self.resource.name.clone()
+    }
+
+    /// Opens a session with the sandbox.
+    pub(crate) fn open(&self, session: Session) -> Result<Box<dyn OpenSandbox>> {
+        self.call(|strategy| strategy.open(&self.sandbox.reference, session))
     }
 
     /// Calls the strategy; a panic is a failure like any other (rule C4).
@@ -158,7 +165,20 @@ impl Member {
         &self,
         work: impl FnOnce(&dyn Strategy) -> crate::strategy::Result<T>,
     ) -> Result<T> {
-        let called = std::panic::catch_unwind(AssertUnwindSafe(|| work(&*self.strategy)));
+        self.guarded(|| work(&*self.strategy))
+    }
+
+    /// The same for an open session.
+    pub(crate) fn session<T>(
+        &self,
+        session: &dyn OpenSandbox,
+        work: impl FnOnce(&dyn OpenSandbox) -> crate::strategy::Result<T>,
+    ) -> Result<T> {
+        self.guarded(|| work(session))
+    }
+
+    fn guarded<T>(&self, work: impl FnOnce() -> crate::strategy::Result<T>) -> Result<T> {
+        let called = std::panic::catch_unwind(AssertUnwindSafe(work));
         match called {
             Ok(answer) => Ok(answer?),
             Err(panic) => {
@@ -240,12 +260,11 @@ impl<'a> Execution<'a> {
             let Some(intent) = found.prepared(position)? else {
                 continue;
             };
-            let reference = &member.sandbox.reference;
-            match member.call(|strategy| strategy.verify(reference, &intent)) {
+            match member.call(|strategy| strategy.outcome(&intent)) {
                 Err(Error::Strategy(error @ StrategyError::Altered { .. })) => {
                     return Err(damaged(error.to_string()));
                 }
-                answer => answer?,
+                answer => drop(answer?),
             }
         }
         Ok(found)

@@ -2,7 +2,7 @@
 //! and every sandbox as it is.
 
 use super::execute::{Decided, Prepared};
-use super::preview::{Previewed, Terms, check_expected};
+use super::preview::{Looked, Previewed, Terms, check_expected};
 use super::{Engine, Execution, Member, lent, make_area, written};
 use crate::error::{Error, Result};
 use crate::fs::{Dir, durable, private};
@@ -10,7 +10,9 @@ use crate::model::text::Location;
 use crate::model::{CheckpointId, CommitId, Expected, Phase, PlanDigest, Work};
 use crate::seeded;
 use crate::store::{Journal, JournalMember, Plan};
-use crate::strategy::{Intent, PrepareRequest, Preview, StagedCommit, Way};
+use crate::strategy::{
+    Intent, PrepareRequest, Preview, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit,
+};
 
 impl<'a> Previewed<'a> {
     /// Stages every member, children first, checks that it is what was expected, and stores what each needs.
@@ -28,19 +30,25 @@ impl<'a> Previewed<'a> {
             terms,
             ..
         } = self;
-        let (members, previews): (Vec<Member>, Vec<Preview>) = members.into_iter().unzip();
+        let mut looked = Vec::new();
+        let split = |(member, session, preview): Looked| {
+            looked.push((session, preview));
+            member
+        };
+        let members: Vec<Member> = members.into_iter().map(split).collect();
         let mut this = Execution::draft(engine, plan, Work::Commit, members);
         this.journal.message = message.map(str::to_owned);
         this.journal.part = part;
         let own = part.then_some(this.journal.id);
-        for (position, preview) in previews.iter().enumerate() {
+        for (position, (_, preview)) in looked.iter().enumerate() {
             let area = area_of(&this.members[position], preview, own)?;
             this.journal.members[position].area = area;
         }
         let mut found = expected.map(|_| PlanDigest::default());
         let staged = this.stage(|this, position| {
-            let preview = &previews[position];
-            let staged = this.stage_commit(position, preview, terms, found.is_some())?;
+            let (session, preview) = &looked[position];
+            let looked = (&**session, preview);
+            let staged = this.stage_commit(position, looked, terms, found.is_some())?;
             if let Some(found) = &mut found {
                 let changes = &preview.released(terms.on_conflict).changes;
                 found.add(
@@ -61,14 +69,24 @@ impl<'a> Previewed<'a> {
     }
 }
 
+/// A return of a member to a snapshot.
+pub struct Return {
+    /// Where it is, kept just now.
+    pub from: Snapshot,
+    /// Where it goes.
+    pub to: Snapshot,
+    /// How it is opened.
+    pub session: Session,
+}
+
 /// Stages the return of every member to a checkpoint, each on its way.
 pub fn prepare_restore<'a>(
     engine: Engine<'a>,
     plan: &Plan,
     checkpoint: CheckpointId,
-    ways: Vec<(Member, Way)>,
+    ways: Vec<(Member, Return)>,
 ) -> Result<Prepared<'a>> {
-    let (members, ways): (Vec<Member>, Vec<Way>) = ways.into_iter().unzip();
+    let (members, ways): (Vec<Member>, Vec<Return>) = ways.into_iter().unzip();
     let mut this = Execution::draft(engine, plan.clone(), Work::Restore, members);
     this.journal.checkpoint = Some(checkpoint);
     let name = format!("restore-{}", this.journal.id);
@@ -80,11 +98,14 @@ pub fn prepare_restore<'a>(
         let (member, way) = (&this.members[position], &ways[position]);
         let area = &this.journal.members[position].area;
         make_area(engine.home, area)?.sync()?;
-        let (reference, observer) = (&member.sandbox.reference, engine.observer);
-        member.call(|strategy| match member.through {
-            None => strategy.prepare_restore(reference, way, area.as_path(), observer),
-            Some(_) => strategy.prepare_restore_in_use(reference, way, area.as_path(), observer),
-        })
+        let request = RestoreRequest {
+            from: &way.from,
+            to: &way.to,
+            area: Some(area.as_path()),
+            observer: engine.observer,
+        };
+        let session = member.open(way.session.clone())?;
+        member.session(&*session, |session| session.prepare_restore(&request))
     })?;
     staged.seal()
 }
@@ -162,36 +183,40 @@ impl<'a> Execution<'a> {
     fn stage_commit(
         &self,
         position: usize,
-        preview: &Preview,
+        (session, preview): (&dyn Sandbox, &Preview),
         terms: Terms,
         digests: bool,
     ) -> Result<StagedCommit> {
         let (engine, member) = (&self.engine, &self.members[position]);
         let (sandbox, area) = (&member.sandbox, &self.journal.members[position].area);
-        let reference = &sandbox.reference;
-        if area.as_bytes().is_empty() {
-            let mut nothing = StagedCommit::default();
-            if digests {
-                let changes = &preview.released(terms.on_conflict).changes;
-                nothing.digests = member.call(|strategy| strategy.digests(reference, changes))?;
-            }
-            return Ok(nothing);
+        let prepares = member.capabilities().prepares;
+        if preview.diff.is_empty() && prepares {
+            return Ok(StagedCommit::default());
         }
-        make_area(engine.home, area)?;
+        let has_area = !area.as_bytes().is_empty();
+        if has_area {
+            make_area(engine.home, area)?;
+        }
         // Layers that others live on, and those of others, are not to become the original's.
         let keeps = engine.keeps
             || self.journal.part
-            || !lent::needs(engine, sandbox)?.is_empty()
+            || !sandbox.reference.depends_on().is_empty()
             || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
         let request = PrepareRequest {
             preview,
             on_conflict: terms.on_conflict,
-            area: area.as_path(),
+            message: self.journal.message.as_deref(),
+            area: has_area.then(|| area.as_path()),
             keeps,
             digests,
             observer: engine.observer,
         };
-        member.call(|strategy| strategy.prepare(reference, &request))
+        let mut staged = member.session(session, |session| session.prepare(&request))?;
+        if digests && !prepares {
+            let changes = &preview.released(terms.on_conflict).changes;
+            staged.digests = member.session(session, |session| session.digests(changes))?;
+        }
+        Ok(staged)
     }
 
     /// Makes what was staged durable, and records it.
@@ -228,11 +253,13 @@ impl<'a> Execution<'a> {
 
 /// Where a member is staged; nowhere if there is nothing to stage (rule C13).
 fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result<Location> {
-    if !member.capabilities().prepares || preview.diff.is_empty() {
+    let capabilities = member.capabilities();
+    if !capabilities.prepares || !capabilities.area || preview.diff.is_empty() {
         return Ok(Location::from_bytes(b""));
     }
-    let original = Dir::open(member.resource.root())?;
-    let sandbox = &member.sandbox;
-    let area = private::commit_area(sandbox.area.as_path(), &original, sandbox.id, part)?;
+    let (sandbox, root) = (&member.sandbox, member.resource.root());
+    // Of a resource without a path everything lies beside its sandbox.
+    let near = Dir::open(root.unwrap_or(sandbox.area.as_path()))?;
+    let area = private::commit_area(sandbox.area.as_path(), &near, sandbox.id, part)?;
     Ok(Location::from(area))
 }

@@ -11,7 +11,7 @@ use crate::model::{Change, Conflict, DiffView, Expected, PlanDigest, RunsLater, 
 use crate::policy::select::Selection;
 use crate::seeded;
 use crate::store::Plan;
-use crate::strategy::{Note, OnConflict, Preview, PreviewRequest};
+use crate::strategy::{Note, OnConflict, Preview, PreviewOptions, Sandbox, Session, unsupported};
 
 /// Under which terms a plan is committed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,11 +69,14 @@ impl CommitPreview {
     }
 }
 
+/// A member, the session in which it was looked at, and what was found.
+pub(super) type Looked = (Member, Box<dyn Sandbox>, Preview);
+
 /// A commit that was looked at.
 pub struct Previewed<'a> {
     pub(super) engine: Engine<'a>,
     pub(super) plan: Plan,
-    pub(super) members: Vec<(Member, Preview)>,
+    pub(super) members: Vec<Looked>,
     /// What stays in each sandbox.
     pub(super) left: Vec<DiffView>,
     pub(super) terms: Terms,
@@ -81,7 +84,7 @@ pub struct Previewed<'a> {
 
 impl<'a> Batch<'a> {
     /// Compares every member with its original, and checks what can be known before.
-    pub fn preview(self, terms: Terms) -> Result<Previewed<'a>> {
+    pub fn preview(self, terms: Terms, session: &Session) -> Result<Previewed<'a>> {
         let irreversible: Vec<String> = self
             .members
             .iter()
@@ -96,14 +99,12 @@ impl<'a> Batch<'a> {
         }
         let mut members = Vec::new();
         for member in self.members {
-            let moved = self.engine.store.moved(member.device()?)?;
-            let request = PreviewRequest {
+            let options = PreviewOptions {
                 strict: terms.strict,
-                moved: &moved,
             };
-            let reference = &member.sandbox.reference;
-            let preview = member.call(|strategy| strategy.preview(reference, &request))?;
-            members.push((member, preview));
+            let session = member.open(session.clone())?;
+            let preview = member.session(&*session, |session| session.preview(&options))?;
+            members.push((member, session, preview));
         }
         Ok(Previewed {
             engine: self.engine,
@@ -125,7 +126,7 @@ impl<'a> Previewed<'a> {
         let shown: Vec<(&str, &[Change])> = self
             .members
             .iter()
-            .map(|(member, preview)| (member.resource.name.as_str(), &preview.diff.changes[..]))
+            .map(|(member, _, preview)| (member.resource.name.as_str(), &preview.diff.changes[..]))
             .collect();
         if let Some(unmatched) = selection.unmatched(&shown) {
             return Err(Error::Unmatched {
@@ -142,21 +143,25 @@ impl<'a> Previewed<'a> {
             return Err(Error::NothingSelected { plan: plan() });
         }
         let part = chosen.iter().flatten().any(|chosen| !chosen);
-        for ((member, preview), chosen) in self.members.iter().zip(&chosen) {
+        for ((member, _, preview), chosen) in self.members.iter().zip(&chosen) {
             let some = chosen.iter().any(|chosen| *chosen);
-            if part && some && !member.strategy.parts() && !preview.diff.is_empty() {
+            if part && some && !member.capabilities().partial && !preview.diff.is_empty() {
                 return Err(Error::Member {
                     resource: member.name(),
-                    cause: Box::new(member.strategy.cannot("release only a part").into()),
+                    cause: Box::new(
+                        unsupported(
+                            member.strategy.name(),
+                            "release only a part",
+                            "this strategy does not promise it",
+                        )
+                        .into(),
+                    ),
                 });
             }
         }
         self.left.clear();
-        for ((member, preview), chosen) in self.members.iter_mut().zip(&chosen) {
-            if part {
-                preview.part = true;
-                preview.moved = self.engine.store.moved(member.device()?)?;
-            }
+        for ((_, _, preview), chosen) in self.members.iter_mut().zip(&chosen) {
+            preview.part = part;
             self.left.push(preview.choose(chosen, self.terms.strict));
         }
         Ok(self)
@@ -171,7 +176,7 @@ impl<'a> Previewed<'a> {
 impl Previewed<'_> {
     /// What was found, to be shown.
     pub fn show(&self) -> CommitPreview {
-        let one = |((member, preview), left): (&(Member, Preview), &DiffView)| {
+        let one = |((member, _, preview), left): (&Looked, &DiffView)| {
             let diff = preview.released(self.terms.on_conflict);
             MemberPreview {
                 resource: member.name(),
@@ -193,10 +198,9 @@ impl Previewed<'_> {
     /// The digest of what would be released, read from the sandboxes.
     pub fn digest(&self) -> Result<PlanDigest> {
         let mut all = PlanDigest::default();
-        for (member, preview) in &self.members {
+        for (member, session, preview) in &self.members {
             let changes = &preview.released(self.terms.on_conflict).changes;
-            let reference = &member.sandbox.reference;
-            let digests = member.call(|strategy| strategy.digests(reference, changes))?;
+            let digests = member.session(&**session, |session| session.digests(changes))?;
             all.add(&member.resource.name, changes, digests);
         }
         Ok(all)
@@ -207,7 +211,7 @@ impl Previewed<'_> {
         let conflicts: Vec<(String, Conflict)> = self
             .members
             .iter()
-            .flat_map(|(member, preview)| {
+            .flat_map(|(member, _, preview)| {
                 let name = member.name();
                 preview
                     .conflicts
@@ -222,7 +226,7 @@ impl Previewed<'_> {
                 conflicts,
             });
         }
-        for (member, preview) in &self.members {
+        for (member, _, preview) in &self.members {
             check_room(member, preview)?;
         }
         Ok(())
@@ -247,7 +251,10 @@ pub fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> R
 
 /// Staging copies nothing within one file system; into another it needs room for all of it.
 fn check_room(member: &Member, preview: &Preview) -> Result<()> {
-    let (area, at) = (member.sandbox.area.as_path(), member.resource.root());
+    let Some(at) = member.resource.root() else {
+        return Ok(());
+    };
+    let area = member.sandbox.area.as_path();
     let (Ok(area), Ok(original)) = (Dir::open(area), Dir::open(at)) else {
         // The strategy will say what is missing.
         return Ok(());

@@ -5,7 +5,7 @@ use super::{Execution, chain};
 use crate::error::{Error, Result};
 use crate::fs::{Dir, times};
 use crate::model::text::Location;
-use crate::model::{Phase, ResourcePath, SandboxState, Work};
+use crate::model::{Phase, ResourcePath, Work};
 use crate::seeded;
 use crate::store::Plan;
 use crate::strategy::{Paths, StrategyError};
@@ -83,11 +83,10 @@ impl Execution<'_> {
     /// Lets go of what was prepared and not carried out, as a prepared transaction.
     fn drop_intent(&self, position: usize) -> Result<()> {
         let member = &self.members[position];
-        match self.prepared(position)? {
-            Some(intent) if self.journal.work == Work::Commit => {
-                member.call(|strategy| strategy.drop_intent(&member.sandbox.reference, &intent))
-            }
-            _ => Ok(()),
+        let prepares = self.journal.work == Work::Commit && member.capabilities().prepares;
+        match self.prepared(position)?.filter(|_| prepares) {
+            Some(intent) => step::revert(&self.engine, member, &intent).map(drop),
+            None => Ok(()),
         }
     }
 
@@ -112,20 +111,13 @@ impl Execution<'_> {
         self.set_aside(&mut reverted)?;
         let store = self.engine.store;
         if self.journal.phase == Phase::Undoing {
-            let late = seeded::bug("part-returned-late");
-            if !late {
-                self.return_part()?;
-            }
             store.finish_undo(&self.journal)?;
-            if late {
-                self.return_part()?;
-            }
         } else {
             store.forget_commit(self.journal.id)?;
         }
         reverted.left = self.remove_areas();
         if self.journal.phase == Phase::Undoing
-            && let Err(error) = store.forget_moved()
+            && let Err(error) = self.engine.forget()
         {
             reverted.left.push(chain(&error));
         }
@@ -171,9 +163,7 @@ impl Execution<'_> {
             reverted.kept.push((member.name(), path, aside));
             return Ok(true);
         }
-        let undone = step::revert(&self.engine, work, member, &intent)?;
-        let store = self.engine.store;
-        store.add_moved(member.device()?, &undone.moved)?;
+        let undone = step::revert(&self.engine, member, &intent)?;
         let name = member.name();
         reverted.paths.push((name.clone(), undone.paths));
         let kept = undone.kept.into_iter();
@@ -212,19 +202,6 @@ impl Execution<'_> {
                 if let Ok(below) = at.as_path().strip_prefix(area) {
                     *at = Location::from(aside.as_path().join(below));
                 }
-            }
-        }
-        Ok(())
-    }
-
-    /// After the undo of a part: the sandboxes that are still there have what was released as their changes again.
-    fn return_part(&self) -> Result<()> {
-        let members = self.members.iter().enumerate();
-        for (position, member) in members.filter(|_| self.journal.part) {
-            let gone = member.sandbox.state == SandboxState::CleanedUp;
-            if let Some(intent) = self.prepared(position)?.filter(|_| !gone) {
-                let reference = &member.sandbox.reference;
-                member.call(|strategy| strategy.retreat(reference, &intent))?;
             }
         }
         Ok(())

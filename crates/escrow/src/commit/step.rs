@@ -5,7 +5,7 @@ use super::{Engine, Member};
 use crate::error::Result;
 use crate::model::{SandboxState, Work};
 use crate::seeded;
-use crate::strategy::{Intent, Outcome, RolledBack};
+use crate::strategy::{Intent, Outcome, RolledBack, Session};
 
 /// Where a step can go. The order is that of a commit (rule C8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,20 +38,17 @@ pub(super) fn apply(
     member: &Member,
     intent: &Intent,
 ) -> Result<String> {
-    let (reference, observer) = (&member.sandbox.reference, engine.observer);
-    let message = member.call(|strategy| {
-        match (work, &member.through) {
-            (Work::Restore, None) => strategy.restore_checkpoint(reference, intent, observer)?,
-            (Work::Restore, Some(root)) => {
-                strategy.restore_in_use(reference, intent, root, observer)?;
-            }
-            (Work::Rollback, _) => {
-                return Ok(strategy.rollback(reference, None, observer)?.message);
-            }
-            _ => strategy.commit(reference, intent, observer)?,
+    let observer = engine.observer;
+    let message = match work {
+        Work::Rollback => {
+            let session = member.open(Session::Exclusive)?;
+            member.session(&*session, |session| session.rollback(observer))?
         }
-        Ok(String::new())
-    })?;
+        _ => {
+            member.call(|strategy| strategy.commit(intent, observer))?;
+            String::new()
+        }
+    };
     if work == Work::Rollback && seeded::bug("rollback-one-by-one") {
         let next = (member.sandbox.id, SandboxState::RolledBack);
         engine.store.set_sandbox_states(&[next])?;
@@ -60,28 +57,15 @@ pub(super) fn apply(
 }
 
 /// Takes a step back, however much of it was done. Can be repeated.
-pub(super) fn revert(
-    engine: &Engine<'_>,
-    work: Work,
-    member: &Member,
-    intent: &Intent,
-) -> Result<RolledBack> {
-    let reference = &member.sandbox.reference;
-    member.call(|strategy| match (work, &member.through) {
-        (Work::Restore, None) => strategy.undo_restore(reference, intent),
-        (Work::Restore, Some(root)) => strategy.undo_restore_in_use(reference, intent, root),
-        _ => strategy.rollback(reference, Some(intent), engine.observer),
-    })
+pub(super) fn revert(engine: &Engine<'_>, member: &Member, intent: &Intent) -> Result<RolledBack> {
+    member.call(|strategy| strategy.undo(intent, engine.observer))
 }
 
 /// Whether a step that may have been begun was carried out. Discarding can always be repeated.
 pub(super) fn outcome(work: Work, member: &Member, intent: &Intent) -> Result<Outcome> {
     match work {
         Work::Commit if seeded::bug("outcome-guessed") => Ok(Outcome::NotDone),
-        Work::Commit => {
-            let reference = &member.sandbox.reference;
-            member.call(|strategy| strategy.outcome(reference, intent))
-        }
+        Work::Commit => member.call(|strategy| strategy.outcome(intent)),
         _ => Ok(Outcome::NotDone),
     }
 }

@@ -64,9 +64,7 @@ impl Execution<'_> {
             let Some(intent) = self.prepared(position)? else {
                 continue;
             };
-            let reference = &member.sandbox.reference;
-            let moved = self.engine.store.moved(member.device()?)?;
-            let found = member.call(|strategy| strategy.check_undo(reference, &intent, &moved))?;
+            let found = member.call(|strategy| strategy.check_undo(&intent))?;
             conflicts.extend(found.into_iter().map(|one| (member.name(), one)));
         }
         Ok(conflicts)

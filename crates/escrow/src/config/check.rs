@@ -78,7 +78,7 @@ pub(super) fn settle(
 
 struct Checker<'a> {
     places: &'a Places,
-    strategies: Vec<&'static str>,
+    strategies: Vec<String>,
     custom: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Checker<'_> {
     fn check_custom(&self, name: &str, custom: &Custom) -> Checked<()> {
         let path = format!("sandbox.custom_strategies.{name}");
         self.check_name(&path, name)?;
-        if self.strategies.contains(&name) || [AUTO, INHERIT].contains(&name) {
+        if self.strategies.iter().any(|one| one == name) || [AUTO, INHERIT].contains(&name) {
             let what = format!("'{name}' has a meaning already; choose another name");
             return Err(self.places.fault(&path, what));
         }
@@ -133,10 +133,15 @@ impl Checker<'_> {
     /// Checks that a strategy is known; `also` has a meaning only here.
     fn check_strategy(&self, path: &str, name: &str, also: &[&str]) -> Checked<()> {
         let words = [&[AUTO], also].concat();
-        if words.contains(&name) || self.strategies.contains(&name) || self.is_custom(name) {
+        if words.contains(&name)
+            || self.strategies.iter().any(|one| one == name)
+            || self.is_custom(name)
+        {
             return Ok(());
         }
-        let known = words.into_iter().chain(self.strategies.iter().copied());
+        let known = words
+            .into_iter()
+            .chain(self.strategies.iter().map(String::as_str));
         let mut known: Vec<String> = known.map(str::to_owned).collect();
         known.extend(self.custom.iter().cloned());
         let what = format!("there is no strategy '{name}'");

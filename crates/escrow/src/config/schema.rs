@@ -14,7 +14,10 @@ pub fn schema(registry: &Registry) -> Value {
     let mut schema = schemars::schema_for!(Config).to_value();
     schema["title"] = json!("escrow.yaml");
     allow_nothing(&mut schema);
-    let with = |first: &[&'static str]| [first, &registry.names()].concat();
+    let with = |first: &[&str]| {
+        let first = first.iter().map(|&name| name.to_owned());
+        first.chain(registry.names()).collect::<Vec<_>>()
+    };
     let strategy = json!({"enum": with(&[AUTO])});
     let of_resource = json!({"enum": with(&[AUTO, INHERIT])});
     let named = json!({"enum": registry.names()});

@@ -16,12 +16,6 @@ impl Error {
             true => Vec::new(),
             false => vec![format!("{what}: {}", names.join(", "))],
         };
-        let owned = |names: &[&str]| {
-            names
-                .iter()
-                .map(|&name| name.to_owned())
-                .collect::<Vec<_>>()
-        };
         match self {
             Self::Denied { .. } => vec![
                 "nothing was changed; somebody who is permitted to can do it".into(),
@@ -133,7 +127,7 @@ impl Error {
             ),
             Self::Registry(RegistryError::Unknown { known, .. }) => {
                 let mut names = vec!["auto".to_owned()];
-                names.extend(owned(known));
+                names.extend(known.clone());
                 list("known strategies", &names)
             }
             Self::Registry(RegistryError::NotAllowed { allowed, .. }) => {
@@ -289,10 +283,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
             "nothing of it is acted on; put back what was there, or give the plan up by `escrow cleanup --forget`"
         }
         StrategyError::Gone { .. } => "put the original back where it was",
-        StrategyError::Unsupported {
-            what: "give native tools a path",
-            ..
-        } => {
+        StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
         }
         StrategyError::Damaged { .. } => {

@@ -89,7 +89,7 @@ impl Error {
             | Self::Member { cause, .. }
             | Self::Moment { cause, .. } => cause.kind(),
             Self::Irreversible { .. } => Kind::Unsupported,
-            Self::BadParent { .. } | Self::NoHome | Self::NotAsked { .. } => Kind::Usage,
+            Self::BadParent { .. } | Self::NotAsked { .. } | Self::NoHome => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,
             Self::Run(RunError::Restless { .. }) => Kind::Busy,
             Self::Run(_) => Kind::Failed,
@@ -131,6 +131,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Leaves { .. }
         | StrategyError::ForgedMark { .. }
         | StrategyError::Closed { .. }
+        | StrategyError::Displaced { .. }
         | StrategyError::Forbidden { .. } => Kind::Denied,
         StrategyError::Replaced { .. }
         | StrategyError::Moved { .. }

@@ -222,7 +222,7 @@ impl Manager {
         let reference = &view.sandbox.reference;
         if self
             .registry()
-            .get(&reference.strategy)?
+            .get(&reference.strategy_name)?
             .capabilities()
             .isolates
         {

@@ -74,7 +74,7 @@ impl Manager {
         Ok(SandboxAnswer {
             sandbox_id: sandbox.id,
             sandbox_path: self.path_of(&made.view)?.map(Location::from),
-            strategy: sandbox.reference.strategy.clone(),
+            strategy: sandbox.reference.strategy_name.clone(),
             created: made.created,
             message: sandbox.message.clone(),
         })

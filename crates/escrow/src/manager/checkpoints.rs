@@ -4,16 +4,18 @@ use std::path::Path;
 
 use super::creation::NewSandbox;
 use super::records::About;
+use super::work::looking_as;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
-use crate::commit::prepare_restore;
+use crate::commit::{Return, prepare_restore};
 use crate::config::Automatic;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Listening, Observer, Unobserved};
 use crate::fs::private::{self, DirLock};
+use crate::model::Shape;
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, PlanId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan, Resource};
-use crate::strategy::{Checkpoints, Moment, Occasion, StrategyError, Way};
+use crate::strategy::{Checkpoints, Purpose, Session, Snapshot, StrategyError};
 
 /// Why a checkpoint is taken with which a fork begins.
 const FORK: &str = "fork";
@@ -31,7 +33,7 @@ pub struct Restored {
 }
 
 /// The moment that a checkpoint has of a sandbox.
-fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Moment>> {
+fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Snapshot>> {
     let found = checkpoint.moments.iter().find(|(id, _)| *id == sandbox);
     let read = |(_, text): &(SandboxId, String)| {
         serde_json::from_str(text).map_err(|error| {
@@ -44,7 +46,7 @@ fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Momen
 }
 
 /// The same for a sandbox that must have been there.
-fn needed_moment(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Moment> {
+fn needed_moment(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapshot> {
     let missing = || Error::LaterThanCheckpoint {
         resource: view.resource.name.clone(),
     };
@@ -87,7 +89,7 @@ impl Manager {
     ) -> Result<()> {
         let views = self.live_sandboxes(plan)?;
         let can = |view: &SandboxView| {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy);
+            let strategy = self.registry().get(&view.sandbox.reference.strategy_name);
             strategy.is_ok_and(|one| one.capabilities().checkpoints != Checkpoints::None)
         };
         // Where nobody worked yet, nothing can be lost.
@@ -136,18 +138,15 @@ impl Manager {
         for view in &views {
             super::work::check_readable(plan, view)?;
         }
-        let returns = [Some(Automatic::BeforeRestore.as_str()), Some(RECOVERY)];
-        if !in_use && !returns.contains(&why) {
-            let occasion = match why {
-                Some(FORK) => Occasion::Begun,
-                _ => Occasion::Kept,
-            };
-            for view in &views {
-                self.check_room(view, occasion)?;
-            }
-        }
+        let purpose = match why {
+            Some(FORK) => Purpose::Begin,
+            Some(RECOVERY) => Purpose::Return,
+            Some(why) if why == Automatic::BeforeRestore.as_str() => Purpose::Return,
+            _ => Purpose::Keep,
+        };
         let last = self.store.checkpoints(plan.id)?.pop();
-        let kept = self.keep_each(&views, last.as_ref(), (in_use, observer));
+        let sessions = self.sessions(plan, &views, in_use)?;
+        let kept = self.keep_each(&views, sessions, last.as_ref(), (purpose, observer));
         let moments = match kept {
             Ok(moments) => moments,
             // What some of them kept is nobody's.
@@ -181,31 +180,29 @@ impl Manager {
         Ok(checkpoint)
     }
 
-    /// Refuses a checkpoint for which a sandbox has no room, before any of them is kept.
-    fn check_room(&self, view: &SandboxView, occasion: Occasion) -> Result<()> {
-        let reference = &view.sandbox.reference;
-        let strategy = self.registry().get(&reference.strategy)?;
-        let room = strategy.has_room(reference, occasion);
-        room.map_err(|error| cannot_be_kept(view, error))
+    /// How each sandbox is opened: where a command is inside, which stands still, as it sees it. One file is the same for both.
+    fn sessions(&self, plan: &Plan, views: &[SandboxView], in_use: bool) -> Result<Vec<Session>> {
+        let session = |view: &SandboxView| match in_use && view.resource.shape != Shape::File {
+            true => self.session(plan, view),
+            false => Ok(Session::Exclusive),
+        };
+        views.iter().map(session).collect()
     }
 
-    /// The moment of each sandbox.
+    /// The snapshot of each sandbox.
     fn keep_each(
         &self,
         views: &[SandboxView],
+        sessions: Vec<Session>,
         last: Option<&Checkpoint>,
-        (in_use, observer): (bool, &dyn Observer),
+        (purpose, observer): (Purpose, &dyn Observer),
     ) -> Result<Vec<(SandboxId, String)>> {
         let mut moments = Vec::new();
-        for view in views {
-            let reference = &view.sandbox.reference;
-            let strategy = self.registry().get(&reference.strategy)?;
+        for (view, session) in views.iter().zip(sessions) {
+            let sandbox = self.open_sandbox(view, session)?;
             let before = last.map(|last| moment_of(last, view.sandbox.id));
             let before = before.transpose()?.flatten();
-            let moment = match in_use {
-                true => strategy.checkpoint_in_use(reference, before.as_ref(), observer),
-                false => strategy.checkpoint(reference, before.as_ref(), observer),
-            };
+            let moment = sandbox.checkpoint(before.as_ref(), purpose, observer);
             let moment = moment.map_err(|error| cannot_be_kept(view, error))?;
             let text = serde_json::to_string(&moment).expect("a moment is JSON");
             moments.push((view.sandbox.id, text));
@@ -282,15 +279,17 @@ impl Manager {
             self.activate(&views)?;
             let listening = Listening::new(observer);
             let engine = self.engine(&listening);
-            let mut members = self.members(&engine, views.clone())?;
-            let paused = self.hold(plan, &views, &mut members)?;
+            let members = self.members(&engine, views.clone())?;
+            let paused = self.pause(plan)?;
+            let sessions = views.iter().map(|view| self.session(plan, view));
+            let sessions = sessions.collect::<Result<Vec<_>>>()?;
             let why = Automatic::BeforeRestore.as_str();
             let before = self.keep(plan, None, Some(why), (paused.is_some(), observer))?;
             let mut ways = Vec::new();
-            for (member, view) in members.into_iter().zip(&views) {
+            for ((member, view), session) in members.into_iter().zip(&views).zip(sessions) {
                 let from = needed_moment(&before, view)?;
                 let to = needed_moment(checkpoint, view)?;
-                ways.push((member, Way { from, to }));
+                ways.push((member, Return { from, to, session }));
             }
             let prepared = prepare_restore(engine, plan, checkpoint.id, ways)?;
             let ended = prepared.decide()?.execute()?;
@@ -359,7 +358,8 @@ impl Manager {
     }
 
     /// Keeps where a plan is whose restore was interrupted: somebody may have gone on working.
-    pub(super) fn keep_present(&self, plan: &Plan, in_use: bool) -> Result<()> {
+    pub(super) fn keep_present(&self, plan: &Plan) -> Result<()> {
+        let in_use = self.inside(plan)?.is_some();
         let kept = self.keep(plan, None, Some(RECOVERY), (in_use, &Unobserved));
         match kept {
             Ok(kept) => self.notice(format!(
@@ -384,10 +384,9 @@ impl Manager {
         for view in self.live_sandboxes(plan)? {
             let moments = kept.iter().map(|one| moment_of(one, view.sandbox.id));
             let moments = moments.collect::<Result<Vec<_>>>()?;
-            let moments: Vec<Moment> = moments.into_iter().flatten().collect();
-            let reference = &view.sandbox.reference;
-            let strategy = self.registry().get(&reference.strategy)?;
-            strategy.drop_checkpoint(reference, &moments)?;
+            let moments: Vec<Snapshot> = moments.into_iter().flatten().collect();
+            let sandbox = self.open_sandbox(&view, Session::Shared)?;
+            sandbox.retain(&moments)?;
         }
         Ok(())
     }
@@ -416,15 +415,14 @@ impl Manager {
         }
         let _originals = self.steady_originals(plan)?;
         let views = self.live_sandboxes(plan)?;
-        let _open = self.open_for(plan, &views, alone)?;
+        let _paused = self.pause_for(plan, &views, alone)?;
         let mut found = Vec::new();
         for view in views {
             let moment = needed_moment(checkpoint, &view)?;
             let until = until.map(|until| needed_moment(until, &view));
             let until = until.transpose()?;
-            let reference = &view.sandbox.reference;
-            let strategy = self.registry().get(&reference.strategy)?;
-            let diff = strategy.since(reference, &moment, until.as_ref())?;
+            let sandbox = self.open_sandbox(&view, looking_as(alone))?;
+            let diff = sandbox.diff(Some(&moment), until.as_ref())?;
             let judged = self.judge_changes(Action::Diff, &view, &diff);
             self.denied(Action::Diff, Some(plan), judged)?;
             found.push(ResourceDiff { view, diff });

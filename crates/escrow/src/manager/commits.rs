@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::records::About;
-use super::recovery::needed;
+use super::work::looking_as;
 use super::{Manager, SandboxView, half};
 use crate::commit::{
     Batch, CommitPreview, Engine, Execution, Member, MemberPreview, Terms, Undone,
@@ -19,6 +19,7 @@ use crate::model::{Action, Cleanup, Expected, Phase, PlanState, Work};
 use crate::policy::select::Selection;
 use crate::resource::Graph;
 use crate::store::{Journal, Plan, Resource};
+use crate::strategy::Session;
 
 /// How a plan is to be committed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -106,7 +107,12 @@ impl Manager {
         let mut open = Vec::new();
         for resource in resources {
             // One that is gone needs no lock; whoever needs it will say that it is gone.
-            if let Ok(dir) = Dir::open(resource.root()) {
+            let dir = match resource.root() {
+                Some(root) => Dir::open(root),
+                // What has no path has a place of its own to be locked at.
+                None => private::room(&self.locks, format!("{}.original", resource.id).as_bytes()),
+            };
+            if let Ok(dir) = dir {
                 let meta = dir.meta()?;
                 open.push(((meta.dev, meta.ino), dir, resource));
             }
@@ -161,10 +167,11 @@ impl Manager {
         let views = self.live_sandboxes(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
-        let _open = self.open_for(plan, &views, alone)?;
+        let _paused = self.pause_for(plan, &views, alone)?;
         let engine = self.engine_of(plan, &Unobserved)?;
         let members = self.members(&engine, views.clone())?;
-        let previewed = Batch::new(engine, plan.clone(), members).preview(terms)?;
+        let batch = Batch::new(engine, plan.clone(), members);
+        let previewed = batch.preview(terms, &looking_as(alone))?;
         let previewed = previewed.select(selection)?;
         let mut preview = previewed.show();
         let judged = self.judge_release(&preview, &views);
@@ -218,7 +225,8 @@ impl Manager {
                 let _originals = self.lock_originals(&resources, true)?;
                 let engine = self.engine_of(plan, observer)?;
                 let members = self.members(&engine, views.clone())?;
-                let previewed = Batch::new(engine, plan.clone(), members).preview(request.terms)?;
+                let batch = Batch::new(engine, plan.clone(), members);
+                let previewed = batch.preview(request.terms, &Session::Exclusive)?;
                 previewed.select(selection)?;
             }
             self.validate(plan, &views, observer)?;
@@ -229,19 +237,9 @@ impl Manager {
             // Whoever was killed at a checkpoint may have left what looks like further names of files.
             self.let_go(plan)?;
             let engine = self.engine_of(plan, observer)?;
-            let look = || {
-                let members = self.members(&engine, views.clone())?;
-                let engine = self.engine_of(plan, observer)?;
-                Batch::new(engine, plan.clone(), members).preview(request.terms)
-            };
-            let mut _opened = Vec::new();
-            let previewed = match look() {
-                Err(error) if error.is_of_closed() => {
-                    _opened = self.unlock_all(&views)?;
-                    look()?
-                }
-                previewed => previewed?,
-            };
+            let members = self.members(&engine, views.clone())?;
+            let batch = Batch::new(engine, plan.clone(), members);
+            let previewed = batch.preview(request.terms, &Session::Exclusive)?;
             let previewed = previewed.select(selection)?;
             let preview = previewed.show();
             for member in &preview.members {
@@ -382,7 +380,7 @@ impl Manager {
         }
         for view in &views {
             let area = view.sandbox.area.as_path();
-            for parent in [area.parent(), Some(view.resource.root())] {
+            for parent in [area.parent(), view.resource.root()] {
                 match parent.map(Dir::open) {
                     Some(Ok(parent)) => {
                         private::sweep_commits(&self.home, &parent, view.sandbox.id, forget)?;
@@ -392,7 +390,7 @@ impl Manager {
                 }
             }
         }
-        Ok(self.store.forget_moved()?)
+        self.engine(&Unobserved).forget()
     }
 
     /// Gives a commit up that cannot be brought to an end, because what it needs is gone for good.
@@ -451,7 +449,12 @@ impl Manager {
                     || graph.overlap(resource, &theirs)?.is_some();
             }
             if near {
-                return Err(needed(&other, journal.work, journal.phase, None));
+                return Err(Error::RecoveryNeeded {
+                    what: journal.work,
+                    plan: other.name,
+                    phase: journal.phase,
+                    why: None,
+                });
             }
         }
         Ok(())

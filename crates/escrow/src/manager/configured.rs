@@ -152,7 +152,10 @@ impl Manager {
         let mut others: Vec<Level> = here.into_iter().cloned().collect();
         for resource in resources {
             known.extend(others.last().map(|level| level.file.clone()));
-            match self.search(resource.root(), &known) {
+            let Some(root) = resource.root() else {
+                continue;
+            };
+            match self.search(root, &known) {
                 Ok(found) => others.extend(found),
                 Err(error) if self.options.sources.lenient => self.pass_over(&error.passed_over()),
                 // It may hold a policy, so it denies everything.
@@ -189,7 +192,7 @@ impl Manager {
         }
         let resources = self.resources_of(plan)?;
         let plan = self.store.plan(plan)?;
-        let places = resources.first().map(Resource::root).into_iter();
+        let places = resources.first().and_then(Resource::root).into_iter();
         for place in places.chain(plan.iter().map(|plan| plan.directory.as_path())) {
             match self.search(place, &[]) {
                 Ok(None) => {}
@@ -297,8 +300,9 @@ impl Manager {
     pub(super) fn binding(&self, first: Option<&Resource>) -> Result<Option<PlanConfig>> {
         let here = self.configured.loaded.project.as_ref();
         let named = here.is_some_and(|level| level.origin == Origin::Named);
-        let found = match first.filter(|_| !named) {
-            Some(first) => self.search(first.root(), &[])?,
+        let first = first.filter(|_| !named).and_then(Resource::root);
+        let found = match first {
+            Some(root) => self.search(root, &[])?,
             None => None,
         };
         Ok(found.as_ref().or(here).map(|level| PlanConfig {
@@ -360,7 +364,7 @@ impl Manager {
             return Ok(());
         }
         let resources = self.resources_of(plan.id)?;
-        let first = resources.first().map(Resource::root);
+        let first = resources.first().and_then(Resource::root);
         let current = own.last().map(|(level, _)| &level.file);
         let near = current.unwrap_or(&plan.directory);
         let places: Vec<&Path> = first.into_iter().chain([near.as_path()]).collect();

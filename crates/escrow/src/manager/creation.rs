@@ -23,7 +23,7 @@ use crate::model::{Action, PlanId, PlanState, SandboxId, SandboxRef, SandboxStat
 use crate::resource::{Graph, SandboxRequest};
 use crate::seeded;
 use crate::store::{Begun, Plan, PlanConfig, Resource, Sandbox};
-use crate::strategy::{CreateRequest, Moment};
+use crate::strategy::{CreateRequest, Snapshot};
 
 /// How often a resource is taken again that others forget and add meanwhile.
 const TRIES: usize = 16;
@@ -35,7 +35,7 @@ pub(super) struct NewSandbox<'a> {
     /// The strategy that is asked for.
     pub(super) wanted: String,
     /// The sandbox of another plan it begins from, and where; without one, it begins from the original.
-    pub(super) from: Option<(&'a SandboxView, &'a Moment)>,
+    pub(super) from: Option<(&'a SandboxView, &'a Snapshot)>,
 }
 
 impl Manager {
@@ -303,19 +303,25 @@ impl Manager {
         let mut sandboxes = Vec::new();
         for one in new {
             let id = SandboxId::new(&*self.options.origin);
-            let place = self.place_among(&resources, one.resource.at.as_path())?;
-            let name = format!("{}{id}", place.prefix);
+            let (parent, prefix) = match one.resource.path() {
+                Some(path) => {
+                    let place = self.place_among(&resources, path)?;
+                    (place.parent, place.prefix)
+                }
+                None => (self.areas.path().to_owned(), Default::default()),
+            };
+            let name = format!("{prefix}{id}");
             sandboxes.push(Sandbox {
                 id,
                 reference: SandboxRef {
                     plan_id: plan.id,
                     resource_id: one.resource.id,
-                    strategy: one.wanted.clone(),
+                    strategy_name: one.wanted.clone(),
                     metadata: serde_json::Value::Null,
                 },
                 requested: one.wanted.clone(),
                 state: SandboxState::Pending,
-                area: Location::from(place.parent.join(&name)),
+                area: Location::from(parent.join(&name)),
                 message: String::new(),
                 warnings: Vec::new(),
                 reasons: Vec::new(),
@@ -335,23 +341,22 @@ impl Manager {
     ) -> Result<()> {
         make_room(sandbox)?;
         let resource = &new.resource;
-        let carved = match new.from {
-            Some(_) => Vec::new(),
-            None => Graph::new(resources).carved(resource)?,
-        };
+        let mut target = resource.target();
+        if new.from.is_none() {
+            target.carved = Graph::new(resources).carved(resource)?;
+        }
+        let from = new.from;
         let request = CreateRequest {
             plan_id: sandbox.reference.plan_id,
-            resource_id: sandbox.reference.resource_id,
-            original: resource.at.as_path(),
-            area: sandbox.area.as_path(),
-            carved: &carved,
+            target: &target,
+            area: Some(sandbox.area.as_path()),
+            from: from.map(|(view, moment)| (&view.sandbox.reference, moment)),
             observer,
         };
         let (created, reasons) = match new.from {
-            Some((from, moment)) => {
-                let reference = &from.sandbox.reference;
-                let strategy = self.registry().get(&reference.strategy)?;
-                (strategy.fork(reference, moment, &request)?, Vec::new())
+            Some((from, _)) => {
+                let name = &from.sandbox.reference.strategy_name;
+                (self.registry().get(name)?.create(&request)?, Vec::new())
             }
             None => {
                 let kind = self.kind(&resource.kind)?;
@@ -384,7 +389,7 @@ impl Manager {
     fn place_among(&self, resources: &[Resource], original: &Path) -> Result<Place> {
         let others: Vec<&Path> = resources
             .iter()
-            .map(|resource| resource.at.as_path())
+            .filter_map(Resource::path)
             .filter(|at| *at != original)
             .collect();
         Ok(private::place(&self.areas, original, &others)?)

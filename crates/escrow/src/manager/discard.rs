@@ -11,6 +11,7 @@ use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::model::{Action, Cleanup, Phase, SandboxState};
 use crate::store::{Journal, Plan, Resource};
+use crate::strategy::{Session, unsupported};
 
 /// A sandbox whose changes were discarded.
 #[derive(Debug)]
@@ -69,9 +70,13 @@ impl Manager {
             let check = || -> Result<()> {
                 check_readable(plan, view)?;
                 view.sandbox.state.go(SandboxState::RolledBack)?;
-                let reference = &view.sandbox.reference;
-                let strategy = self.registry().get(&reference.strategy)?;
-                Ok(strategy.check_discard(reference)?)
+                let name = &view.sandbox.reference.strategy_name;
+                if !self.registry().get(name)?.capabilities().isolates {
+                    let why =
+                        "nothing was isolated, so what was written is already in the original";
+                    return Err(unsupported(name, "discard changes", why).into());
+                }
+                self.open_sandbox(view, Session::Exclusive).map(drop)
             };
             if let Err(error) = check() {
                 failed.push((view.resource.name.clone(), error));

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Manager, SandboxView};
-use crate::commit::Member;
+use super::Manager;
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::fs::private::Lock;
@@ -152,20 +151,6 @@ impl Manager {
     pub(super) fn pause(&self, plan: &Plan) -> Result<Option<Paused>> {
         let inside = self.inside(plan)?;
         Ok(inside.map(|inside| pause(&inside)).transpose()?)
-    }
-
-    /// The same, and notes where each member is seen as a whole meanwhile.
-    pub(super) fn hold(
-        &self,
-        plan: &Plan,
-        views: &[SandboxView],
-        members: &mut [Member],
-    ) -> Result<Option<Paused>> {
-        let paused = self.pause(plan)?;
-        for (member, view) in members.iter_mut().zip(views).filter(|_| paused.is_some()) {
-            member.through = self.through(plan, view)?;
-        }
-        Ok(paused)
     }
 
     /// Waits until no command is inside any more.

@@ -145,6 +145,7 @@ impl Manager {
         let locks = private::room(&home, b"locks")?;
         let store = Store::open(&home.path().join(STATE))?;
         private::keep_ballast(&home);
+        options.registry.remember_in(&home.path().join("memory"));
         let configured = Configured::settle(loaded, &options, &store)?;
         let programs = configured.general.settings.custom_strategies.keys();
         options.registry.announce(programs.cloned());
@@ -220,8 +221,7 @@ impl Manager {
     /// Takes the lock of a plan, and does nothing else: shared to look, alone to change.
     fn lock(&self, plan: &Plan, shared: bool) -> Result<Lock> {
         let name = plan.id.to_string();
-        let lock = Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)?;
-        match lock {
+        match Lock::take(&self.locks, name.as_bytes(), shared, self.options.patience)? {
             Some(lock) => Ok(lock),
             None => Err(Error::Busy {
                 plan: plan.name.clone(),

@@ -16,7 +16,7 @@ use crate::store::{Ended, Journal, Outcome, Plan, Resource};
 
 impl Manager {
     /// Begins a call on an open plan: takes its lock, shared to look, alone to change. Before a change everything is
-    /// recovered; before a look, nothing.
+    /// recovered; before a look, nothing is.
     pub(super) fn begin_call(&self, plan: &Plan, shared: bool) -> Result<Lock> {
         if shared {
             return self.lock_open(plan, true);
@@ -90,7 +90,7 @@ impl Manager {
             if let Some(plan) = self.store.plan(journal.plan_id)?.filter(|_| forward) {
                 let views = self.journal_views(&plan, &journal)?;
                 for (view, member) in views.into_iter().zip(&journal.members) {
-                    let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+                    let strategy = self.registry().get(&view.sandbox.reference.strategy_name)?;
                     if !member.carried && !strategy.capabilities().undoes {
                         asked.push(view.resource.name);
                     }
@@ -175,17 +175,17 @@ impl Manager {
         self.put_times_back();
         self.record("recover", Some(plan.id), &plan.name, || {
             let engine = self.engine_of(plan, &Unobserved)?;
-            let mut members = self.members(&engine, views.clone())?;
+            let members = self.members(&engine, views.clone())?;
             let restores = journal.work == Work::Restore;
             // A command may have outlived the process that restored under it.
-            let paused = match restores {
-                true => self.hold(plan, &views, &mut members)?,
+            let _paused = match restores {
+                true => self.pause(plan)?,
                 false => None,
             };
             let undecided = journal.phase == Phase::Preparing;
             let found = Execution::found(engine, plan.clone(), journal, members)?;
             if restores && !undecided {
-                self.keep_present(plan, paused.is_some())?;
+                self.keep_present(plan)?;
             }
             found.recover(settled)
         })

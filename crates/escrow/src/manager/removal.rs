@@ -16,7 +16,8 @@ use crate::fs::private::Lock;
 use crate::model::text::Location;
 use crate::model::{Action, Phase, PlanState, SandboxState, Work};
 use crate::seeded;
-use crate::store::Plan;
+use crate::store::{Plan, Resource};
+use crate::strategy::Session;
 
 /// What a cleanup removed.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl Manager {
         let mut away = self.away_commits(plan)?;
         for view in self.live_sandboxes(plan)? {
             let area = view.sandbox.area;
-            if self.is_out_of_reach(area.as_path(), view.resource.root()) {
+            if self.is_out_of_reach(area.as_path(), &view.resource) {
                 away.push((view.resource.name, Error::Away { area }));
             }
         }
@@ -102,7 +103,7 @@ impl Manager {
     fn remove_sandboxes(&self, plan: &Plan, forget: bool) -> Result<(Vec<Cleaned>, Vec<Location>)> {
         let engine = self.engine(&Unobserved);
         let others = lent::by_others(&engine, plan.id)?;
-        let is_needed = |area: &Location| others.as_ref().is_none_or(|all| all.contains(area));
+        let is_needed = |area: &Location| others.contains(area);
         let (mut cleaned, mut failed, mut needs) = (Vec::new(), Vec::new(), Vec::new());
         for view in &self.live_sandboxes(plan)? {
             let removed = match seeded::bug("cleanup-one-by-one") {
@@ -136,7 +137,7 @@ impl Manager {
         is_needed: bool,
     ) -> Result<Vec<Location>> {
         let sandbox = &view.sandbox;
-        let (area, original) = (sandbox.area.as_path(), view.resource.root());
+        let (area, original) = (sandbox.area.as_path(), &view.resource);
         if !forget && self.is_out_of_reach(area, original) {
             return Err(Error::Away {
                 area: sandbox.area.clone(),
@@ -144,10 +145,10 @@ impl Manager {
         }
         // One that was never finished has no metadata: its strategy knows nothing of it.
         if !sandbox.reference.metadata.is_null() {
-            let strategy = self.registry().get(&sandbox.reference.strategy)?;
+            let strategy = self.registry().get(&sandbox.reference.strategy_name)?;
             strategy.cleanup(&sandbox.reference)?;
         }
-        let needs = lent::needs(&self.engine(&Unobserved), sandbox)?;
+        let needs = sandbox.reference.depends_on();
         if !is_needed {
             remove_sandbox_area(sandbox)?;
         }
@@ -204,9 +205,8 @@ impl Manager {
         let lock = self.begin_call(plan, false)?;
         self.check_quiet(plan)?;
         for view in self.live_sandboxes(plan)? {
-            let reference = &view.sandbox.reference;
-            let strategy = self.registry().get(&reference.strategy)?;
-            if !strategy.diff(reference)?.is_empty() {
+            let sandbox = self.open_sandbox(&view, Session::Exclusive)?;
+            if !sandbox.diff(None, None)?.is_empty() {
                 return Ok(false);
             }
         }
@@ -216,8 +216,9 @@ impl Manager {
 
     /// Whether a sandbox beside its original is out of reach together with it: then their file
     /// system is not mounted, or the directory they lie in was moved.
-    pub(super) fn is_out_of_reach(&self, area: &Path, original: &Path) -> bool {
+    pub(super) fn is_out_of_reach(&self, area: &Path, original: &Resource) -> bool {
         let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
-        !area.starts_with(self.areas.path()) && absent(area) && absent(original)
+        let gone = original.root().is_some_and(absent);
+        !area.starts_with(self.areas.path()) && absent(area) && gone
     }
 }

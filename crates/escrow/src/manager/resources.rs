@@ -70,6 +70,11 @@ impl Manager {
         allow_root: bool,
     ) -> Result<(&ResourceType, Location)> {
         let named = named.map(|name| self.kind(name)).transpose()?;
+        if let Some(kind) =
+            named.filter(|kind| handler(kind).is_some_and(|one| !one.shape().has_path()))
+        {
+            return Ok((kind, Location::from(at)));
+        }
         let at = self.take_location(at, allow_root)?;
         let kind = match named {
             Some(kind) => kind,

@@ -18,6 +18,7 @@ use crate::error::{Error, Kind, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::private;
 use crate::fs::{Cause, Dir, Handle, exposure, remove};
+use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
@@ -27,10 +28,7 @@ use crate::run::{
     program, step, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
-use crate::strategy::{Access, Strategy, overlay};
-
-/// How many entries of an original are looked at for what a command that failed could not have done.
-const LOOKED_AT_AFTERWARDS: usize = 10_000;
+use crate::strategy::{LiveView, Mount, Session, Strategy, overlay, unsupported};
 
 /// An environment.
 type Variables = Vec<(OsString, OsString)>;
@@ -264,10 +262,9 @@ impl Manager {
     /// still not everything.
     fn explain_limits(&self, views: &[SandboxView]) {
         for view in views {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy);
-            let limit = |strategy: &Arc<dyn Strategy>| {
-                strategy.limit(view.resource.at.as_path(), LOOKED_AT_AFTERWARDS)
-            };
+            let strategy = self.registry().get(&view.sandbox.reference.strategy_name);
+            let target = view.resource.target();
+            let limit = |strategy: &Arc<dyn Strategy>| strategy.probe(&target, None).limit;
             if let Some(limit) = strategy.ok().and_then(limit) {
                 let name = &view.resource.name;
                 self.notice(format!(
@@ -290,7 +287,9 @@ impl Manager {
             known: Vec::new(),
         })?;
         let resource = &first.resource;
-        let Access::Directory(mut directory) = self.access(plan, resource)?;
+        let access = self.access(plan, resource, None)?;
+        let cwd = access.cwd.map(|cwd| cwd.as_path().to_owned());
+        let mut directory = cwd.unwrap_or_default();
         if resource.shape == Shape::File {
             directory.pop();
         }
@@ -387,20 +386,34 @@ impl Manager {
     ) -> Result<Spec> {
         let there = entry.there.as_ref();
         let look = self.look(plan, views, request, there.map(|(_, look)| look))?;
-        let mut shown = Vec::new();
+        let (mut shown, mut variables) = (Vec::new(), Vec::new());
         for view in views {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            let seen = strategy.view(&view.sandbox.reference)?;
-            let isolates = strategy.capabilities().isolates && fork.is_none();
-            shown.push(Shown {
-                at: view.resource.at.clone(),
-                view: match fork {
+            let name = &view.sandbox.reference.strategy_name;
+            let isolates = self.registry().get(name)?.capabilities().isolates && fork.is_none();
+            let access = self.open_sandbox(view, Session::Shared)?.access()?;
+            if access.mounts.is_empty() && access.env.is_empty() {
+                let only = view.resource.inner(&ResourcePath::root());
+                let why = format!("`escrow write` '{only}' first, or roll the plan back");
+                let what = "show a command a file that was deleted";
+                return Err(unsupported(name, what, &why).into());
+            }
+            let of_the_sandbox = |(name, value): (&String, &String)| {
+                let text = |text: &String| Location::from_bytes(text.as_bytes());
+                (text(name), text(value))
+            };
+            variables.extend(access.env.iter().map(of_the_sandbox));
+            for Mount { at, view: seen } in access.mounts {
+                let seen = match fork {
                     Some(fork) => forked(fork, shown.len(), seen, view.resource.shape)?,
                     None => seen,
-                },
-                area: isolates.then(|| view.sandbox.area.clone()),
-                throw_away: fork.is_some(),
-            });
+                };
+                shown.push(Shown {
+                    at,
+                    view: seen,
+                    area: isolates.then(|| view.sandbox.area.clone()),
+                    throw_away: fork.is_some(),
+                });
+            }
         }
         let mut hidden = vec![Location::from(self.home())];
         for view in views {
@@ -417,6 +430,7 @@ impl Manager {
             .iter()
             .map(|(name, value)| (text(name), text(value)));
         let mut environment: Vec<(Location, Location)> = environment.collect();
+        environment.extend(variables);
         environment.push((Location::from_bytes(b"ESCROW_SOCKET"), socket.clone()));
         let home = self.options.user_home.as_deref();
         let scratch = match home.filter(|_| look.scratch && there.is_none()) {
@@ -503,9 +517,14 @@ impl Manager {
         }
     }
 
-    /// The sandbox as it is seen inside, while a command is there. What stands at its path must be
-    /// the sandbox: whoever is inside may have put something else there.
-    pub(super) fn through(&self, plan: &Plan, view: &SandboxView) -> Result<Option<Dir>> {
+    /// How a sandbox is opened to be changed: as the command sees it that is inside, if there is one.
+    pub(super) fn session(&self, plan: &Plan, view: &SandboxView) -> Result<Session> {
+        let live = self.live_session(plan, view)?;
+        Ok(live.unwrap_or(Session::Exclusive))
+    }
+
+    /// The same; `None` where no command is inside.
+    pub(super) fn live_session(&self, plan: &Plan, view: &SandboxView) -> Result<Option<Session>> {
         let Some(inside) = self.inside(plan)? else {
             return Ok(None);
         };
@@ -516,24 +535,11 @@ impl Manager {
                 plan: plan.name.clone(),
             });
         }
-        let root = PathBuf::from(format!("/proc/{}/root", inside.pid));
-        let at = &view.resource.at;
-        let seen = Dir::open_in(&root, at.as_path())?;
-        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        let right = match strategy.view(&view.sandbox.reference)? {
-            View::Layers(_) => seen.is_overlay()?,
-            View::Directory(from) => {
-                let (seen, from) = (seen.meta()?, Dir::open(from.as_path())?.meta()?);
-                (seen.dev, seen.ino) == (from.dev, from.ino)
-            }
-        };
-        match right {
-            true => Ok(Some(seen)),
-            false => Err(Error::Forbidden {
-                at: at.clone(),
-                why: "the command inside put something else in its place",
-            }),
-        }
+        Ok(Some(Session::Live(LiveView {
+            root: Location::from(PathBuf::from(format!("/proc/{}/root", inside.pid))),
+            path: view.resource.at.clone(),
+            process: inside,
+        })))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::model::{Action, PlanId, ResourceId, SandboxState, Scope};
-use crate::resource::INHERIT;
+use crate::resource::{Graph, INHERIT};
 use crate::store::{Plan, Resource, Sandbox};
 use crate::strategy::registry::AUTO;
 
@@ -77,7 +77,28 @@ impl Manager {
             (None, named, _) => named,
         };
         self.registry().check(wanted, kind)?;
-        Ok(wanted.to_owned())
+        if typed.is_some() {
+            return Ok(wanted.to_owned());
+        }
+        let shared = self.wanted_by_sharers(resource)?;
+        let all = shared.iter().map(String::as_str).chain([wanted]);
+        let strongest = self.registry().strongest(all, kind);
+        Ok(strongest.unwrap_or(wanted).to_owned())
+    }
+
+    /// What the resources that live in the sandbox of `boundary` ask for: the strategies that their types name. The types
+    /// that come with the engine name theirs for sandboxes of their own only.
+    fn wanted_by_sharers(&self, boundary: &Resource) -> Result<Vec<String>> {
+        let resources = self.store.resources()?;
+        let graph = Graph::new(&resources);
+        let mut wanted = Vec::new();
+        for one in resources.iter().filter(|one| one.strategy == INHERIT) {
+            let shares = graph.boundary(one).is_some_and(|of| of.id == boundary.id);
+            let types = &self.settings().types;
+            let kind = types.named(&one.kind).filter(|kind| kind.extends.is_some());
+            wanted.extend(kind.filter(|_| shares).map(|kind| kind.default.clone()));
+        }
+        Ok(wanted)
     }
 
     /// The plan's sandbox of a resource, made if it is not there.

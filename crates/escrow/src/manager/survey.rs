@@ -8,10 +8,10 @@ use crate::fs::private::{self, Place, Scratch};
 use crate::fs::{Dir, Resolver};
 use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::Location;
-use crate::model::{Phase, PlanState, SandboxId, Work};
+use crate::model::{Phase, PlanState, ResourceId, SandboxId, Work};
 use crate::store::{Operation, Plan};
 use crate::strategy::registry::AUTO;
-use crate::strategy::{Capabilities, Probe};
+use crate::strategy::{Capabilities, Probe, Target};
 
 /// An operation that has not ended.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub struct Status {
 #[derive(Debug)]
 pub struct Verdict {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// Whether it works there, and why.
     pub probe: Probe,
     /// What it promises.
@@ -73,7 +73,7 @@ pub struct Doctor {
     /// How paths are confined.
     pub resolver: Resolver,
     /// What `auto` takes.
-    pub auto: &'static str,
+    pub auto: String,
     /// Every strategy for a directory.
     pub verdicts: Vec<Verdict>,
 }
@@ -143,25 +143,27 @@ impl Manager {
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let prefix = format!("{prefix}probe-");
         let area = Scratch::make(Dir::open(&parent)?, &prefix, &unique)?;
-        let verdicts = self.verdicts(&at, area.path());
+        let target = Target::at(ResourceId::new(&*self.options.origin), FS_DIRECTORY, &at);
+        let verdicts = self.verdicts(&target, area.path());
         let kind = self.kind(FS_DIRECTORY)?;
-        let auto = self.registry().choose(AUTO, kind, &at, area.path())?;
+        let registry = self.registry();
+        let auto = registry.choose(AUTO, kind, &target, Some(area.path()))?;
         Ok(Doctor {
             at: Location::from(at),
             area: Location::from(parent),
             area_reason: why,
             resolver: Resolver::here(),
-            auto: auto.strategy.name(),
+            auto: auto.strategy.name().to_owned(),
             verdicts,
         })
     }
 
-    fn verdicts(&self, at: &Path, area: &Path) -> Vec<Verdict> {
+    fn verdicts(&self, target: &Target, area: &Path) -> Vec<Verdict> {
         let verdict = |strategy: &std::sync::Arc<dyn crate::strategy::Strategy>| Verdict {
-            name: strategy.name(),
-            probe: self.registry().probe(strategy, at, area),
+            name: strategy.name().to_owned(),
+            probe: self.registry().probe(strategy, target, Some(area)),
             capabilities: strategy.capabilities(),
         };
-        self.registry().all().iter().map(verdict).collect()
+        self.registry().all().map(verdict).collect()
     }
 }

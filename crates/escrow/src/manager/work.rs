@@ -12,12 +12,13 @@ use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::content::spool;
 use crate::fs::private::{self, Lock};
+use crate::model::text::Location;
 use crate::model::{
-    Action, ChangeKind, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
+    Action, Change, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
 };
 use crate::run::Paused;
 use crate::store::{Plan, Resource};
-use crate::strategy::{self, Access, Opened, StrategyError};
+use crate::strategy::{Access, Exposes, Sandbox, Session, StrategyError, unsupported};
 
 /// What one sandbox changed.
 #[derive(Debug)]
@@ -49,11 +50,12 @@ impl PlanDiff {
     }
 }
 
-/// What is open to whoever looks alone; closed again before those inside go on.
-#[derive(Default)]
-pub(super) struct Open {
-    opened: Vec<Opened>,
-    paused: Option<Paused>,
+/// The session of a process that looks, alone or with others.
+pub(super) fn looking_as(alone: bool) -> Session {
+    match alone {
+        true => Session::Exclusive,
+        false => Session::Shared,
+    }
 }
 
 impl Manager {
@@ -170,8 +172,8 @@ impl Manager {
         check_part(resource, path)?;
         let _lock = self.begin_call(plan, true)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
-        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-        Ok(strategy.read(&view.sandbox.reference, &below(&prefix, path))?)
+        let sandbox = self.open_sandbox(&view, Session::Shared)?;
+        Ok(sandbox.read(&below(&prefix, path))?)
     }
 
     /// Puts a file into a sandbox.
@@ -184,7 +186,7 @@ impl Manager {
         resource: &Resource,
         path: &ResourcePath,
         content: &mut dyn Read,
-    ) -> Result<ChangeKind> {
+    ) -> Result<Change> {
         let path = &resource.inner(path);
         let scope = Scope::at(&resource.name, path.clone());
         self.permit(Action::Write, Some(plan), scope)?;
@@ -202,38 +204,50 @@ impl Manager {
         let about = About::one("write", plan, &target, resource);
         self.record_about(about, |touched| {
             touched.path(&resource.name, path);
-            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
             self.activate([&view])?;
-            // While a command is inside, only its namespace may write into the layers.
-            match self.through(plan, &view)? {
-                Some(root) => Ok(strategy::write_through(&root, path, &mut content)?),
-                None => Ok(strategy.write(&view.sandbox.reference, path, &mut content)?),
-            }
+            let session = self.live_session(plan, &view)?;
+            let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
+            Ok(sandbox.write(path, &mut content)?)
         })
     }
 
-    /// How native tools reach a sandbox: the path of its directory, or of its file. They may write, so it
-    /// becomes active.
-    pub fn access(&self, plan: &Plan, resource: &Resource) -> Result<Access> {
+    /// How native tools reach a sandbox: the path of its directory, or of its file, or of what is at `path` in it. They may
+    /// write, so it becomes active.
+    pub fn access(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        path: Option<&ResourcePath>,
+    ) -> Result<Access> {
+        if let Some(path) = path {
+            check_part(resource, &resource.inner(path))?;
+        }
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Write, Some(plan), scope)?;
         let _lock = self.begin_call(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
-        let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
+        let strategy = self.registry().get(&view.sandbox.reference.strategy_name)?;
         self.permit_release(plan, &view, None)?;
         let about = About::one("path", plan, &resource.name, resource);
         self.record_about(about, |_| {
-            let mut directory = match self.through(plan, &view)? {
-                Some(root) => root.path().to_owned(),
-                None => {
-                    let Access::Directory(path) = strategy.access(&view.sandbox.reference)?;
-                    path
-                }
-            };
+            let session = self.live_session(plan, &view)?;
+            let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
+            let mut access = sandbox.access()?;
+            if access.cwd.is_none() && access.url.is_none() {
+                let why = "its layers become one directory only inside a private mount";
+                return Err(unsupported(strategy.name(), "give native tools a path", why).into());
+            }
             self.activate([&view])?;
-            let within = whole(&prefix, resource);
-            directory.extend(within.parts().map(OsStr::from_bytes));
-            Ok(Access::Directory(directory))
+            if let Some(cwd) = &mut access.cwd {
+                let within = match path {
+                    Some(path) => below(&prefix, &resource.inner(path)),
+                    None => whole(&prefix, resource),
+                };
+                let mut path = cwd.as_path().to_owned();
+                path.extend(within.parts().map(OsStr::from_bytes));
+                *cwd = Location::from(path);
+            }
+            Ok(access)
         })
     }
 
@@ -246,17 +260,20 @@ impl Manager {
         if !view.sandbox.state.is_readable() && !stayed {
             return Ok(None);
         }
-        let strategy = self.registry().get(&reference.strategy)?;
-        if !strategy.capabilities().gives_path {
+        let strategy = self.registry().get(&reference.strategy_name)?;
+        if strategy.capabilities().exposes != Exposes::Path {
             return Ok(None);
         }
         // One whose original or area is gone has no path either; using it will say why.
         let only = whole(&ResourcePath::root(), &view.resource);
-        let within = |Access::Directory(mut path)| {
+        let within = |cwd: Location| {
+            let mut path = cwd.as_path().to_owned();
             path.extend(only.parts().map(OsStr::from_bytes));
             path
         };
-        Ok(strategy.access(reference).ok().map(within))
+        let opened = strategy.open(reference, Session::Shared);
+        let access = opened.and_then(|sandbox| sandbox.access());
+        Ok(access.ok().and_then(|access| access.cwd).map(within))
     }
 
     /// What every sandbox of the plan changed, or that of one resource.
@@ -288,11 +305,11 @@ impl Manager {
         };
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
-        let _open = self.open_for(plan, &views, alone)?;
+        let _paused = self.pause_for(plan, &views, alone)?;
         let mut diffs = Vec::new();
         for view in views.clone() {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            let mut diff = strategy.diff(&view.sandbox.reference)?;
+            let sandbox = self.open_sandbox(&view, looking_as(alone))?;
+            let mut diff = sandbox.diff(None, None)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
             self.judge_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });
@@ -303,13 +320,13 @@ impl Manager {
     /// The digest of what was found, for which contents are read; `None` where they cannot be: they lie in a closed
     /// directory, and a command is inside.
     pub fn digest(&self, found: &PlanDiff) -> Result<Option<PlanDigest>> {
-        let _lock = self.lock(&found.plan, !found.alone)?;
+        let _lock = self.begin_call(&found.plan, !found.alone)?;
         let views: Vec<SandboxView> = found.resources.iter().map(|one| one.view.clone()).collect();
-        let _open = self.open_for(&found.plan, &views, found.alone)?;
+        let _paused = self.pause_for(&found.plan, &views, found.alone)?;
         let mut all = PlanDigest::default();
         for ResourceDiff { view, diff } in &found.resources {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            match strategy.digests(&view.sandbox.reference, &diff.changes) {
+            let sandbox = self.open_sandbox(view, looking_as(found.alone))?;
+            match sandbox.digests(&diff.changes) {
                 Err(StrategyError::Closed { .. }) => return Ok(None),
                 digests => all.add(&view.resource.name, &diff.changes, digests?),
             }
@@ -326,27 +343,31 @@ impl Manager {
         }
     }
 
-    /// For whoever looks `alone`, at a plan that is locked: those inside stand still, and what is closed is open.
-    pub(super) fn open_for(&self, plan: &Plan, views: &[SandboxView], alone: bool) -> Result<Open> {
+    /// For a process that looks `alone`, at a plan that is locked: those inside stand still.
+    pub(super) fn pause_for(
+        &self,
+        plan: &Plan,
+        views: &[SandboxView],
+        alone: bool,
+    ) -> Result<Option<Paused>> {
         for view in views {
             check_readable(plan, view)?;
         }
-        let mut open = Open::default();
-        if alone {
-            open.paused = self.pause(plan)?;
-            open.opened = self.unlock_all(views)?;
+        match alone {
+            true => self.pause(plan),
+            false => Ok(None),
         }
-        Ok(open)
     }
 
-    /// Opens what is closed in sandboxes, for whoever has the plan for himself.
-    pub(super) fn unlock_all(&self, views: &[SandboxView]) -> Result<Vec<Opened>> {
-        let mut opened = Vec::new();
-        for view in views {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy)?;
-            opened.extend(strategy.unlock(&view.sandbox.reference)?);
-        }
-        Ok(opened)
+    /// Opens a sandbox.
+    pub(super) fn open_sandbox(
+        &self,
+        view: &SandboxView,
+        session: Session,
+    ) -> Result<Box<dyn Sandbox>> {
+        let reference = &view.sandbox.reference;
+        let strategy = self.registry().get(&reference.strategy_name)?;
+        Ok(strategy.open(reference, session)?)
     }
 
     /// Where the bytes of one sandbox of a diff come from. Nobody else changes the plan while this lives.
@@ -355,13 +376,14 @@ impl Manager {
         of: &'a PlanDiff,
         view: &'a SandboxView,
     ) -> Result<impl Contents + 'a> {
-        let lock = self.lock(&of.plan, !of.alone)?;
+        let lock = self.begin_call(&of.plan, !of.alone)?;
         let views = std::slice::from_ref(view);
         Ok(BothSides {
             manager: self,
             view,
-            original: Dir::open(view.resource.root())?,
-            _open: self.open_for(&of.plan, views, of.alone)?,
+            original: view.resource.root().map(Dir::open).transpose()?,
+            _paused: self.pause_for(&of.plan, views, of.alone)?,
+            sandbox: self.open_sandbox(view, looking_as(of.alone))?,
             _lock: lock,
         })
     }
@@ -409,8 +431,10 @@ pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
 struct BothSides<'a> {
     manager: &'a Manager,
     view: &'a SandboxView,
-    original: Dir,
-    _open: Open,
+    /// Where the original's files are; `None` where it has none.
+    original: Option<Dir>,
+    sandbox: Box<dyn Sandbox>,
+    _paused: Option<Paused>,
     _lock: Lock,
 }
 
@@ -425,14 +449,15 @@ impl BothSides<'_> {
 impl Contents for BothSides<'_> {
     fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         self.permit(path)?;
-        let (file, _) = self.original.file_path(path)?;
+        let Some(original) = &self.original else {
+            return Err(StrategyError::NotThere { path: path.clone() }.into());
+        };
+        let (file, _) = original.file_path(path)?;
         Ok(Box::new(file))
     }
 
     fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         self.permit(path)?;
-        let reference = &self.view.sandbox.reference;
-        let strategy = self.manager.registry().get(&reference.strategy)?;
-        Ok(strategy.read(reference, path)?)
+        Ok(self.sandbox.read(path)?)
     }
 }

@@ -1,4 +1,6 @@
-//! What a diff is made of: one [`Change`] for each path that differs, nothing else.
+//! What a diff is made of: one [`Change`] for each item that differs, nothing else.
+
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +53,10 @@ pub enum ChangeKind {
     TypeChanged,
     /// Only its mode, owner or extended attributes differ.
     ModeChanged,
+    /// A row that is new in the sandbox.
+    Inserted,
+    /// A row whose values differ.
+    Updated,
 }
 
 impl ChangeKind {
@@ -62,6 +68,8 @@ impl ChangeKind {
             Self::Deleted => 'D',
             Self::TypeChanged => 'T',
             Self::ModeChanged => 'P',
+            Self::Inserted => 'A',
+            Self::Updated => 'M',
         }
     }
 }
@@ -135,13 +143,51 @@ pub struct Facts {
     pub target: Option<Box<Location>>,
 }
 
-/// One difference between sandbox and original.
+/// One difference between sandbox and original: an item, how it differs, and what is known of both versions.
+///
+/// It reads as the change of a file; that of anything else has no versions of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Where.
+    /// The item: where in the resource it is.
     pub path: ResourcePath,
     /// How.
     pub kind: ChangeKind,
+    /// What is known of the versions.
+    #[serde(flatten)]
+    pub detail: Detail,
+}
+
+/// What is known of the versions of an item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Detail {
+    /// An entry of a directory.
+    File(FileDetail),
+    /// A row of a table.
+    Row(Box<RowDetail>),
+    /// What only the strategy understands.
+    Opaque {
+        /// In its own words.
+        detail: serde_json::Value,
+    },
+}
+
+/// The versions of a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowDetail {
+    /// The table.
+    pub table: String,
+    /// The values of the primary key.
+    pub key: serde_json::Value,
+    /// The values that differ, in the original.
+    pub before: serde_json::Value,
+    /// The same in the sandbox.
+    pub after: serde_json::Value,
+}
+
+/// The versions of an entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileDetail {
     /// In which respects, for [`ChangeKind::Modified`] and [`ChangeKind::ModeChanged`].
     pub fields: Fields,
     /// The original's version; `None` for what was added.
@@ -150,27 +196,56 @@ pub struct Change {
     pub new: Option<Facts>,
 }
 
+/// What is read where there are no versions of a file.
+const NO_FILE: FileDetail = FileDetail {
+    fields: Fields(0),
+    old: None,
+    new: None,
+};
+
+impl Deref for Change {
+    type Target = FileDetail;
+
+    fn deref(&self) -> &FileDetail {
+        match &self.detail {
+            Detail::File(file) => file,
+            Detail::Row(_) | Detail::Opaque { .. } => &NO_FILE,
+        }
+    }
+}
+
 impl Change {
+    fn of_file(
+        path: ResourcePath,
+        kind: ChangeKind,
+        fields: Fields,
+        old: Option<Facts>,
+        new: Option<Facts>,
+    ) -> Self {
+        let detail = Detail::File(FileDetail { fields, old, new });
+        Self { path, kind, detail }
+    }
+
     /// A path that only the sandbox has.
     pub fn added(path: ResourcePath, new: Facts) -> Self {
-        Self {
-            path,
-            kind: ChangeKind::Added,
-            fields: Fields::default(),
-            old: None,
-            new: Some(new),
-        }
+        Self::of_file(path, ChangeKind::Added, Fields(0), None, Some(new))
     }
 
     /// A path that only the original has.
     pub fn deleted(path: ResourcePath, old: Facts) -> Self {
-        Self {
-            path,
-            kind: ChangeKind::Deleted,
-            fields: Fields::default(),
-            old: Some(old),
-            new: None,
-        }
+        Self::of_file(path, ChangeKind::Deleted, Fields(0), Some(old), None)
+    }
+
+    /// A file with other content.
+    pub fn replaced(path: ResourcePath, old: Facts, new: Facts) -> Self {
+        let fields = Fields::from(vec![Field::Content]);
+        Self::of_file(path, ChangeKind::Modified, fields, Some(old), Some(new))
+    }
+
+    /// An item that is no file.
+    pub fn opaque(path: ResourcePath, kind: ChangeKind, detail: serde_json::Value) -> Self {
+        let detail = Detail::Opaque { detail };
+        Self { path, kind, detail }
     }
 
     /// A path that both have; `None` where they do not differ.
@@ -186,13 +261,7 @@ impl Change {
         } else {
             ChangeKind::ModeChanged
         };
-        Some(Self {
-            path,
-            kind,
-            fields,
-            old: Some(old),
-            new: Some(new),
-        })
+        Some(Self::of_file(path, kind, fields, Some(old), Some(new)))
     }
 }
 

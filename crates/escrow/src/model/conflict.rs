@@ -17,3 +17,15 @@ pub struct Conflict {
     /// The original's version; `None` where it has none.
     pub theirs: Option<Facts>,
 }
+
+impl Conflict {
+    /// A conflict of which no version of a file is known.
+    pub fn of(path: ResourcePath, what: &str) -> Self {
+        Self {
+            path,
+            what: what.to_owned(),
+            ours: None,
+            theirs: None,
+        }
+    }
+}

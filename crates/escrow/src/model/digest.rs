@@ -45,10 +45,10 @@ impl PlanDigest {
     /// Adds the changes of a resource: what is removed, and the new versions of the others.
     pub fn add(&mut self, resource: &str, changes: &[Change], new: VersionDigests) {
         let mut new: BTreeMap<ResourcePath, VersionDigest> = new.into_iter().collect();
-        for Change { path, new: is, .. } in changes {
-            let version = new.remove(path);
-            if version.is_some() || is.is_none() {
-                let at = (resource.to_owned(), path.clone());
+        for change in changes {
+            let version = new.remove(&change.path);
+            if version.is_some() || change.new.is_none() {
+                let at = (resource.to_owned(), change.path.clone());
                 self.0.insert(at, version);
             }
         }

@@ -13,10 +13,13 @@ pub mod plan;
 pub mod policy;
 pub mod resource;
 pub mod sandbox;
+pub mod target;
 pub mod text;
 pub mod view;
 
-pub use change::{Change, ChangeKind, DiffView, EntryKind, Facts, Field, Fields};
+pub use change::{
+    Change, ChangeKind, Detail, DiffView, EntryKind, Facts, Field, Fields, FileDetail, RowDetail,
+};
 pub use conflict::Conflict;
 pub use digest::{Expected, PlanDigest};
 pub use id::{
@@ -30,3 +33,4 @@ pub use plan::PlanState;
 pub use policy::{Action, Decision, Scope};
 pub use resource::{ResourceType, Shape, Types};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};
+pub use target::{Target, TargetLocation};

@@ -14,6 +14,12 @@ pub const FS_MOUNT: &str = "fs-mount";
 /// One regular file.
 pub const FS_FILE: &str = "fs-file";
 
+/// The base of a type of the user's own whose resources have no path: the name of one is all that is known of it.
+pub const OPAQUE: &str = "opaque";
+
+/// The same for what is reached through a URL.
+pub const URL: &str = "url";
+
 /// What of the machine a resource is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -21,6 +27,10 @@ pub enum Shape {
     Tree,
     /// One file: a tree of one entry, in the directory that holds it.
     File,
+    /// What is reached through a URL.
+    Url,
+    /// What only its strategy knows how to reach.
+    Opaque,
 }
 
 impl Shape {
@@ -29,7 +39,14 @@ impl Shape {
         match self {
             Self::Tree => "tree",
             Self::File => "file",
+            Self::Url => "url",
+            Self::Opaque => "opaque",
         }
+    }
+
+    /// Whether it is at a path of the file system.
+    pub fn has_path(self) -> bool {
+        matches!(self, Self::Tree | Self::File)
     }
 }
 
@@ -37,7 +54,7 @@ impl std::str::FromStr for Shape {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        let known = [Self::Tree, Self::File];
+        let known = [Self::Tree, Self::File, Self::Url, Self::Opaque];
         let found = known.into_iter().find(|shape| shape.as_str() == word);
         found.ok_or_else(|| format!("no resource has the shape '{word}'"))
     }
@@ -214,6 +231,22 @@ impl Types {
 }
 
 impl ResourceType {
+    /// A kind of the user's own that is no special case of another: [`OPAQUE`] or [`URL`], and served by the strategies that are
+    /// named, the first by default.
+    pub fn own(name: &str, base: &'static str, strategies: &[&str]) -> Self {
+        let names: Vec<String> = strategies.iter().map(|&one| one.to_owned()).collect();
+        Self {
+            name: name.to_owned(),
+            description: format!("a resource of type {name}"),
+            extends: None,
+            default: names.first().cloned().unwrap_or_else(|| AUTO.to_owned()),
+            auto: names.clone(),
+            allowed: names,
+            base,
+            supported: true,
+        }
+    }
+
     /// A special case of this kind: with another default, and with fewer strategies, if any are
     /// named.
     pub fn special(

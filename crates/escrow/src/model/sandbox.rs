@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::id::{PlanId, ResourceId};
+use super::text::Location;
 
 /// All another process needs to go on with a sandbox, also after a reboot (rule P3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,9 +16,20 @@ pub struct SandboxRef {
     /// What it is a sandbox of.
     pub resource_id: ResourceId,
     /// The strategy that made it and is the only one that understands `metadata`.
-    pub strategy: String,
+    pub strategy_name: String,
     /// What the strategy wrote down about it.
     pub metadata: serde_json::Value,
+}
+
+impl SandboxRef {
+    /// The areas of other sandboxes that must stay for as long as this one, as `depends_on` of the metadata says.
+    pub fn depends_on(&self) -> Vec<Location> {
+        let said = self.metadata.get("depends_on");
+        // As earlier versions called it.
+        let said = said.or_else(|| self.metadata.get("lenders"));
+        let read = said.map(|areas| serde_json::from_value(areas.clone()));
+        read.and_then(Result::ok).unwrap_or_default()
+    }
 }
 
 /// Where a sandbox stands.

@@ -93,7 +93,7 @@ impl<'a> Graph<'a> {
     pub fn root_in(&self, resource: &Resource, outer: &Resource) -> Result<Option<ResourcePath>> {
         let path = self.path_in(resource, outer)?;
         Ok(match resource.shape {
-            Shape::Tree => path,
+            Shape::Tree | Shape::Url | Shape::Opaque => path,
             Shape::File => path.and_then(|path| path.split().map(|(parent, _)| parent)),
         })
     }
@@ -105,12 +105,14 @@ impl<'a> Graph<'a> {
         resource: &Resource,
         outer: &Resource,
     ) -> Result<Option<(ResourcePath, ResourcePath)>> {
-        let (inner, outer) = (expected(resource)?, expected(outer)?);
+        let (Some(inner), Some(outer)) = (expected(resource)?, expected(outer)?) else {
+            return Ok(None);
+        };
         let Some(at) = path_within(&inner, &outer) else {
             return Ok(None);
         };
         let root = match resource.shape {
-            Shape::Tree => at.clone(),
+            Shape::Tree | Shape::Url | Shape::Opaque => at.clone(),
             Shape::File => at.split().map(|(parent, _)| parent).unwrap_or_default(),
         };
         Ok(Some((at, root)))
@@ -145,20 +147,26 @@ fn path_within(inner: &Place, outer: &Place) -> Option<ResourcePath> {
     }
 }
 
-/// Where a resource lies, or would.
-fn expected(resource: &Resource) -> Result<Place> {
-    let place = Place::expected(resource.root())?;
+/// Where a resource lies, or would; `None` where it has no path.
+fn expected(resource: &Resource) -> Result<Option<Place>> {
+    let Some(root) = resource.root() else {
+        return Ok(None);
+    };
+    let place = Place::expected(root)?;
     let name = resource.at.as_path().file_name();
-    Ok(match (resource.shape, name) {
+    Ok(Some(match (resource.shape, name) {
         (Shape::File, Some(name)) => place.entry(name),
         _ => place,
-    })
+    }))
 }
 
 /// Where a resource really lies; `None` where it is gone. A file has its place also while it is deleted:
 /// a commit may be about to put it there again.
 fn place(resource: &Resource) -> Result<Option<Place>> {
-    let place = match Place::of(resource.root()) {
+    let Some(root) = resource.root() else {
+        return Ok(None);
+    };
+    let place = match Place::of(root) {
         Err(error) if error.is_absent() => return Ok(None),
         answer => answer?,
     };

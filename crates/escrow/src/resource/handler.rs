@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::fs::{self, Dir, FsError};
-use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT};
+use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, OPAQUE, URL};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourceType, Shape};
 use crate::strategy::registry::RegistryError;
@@ -114,16 +114,22 @@ pub trait Handler: Send + Sync {
     /// Makes a sandbox by the strategy that is asked for, or the first that works. What stands at the
     /// location is looked at again: it may be another thing than when the resource was named.
     fn create_sandbox(&self, request: &SandboxRequest<'_>) -> Result<Begun, HandlerError> {
-        let (original, area) = (request.create.original, request.create.area);
-        self.accept(original)?;
+        let CreateRequest { target, area, .. } = request.create;
+        if let Some(path) = target.path() {
+            self.accept(path)?;
+        }
         let registry = request.registry;
-        let choice = registry.choose(request.wanted, request.kind, original, area)?;
-        let mut created = choice.strategy.create(&request.create)?;
+        let choice = registry.choose(request.wanted, request.kind, target, area)?;
+        let create = CreateRequest {
+            area: area.filter(|_| choice.strategy.capabilities().area),
+            ..request.create
+        };
+        let mut created = choice.strategy.create(&create)?;
         if let Some(instead) = choice.instead {
             created.message = format!("{instead}; instead: {}", created.message);
         }
         created.warnings.extend(choice.warning);
-        let reason = |(name, probe): &(&str, Probe)| probe.summary(name);
+        let reason = |(name, probe): &(String, Probe)| probe.summary(name);
         let reasons = choice.probes.iter().map(reason).collect();
         Ok(Begun { created, reasons })
     }
@@ -196,6 +202,40 @@ impl Handler for FsFile {
     }
 }
 
+/// What has no path: nothing can be looked at here, and only its strategy knows whether it is there.
+struct Elsewhere {
+    kind: &'static str,
+    shape: Shape,
+}
+
+impl Handler for Elsewhere {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    fn check(&self, _there: &There) -> Result<(), &'static str> {
+        Err("it is named by its type, not by what stands at a path")
+    }
+
+    fn accept(&self, _at: &Path) -> Result<(), HandlerError> {
+        Ok(())
+    }
+}
+
+const OPAQUE_RESOURCES: Elsewhere = Elsewhere {
+    kind: OPAQUE,
+    shape: Shape::Opaque,
+};
+
+const URL_RESOURCES: Elsewhere = Elsewhere {
+    kind: URL,
+    shape: Shape::Url,
+};
+
 fn special(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::Fifo => "it is a named pipe, which holds nothing that could be sandboxed",
@@ -207,7 +247,13 @@ fn special(kind: EntryKind) -> &'static str {
 }
 
 /// Those of every type that is supported; of those that take a thing, the first is meant.
-const HANDLERS: &[&dyn Handler] = &[&FsMount, &FsDirectory, &FsFile];
+const HANDLERS: &[&dyn Handler] = &[
+    &FsMount,
+    &FsDirectory,
+    &FsFile,
+    &OPAQUE_RESOURCES,
+    &URL_RESOURCES,
+];
 
 /// The handler of a type.
 pub fn handler(kind: &ResourceType) -> Option<&'static dyn Handler> {

@@ -11,7 +11,6 @@ use super::identity;
 use super::life::{set_plan, set_states};
 use super::rows::{CommitArea, Journal};
 use super::sqlite::{Result, Store, StoreError, conversion, parsed};
-use crate::fs::{Moved, Moves, Stamp};
 use crate::model::text::Location;
 use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState, Work};
 use crate::store::rows::JournalMember;
@@ -318,66 +317,14 @@ impl Store {
         Ok((members, damaged.then_some(what)))
     }
 
-    /// Notes what we moved away and put back.
-    pub fn add_moved(&self, device: u64, moved: &[Moved]) -> Result<()> {
-        if moved.is_empty() {
-            return Ok(());
-        }
-        self.transact(|connection| {
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO moved (device, ino, before_sec, before_nsec, after_sec, after_nsec)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            )?;
-            for one in moved {
-                insert.execute(params![
-                    device.cast_signed(),
-                    one.ino.cast_signed(),
-                    one.before.sec,
-                    one.before.nsec,
-                    one.after.sec,
-                    one.after.nsec,
-                ])?;
-            }
-            Ok(())
-        })
-    }
-
-    /// What we moved away and put back on a file system.
-    pub fn moved(&self, device: u64) -> Result<Moves> {
+    /// Whether there is no sandbox, and no commit that can be undone.
+    pub fn is_idle(&self) -> Result<bool> {
         self.run(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT ino, before_sec, before_nsec, after_sec, after_nsec
-                 FROM moved WHERE device = ?1 ORDER BY seq",
-            )?;
-            query
-                .query_map([device.cast_signed()], |row| {
-                    let stamp = |sec, nsec| {
-                        Ok::<_, rusqlite::Error>(Stamp {
-                            sec: row.get(sec)?,
-                            nsec: row.get(nsec)?,
-                        })
-                    };
-                    Ok(Moved {
-                        ino: row.get::<_, i64>(0)?.cast_unsigned(),
-                        before: stamp(1, 2)?,
-                        after: stamp(3, 4)?,
-                    })
-                })?
-                .collect()
-        })
-    }
-
-    /// Forgets what we moved once no live sandbox and no undo will look at it.
-    pub fn forget_moved(&self) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "DELETE FROM moved WHERE NOT EXISTS (
+            let query = "SELECT NOT EXISTS (
                      SELECT 1 FROM sandbox JOIN plan ON plan.id = sandbox.plan_id
                      WHERE sandbox.state <> 'cleaned_up' OR plan.state = 'committed')
-                   AND NOT EXISTS (SELECT 1 FROM journal WHERE phase = 'committed')",
-                [],
-            )?;
-            Ok(())
+                   AND NOT EXISTS (SELECT 1 FROM journal WHERE phase = 'committed')";
+            connection.query_row(query, [], |row| row.get(0))
         })
     }
 

@@ -13,6 +13,7 @@ use crate::model::{
     CheckpointId, CommitId, DiffView, OperationId, Phase, PlanId, PlanState, ResourceId,
     ResourcePath, RunsLater, SandboxId, SandboxRef, SandboxState, Shape, Work, later,
 };
+use crate::model::{Target, TargetLocation};
 
 /// A real thing that may be sandboxed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,12 +39,34 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// Its path, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        self.shape.has_path().then(|| self.at.as_path())
+    }
+
     /// The directory from which its paths count: itself, or the one that holds the file.
-    pub fn root(&self) -> &Path {
-        let at = self.at.as_path();
-        match self.shape {
-            Shape::Tree => at,
+    pub fn root(&self) -> Option<&Path> {
+        let at = self.path()?;
+        Some(match self.shape {
             Shape::File => at.parent().unwrap_or(at),
+            _ => at,
+        })
+    }
+
+    /// It as a strategy is given it, without carved paths.
+    pub fn target(&self) -> Target {
+        let text = || String::from_utf8_lossy(self.at.as_bytes()).into_owned();
+        Target {
+            resource_id: self.id,
+            name: self.name.clone(),
+            kind: self.kind.clone(),
+            location: match self.shape {
+                Shape::Tree | Shape::File => TargetLocation::Path(self.at.clone()),
+                Shape::Url => TargetLocation::Url(text()),
+                Shape::Opaque => TargetLocation::Opaque(text()),
+            },
+            options: serde_json::Map::new(),
+            carved: Vec::new(),
         }
     }
 
@@ -59,6 +82,7 @@ impl Resource {
         match self.shape {
             Shape::Tree => later::runs_later(diff),
             Shape::File => later::runs_later_at(diff, &self.at),
+            Shape::Url | Shape::Opaque => Vec::new(),
         }
     }
 

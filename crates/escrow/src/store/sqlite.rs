@@ -439,7 +439,7 @@ impl Store {
             reference: SandboxRef {
                 plan_id: parsed(row, 1)?,
                 resource_id: parsed(row, 2)?,
-                strategy: row.get(4)?,
+                strategy_name: row.get(4)?,
                 metadata: self.found_json(json(row, 7)?),
             },
             requested: row.get(3)?,
@@ -471,7 +471,7 @@ impl Store {
                 sandbox.reference.plan_id.to_string(),
                 sandbox.reference.resource_id.to_string(),
                 sandbox.requested,
-                sandbox.reference.strategy,
+                sandbox.reference.strategy_name,
                 sandbox.state.as_str(),
                 self.stored_location(&sandbox.area),
                 self.stored_json(sandbox.reference.metadata.clone()),

@@ -116,7 +116,7 @@ pub(super) fn in_the_sandbox(
 
 /// The closed directories of an area, open until this is dropped.
 #[derive(Debug)]
-pub struct Opened {
+pub(super) struct Opened {
     area: Dir,
     /// Locked for as long as they are open.
     room: Dir,

@@ -96,13 +96,19 @@ pub enum StrategyError {
         /// Where the original was.
         original: Location,
     },
+    /// A command inside put something else where it sees the sandbox.
+    #[error("the command inside put something else in the place of '{at}'")]
+    Displaced {
+        /// Where.
+        at: Location,
+    },
     /// The strategy cannot do this at all.
     #[error("{strategy} cannot {what}: {why}")]
     Unsupported {
         /// Which strategy.
-        strategy: &'static str,
+        strategy: String,
         /// What was asked for.
-        what: &'static str,
+        what: String,
         /// Why not.
         why: String,
     },

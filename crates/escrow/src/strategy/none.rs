@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Intent, Moment, Outcome,
-    Probe, RolledBack, Strategy,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Finished, Intent,
+    Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest, RolledBack,
+    Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
-use crate::model::view::View;
-use crate::model::{Change, ChangeKind, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
 
 const NAME: &str = "none";
 
@@ -30,28 +30,18 @@ struct Metadata {
     carved: Vec<ResourcePath>,
 }
 
-fn open(sandbox: &SandboxRef) -> Result<Dir> {
-    tree::metadata::<Metadata>(sandbox)?.original.open()
+fn no_snapshots(what: &str) -> StrategyError {
+    let why = "nothing is isolated, so there is nothing of its own to keep";
+    unsupported(NAME, what, why)
 }
 
-fn no_moments(what: &'static str) -> StrategyError {
-    StrategyError::Unsupported {
-        strategy: NAME,
-        what,
-        why: "nothing is isolated, so there is nothing of its own to keep".to_owned(),
-    }
-}
-
-fn nothing_isolated(what: &'static str) -> StrategyError {
-    StrategyError::Unsupported {
-        strategy: NAME,
-        what,
-        why: "nothing was isolated, so what was written is already in the original".to_owned(),
-    }
+fn nothing_isolated(what: &str) -> StrategyError {
+    let why = "nothing was isolated, so what was written is already in the original";
+    unsupported(NAME, what, why)
 }
 
 impl Strategy for NoIsolation {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         NAME
     }
 
@@ -61,35 +51,40 @@ impl Strategy for NoIsolation {
             base: Base::Live,
             prepares: false,
             undoes: false,
+            survives: true,
+            retryable: true,
             checkpoints: Checkpoints::None,
-            gives_path: true,
+            partial: false,
+            live: true,
+            exposes: Exposes::Path,
+            area: true,
             strength: 1,
         }
     }
 
-    fn probe(&self, _original: &Path, _area: &Path) -> Probe {
+    fn probe(&self, _target: &Target, _area: Option<&Path>) -> Probe {
         Probe::yes("nothing is needed, and nothing is protected: only when asked for by name")
     }
 
-    fn limit(&self, _original: &Path, _most: usize) -> Option<String> {
-        None
-    }
-
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
-        let (original, _) = Original::take_any(request.original)?;
-        let area = Dir::open(request.area)?;
+        if request.from.is_some() {
+            return Err(no_snapshots("be forked"));
+        }
+        let (at, place) = tree::places(NAME, request)?;
+        let (original, _) = Original::take_any(at)?;
+        let area = Dir::open(place)?;
         remove::remove(&area, STAGE)?;
         area.make_dir(STAGE, 0o700)?;
         let metadata = Metadata {
             original,
-            area: Location::from(request.area),
-            carved: request.carved.to_vec(),
+            area: Location::from(place),
+            carved: request.target.carved.clone(),
         };
         Ok(Created {
             sandbox: SandboxRef {
                 plan_id: request.plan_id,
-                resource_id: request.resource_id,
-                strategy: NAME.to_owned(),
+                resource_id: request.target.resource_id,
+                strategy_name: NAME.to_owned(),
                 metadata: tree::stored(&metadata),
             },
             message: "no isolation".to_owned(),
@@ -97,97 +92,111 @@ impl Strategy for NoIsolation {
         })
     }
 
-    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
         let metadata: Metadata = tree::metadata(sandbox)?;
-        metadata.original.check(path)?;
-        tree::check_carved(path, &metadata.carved)?;
-        tree::read(&metadata.original.open()?, path)
+        if session == Session::Exclusive {
+            metadata.original.open()?;
+        }
+        Ok(Box::new(metadata))
     }
 
-    fn write(
-        &self,
-        sandbox: &SandboxRef,
-        path: &ResourcePath,
-        content: &mut dyn Read,
-    ) -> Result<ChangeKind> {
-        let metadata: Metadata = tree::metadata(sandbox)?;
-        metadata.original.check(path)?;
-        tree::check_carved(path, &metadata.carved)?;
-        let root = metadata.original.open()?;
-        let stage = Dir::open(metadata.area.as_path())?.subdir(STAGE)?;
-        // Only within one file system can a staged file be moved to its place.
-        let near = stage.meta()?.dev == root.meta()?.dev;
-        tree::write(&root, near.then_some(&stage), path, content)
-    }
-
-    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        // Sandbox and original are one thing, so they never differ.
-        open(sandbox).map(|_| DiffView::default())
-    }
-
-    fn digests(&self, _sandbox: &SandboxRef, _changes: &[Change]) -> Result<VersionDigests> {
-        Ok(Vec::new())
-    }
-
-    fn commit(
-        &self,
-        _sandbox: &SandboxRef,
-        _intent: &Intent,
-        _observer: &dyn Observer,
-    ) -> Result<()> {
+    fn commit(&self, _intent: &Intent, _observer: &dyn Observer) -> Result<()> {
         // What was written is in the original already.
         Ok(())
     }
 
-    fn outcome(&self, _sandbox: &SandboxRef, _intent: &Intent) -> Result<Outcome> {
+    fn undo(&self, _intent: &Intent, _observer: &dyn Observer) -> Result<RolledBack> {
+        Err(nothing_isolated("undo a commit"))
+    }
+
+    fn outcome(&self, _intent: &Intent) -> Result<Outcome> {
         Ok(Outcome::Done)
     }
 
-    fn check_discard(&self, _sandbox: &SandboxRef) -> Result<()> {
-        Err(nothing_isolated("discard changes"))
+    fn check_undo(&self, _intent: &Intent) -> Result<Vec<Conflict>> {
+        Ok(Vec::new())
     }
 
-    fn rollback(
-        &self,
-        _sandbox: &SandboxRef,
-        intent: Option<&Intent>,
-        _observer: &dyn Observer,
-    ) -> Result<RolledBack> {
-        Err(nothing_isolated(match intent {
-            Some(_) => "undo a commit",
-            None => "discard changes",
-        }))
-    }
-
-    fn checkpoint(
-        &self,
-        _sandbox: &SandboxRef,
-        _last: Option<&Moment>,
-        _observer: &dyn Observer,
-    ) -> Result<Moment> {
-        Err(no_moments("take a checkpoint"))
-    }
-
-    fn restore_checkpoint(
-        &self,
-        _sandbox: &SandboxRef,
-        _intent: &Intent,
-        _observer: &dyn Observer,
-    ) -> Result<()> {
-        Err(no_moments("return to a checkpoint"))
-    }
-
-    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
-        Ok(Access::Directory(open(sandbox)?.path().to_owned()))
-    }
-
-    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
-        let original = tree::metadata::<Metadata>(sandbox)?.original;
-        tree::view_of(NAME, &original, &original.open()?)
+    fn finish(&self, intent: Intent) -> Result<Finished> {
+        let notes = Vec::new();
+        Ok(Finished { intent, notes })
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
         // Everything lies in the area.
         Ok(())
+    }
+}
+
+impl Sandbox for Metadata {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.original.check(path)?;
+        tree::check_carved(path, &self.carved)?;
+        tree::read(&self.original.open()?, path)
+    }
+
+    fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
+        self.original.check(path)?;
+        tree::check_carved(path, &self.carved)?;
+        let root = self.original.open()?;
+        let stage = Dir::open(self.area.as_path())?.subdir(STAGE)?;
+        // Only within one file system can a staged file be moved to its place.
+        let near = stage.meta()?.dev == root.meta()?.dev;
+        tree::write(&root, near.then_some(&stage), path, content)
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        if from.or(to).is_some() {
+            return Err(no_snapshots("compare with a checkpoint"));
+        }
+        // Sandbox and original are one thing, so they never differ.
+        self.original.open().map(|_| DiffView::default())
+    }
+
+    fn digests(&self, _changes: &[Change]) -> Result<VersionDigests> {
+        Ok(Vec::new())
+    }
+
+    fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
+        Err(nothing_isolated("discard changes"))
+    }
+
+    fn checkpoint(
+        &self,
+        _parent: Option<&Snapshot>,
+        _purpose: Purpose,
+        _observer: &dyn Observer,
+    ) -> Result<Snapshot> {
+        Err(no_snapshots("take a checkpoint"))
+    }
+
+    fn retain(&self, _keep: &[Snapshot]) -> Result<()> {
+        Ok(())
+    }
+
+    fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {
+        self.original.open()?;
+        Ok(Preview::default())
+    }
+
+    fn prepare(&self, _request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let intent = Intent(tree::stored(self));
+        Ok(StagedCommit {
+            intent,
+            ..StagedCommit::default()
+        })
+    }
+
+    fn prepare_restore(&self, _request: &RestoreRequest<'_>) -> Result<Intent> {
+        Err(no_snapshots("return to a checkpoint"))
+    }
+
+    fn access(&self) -> Result<Access> {
+        let root = self.original.open()?;
+        Ok(Access {
+            mounts: tree::mounts(&self.original, &root)?,
+            cwd: Some(Location::from(root.path())),
+            ..Access::default()
+        })
     }
 }

@@ -1,20 +1,17 @@
 //! What a commit of one sandbox would do: found once, shown, and then prepared as it was shown.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::fs::{Moves, Seen};
 use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
 /// How closely the original is compared before a commit.
-#[derive(Debug, Clone, Copy)]
-pub struct PreviewRequest<'a> {
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct PreviewOptions {
     /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
     pub strict: bool,
-    /// What we ourselves moved in the original and put back since the sandbox was made.
-    pub moved: &'a Moves,
 }
 
 /// Something that will not come across as it is in the sandbox.
@@ -27,8 +24,8 @@ pub struct Note {
 }
 
 /// What a commit would do to one original: what `--dry-run` shows, and what
-/// [`prepare`](super::Strategy::prepare) is given, so that nothing is looked at twice.
-#[derive(Debug, Default)]
+/// [`prepare`](super::Sandbox::prepare) is given.
+#[derive(Debug, Clone, Default)]
 pub struct Preview {
     /// Everything that would change.
     pub diff: Arc<DiffView>,
@@ -36,18 +33,10 @@ pub struct Preview {
     pub conflicts: Vec<Conflict>,
     /// What will not come across as it is.
     pub notes: Vec<Note>,
-    /// What stood in the original at each path of the diff, in the same order.
-    pub seen: Vec<Option<Seen>>,
-    /// The paths among them at which the original is immutable or append-only.
-    pub fixed: BTreeSet<ResourcePath>,
-    /// Paths that were touched, but are no change.
-    pub kept: Vec<ResourcePath>,
     /// Bytes in the files that the sandbox adds or changes.
     pub bytes: u64,
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.
     pub part: bool,
-    /// For a part: what we ourselves moved in the original and put back since the sandbox was made.
-    pub moved: Moves,
 }
 
 /// Which version counts where both sides changed a path.
@@ -116,7 +105,6 @@ impl Preview {
     /// elsewhere in the original concerns the whole of it, if that `strict`ly counts.
     pub(crate) fn choose(&mut self, chosen: &[bool], strict: bool) -> DiffView {
         let changes = Arc::unwrap_or_clone(std::mem::take(&mut self.diff)).changes;
-        let seen = std::mem::take(&mut self.seen);
         let numbers: HashMap<&ResourcePath, bool> = changes
             .iter()
             .zip(chosen)
@@ -131,16 +119,10 @@ impl Preview {
         };
         self.conflicts.retain(|one| concerns(&one.path));
         self.notes.retain(|one| concerns(&one.path));
-        // Strategies that look at nothing there have seen nothing.
-        let mut seen = seen.into_iter();
         let (mut left, mut released) = (DiffView::default(), DiffView::default());
         for (change, chosen) in changes.into_iter().zip(chosen) {
-            let seen = seen.next();
             match chosen {
-                true => {
-                    released.changes.push(change);
-                    self.seen.extend(seen);
-                }
+                true => released.changes.push(change),
                 false => left.changes.push(change),
             }
         }

@@ -1,21 +1,71 @@
 //! The only way to a strategy: by its name, resolved in one place (rules P1, P7).
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Base, Probe, Strategy};
+use super::moves::MoveLog;
+use super::{Probe, Remember, Strategy, Target, TargetLocation};
 use super::{copy_on_write, filesystem_copy, none, overlay};
 use crate::model::ResourceType;
 pub use crate::model::resource::AUTO;
 
-/// What stands in where a strategy that was asked for by name does not work and has no way to
-/// help itself: it works everywhere.
-const FALLBACK: &str = "filesystem_copy";
+/// The verbs that every strategy serves (rule P2).
+pub const VERBS: [&str; 9] = [
+    "create",
+    "read",
+    "write",
+    "diff",
+    "commit",
+    "rollback",
+    "checkpoint",
+    "restore_checkpoint",
+    "cleanup",
+];
 
-/// How many entries of an original are looked at for what would not work in its sandbox. Few enough that a sandbox of
-/// any size costs the same to make.
-const LOOKED_AT: usize = 256;
+/// What happens when a strategy is asked for by name and its probe says no.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fallback {
+    /// The sandbox is refused, with the probe's reason.
+    Refuse,
+    /// The strategy is used all the same; it knows what to do instead and says so.
+    Anyway,
+    /// Another strategy is used, where the type of the resource takes it.
+    Use(String),
+}
+
+/// A strategy as it is registered.
+pub struct Registration {
+    strategy: Arc<dyn Strategy>,
+    verbs: Vec<String>,
+    fallback: Fallback,
+}
+
+impl Registration {
+    /// A strategy that serves every verb, as the compiler makes sure of one written in Rust, and is refused where its
+    /// probe says no.
+    pub fn new(strategy: Arc<dyn Strategy>) -> Self {
+        Self {
+            strategy,
+            verbs: VERBS.map(str::to_owned).to_vec(),
+            fallback: Fallback::Refuse,
+        }
+    }
+
+    /// The verbs that it serves, as a program lists them in its handshake.
+    #[must_use]
+    pub fn serving(mut self, verbs: impl IntoIterator<Item = String>) -> Self {
+        self.verbs = verbs.into_iter().collect();
+        self
+    }
+
+    /// What happens when its probe says no.
+    #[must_use]
+    pub fn or(mut self, fallback: Fallback) -> Self {
+        self.fallback = fallback;
+        self
+    }
+}
 
 /// Why a name leads to no strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +76,7 @@ pub enum RegistryError {
         /// The name that was asked for.
         name: String,
         /// The names there are.
-        known: Vec<&'static str>,
+        known: Vec<String>,
     },
     /// The type of the resource does not take it.
     #[error("a resource of type {kind} cannot have the strategy '{name}'")]
@@ -56,7 +106,15 @@ pub enum RegistryError {
     #[error("a strategy '{name}' is registered already")]
     Taken {
         /// The name.
-        name: &'static str,
+        name: String,
+    },
+    /// It lacks verbs that every strategy serves.
+    #[error("the strategy '{name}' cannot be registered: it lacks {}", missing.join(", "))]
+    Incomplete {
+        /// The name.
+        name: String,
+        /// The verbs.
+        missing: Vec<String>,
     },
 }
 
@@ -65,45 +123,66 @@ pub struct Choice {
     /// It.
     pub strategy: Arc<dyn Strategy>,
     /// What every candidate answered, in the order they were asked.
-    pub probes: Vec<(&'static str, Probe)>,
+    pub probes: Vec<(String, Probe)>,
     /// Set where it is not the one that was asked for by name.
     pub instead: Option<String>,
     /// What will not work in the sandbox, or why `auto` did not take one in which it would not.
     pub warning: Option<String>,
 }
 
-/// Answers of strategies that were asked already: by name, and where original and area lie.
-type Asked = HashMap<(&'static str, u64, u64), Probe>;
+/// A question that was asked already: of which strategy, about which resource, with its area in which directory.
+type Asked = (String, TargetLocation, Option<PathBuf>);
 
 /// All strategies there are.
 pub struct Registry {
-    strategies: Vec<Arc<dyn Strategy>>,
+    strategies: Vec<Registration>,
     custom: Vec<String>,
-    asked: Mutex<Asked>,
+    moves: Arc<MoveLog>,
+    asked: Mutex<HashMap<Asked, Probe>>,
 }
 
 impl Registry {
     /// The strategies that come with the engine, strongest first.
     pub fn builtin() -> Self {
+        let copying = |strategy| Registration::new(strategy).or(Fallback::Anyway);
+        let copy = Fallback::Use("filesystem_copy".to_owned());
+        let moves = Arc::default();
         Self {
             strategies: vec![
-                Arc::new(copy_on_write::CopyOnWrite::new()),
-                Arc::new(filesystem_copy::FilesystemCopy::new()),
-                Arc::new(overlay::Overlay),
-                Arc::new(none::NoIsolation),
+                copying(Arc::new(copy_on_write::CopyOnWrite::new(&moves))),
+                copying(Arc::new(filesystem_copy::FilesystemCopy::new(&moves))),
+                Registration::new(Arc::new(overlay::Overlay::new(&moves))).or(copy),
+                Registration::new(Arc::new(none::NoIsolation)),
             ],
+            moves,
             custom: Vec::new(),
             asked: Mutex::default(),
         }
     }
 
-    /// Adds one of the caller's own.
-    pub fn register(&mut self, strategy: Arc<dyn Strategy>) -> Result<(), RegistryError> {
-        let name = strategy.name();
+    /// Where the strategies that come with the engine keep what they remember between processes, for as long as any sandbox
+    /// or any commit that can be undone exists.
+    pub fn remember_in(&self, directory: &Path) {
+        self.moves.keep_in(directory);
+    }
+
+    /// Forgets that: there is no sandbox, and no commit that can be undone.
+    pub fn forget(&self) -> super::Result<()> {
+        self.moves.forget()
+    }
+
+    /// Adds one of the caller's own, if it serves every verb (rule P2).
+    pub fn register(&mut self, new: Registration) -> Result<(), RegistryError> {
+        let name = new.strategy.name().to_owned();
+        let lacks = |verb: &&str| !new.verbs.iter().any(|served| served == verb);
+        let missing: Vec<String> = VERBS.into_iter().filter(lacks).map(str::to_owned).collect();
+        if !missing.is_empty() {
+            return Err(RegistryError::Incomplete { name, missing });
+        }
         if name == AUTO || self.names().contains(&name) {
             return Err(RegistryError::Taken { name });
         }
-        self.strategies.push(strategy);
+        self.strategies.push(new);
         Ok(())
     }
 
@@ -113,24 +192,24 @@ impl Registry {
     }
 
     /// Every name.
-    pub fn names(&self) -> Vec<&'static str> {
-        self.strategies
-            .iter()
-            .map(|strategy| strategy.name())
-            .collect()
+    pub fn names(&self) -> Vec<String> {
+        let all = self.all();
+        all.map(|strategy| strategy.name().to_owned()).collect()
     }
 
     /// Every strategy.
-    pub fn all(&self) -> &[Arc<dyn Strategy>] {
-        &self.strategies
+    pub fn all(&self) -> impl Iterator<Item = &Arc<dyn Strategy>> {
+        self.strategies.iter().map(|one| &one.strategy)
     }
 
     /// The strategy of this name.
     pub fn get(&self, name: &str) -> Result<&Arc<dyn Strategy>, RegistryError> {
-        let found = self
-            .strategies
-            .iter()
-            .find(|strategy| strategy.name() == name);
+        self.registered(name).map(|found| &found.strategy)
+    }
+
+    fn registered(&self, name: &str) -> Result<&Registration, RegistryError> {
+        let mut all = self.strategies.iter();
+        let found = all.find(|one| one.strategy.name() == name);
         found.ok_or_else(
             || match is_class(name) || self.custom.iter().any(|one| one == name) {
                 true => RegistryError::Custom {
@@ -168,30 +247,24 @@ impl Registry {
         })
     }
 
-    /// Whether a strategy works here, and what would not work for this original. Whether it works is asked once for one
-    /// pair of file systems (rule S8); a limit is one of this original and is looked for each time.
-    pub fn probe(&self, strategy: &Arc<dyn Strategy>, original: &Path, area: &Path) -> Probe {
-        let mut answer = self.works(strategy, original, area);
-        if answer.works {
-            answer.limit = strategy.limit(original, LOOKED_AT);
-        }
-        answer
-    }
-
-    fn works(&self, strategy: &Arc<dyn Strategy>, original: &Path, area: &Path) -> Probe {
-        let device = crate::fs::Dir::look;
-        let key = match (device(original), device(area)) {
-            (Ok(original), Ok(area)) => (strategy.name(), original.dev, area.dev),
-            (Err(error), _) | (_, Err(error)) => {
-                return Probe::no(format!("{error}: {}", error.cause));
-            }
-        };
+    /// Whether a strategy works for a resource, with its area in `area`. An answer is given again where it says that
+    /// it may be (rule S8).
+    pub fn probe(
+        &self,
+        strategy: &Arc<dyn Strategy>,
+        target: &Target,
+        area: Option<&Path>,
+    ) -> Probe {
+        let beside = area.and_then(Path::parent).map(Path::to_owned);
+        let key = (strategy.name().to_owned(), target.location.clone(), beside);
         let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = asked().get(&key) {
             return known.clone();
         }
-        let answer = strategy.probe(original, area);
-        asked().insert(key, answer.clone());
+        let answer = strategy.probe(target, area);
+        if answer.remember == Remember::ForTarget {
+            asked().insert(key, answer.clone());
+        }
         answer
     }
 
@@ -200,31 +273,28 @@ impl Registry {
         &self,
         requested: &str,
         kind: &ResourceType,
-        original: &Path,
-        area: &Path,
+        target: &Target,
+        area: Option<&Path>,
     ) -> Result<Choice, RegistryError> {
         self.check(requested, kind)?;
-        let candidates = match requested {
+        let candidates: Vec<&str> = match requested {
             AUTO => kind.auto.iter().map(String::as_str).collect(),
             name => vec![name],
         };
         let mut probes = Vec::new();
         // What `auto` passes by because something would not work in it.
         let mut limited: Option<(Arc<dyn Strategy>, String)> = None;
-        for name in candidates {
+        for name in &candidates {
             let strategy = Arc::clone(self.get(name)?);
-            let name = strategy.name();
-            let probe = self.probe(&strategy, original, area);
-            // What freezes the original copies it; asked for by name it does so wherever it is.
-            let copies = strategy.capabilities().base == Base::Frozen;
-            let serves = probe.works || (requested != AUTO && copies);
-            let limit = probe.limit.clone();
-            probes.push((name, probe));
+            let probe = self.probe(&strategy, target, area);
+            let (works, limit) = (probe.works, probe.limit.clone());
+            probes.push(((*name).to_owned(), probe));
             match limit {
-                Some(limit) if serves && requested == AUTO => {
+                _ if !works => {}
+                Some(limit) if requested == AUTO => {
                     limited.get_or_insert((strategy, limit));
                 }
-                limit if serves => {
+                limit => {
                     let passed_by = |(other, why): (Arc<dyn Strategy>, String)| {
                         format!("{name} was taken instead of {}: {why}", other.name())
                     };
@@ -235,7 +305,6 @@ impl Registry {
                         warning: limit.or(limited.map(passed_by)),
                     });
                 }
-                _ => {}
             }
         }
         if let Some((strategy, limit)) = limited {
@@ -246,24 +315,52 @@ impl Registry {
                 warning: Some(limit),
             });
         }
-        let reason = probes
-            .last()
-            .map_or("auto takes none of them; name one", |(_, probe)| {
-                probe.reason.as_str()
-            })
-            .to_owned();
-        if !kind.allowed.iter().any(|one| one == FALLBACK) {
-            return Err(RegistryError::NothingWorks {
-                kind: kind.name.clone(),
-                reason,
-            });
-        }
+        self.fall_back(requested, kind, candidates.last().copied(), probes)
+    }
+
+    /// What is used where no probe said yes, as the last one that was asked declares.
+    fn fall_back(
+        &self,
+        requested: &str,
+        kind: &ResourceType,
+        last: Option<&str>,
+        probes: Vec<(String, Probe)>,
+    ) -> Result<Choice, RegistryError> {
+        let reason = probes.last().map(|(_, probe)| probe.reason.clone());
+        let reason = reason.unwrap_or_else(|| "auto takes none of them; name one".to_owned());
+        let nothing = |reason| RegistryError::NothingWorks {
+            kind: kind.name.clone(),
+            reason,
+        };
+        let Some(last) = last else {
+            return Err(nothing(reason));
+        };
+        let name = match &self.registered(last)?.fallback {
+            Fallback::Anyway => last,
+            Fallback::Use(other) if kind.allowed.contains(other) => other,
+            _ => return Err(nothing(reason)),
+        };
+        let other = name != requested;
         Ok(Choice {
-            strategy: Arc::clone(self.get(FALLBACK)?),
+            strategy: Arc::clone(self.get(name)?),
             probes,
-            instead: Some(format!("{requested} cannot be had here ({reason})")),
+            instead: other.then(|| format!("{requested} cannot be had here ({reason})")),
             warning: None,
         })
+    }
+
+    /// The strongest of the strategies that several resources ask for, where they share one sandbox of type `kind`;
+    /// those that it does not allow, and `auto`, ask for nothing.
+    pub fn strongest<'n>(
+        &self,
+        wanted: impl IntoIterator<Item = &'n str>,
+        kind: &ResourceType,
+    ) -> Option<&'n str> {
+        let allowed = wanted
+            .into_iter()
+            .filter(|name| *name != AUTO && self.check(name, kind).is_ok());
+        let strength = |name: &&str| self.get(name).map_or(0, |one| one.capabilities().strength);
+        allowed.max_by_key(strength)
     }
 }
 

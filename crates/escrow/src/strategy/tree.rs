@@ -1,6 +1,7 @@
 //! What all directory strategies share: where original and area are, one way to write a file,
 //! one way to compare two entries.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -11,12 +12,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
+use super::{CreateRequest, LiveView, Mount, unsupported};
 use crate::fs::durable::Draft;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Flags, FsError, Handle, Meta, content, lease, private};
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, ChangeKind, EntryKind, ResourcePath, SandboxRef};
+use crate::model::{Change, EntryKind, ResourcePath, SandboxRef};
 
 /// Where staged files wait inside an area.
 pub(super) const STAGE: &[u8] = b"stage";
@@ -184,21 +186,60 @@ pub(super) fn check_carved(path: &ResourcePath, carved: &[ResourcePath]) -> Resu
     }
 }
 
-/// What appears at the path of an original: the tree, or the one file in it.
-pub(super) fn view_of(strategy: &'static str, original: &Original, tree: &Dir) -> Result<View> {
-    let Some(only) = original.only() else {
-        return Ok(View::Directory(Location::from(tree.path())));
+/// What appears at the path of an original: the tree, or the one file in it if it is there.
+pub(super) fn mounts(original: &Original, tree: &Dir) -> Result<Vec<Mount>> {
+    let shown = match original.only() {
+        None => Some(tree.path().to_owned()),
+        Some(only) => {
+            let file = tree.stat_path(only)?.filter(Meta::is_file);
+            file.map(|_| tree.locate(only))
+        }
     };
-    match tree.stat_path(only)? {
-        Some(meta) if meta.is_file() => Ok(View::Directory(Location::from(tree.locate(only)))),
-        Some(meta) => Err(StrategyError::NotAFile {
-            path: only.clone(),
-            kind: meta.kind.word(),
-        }),
-        None => Err(StrategyError::Unsupported {
-            strategy,
-            what: "show a command a file that was deleted",
-            why: format!("`escrow write` '{only}' first, or roll the plan back"),
+    let at = match original.only() {
+        None => original.at.clone(),
+        Some(only) => Location::from(
+            original
+                .at
+                .as_path()
+                .join(OsStr::from_bytes(only.as_bytes())),
+        ),
+    };
+    let mount = |shown| Mount {
+        at,
+        view: View::Directory(Location::from(shown)),
+    };
+    Ok(shown.map(mount).into_iter().collect())
+}
+
+/// The path of the resource, and the area, that a directory strategy is given.
+pub(super) fn places<'r>(
+    strategy: &str,
+    request: &CreateRequest<'r>,
+) -> Result<(&'r Path, &'r Path)> {
+    let missing = |what: &str, why: &str| unsupported(strategy, what, why);
+    let path = request.target.path();
+    let path = path.ok_or_else(|| missing("sandbox the resource", "it has no path"))?;
+    let area = request.area;
+    let area = area.ok_or_else(|| missing("make a sandbox", "it was given no area"))?;
+    Ok((path, area))
+}
+
+/// The area of a commit, or of a restore.
+pub(super) fn commit_area<'r>(strategy: &str, area: Option<&'r Path>) -> Result<&'r Path> {
+    area.ok_or_else(|| unsupported(strategy, "stage anything", "it was given no area"))
+}
+
+/// The sandbox as a running command sees it.
+pub(super) fn view(live: &LiveView) -> Result<Dir> {
+    Ok(Dir::open_in(live.root.as_path(), live.path.as_path())?)
+}
+
+/// Refuses a view at whose path something else stands than the sandbox.
+pub(super) fn check_view(live: &LiveView, right: impl FnOnce(&Dir) -> Result<bool>) -> Result<()> {
+    match right(&view(live)?)? {
+        true => Ok(()),
+        false => Err(StrategyError::Displaced {
+            at: live.path.clone(),
         }),
     }
 }
@@ -295,11 +336,8 @@ pub(super) fn put(
     name: &[u8],
     before: Option<(Meta, Xattrs)>,
     content: &mut dyn Read,
-) -> Result<ChangeKind> {
-    let kind = match before {
-        Some(_) => ChangeKind::Modified,
-        None => ChangeKind::Added,
-    };
+) -> Result<Change> {
+    let old = before.as_ref().map(|(meta, _)| meta.facts());
     let draft = Draft {
         stage,
         to,
@@ -321,7 +359,16 @@ pub(super) fn put(
             source,
         }),
         (Err(error), None) => Err(error.into()),
-        (Ok(()), _) => Ok(kind),
+        (Ok(()), _) => {
+            let absent = || StrategyError::NotThere { path: path.clone() };
+            let new = to.stat(name)?.ok_or_else(absent)?.facts();
+            let path = path.clone();
+            Ok(match old {
+                None => Change::added(path, new),
+                // The same bytes again are a write all the same.
+                Some(old) => Change::replaced(path, old, new),
+            })
+        }
     }
 }
 
@@ -369,7 +416,7 @@ pub(super) fn write(
     stage: Option<&Dir>,
     path: &ResourcePath,
     content: &mut dyn Read,
-) -> Result<ChangeKind> {
+) -> Result<Change> {
     let Some((parent, name)) = path.split() else {
         return Err(StrategyError::NotAFile {
             path: path.clone(),

@@ -10,24 +10,29 @@
 //!   stage/           files being written
 //! ```
 
+use std::cell::RefCell;
 use std::io::Read;
 use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::closed_dirs;
+use super::closed_dirs::Opened;
 use super::error::{Result, StrategyError};
-use super::released::{self, Released};
+use super::moves::MoveLog;
+use super::released::Released;
 use super::tree::{self, Original, STAGE};
+use super::tree_commit::{StageRequest, TreePreview};
 use super::tree_diff::{Copied, CopyBase};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, StagedCommit, Strategy,
-    Way,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Finished, Intent,
+    Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest, RolledBack,
+    Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
 };
-use super::{tree_commit, tree_digest, tree_fork, tree_moments, tree_restore};
+use super::{tree_commit, tree_digest, tree_fork, tree_intent, tree_moments, tree_restore};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{CopyReport, copy_one, copy_tree};
@@ -36,8 +41,7 @@ use crate::fs::manifest::Manifest;
 use crate::fs::{Cause, Dir, Moves, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
-use crate::model::view::View;
-use crate::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
 
 const COPY: &[u8] = b"copy";
 const NEW: &[u8] = b"copy.new";
@@ -59,12 +63,30 @@ pub(super) trait CopyKind: Send + Sync + 'static {
 }
 
 /// A strategy that copies.
-pub(super) struct TreeCopy<K>(PhantomData<K>);
+pub(super) struct TreeCopy<K> {
+    moves: Arc<MoveLog>,
+    kind: PhantomData<K>,
+}
 
 impl<K> TreeCopy<K> {
-    pub(super) const fn new() -> Self {
-        Self(PhantomData)
+    pub(super) fn new(moves: &Arc<MoveLog>) -> Self {
+        Self {
+            moves: Arc::clone(moves),
+            kind: PhantomData,
+        }
     }
+}
+
+/// A session with a copy.
+struct CopySession<K> {
+    reference: SandboxRef,
+    session: Session,
+    moves: Arc<MoveLog>,
+    /// What the last preview found.
+    found: RefCell<Option<TreePreview>>,
+    /// What is open in the copy until the session ends.
+    opened: RefCell<Vec<Opened>>,
+    kind: PhantomData<K>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -77,71 +99,63 @@ struct Metadata {
     carved: Vec<ResourcePath>,
 }
 
-/// An open sandbox. The original is opened only where it is needed: the copy may be all that is
+/// A copy, opened. The original is opened only where it is needed: the copy may be all that is
 /// left of it.
-struct Sandbox {
+struct OpenCopy {
     original: Original,
     area: Dir,
     tree: Dir,
     carved: Vec<ResourcePath>,
 }
 
-impl<K: CopyKind> TreeCopy<K> {
-    fn open(&self, sandbox: &SandboxRef) -> Result<Sandbox> {
-        let area = area_of(sandbox)?;
-        let opened = self.open_in(sandbox, closed_dirs::enter(area.again())?);
-        opened.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
-    }
+fn open(sandbox: &SandboxRef) -> Result<OpenCopy> {
+    let area = area_of(sandbox)?;
+    let opened = open_in(sandbox, closed_dirs::enter(area.again())?);
+    opened.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
+}
 
-    fn open_in(&self, sandbox: &SandboxRef, area: Dir) -> Result<Sandbox> {
-        let metadata: Metadata = tree::metadata(sandbox)?;
-        Ok(Sandbox {
-            original: metadata.original,
-            tree: area.subdir(COPY)?.subdir(TREE)?,
-            area,
-            carved: metadata.carved,
-        })
-    }
+fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenCopy> {
+    let metadata: Metadata = tree::metadata(sandbox)?;
+    Ok(OpenCopy {
+        original: metadata.original,
+        tree: area.subdir(COPY)?.subdir(TREE)?,
+        area,
+        carved: metadata.carved,
+    })
+}
 
-    /// Does something with the copy, its original and its record.
-    fn with<T>(
-        &self,
-        sandbox: &SandboxRef,
-        work: impl FnOnce(&Copied<'_>, &Sandbox) -> Result<T>,
-    ) -> Result<T> {
-        let done = self.with_it(self.open(sandbox)?, work);
-        let area = area_of(sandbox)?;
-        done.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
-    }
+/// Does something with the copy, its original and its record.
+fn with<T>(
+    sandbox: &SandboxRef,
+    work: impl FnOnce(&Copied<'_>, &OpenCopy) -> Result<T>,
+) -> Result<T> {
+    let done = with_it(open(sandbox)?, work);
+    let area = area_of(sandbox)?;
+    done.map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
+}
 
-    /// The same while nobody else works in it: directories that are closed are opened for the moment it takes.
-    fn alone<T>(
-        &self,
-        sandbox: &SandboxRef,
-        work: impl Fn(&Copied<'_>, &Sandbox, bool) -> Result<T>,
-    ) -> Result<T> {
-        let area = area_of(sandbox)?;
-        let all = || Ok(vec![Opened::all(&area, &[root()])?]);
-        closed_dirs::with_open(&area, &[root()], all, |area, again| {
-            let open = self.open_in(sandbox, area.again())?;
-            self.with_it(open, |copied, open| work(copied, open, again))
-        })
-    }
+/// The same while nobody else works in it: directories that are closed are opened for the moment it takes.
+fn alone<T>(
+    sandbox: &SandboxRef,
+    work: impl Fn(&Copied<'_>, &OpenCopy, bool) -> Result<T>,
+) -> Result<T> {
+    let area = area_of(sandbox)?;
+    let all = || Ok(vec![Opened::all(&area, &[root()])?]);
+    closed_dirs::with_open(&area, &[root()], all, |area, again| {
+        let open = open_in(sandbox, area.again())?;
+        with_it(open, |copied, open| work(copied, open, again))
+    })
+}
 
-    fn with_it<T>(
-        &self,
-        open: Sandbox,
-        work: impl FnOnce(&Copied<'_>, &Sandbox) -> Result<T>,
-    ) -> Result<T> {
-        let manifest = present_manifest(&open.area, &open.tree)?;
-        let copied = Copied {
-            original: &open.original.open()?,
-            tree: &open.tree,
-            manifest: &manifest,
-            only: open.original.only(),
-        };
-        work(&copied, &open)
-    }
+fn with_it<T>(open: OpenCopy, work: impl FnOnce(&Copied<'_>, &OpenCopy) -> Result<T>) -> Result<T> {
+    let manifest = present_manifest(&open.area, &open.tree)?;
+    let copied = Copied {
+        original: &open.original.open()?,
+        tree: &open.tree,
+        manifest: &manifest,
+        only: open.original.only(),
+    };
+    work(&copied, &open)
 }
 
 fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
@@ -155,8 +169,8 @@ fn root() -> ResourcePath {
 }
 
 /// Goes back, or forth, in a sandbox's own tree.
-fn go<T>(sandbox: &SandboxRef, work: impl Fn() -> Result<T>) -> Result<T> {
-    let area = area_of(sandbox)?;
+fn go<T>(area: &Location, work: impl Fn() -> Result<T>) -> Result<T> {
+    let area = Dir::open(area.as_path())?;
     let all = || Ok(vec![Opened::all(&area, &[root()])?]);
     closed_dirs::with_open(&area, &[root()], all, |_, _| work())
 }
@@ -171,8 +185,8 @@ impl<K: CopyKind> TreeCopy<K> {
         Created {
             sandbox: SandboxRef {
                 plan_id: request.plan_id,
-                resource_id: request.resource_id,
-                strategy: K::NAME.to_owned(),
+                resource_id: request.target.resource_id,
+                strategy_name: K::NAME.to_owned(),
                 metadata: tree::stored(metadata),
             },
             message,
@@ -262,8 +276,49 @@ fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
     tree_restore::restore(&copied, found, &area.subdir(STAGE)?)
 }
 
+impl<K: CopyKind> TreeCopy<K> {
+    /// Makes a sandbox that begins at a moment of another one.
+    fn fork(
+        sandbox: &SandboxRef,
+        moment: &Snapshot,
+        place: &Path,
+        request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        let area = Dir::open(place)?;
+        for remains in [COPY, STAGE] {
+            remove::remove(&area, remains)?;
+        }
+        area.make_dir(STAGE, 0o700)?;
+        let report = alone(sandbox, |copied, open, _| {
+            // What was released would not be the fork's, also once the release is taken back.
+            if !Released::read(&open.area, &identity(&open.tree)?)?.is_empty() {
+                return Err(StrategyError::Unsupported {
+                    strategy: K::NAME.to_owned(),
+                    what: "be forked".to_owned(),
+                    why: "a part of its plan is committed: commit the rest, or take the part back by \
+                        `escrow undo`"
+                        .to_owned(),
+                });
+            }
+            let moment = tree_moments::open(copied, &open.area, moment)?;
+            make_new(&area, |tree| {
+                tree_fork::fork(copied, &open.area, &moment, tree, request.observer)
+            })
+        })?;
+        area.rename(NEW, &area, COPY)?;
+        let metadata = Metadata {
+            area: Location::from(place),
+            shared: report.shared,
+            copied: report.copied,
+            ..tree::metadata(sandbox)?
+        };
+        let message = tree_fork::message(&report);
+        Ok(Self::created(request, &metadata, message, &report))
+    }
+}
+
 impl<K: CopyKind> Strategy for TreeCopy<K> {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         K::NAME
     }
 
@@ -273,48 +328,56 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             base: Base::Frozen,
             prepares: true,
             undoes: true,
+            survives: true,
+            retryable: true,
             checkpoints: Checkpoints::Copy,
-            gives_path: true,
+            partial: true,
+            live: true,
+            exposes: Exposes::Path,
+            area: true,
             strength: K::STRENGTH,
         }
     }
 
-    fn probe(&self, original: &Path, area: &Path) -> Probe {
-        if area.starts_with(original) {
-            return Probe::no("the sandbox's own area would lie in the original");
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        match (target.path(), area) {
+            (Some(original), Some(area)) if area.starts_with(original) => {
+                Probe::no("the sandbox's own area would lie in the original")
+            }
+            (Some(original), Some(area)) => K::probe(original, area),
+            (Some(_), None) => Probe::yes("a sandbox exists"),
+            (None, _) => Probe::no("the resource has no path"),
         }
-        K::probe(original, area)
-    }
-
-    fn limit(&self, _original: &Path, _most: usize) -> Option<String> {
-        // A copy belongs to who made it.
-        None
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
-        if request.area.starts_with(request.original) {
+        let (at, place) = tree::places(K::NAME, request)?;
+        if let Some((sandbox, moment)) = request.from {
+            return Self::fork(sandbox, moment, place, request);
+        }
+        if place.starts_with(at) {
             return Err(StrategyError::Unsupported {
-                strategy: K::NAME,
-                what: "copy a directory into itself",
+                strategy: K::NAME.to_owned(),
+                what: "copy a directory into itself".to_owned(),
                 why: "the sandbox's own area lies in it; keep the state elsewhere (`--home`), or use overlay".to_owned(),
             });
         }
-        let (original, from) = Original::take_any(request.original)?;
-        let area = Dir::open(request.area)?;
+        let (original, from) = Original::take_any(at)?;
+        let area = Dir::open(place)?;
         for remains in [COPY, STAGE] {
             remove::remove(&area, remains)?;
         }
         area.make_dir(STAGE, 0o700)?;
-        let (reflinks, carved) = (K::reflinks(), request.carved);
+        let (reflinks, carved) = (K::reflinks(), &request.target.carved);
         let source = (&original, &from);
         let report = copy_anew(source, &area, reflinks, carved, request.observer)?;
         area.rename(NEW, &area, COPY)?;
         let metadata = Metadata {
             original,
-            area: Location::from(request.area),
+            area: Location::from(place),
             shared: report.shared,
             copied: report.copied,
-            carved: request.carved.to_vec(),
+            carved: carved.clone(),
         };
         Ok(Self::created(
             request,
@@ -324,54 +387,90 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         ))
     }
 
-    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        let open = self.open(sandbox)?;
-        open.original.check(path)?;
-        tree::check_carved(path, &open.carved)?;
-        // A file that is closed is told as any other that cannot be opened.
-        let hidden = |error| match &error {
-            StrategyError::Fs(cause) if cause.action == "open the directory" => {
-                closed_dirs::in_the_sandbox(&open.area, &[root()], error)
-            }
-            _ => error,
-        };
-        tree::read(&open.tree, path).map_err(hidden)
+    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+        let metadata: Metadata = tree::metadata(sandbox)?;
+        let area = area_of(sandbox)?;
+        if session == Session::Exclusive {
+            metadata.original.open()?;
+        }
+        if let Session::Live(view) = &session {
+            // A command inside may have put something else in its place.
+            let from = area.subdir(COPY)?.subdir(TREE)?.meta()?;
+            tree::check_view(view, |seen| {
+                let seen = seen.meta()?;
+                Ok((seen.dev, seen.ino) == (from.dev, from.ino))
+            })?;
+        }
+        Ok(Box::new(CopySession::<K> {
+            reference: sandbox.clone(),
+            session,
+            moves: Arc::clone(&self.moves),
+            found: RefCell::default(),
+            opened: RefCell::default(),
+            kind: PhantomData,
+        }))
     }
 
-    fn write(
-        &self,
-        sandbox: &SandboxRef,
-        path: &ResourcePath,
-        content: &mut dyn Read,
-    ) -> Result<ChangeKind> {
-        let open = self.open(sandbox)?;
-        open.original.check(path)?;
-        tree::check_carved(path, &open.carved)?;
-        let Sandbox { tree, area, .. } = open;
-        tree::write(&tree, Some(&area.subdir(STAGE)?), path, content)
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        match tree_commit::own_area(intent)? {
+            Some(area) => go(&area, || tree_commit::apply(intent, observer)),
+            None => tree_commit::apply(intent, observer),
+        }
     }
 
-    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        self.with(sandbox, |copied, open| {
-            let mut found = tree::steady(|| copied.look())?.changes;
-            open.original.retain(&mut found);
-            tree::only_own(&mut found, &open.carved);
-            Ok(DiffView::new(found))
+    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RolledBack> {
+        match tree_commit::own_area(intent)? {
+            Some(area) => Ok(go(&area, || tree_commit::undo(intent))?.0),
+            None => tree_intent::undo(intent, &self.moves),
+        }
+    }
+
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        tree_intent::outcome(intent)
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        tree_intent::check_undo(intent, &self.moves)
+    }
+
+    fn finish(&self, intent: Intent) -> Result<Finished> {
+        tree_intent::finish(intent, &self.moves, |area| {
+            identity(&area.subdir(COPY)?.subdir(TREE)?)
         })
     }
 
-    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
-        let Sandbox { area, tree, .. } = self.open(sandbox)?;
-        tree_digest::sandbox(&tree, |attributes| attributes, changes)
-            .map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
+    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+        // Everything lies in the area.
+        Ok(())
+    }
+}
+
+impl<K: CopyKind> CopySession<K> {
+    /// Looks; where something is closed to its own user, once more with it open, if nobody else looks.
+    fn unlocked<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+        let alone = self.session != Session::Shared && self.opened.borrow().is_empty();
+        match look() {
+            Err(error) if alone && closed_dirs::refused(&error) => {
+                let opened = Opened::all(&area_of(&self.reference)?, &[root()])?;
+                self.opened.replace(vec![opened]);
+                look()
+            }
+            done => done,
+        }
     }
 
-    fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
-        Ok(vec![Opened::all(&area_of(sandbox)?, &[root()])?])
+    fn check(&self, open: &OpenCopy, path: &ResourcePath) -> Result<()> {
+        open.original.check(path)?;
+        tree::check_carved(path, &open.carved)
     }
 
-    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
-        self.with(sandbox, |copied, open| {
+    fn moves(&self, original: &Dir) -> Result<Moves> {
+        self.moves.read(original.meta()?.dev)
+    }
+
+    fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
+        with(&self.reference, |copied, open| {
+            let moves = self.moves(copied.original)?;
             let mut found = tree::steady(|| copied.look())?;
             open.original.check_changes(&found.changes)?;
             tree::check_stray(&found.changes, &open.carved)?;
@@ -391,111 +490,86 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             let released = Released::read(&open.area, &identity(&open.tree)?)?;
             for path in released.files().filter(|path| !changed(path)) {
                 let there = copied.original_of(path)?;
-                let same = there.filter(|(_, meta)| released.knows(meta, request.moved));
+                let same = there.filter(|(_, meta)| released.knows(meta, &moves));
                 kept.extend(same.map(|_| path.clone()));
             }
             let base = CopyBase {
                 copied,
-                moved: request.moved,
+                moved: &moves,
             };
             let (original, carved) = (copied.original, &open.carved);
-            let tree = copied.tree.again().keeping();
-            let mut preview = tree_commit::look(original, &tree, diff, kept, &base, carved)?;
-            if request.strict {
-                preview.conflicts.extend(base.everything_moved(carved)?);
+            let mut preview = tree_commit::look(
+                original,
+                &copied.tree.again().keeping(),
+                diff,
+                kept,
+                &base,
+                carved,
+            )?;
+            if options.strict {
+                preview
+                    .preview
+                    .conflicts
+                    .extend(base.everything_moved(carved)?);
             }
-            tree_commit::sort(&mut preview.conflicts);
+            tree_commit::sort(&mut preview.preview.conflicts);
             Ok(preview)
         })
     }
+}
 
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
-        self.alone(sandbox, |copied, open, again| {
-            tree_commit::begin(request.area, again)?;
-            let source = tree_commit::Source {
-                area: &open.area,
-                root: &copied.tree.again().keeping(),
-                visible: |attributes| attributes,
-                whole: false,
-                base: &CopyBase {
-                    copied,
-                    moved: &request.preview.moved,
-                },
+impl<K: CopyKind> Sandbox for CopySession<K> {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let open = open(&self.reference)?;
+        self.check(&open, path)?;
+        // A file that is closed is told as any other that cannot be opened.
+        let hidden = |error| match &error {
+            StrategyError::Fs(cause) if cause.action == "open the directory" => {
+                closed_dirs::in_the_sandbox(&open.area, &[root()], error)
+            }
+            _ => error,
+        };
+        self.unlocked(|| tree::read(&open.tree, path).map_err(hidden))
+    }
+
+    fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
+        let open = open(&self.reference)?;
+        self.check(&open, path)?;
+        if let Session::Live(view) = &self.session {
+            return tree::write(&tree::view(view)?, None, path, content);
+        }
+        tree::write(&open.tree, Some(&open.area.subdir(STAGE)?), path, content)
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        let compare = |copied: &Copied<'_>, open: &OpenCopy| {
+            let mut found = match (from, to) {
+                (None, None) => tree::steady(|| copied.look())?.changes,
+                (None, Some(to)) => tree_moments::open(copied, &open.area, to)?.kept.changes,
+                (Some(from), to) => tree_moments::since(copied, &open.area, from, to)?,
             };
-            tree_commit::prepare(&open.original, &source, request)
+            open.original.retain(&mut found);
+            tree::only_own(&mut found, &open.carved);
+            Ok(DiffView::new(found))
+        };
+        self.unlocked(|| with(&self.reference, compare))
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        self.unlocked(|| {
+            let OpenCopy { area, tree, .. } = open(&self.reference)?;
+            tree_digest::sandbox(&tree, |attributes| attributes, changes)
+                .map_err(|error| closed_dirs::in_the_sandbox(&area, &[root()], error))
         })
     }
 
-    fn verify(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        tree_commit::verify(intent)
-    }
-
-    fn commit(
-        &self,
-        _sandbox: &SandboxRef,
-        intent: &Intent,
-        observer: &dyn Observer,
-    ) -> Result<()> {
-        tree_commit::apply(intent, observer)
-    }
-
-    fn shares(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
-        tree_commit::shares(intent)
-    }
-
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
-        tree_commit::finish(intent)
-    }
-
-    fn parts(&self) -> bool {
-        true
-    }
-
-    fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let open = self.open(sandbox)?;
-        let of = identity(&open.tree)?;
-        released::add(&open.area, &of, tree_commit::released(intent)?)
-    }
-
-    fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let open = self.open(sandbox)?;
-        released::forget(&open.area, &tree_commit::area_of(intent)?)
-    }
-
-    fn check_undo(
-        &self,
-        _sandbox: &SandboxRef,
-        intent: &Intent,
-        moved: &Moves,
-    ) -> Result<Vec<Conflict>> {
-        tree_commit::check(intent, moved)
-    }
-
-    fn check_discard(&self, sandbox: &SandboxRef) -> Result<()> {
-        area_of(sandbox)?;
-        tree::metadata::<Metadata>(sandbox)?.original.open()?;
-        Ok(())
-    }
-
-    fn rollback(
-        &self,
-        sandbox: &SandboxRef,
-        intent: Option<&Intent>,
-        observer: &dyn Observer,
-    ) -> Result<RolledBack> {
-        if let Some(intent) = intent {
-            return tree_commit::undo(intent);
-        }
-        let said = |message: &str| RolledBack {
-            message: message.to_owned(),
-            ..RolledBack::default()
-        };
-        let metadata: Metadata = tree::metadata(sandbox)?;
+    fn rollback(&self, observer: &dyn Observer) -> Result<String> {
+        let metadata: Metadata = tree::metadata(&self.reference)?;
         let area = Dir::open(metadata.area.as_path())?;
         let from = metadata.original.open()?;
         let source = (&metadata.original, &from);
         match discard(source, &area) {
-            Ok(true) => return Ok(said("its changes were discarded")),
+            Ok(true) => return Ok("its changes were discarded".to_owned()),
             Ok(false) => {}
             // What cannot even be looked at is replaced as a whole.
             Err(StrategyError::Damaged { .. }) => {}
@@ -515,117 +589,84 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         area.exchange(NEW, &area, COPY)?;
         area.sync()?;
         remove::remove(&area, NEW)?;
-        Ok(said(
-            "its changes were discarded; it was copied anew from the original as it is now",
-        ))
+        let said = "its changes were discarded; it was copied anew from the original as it is now";
+        Ok(said.to_owned())
     }
 
     fn checkpoint(
         &self,
-        sandbox: &SandboxRef,
-        last: Option<&Moment>,
+        parent: Option<&Snapshot>,
+        _purpose: Purpose,
         observer: &dyn Observer,
-    ) -> Result<Moment> {
-        self.alone(sandbox, |copied, open, _| {
-            tree_moments::checkpoint(copied, &open.area, last, observer)
+    ) -> Result<Snapshot> {
+        alone(&self.reference, |copied, open, _| {
+            tree_moments::checkpoint(copied, &open.area, parent, observer)
         })
     }
 
-    fn prepare_restore(
-        &self,
-        sandbox: &SandboxRef,
-        way: &Way,
-        area: &Path,
-        observer: &dyn Observer,
-    ) -> Result<Intent> {
-        self.alone(sandbox, |copied, open, again| {
-            tree_commit::begin(area, again)?;
-            tree_moments::prepare_restore(copied, &open.area, way, area, observer)
-        })
+    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+        tree_moments::keep_only(&area_of(&self.reference)?, keep)
     }
 
-    fn restore_checkpoint(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        observer: &dyn Observer,
-    ) -> Result<()> {
-        go(sandbox, || tree_commit::apply(intent, observer))
+    fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
+        let found = self.unlocked(|| self.look_at(options))?;
+        let preview = found.preview.clone();
+        self.found.replace(Some(found));
+        Ok(preview)
     }
 
-    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
-        go(sandbox, || tree_commit::undo(intent))
-    }
-
-    fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
-        let metadata: Metadata = tree::metadata(sandbox)?;
-        tree_moments::keep_only(&Dir::open(metadata.area.as_path())?, kept)
-    }
-
-    fn since(
-        &self,
-        sandbox: &SandboxRef,
-        moment: &Moment,
-        until: Option<&Moment>,
-    ) -> Result<DiffView> {
-        self.with(sandbox, |copied, open| {
-            let mut changes = tree_moments::since(copied, &open.area, moment, until)?;
-            open.original.retain(&mut changes);
-            tree::only_own(&mut changes, &open.carved);
-            Ok(DiffView::new(changes))
-        })
-    }
-
-    fn fork(
-        &self,
-        sandbox: &SandboxRef,
-        moment: &Moment,
-        request: &CreateRequest<'_>,
-    ) -> Result<Created> {
-        let area = Dir::open(request.area)?;
-        for remains in [COPY, STAGE] {
-            remove::remove(&area, remains)?;
-        }
-        area.make_dir(STAGE, 0o700)?;
-        let report = self.alone(sandbox, |copied, open, _| {
-            // What was released would not be the fork's, also once the release is taken back.
-            if !Released::read(&open.area, &identity(&open.tree)?)?.is_empty() {
-                return Err(StrategyError::Unsupported {
-                    strategy: K::NAME,
-                    what: "be forked",
-                    why: "a part of its plan is committed: commit the rest, or take the part back by \
-                        `escrow undo`"
-                        .to_owned(),
-                });
-            }
-            let moment = tree_moments::open(copied, &open.area, moment)?;
-            make_new(&area, |tree| {
-                tree_fork::fork(copied, &open.area, &moment, tree, request.observer)
-            })
-        })?;
-        area.rename(NEW, &area, COPY)?;
-        let metadata = Metadata {
-            area: Location::from(request.area),
-            shared: report.shared,
-            copied: report.copied,
-            ..tree::metadata(sandbox)?
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let area = tree::commit_area(K::NAME, request.area)?;
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => self.look_at(&PreviewOptions::default())?,
         };
-        let message = tree_fork::message(&report);
-        Ok(Self::created(request, &metadata, message, &report))
+        let found = found.narrowed(request.preview);
+        alone(&self.reference, |copied, open, again| {
+            tree_commit::begin(area, again)?;
+            let moves = self.moves(copied.original)?;
+            let source = tree_commit::Source {
+                area: &open.area,
+                root: &copied.tree.again().keeping(),
+                visible: |attributes| attributes,
+                whole: false,
+                base: &CopyBase {
+                    copied,
+                    moved: &moves,
+                },
+            };
+            let part = request.preview.part;
+            let staged = StageRequest {
+                preview: &found,
+                on_conflict: request.on_conflict,
+                area,
+                keeps: request.keeps,
+                digests: request.digests,
+                part_of: part.then(|| Location::from(open.area.path())),
+                observer: request.observer,
+            };
+            tree_commit::prepare(&open.original, &source, &staged)
+        })
     }
 
-    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
-        let open = self.open(sandbox)?;
-        Ok(Access::Directory(open.tree.path().to_owned()))
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        let area = tree::commit_area(K::NAME, request.area)?;
+        alone(&self.reference, |copied, open, again| {
+            tree_commit::begin(area, again)?;
+            tree_moments::prepare_restore(copied, &open.area, request, area)
+        })
     }
 
-    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
-        let open = self.open(sandbox)?;
-        tree::view_of(K::NAME, &open.original, &open.tree)
-    }
-
-    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
-        // Everything lies in the area.
-        Ok(())
+    fn access(&self) -> Result<Access> {
+        let open = open(&self.reference)?;
+        let cwd = match &self.session {
+            Session::Live(view) => Location::from(tree::view(view)?.path()),
+            _ => Location::from(open.tree.path()),
+        };
+        Ok(Access {
+            mounts: tree::mounts(&open.original, &open.tree)?,
+            cwd: Some(cwd),
+            ..Access::default()
+        })
     }
 }

@@ -24,9 +24,9 @@ use super::closed;
 use super::error::{Result, StrategyError};
 use super::moments;
 use super::tree::{self, Original};
-use super::tree_commit::{self, Base, Source, Versions};
+use super::tree_commit::{self, Base, Source, StageRequest, TreePreview, Versions};
 use super::tree_diff::{Copied, Found, Still, remark};
-use super::{Intent, Moment, OnConflict, PrepareRequest, Preview, Way};
+use super::{Intent, OnConflict, Preview, RestoreRequest, Snapshot};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::{Care, clock, settle};
@@ -95,7 +95,7 @@ impl Open {
     }
 }
 
-fn number_of(moment: &Moment) -> Result<Vec<u8>> {
+fn number_of(moment: &Snapshot) -> Result<Vec<u8>> {
     let read: serde_json::Result<Number> = serde_json::from_value(moment.0.clone());
     let number = read.map_err(|error| StrategyError::Damaged {
         what: format!("what a checkpoint needs cannot be read back ({error})"),
@@ -103,7 +103,7 @@ fn number_of(moment: &Moment) -> Result<Vec<u8>> {
     Ok(number.number.to_string().into_bytes())
 }
 
-pub(super) fn open(copied: &Copied<'_>, area: &Dir, moment: &Moment) -> Result<Open> {
+pub(super) fn open(copied: &Copied<'_>, area: &Dir, moment: &Snapshot) -> Result<Open> {
     let dir = area.subdir(MOMENTS)?.subdir(&number_of(moment)?)?;
     let (file, _) = dir.file(MOMENT)?;
     let kept: Kept = serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
@@ -144,9 +144,9 @@ fn make_dirs(root: &Dir, path: &ResourcePath) -> Result<Dir> {
 pub(super) fn checkpoint(
     copied: &Copied<'_>,
     area: &Dir,
-    last: Option<&Moment>,
+    last: Option<&Snapshot>,
     observer: &dyn Observer,
-) -> Result<Moment> {
+) -> Result<Snapshot> {
     let last = match last.map(|moment| open(copied, area, moment)).transpose() {
         // Nothing of another copy can be used again.
         Err(StrategyError::Lost { .. }) => None,
@@ -208,7 +208,7 @@ pub(super) fn checkpoint(
         .map_or(0, |number| number + 1);
     room.rename(NEW, &room, number.to_string().as_bytes())?;
     room.sync()?;
-    Ok(Moment(tree::stored(&Number { number })))
+    Ok(Snapshot(tree::stored(&Number { number })))
 }
 
 fn numbers(room: &Dir) -> Result<Vec<u32>> {
@@ -516,12 +516,12 @@ fn differs(kept: &Kept) -> impl Iterator<Item = ResourcePath> + '_ {
 pub(super) fn prepare_restore(
     copied: &Copied<'_>,
     area: &Dir,
-    way: &Way,
+    request: &RestoreRequest<'_>,
     to: &Path,
-    observer: &dyn Observer,
 ) -> Result<Intent> {
-    let from = open(copied, area, &way.from)?;
-    let moment = open(copied, area, &way.to)?;
+    let observer = request.observer;
+    let from = open(copied, area, request.from)?;
+    let moment = open(copied, area, request.to)?;
     let target = Target::new(copied, &moment);
     let paths: BTreeSet<ResourcePath> = differs(&from.kept).chain(differs(&moment.kept)).collect();
     let (mut changes, mut seen, mut stays) = (Vec::new(), Vec::new(), Vec::new());
@@ -567,12 +567,14 @@ pub(super) fn prepare_restore(
     if let Some(remark) = remark(target.alike.take()) {
         observer.told(remark);
     }
-    let preview = Preview {
+    let preview = TreePreview {
         kept: target.other_names(&changes, stays)?,
-        diff: Arc::new(DiffView { changes }),
+        preview: Preview {
+            diff: Arc::new(DiffView { changes }),
+            ..Preview::default()
+        },
         seen,
         fixed,
-        ..Preview::default()
     };
     let source = Source {
         area,
@@ -581,12 +583,13 @@ pub(super) fn prepare_restore(
         base: &Own,
         whole: true,
     };
-    let request = PrepareRequest {
+    let request = StageRequest {
         preview: &preview,
         on_conflict: OnConflict::Ours,
         keeps: true,
         digests: false,
         area: to,
+        part_of: None,
         observer,
     };
     let (tree, _) = Original::take(copied.tree.path())?;
@@ -597,7 +600,7 @@ pub(super) fn prepare_restore(
 }
 
 /// Removes every moment but these.
-pub(super) fn keep_only(area: &Dir, kept: &[Moment]) -> Result<()> {
+pub(super) fn keep_only(area: &Dir, kept: &[Snapshot]) -> Result<()> {
     if area.stat(MOMENTS)?.is_none() {
         return Ok(());
     }
@@ -615,8 +618,8 @@ pub(super) fn keep_only(area: &Dir, kept: &[Moment]) -> Result<()> {
 pub(super) fn since(
     copied: &Copied<'_>,
     area: &Dir,
-    moment: &Moment,
-    until: Option<&Moment>,
+    moment: &Snapshot,
+    until: Option<&Snapshot>,
 ) -> Result<Vec<Change>> {
     let then = open(copied, area, moment)?;
     let old = Target::new(copied, &then);

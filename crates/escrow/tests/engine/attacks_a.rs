@@ -320,7 +320,7 @@ fn a14_a_mount_point_in_the_tree() {
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         mounted.get_or_insert_with(mount);
         let made = sandbox.sandbox();
-        assert_eq!(made.reference.strategy, strategy, "{}", made.message);
+        assert_eq!(made.reference.strategy_name, strategy, "{}", made.message);
         let warnings = made.warnings;
         if COPIES.contains(&strategy) {
             for path in ["d/mnt", "covered"] {

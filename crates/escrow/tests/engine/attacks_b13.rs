@@ -24,7 +24,7 @@ fn every_use(sandbox: &Sandboxed) -> Vec<(&'static str, Result<(), Error>)> {
         ("read", sandbox.read("file").map(drop)),
         ("write", sandbox.write("file", b"new").map(drop)),
         ("diff", sandbox.try_diff().map(drop)),
-        ("access", manager.access(plan, resource).map(drop)),
+        ("access", manager.access(plan, resource, None).map(drop)),
     ]
 }
 

@@ -362,8 +362,7 @@ fn what_was_prepared_is_let_go() {
     ] {
         batch.script.set(&[fault]);
         batch.commit(PLAIN).expect_err("it was made to fail");
-        let mut asked = batch.script.order(Verb::Rollback);
-        asked.extend(batch.script.order(Verb::Drop));
+        let asked = batch.script.order(Verb::Undo);
         for part in prepared {
             assert!(
                 asked.contains(&part.resource.id),
@@ -388,7 +387,7 @@ fn an_undo_that_fails_does_not_stop_the_others() {
             let when = format!("{stuck} {how:?}");
             batch.script.set(&[
                 (last, Verb::Commit, How::Half),
-                (stuck_part, Verb::Rollback, how),
+                (stuck_part, Verb::Undo, how),
             ]);
             let failed = failed(batch.commit(PLAIN));
             let done: Vec<&Part> = [2, 1, 0]
@@ -467,7 +466,7 @@ fn recovery_handles_every_plan() {
     let mut all = Vec::new();
     for batch in &batches {
         all.push((&batch.parts[1], Verb::Commit, How::Half));
-        all.push((&batch.parts[0], Verb::Rollback, How::Before));
+        all.push((&batch.parts[0], Verb::Undo, How::Before));
         script.set(&all);
         assert!(failed(batch.commit(PLAIN)).open);
     }
@@ -568,7 +567,7 @@ fn an_undo_of_a_plan_that_fails_half_way() {
         let world = World::new();
         let batch = Batch::new(&world, "plan", &[Undoable; 3], &[]);
         batch.assert_succeeds(PLAIN, "first");
-        batch.script.set(&[(&batch.parts[1], Verb::Rollback, how)]);
+        batch.script.set(&[(&batch.parts[1], Verb::Undo, how)]);
         let undone = batch.manager.undo(&batch.plan, &Unobserved);
         let Err(Error::CommitFailed {
             undone,

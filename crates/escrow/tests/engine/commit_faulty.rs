@@ -10,16 +10,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::{Observer, Unobserved};
-use escrow::internals::fs::Moves;
 use escrow::internals::store::{Plan, Resource, Store};
 use escrow::manager::{Manager, NewResource, Options};
 use escrow::model::digest::VersionDigests;
 use escrow::model::{
-    Change, ChangeKind, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
+    Change, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
 };
+use escrow::strategy::registry::Registration;
 use escrow::strategy::{
-    Access, Capabilities, CreateRequest, Created, Intent, Moment, Outcome, PrepareRequest, Preview,
-    PreviewRequest, Probe, Registry, Result, RolledBack, StagedCommit, Strategy, StrategyError,
+    Access, Capabilities, CreateRequest, Created, Finished, Intent, Outcome, PrepareRequest,
+    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RolledBack, Sandbox,
+    Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
 };
 use escrow_testkit::World;
 use escrow_testkit::signature::{Sig, signature};
@@ -31,11 +32,10 @@ use crate::support::{options, sh};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Prepare,
-    Drop,
     Commit,
     Finish,
     CheckUndo,
-    Rollback,
+    Undo,
     Cleanup,
 }
 
@@ -146,10 +146,31 @@ impl Script {
 /// What every injected fault says.
 pub(crate) const SAID: &str = "an injected fault";
 
-struct Faulty {
+struct Faulty(Arc<Core>);
+
+/// What a strategy and its sessions share.
+struct Core {
     kind: Kind,
     script: Arc<Script>,
     inner: Arc<dyn Strategy>,
+}
+
+struct FaultySession {
+    core: Arc<Core>,
+    sandbox: SandboxRef,
+    inner: Box<dyn Sandbox>,
+}
+
+/// An intent, with the sandbox it is of.
+fn signed(sandbox: &SandboxRef, intent: &Intent) -> Intent {
+    Intent(serde_json::json!({"of": sandbox, "intent": intent}))
+}
+
+/// The two again.
+fn unsigned(intent: &Intent) -> (SandboxRef, Intent) {
+    let part = |name: &str| intent.0[name].clone();
+    let of = serde_json::from_value(part("of")).expect("it was put there");
+    (of, Intent(part("intent")))
 }
 
 /// Gives up after one step.
@@ -165,7 +186,7 @@ impl Observer for OneStep {
     }
 }
 
-impl Faulty {
+impl Core {
     fn fail<T>(&self, verb: Verb) -> Result<T> {
         if self.script.kills.load(Ordering::SeqCst) {
             let killed = rustix::process::kill_process(
@@ -203,8 +224,10 @@ impl Faulty {
     }
 
     fn tree(&self, sandbox: &SandboxRef) -> PathBuf {
-        let Access::Directory(tree) = self.inner.access(sandbox).expect("a copy gives a path");
-        tree
+        let session = self.inner.open(sandbox, Session::Shared);
+        let access = session.and_then(|session| session.access());
+        let tree = access.expect("a copy gives a path").cwd;
+        tree.expect("a copy gives a path").as_path().to_owned()
     }
 
     /// Where one that does not prepare keeps what it overwrote.
@@ -251,184 +274,195 @@ pub(crate) fn outcome_of(original: &Path) -> Outcome {
 }
 
 impl Strategy for Faulty {
-    fn name(&self) -> &'static str {
-        self.kind.name()
+    fn name(&self) -> &str {
+        self.0.kind.name()
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            prepares: self.kind.prepares(),
-            undoes: self.kind.undoes(),
-            ..self.inner.capabilities()
+            prepares: self.0.kind.prepares(),
+            undoes: self.0.kind.undoes(),
+            ..self.0.inner.capabilities()
         }
     }
 
-    fn probe(&self, original: &Path, area: &Path) -> Probe {
-        self.inner.probe(original, area)
-    }
-
-    fn limit(&self, original: &Path, most: usize) -> Option<String> {
-        self.inner.limit(original, most)
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        self.0.inner.probe(target, area)
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
-        self.inner.create(request)
+        self.0.inner.create(request)
     }
 
-    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        self.inner.read(sandbox, path)
+    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+        Ok(Box::new(FaultySession {
+            core: Arc::clone(&self.0),
+            sandbox: sandbox.clone(),
+            inner: self.0.inner.open(sandbox, session)?,
+        }))
     }
 
-    fn write(
-        &self,
-        sandbox: &SandboxRef,
-        path: &ResourcePath,
-        content: &mut dyn Read,
-    ) -> Result<ChangeKind> {
-        self.inner.write(sandbox, path, content)
-    }
-
-    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        self.inner.diff(sandbox)
-    }
-
-    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
-        if self.kind.prepares() {
-            return self.inner.preview(sandbox, request);
-        }
-        Ok(Preview {
-            diff: std::sync::Arc::new(self.diff(sandbox)?),
-            ..Preview::default()
-        })
-    }
-
-    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
-        self.inner.digests(sandbox, changes)
-    }
-
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
-        let half = || {
-            let request = PrepareRequest {
-                observer: &OneStep(AtomicU64::new(0)),
-                ..*request
-            };
-            let answer = self.inner.prepare(sandbox, &request);
-            answer.expect_err("it has more than one step");
-        };
-        let work = || self.inner.prepare(sandbox, request);
-        self.trip(sandbox, Verb::Prepare, work, half)
-    }
-
-    fn drop_intent(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let work = || self.inner.drop_intent(sandbox, intent);
-        self.trip(sandbox, Verb::Drop, work, || {})
-    }
-
-    fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        let prepares = self.kind.prepares();
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        let core = &self.0;
+        let (sandbox, intent) = &unsigned(intent);
+        let prepares = core.kind.prepares();
         let work = || match prepares {
-            true => self.inner.commit(sandbox, intent, observer),
+            true => core.inner.commit(intent, observer),
             false => {
-                self.overwrite(sandbox, false);
+                core.overwrite(sandbox, false);
                 Ok(())
             }
         };
         let half = || match prepares {
             true => {
                 let observer = OneStep(AtomicU64::new(0));
-                let answer = self.inner.commit(sandbox, intent, &observer);
+                let answer = core.inner.commit(intent, &observer);
                 answer.expect_err("it has more than one step");
             }
-            false => self.overwrite(sandbox, true),
+            false => core.overwrite(sandbox, true),
         };
-        self.trip(sandbox, Verb::Commit, work, half)
+        core.trip(sandbox, Verb::Commit, work, half)
     }
 
-    fn outcome(&self, sandbox: &SandboxRef, _intent: &Intent) -> Result<Outcome> {
-        Ok(
-            match (self.kind, outcome_of(&self.script.original(sandbox))) {
-                (Kind::Blind | Kind::FinalBlind, _) => Outcome::Unknown,
-                // What is half done is finished by calling again.
-                (Kind::Final, Outcome::Unknown) => Outcome::NotDone,
-                (_, outcome) => outcome,
-            },
-        )
-    }
-
-    fn shares(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
-        self.inner.shares(sandbox, intent)
-    }
-
-    fn finish(&self, sandbox: &SandboxRef, intent: Intent) -> Result<escrow::strategy::Finished> {
-        let work = || self.inner.finish(sandbox, intent.clone());
-        self.trip(sandbox, Verb::Finish, work, || {})
-    }
-
-    fn check_undo(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        moved: &Moves,
-    ) -> Result<Vec<Conflict>> {
-        let work = || self.inner.check_undo(sandbox, intent, moved);
-        self.trip(sandbox, Verb::CheckUndo, work, || {})
-    }
-
-    fn checkpoint(
-        &self,
-        sandbox: &SandboxRef,
-        last: Option<&Moment>,
-        observer: &dyn Observer,
-    ) -> Result<Moment> {
-        self.inner.checkpoint(sandbox, last, observer)
-    }
-
-    fn restore_checkpoint(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        observer: &dyn Observer,
-    ) -> Result<()> {
-        self.inner.restore_checkpoint(sandbox, intent, observer)
-    }
-
-    fn rollback(
-        &self,
-        sandbox: &SandboxRef,
-        intent: Option<&Intent>,
-        observer: &dyn Observer,
-    ) -> Result<RolledBack> {
-        if intent.is_none() {
-            return self.inner.rollback(sandbox, None, observer);
-        }
-        let work = || match self.kind {
-            Kind::Undoable => self.inner.rollback(sandbox, intent, observer),
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RolledBack> {
+        let core = &self.0;
+        let (sandbox, intent) = &unsigned(intent);
+        let carried = outcome_of(&core.script.original(sandbox)) == Outcome::Done;
+        let work = || match core.kind {
+            Kind::Undoable => core.inner.undo(intent, observer),
             Kind::Unprepared => {
-                let kept = self.kept(sandbox);
+                let kept = core.kept(sandbox);
                 if kept.exists() {
                     let from = kept.display();
                     let back =
                         format!("find . -mindepth 1 -delete; cp -a '{from}/.' .; rm -r '{from}'");
-                    sh(&self.script.original(sandbox), &back);
+                    sh(&core.script.original(sandbox), &back);
                 }
                 Ok(RolledBack::default())
             }
-            _ => Err(StrategyError::Unsupported {
-                strategy: self.kind.name(),
-                what: "undo a commit",
-                why: "what it did is done".to_owned(),
-            }),
+            // What was only prepared can be let go of.
+            Kind::Final | Kind::FinalBlind if !carried => core.inner.undo(intent, observer),
+            _ => {
+                let why = "what it did is done";
+                Err(unsupported(core.kind.name(), "undo a commit", why))
+            }
         };
-        self.trip(sandbox, Verb::Rollback, work, || {})
+        core.trip(sandbox, Verb::Undo, work, || {})
     }
 
-    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
-        self.inner.access(sandbox)
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        let (sandbox, intent) = unsigned(intent);
+        if !intent.0.is_null() {
+            self.0.inner.outcome(&intent)?;
+        }
+        let found = outcome_of(&self.0.script.original(&sandbox));
+        Ok(match (self.0.kind, found) {
+            (Kind::Blind | Kind::FinalBlind, _) => Outcome::Unknown,
+            // What is half done is finished by calling again.
+            (Kind::Final, Outcome::Unknown) => Outcome::NotDone,
+            (_, outcome) => outcome,
+        })
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        let (sandbox, intent) = &unsigned(intent);
+        let work = || match intent.0.is_null() {
+            true => Ok(Vec::new()),
+            false => self.0.inner.check_undo(intent),
+        };
+        self.0.trip(sandbox, Verb::CheckUndo, work, || {})
+    }
+
+    fn finish(&self, intent: Intent) -> Result<Finished> {
+        let (sandbox, intent) = unsigned(&intent);
+        let work = || {
+            if intent.0.is_null() {
+                let (intent, notes) = (signed(&sandbox, &intent), Vec::new());
+                return Ok(Finished { intent, notes });
+            }
+            let finished = self.0.inner.finish(intent.clone())?;
+            let intent = signed(&sandbox, &finished.intent);
+            Ok(Finished { intent, ..finished })
+        };
+        self.0.trip(&sandbox, Verb::Finish, work, || {})
     }
 
     fn cleanup(&self, sandbox: &SandboxRef) -> Result<()> {
-        let work = || self.inner.cleanup(sandbox);
-        self.trip(sandbox, Verb::Cleanup, work, || {})
+        let work = || self.0.inner.cleanup(sandbox);
+        self.0.trip(sandbox, Verb::Cleanup, work, || {})
+    }
+}
+
+impl Sandbox for FaultySession {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.inner.read(path)
+    }
+
+    fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
+        self.inner.write(path, content)
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        self.inner.diff(from, to)
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        self.inner.digests(changes)
+    }
+
+    fn rollback(&self, observer: &dyn Observer) -> Result<String> {
+        self.inner.rollback(observer)
+    }
+
+    fn checkpoint(
+        &self,
+        parent: Option<&Snapshot>,
+        purpose: Purpose,
+        observer: &dyn Observer,
+    ) -> Result<Snapshot> {
+        self.inner.checkpoint(parent, purpose, observer)
+    }
+
+    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+        self.inner.retain(keep)
+    }
+
+    fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
+        if self.core.kind.prepares() {
+            return self.inner.preview(options);
+        }
+        Ok(Preview {
+            diff: Arc::new(self.inner.diff(None, None)?),
+            ..Preview::default()
+        })
+    }
+
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let sign = |staged: StagedCommit| StagedCommit {
+            intent: signed(&self.sandbox, &staged.intent),
+            ..staged
+        };
+        if !self.core.kind.prepares() {
+            return Ok(sign(StagedCommit::default()));
+        }
+        let half = || {
+            let request = PrepareRequest {
+                observer: &OneStep(AtomicU64::new(0)),
+                ..*request
+            };
+            let answer = self.inner.prepare(&request);
+            answer.expect_err("it has more than one step");
+        };
+        let work = || self.inner.prepare(request).map(sign);
+        self.core.trip(&self.sandbox, Verb::Prepare, work, half)
+    }
+
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        Ok(signed(&self.sandbox, &self.inner.prepare_restore(request)?))
+    }
+
+    fn access(&self) -> Result<Access> {
+        self.inner.access()
     }
 }
 
@@ -467,12 +501,12 @@ fn registry(script: &Arc<Script>) -> Registry {
     let mut registry = Registry::builtin();
     let inner = Arc::clone(registry.get("filesystem_copy").expect("it is built in"));
     for kind in Kind::ALL {
-        let faulty = Faulty {
+        let faulty = Faulty(Arc::new(Core {
             kind,
             script: Arc::clone(script),
             inner: Arc::clone(&inner),
-        };
-        let registered = registry.register(Arc::new(faulty));
+        }));
+        let registered = registry.register(Registration::new(Arc::new(faulty)));
         registered.expect("nobody else has the name");
     }
     registry
@@ -562,16 +596,14 @@ impl Batch {
     /// of others, so it cannot be asked for by name.
     fn adopt(&self, mut sandbox: escrow::internals::store::Sandbox, kind: Kind) {
         let store = Store::open(&self.manager.home().join("state.db")).expect("it is ours");
-        sandbox.reference.strategy = kind.name().to_owned();
+        sandbox.reference.strategy_name = kind.name().to_owned();
         store.put_sandbox(&sandbox).expect("it can be recorded");
     }
 
     pub(crate) fn tree(&self, part: &Part) -> PathBuf {
-        let Access::Directory(tree) = self
-            .manager
-            .access(&self.plan, &part.resource)
-            .expect("a copy gives a path");
-        tree
+        let access = self.manager.access(&self.plan, &part.resource, None);
+        let tree = access.expect("a copy gives a path").cwd;
+        tree.expect("a copy gives a path").as_path().to_owned()
     }
 
     /// The changes of one member, as text.

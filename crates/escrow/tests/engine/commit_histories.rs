@@ -15,7 +15,7 @@ use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
 use escrow::manager::Manager;
 use escrow::model::ChangeKind;
-use escrow::strategy::{Access, OnConflict};
+use escrow::strategy::OnConflict;
 use escrow_testkit::World;
 use escrow_testkit::model::Rng;
 
@@ -175,8 +175,9 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
         };
         // A layer gives no path to delete in.
         if rng.one_in(4) && strategy != "overlay" {
-            let access = manager.access(&plan, &resource);
-            let Access::Directory(tree) = access.expect("a copy gives a path");
+            let access = manager.access(&plan, &resource, None);
+            let tree = access.expect("a copy gives a path").cwd;
+            let tree = tree.expect("a copy gives a path").as_path().to_owned();
             // Where nothing is, nothing is deleted.
             if fs::remove_file(tree.join(path)).is_ok() {
                 writes.insert(path, None);
@@ -187,7 +188,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
         let write = || manager.write(&plan, &resource, &at(path), &mut token.as_bytes());
         let (wrote, written) = Span::of(write);
         let kind = written.unwrap_or_else(|error| panic!("{name}: {}", told(&error)));
-        if kind == ChangeKind::Added && strategy == "overlay" {
+        if kind.kind == ChangeKind::Added && strategy == "overlay" {
             fresh.entry(path).or_insert(wrote);
         }
         writes.insert(path, Some(token));

@@ -350,7 +350,7 @@ fn operations_during_a_commit() {
                             .write(plan, resource, &at("x"), &mut bytes)
                             .map(drop),
                     ),
-                    ("access", manager.access(plan, resource).map(drop)),
+                    ("access", manager.access(plan, resource, None).map(drop)),
                     ("diff", manager.diff(plan, None).map(drop)),
                     ("rollback", manager.rollback(plan, &Unobserved).map(drop)),
                     ("cleanup", manager.cleanup(plan, false).map(drop)),

@@ -87,7 +87,7 @@ impl Sandboxed {
 
     /// What the sandbox shows to those who work in it.
     pub(crate) fn view(&self) -> Sig {
-        if self.sandbox().reference.strategy != "overlay" {
+        if self.sandbox().reference.strategy_name != "overlay" {
             return signature(&self.tree());
         }
         let world = World::new();

@@ -194,7 +194,7 @@ fn names_at(schema: &serde_json::Value, pointer: &str) -> Vec<String> {
 fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
     let registry = Registry::builtin();
     let schema = schema(&registry);
-    let registered: Vec<String> = registry.names().into_iter().map(str::to_owned).collect();
+    let registered: Vec<String> = registry.names();
     let of = |first: &[&str]| {
         let first = first.iter().map(|&name| name.to_owned());
         first.chain(registered.clone()).collect::<Vec<_>>()
@@ -467,4 +467,29 @@ fn parents_and_children_of_the_configuration_belong_together() {
     let known = manager.resources().expect("they can be listed");
     let known: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(known, ["app"]);
+}
+
+#[test]
+fn resources_that_share_a_boundary_take_the_strongest_strategy_that_one_of_them_asks_for() {
+    for (own, of_the_child, taken) in [
+        ("auto", "filesystem_copy", "filesystem_copy"),
+        ("auto", "auto", "auto"),
+        ("overlay", "filesystem_copy", "filesystem_copy"),
+        ("copy_on_write", "filesystem_copy", "copy_on_write"),
+        ("filesystem_copy", "none", "filesystem_copy"),
+    ] {
+        let world = World::new();
+        std::fs::create_dir_all(world.path().join("app/docs")).expect("it is made");
+        let text = format!(
+            "resource_types:\n  - {{name: careful, extends: fs-directory, sandbox_strategy: {of_the_child}}}\n\
+             resources:\n  app: {{at: app, strategy: {own}}}\n  \
+             docs: {{type: careful, at: app/docs, parent: app, strategy: inherit}}\n"
+        );
+        let manager = configured(&world, &text);
+        let typed = ["docs".into()];
+        let view = manager.create_plan(Some("one"), world.path(), &typed, None, &Unobserved);
+        let view = view.unwrap_or_else(|error| panic!("{own} {of_the_child}: {error}"));
+        let requested = &view.sandboxes[0].sandbox.requested;
+        assert_eq!(requested, taken, "{own} {of_the_child}");
+    }
 }

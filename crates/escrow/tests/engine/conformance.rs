@@ -9,15 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use escrow::event::{Observer, Unobserved};
-use escrow::internals::fs::Moves;
+use escrow::event::Observer;
 use escrow::model::digest::VersionDigests;
-use escrow::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
+use escrow::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
 use escrow::strategy::conformance::{DirectoryFixture, FileFixture, Fixture, run};
 use escrow::strategy::{
-    Access, Capabilities, CreateRequest, Created, Finished, Intent, Moment, PrepareRequest,
-    Preview, PreviewRequest, Probe, Registry, Result, RolledBack, StagedCommit, Strategy,
-    StrategyError,
+    Access, Capabilities, CreateRequest, Created, Finished, Intent, Outcome, PrepareRequest,
+    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RolledBack, Sandbox,
+    Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
 };
 use escrow_testkit::World;
 
@@ -30,8 +29,6 @@ enum Lie {
     Nothing,
     /// It cannot make up its mind whether it releases parts.
     Wavers,
-    /// It says that it releases none, and does not refuse to.
-    DeniesParts,
     /// It says that it releases parts, and refuses.
     ClaimsParts,
     /// A part is everything.
@@ -44,16 +41,12 @@ enum Lie {
     NeverAdvances,
     /// What is left is forgotten with what was released.
     AdvancesTooFar,
-    /// A second advance takes the first one back.
-    AdvanceIsASwitch,
     /// A second finish is an error.
     FinishesOnce,
     /// What was released is taken for somebody else's.
     FearsItself,
     /// Once something was released, nothing contradicts any more.
     TrustsEverybody,
-    /// What was released is one file with the sandbox's own.
-    SharesFiles,
     /// What was released stays in the original when it is taken back.
     UndoesNothing,
     /// What was released lies in the original under another name when it is taken back.
@@ -100,18 +93,15 @@ const PARTS: [&str; 6] = [
 const LIES: &[(Lie, &[&str])] = &[
     (Lie::Wavers, &[STEADY]),
     (Lie::StagesUnseen, &STAGED),
-    (Lie::DeniesParts, &PARTS),
     (Lie::ClaimsParts, &[RELEASED, FOLLOWED, WORKED_ON]),
     (Lie::ReleasesAll, &[RELEASED]),
     (Lie::ReleasesLess, &[RELEASED]),
     (Lie::ReachesFurther, &[RELEASED, GIVEN_UP]),
     (Lie::AdvancesTooFar, &[RELEASED]),
     (Lie::NeverAdvances, &[FOLLOWED, WORKED_ON]),
-    (Lie::AdvanceIsASwitch, &[FOLLOWED, WORKED_ON]),
     (Lie::FinishesOnce, &[RELEASED]),
     (Lie::FearsItself, &[FOLLOWED]),
     (Lie::TrustsEverybody, &[WORKED_ON]),
-    (Lie::SharesFiles, &[WORKED_ON]),
     (Lie::UndoesNothing, &[TAKEN_BACK]),
     (Lie::UndoLeavesATrace, &[TAKEN_BACK]),
     (Lie::NeverRetreats, &[TAKEN_BACK]),
@@ -133,153 +123,263 @@ const LIES_OF_FILES: &[(Lie, &[&str])] = &[
     (Lie::RollsBackTooFar, &[DISCARDED]),
 ];
 
-/// What a wrong strategy remembers of one sandbox.
-#[derive(Default)]
-struct Memory {
-    /// The commits of parts that were staged, and how far each came.
-    parts: BTreeMap<String, Part>,
-    original: PathBuf,
-}
-
-#[derive(Default)]
+/// What a wrong strategy remembers of a commit of a part.
 struct Part {
-    intent: Option<Intent>,
+    sandbox: SandboxRef,
+    intent: Intent,
     paths: Vec<ResourcePath>,
-    advanced: usize,
+    committed: bool,
     finished: usize,
-    retreated: usize,
+    undone: usize,
 }
 
-struct Wrong {
+impl Part {
+    /// Whether it is released at present.
+    fn stands(&self) -> bool {
+        self.finished > 0 && self.undone == 0
+    }
+}
+
+/// A strategy with a mistake; shared with its sessions.
+struct Core {
     inner: Arc<dyn Strategy>,
     lie: Lie,
     asked: AtomicUsize,
-    /// By sandbox.
-    memory: Mutex<BTreeMap<String, Memory>>,
+    parts: Mutex<BTreeMap<String, Part>>,
+    /// By plan.
+    originals: Mutex<BTreeMap<PlanId, PathBuf>>,
 }
 
-/// What a commit keeps when it is finished.
+struct Wrong(Arc<Core>);
+
+struct WrongSession {
+    core: Arc<Core>,
+    sandbox: SandboxRef,
+    inner: Box<dyn Sandbox>,
+}
+
+/// Where a commit keeps what it replaced: what tells it from others.
 fn name_of(intent: &Intent) -> String {
     intent.0["area"].to_string()
 }
 
-fn known() -> ResourcePath {
-    at("known")
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A check that panicked may have held it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Wrong {
-    fn memory(&self) -> MutexGuard<'_, BTreeMap<String, Memory>> {
-        // A check that panicked may have held it.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+impl Core {
+    /// Does something with a commit, if it is one of a part.
+    fn of<T>(&self, intent: &Intent, work: impl FnOnce(&mut Part) -> T) -> Option<T> {
+        held(&self.parts).get_mut(&name_of(intent)).map(work)
     }
 
-    fn with<T>(&self, sandbox: &SandboxRef, work: impl FnOnce(&mut Memory) -> T) -> T {
-        work(
-            self.memory()
-                .entry(sandbox.plan_id.to_string())
-                .or_default(),
-        )
-    }
-
-    fn of<T>(&self, sandbox: &SandboxRef, intent: &Intent, work: impl FnOnce(&mut Part) -> T) -> T {
-        self.with(sandbox, |memory| {
-            work(memory.parts.entry(name_of(intent)).or_default())
-        })
-    }
-
-    /// The paths that are released at present.
-    fn released(&self, sandbox: &SandboxRef) -> Vec<ResourcePath> {
-        self.with(sandbox, |memory| {
-            let parts = memory.parts.values();
-            let stands = parts.filter(|part| part.advanced > 0 && part.retreated == 0);
-            stands.flat_map(|part| part.paths.clone()).collect()
-        })
-    }
-
-    fn is_part(&self, sandbox: &SandboxRef, intent: &Intent) -> bool {
-        self.of(sandbox, intent, |part| part.intent.is_some())
+    /// The paths of the parts of a sandbox that are in some state.
+    fn paths(&self, sandbox: &SandboxRef, state: fn(&Part) -> bool) -> Vec<ResourcePath> {
+        let parts = held(&self.parts);
+        let own = parts.values().filter(|part| part.sandbox == *sandbox);
+        own.filter(|part| state(part))
+            .flat_map(|part| part.paths.clone())
+            .collect()
     }
 
     fn original(&self, sandbox: &SandboxRef) -> PathBuf {
-        self.with(sandbox, |memory| memory.original.clone())
-    }
-
-    fn put(&self, sandbox: &SandboxRef, bytes: &[u8]) -> Result<()> {
-        let known = known();
-        self.inner
-            .write(sandbox, &known, &mut Cursor::new(bytes))
-            .map(drop)
+        held(&self.originals)[&sandbox.plan_id].clone()
     }
 }
 
 /// The same without some of its changes.
 fn reduced(preview: &Preview, keep: impl Fn(usize) -> bool) -> Preview {
     let some = |number: &usize| keep(*number);
-    let numbers: Vec<usize> = (0..preview.diff.changes.len()).filter(some).collect();
-    let changes = numbers.iter().map(|at| preview.diff.changes[*at].clone());
+    let numbers = (0..preview.diff.changes.len()).filter(some);
+    let changes = numbers.map(|at| preview.diff.changes[at].clone());
     Preview {
-        fixed: preview.fixed.clone(),
-        diff: std::sync::Arc::new(DiffView::new(changes.collect())),
-        seen: numbers.iter().map(|at| preview.seen[*at]).collect(),
-        conflicts: preview.conflicts.clone(),
-        notes: preview.notes.clone(),
-        kept: preview.kept.clone(),
-        bytes: preview.bytes,
-        part: preview.part,
-        // Nothing here has two names.
-        moved: Moves::default(),
+        diff: Arc::new(DiffView::new(changes.collect())),
+        ..preview.clone()
     }
 }
 
 impl Strategy for Wrong {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+    fn name(&self) -> &str {
+        self.0.inner.name()
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut promised = self.0.inner.capabilities();
+        if self.0.lie == Lie::Wavers {
+            // Only a caller that asks twice at once notices.
+            promised.partial &= self.0.asked.fetch_add(1, Ordering::SeqCst) != 1;
+        }
+        promised
     }
 
-    fn probe(&self, original: &Path, area: &Path) -> Probe {
-        self.inner.probe(original, area)
-    }
-
-    fn limit(&self, original: &Path, most: usize) -> Option<String> {
-        self.inner.limit(original, most)
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        self.0.inner.probe(target, area)
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
-        let created = self.inner.create(request)?;
-        self.with(&created.sandbox, |memory| {
-            memory.original = request.original.to_owned();
+        let original = request.target.path().expect("it is a path").to_owned();
+        held(&self.0.originals).insert(request.plan_id, original);
+        self.0.inner.create(request)
+    }
+
+    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+        Ok(Box::new(WrongSession {
+            core: Arc::clone(&self.0),
+            sandbox: sandbox.clone(),
+            inner: self.0.inner.open(sandbox, session)?,
+        }))
+    }
+
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        let core = &self.0;
+        let part = core.of(intent, |part| {
+            part.committed = true;
+            part.sandbox.clone()
         });
-        Ok(created)
+        core.inner.commit(intent, observer)?;
+        if let Some(sandbox) = part.filter(|_| core.lie == Lie::ReachesFurther) {
+            use std::os::unix::fs::PermissionsExt;
+            let beside = core.original(&sandbox).join("empty");
+            let mode = std::fs::Permissions::from_mode(0o751);
+            std::fs::set_permissions(beside, mode).expect("it is there");
+        }
+        Ok(())
     }
 
-    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        self.inner.read(sandbox, path)
-    }
-
-    fn write(
-        &self,
-        sandbox: &SandboxRef,
-        path: &ResourcePath,
-        content: &mut dyn Read,
-    ) -> Result<ChangeKind> {
-        self.inner.write(sandbox, path, content)
-    }
-
-    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        match self.lie {
-            Lie::AdvancesTooFar if !self.released(sandbox).is_empty() => Ok(DiffView::default()),
-            _ => self.inner.diff(sandbox),
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RolledBack> {
+        let core = &self.0;
+        let part = core.of(intent, |part| {
+            let over = part.finished > 0;
+            part.undone += usize::from(over);
+            (over, part.committed, part.sandbox.clone())
+        });
+        let Some((over, committed, sandbox)) = part else {
+            return core.inner.undo(intent, observer);
+        };
+        match core.lie {
+            Lie::UndoesNothing if over => Ok(RolledBack::default()),
+            Lie::GivesUpInTheMiddle if !over => Ok(RolledBack::default()),
+            Lie::DropDiscards if !committed => {
+                let session = core.inner.open(&sandbox, Session::Exclusive)?;
+                session.rollback(observer)?;
+                core.inner.undo(intent, observer)
+            }
+            Lie::UndoLeavesATrace if over => {
+                let done = core.inner.undo(intent, observer)?;
+                let trace = core.original(&sandbox).join("known.orig");
+                std::fs::write(trace, "x").expect("there is room");
+                Ok(done)
+            }
+            _ => core.inner.undo(intent, observer),
         }
     }
 
-    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
-        let mut preview = self.inner.preview(sandbox, request)?;
-        let released = self.released(sandbox);
-        match self.lie {
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        self.0.inner.outcome(intent)
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        self.0.inner.check_undo(intent)
+    }
+
+    fn finish(&self, mut intent: Intent) -> Result<Finished> {
+        let times = self.0.of(&intent, |part| {
+            part.finished += 1;
+            part.finished
+        });
+        match self.0.lie {
+            Lie::FinishesOnce if times > Some(1) => Err(StrategyError::Damaged {
+                what: "it is finished already".to_owned(),
+            }),
+            Lie::NeverAdvances => {
+                let said = intent.0.as_object_mut().expect("it is an object");
+                said.remove("part_of");
+                self.0.inner.finish(intent)
+            }
+            _ => self.0.inner.finish(intent),
+        }
+    }
+
+    fn cleanup(&self, sandbox: &SandboxRef) -> Result<()> {
+        self.0.inner.cleanup(sandbox)
+    }
+}
+
+impl WrongSession {
+    fn released(&self) -> Vec<ResourcePath> {
+        self.core.paths(&self.sandbox, Part::stands)
+    }
+}
+
+impl Sandbox for WrongSession {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.inner.read(path)
+    }
+
+    fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
+        self.inner.write(path, content)
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        let mut found = self.inner.diff(from, to)?;
+        let hidden = match self.core.lie {
+            Lie::AdvancesTooFar if !self.released().is_empty() => return Ok(DiffView::default()),
+            Lie::AdvancesEarly => self.core.paths(&self.sandbox, |part| part.undone == 0),
+            Lie::NeverRetreats => self.core.paths(&self.sandbox, |part| part.undone > 0),
+            Lie::RetreatIsASwitch => {
+                let again = |part: &Part| part.undone > 0 && part.undone.is_multiple_of(2);
+                self.core.paths(&self.sandbox, again)
+            }
+            _ => Vec::new(),
+        };
+        found
+            .changes
+            .retain(|change| !hidden.contains(&change.path));
+        Ok(found)
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        self.inner.digests(changes)
+    }
+
+    fn rollback(&self, observer: &dyn Observer) -> Result<String> {
+        let released = !self.released().is_empty();
+        let done = self.inner.rollback(observer)?;
+        match self.core.lie {
+            Lie::RollsBackTooFar if released => {
+                let mut bytes = Cursor::new(b"the original's own\n");
+                self.inner.write(&at("known"), &mut bytes)?;
+            }
+            Lie::RollbackIsAnUndo if released => {
+                let parts = held(&self.core.parts);
+                let own = parts.values().filter(|part| part.sandbox == self.sandbox);
+                for part in own {
+                    self.core.inner.undo(&part.intent, observer)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(done)
+    }
+
+    fn checkpoint(
+        &self,
+        parent: Option<&Snapshot>,
+        purpose: Purpose,
+        observer: &dyn Observer,
+    ) -> Result<Snapshot> {
+        self.inner.checkpoint(parent, purpose, observer)
+    }
+
+    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+        self.inner.retain(keep)
+    }
+
+    fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
+        let mut preview = self.inner.preview(options)?;
+        let released = self.released();
+        match self.core.lie {
             Lie::FearsItself => preview.conflicts.extend(released.into_iter().map(|path| {
                 let what = "somebody changed it".to_owned();
                 Conflict {
@@ -295,213 +395,64 @@ impl Strategy for Wrong {
         Ok(preview)
     }
 
-    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
-        self.inner.digests(sandbox, changes)
-    }
-
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         let part = request.preview.part;
         let changes = request.preview.diff.changes.len();
-        let looked = PreviewRequest {
-            strict: false,
-            moved: &request.preview.moved,
-        };
-        let preview = match self.lie {
+        let preview = match self.core.lie {
+            Lie::ClaimsParts if part => {
+                let why = "it only said so";
+                return Err(unsupported("wrong", "release only a part", why));
+            }
             Lie::ReleasesAll if part => Preview {
                 part: true,
-                ..self.inner.preview(sandbox, &looked)?
+                ..self.inner.preview(&PreviewOptions::default())?
             },
             Lie::ReleasesLess if part => reduced(request.preview, |at| at + 1 < changes),
-            _ => reduced(request.preview, |_| true),
+            _ => request.preview.clone(),
         };
         let request = PrepareRequest {
             preview: &preview,
-            keeps: request.keeps && !(part && self.lie == Lie::SharesFiles),
             ..*request
         };
-        let mut staged = self.inner.prepare(sandbox, &request)?;
-        if self.lie == Lie::StagesUnseen {
+        let mut staged = self.inner.prepare(&request)?;
+        if self.core.lie == Lie::StagesUnseen {
             staged.digests.clear();
         }
         let intent = &staged.intent;
         if part {
             let changes = request.preview.diff.changes.iter();
-            let paths = changes.map(|change| change.path.clone()).collect();
-            self.of(sandbox, intent, |part| {
-                part.intent = Some(intent.clone());
-                part.paths = paths;
-            });
-            if self.lie == Lie::AdvancesEarly {
-                self.inner.advance(sandbox, intent)?;
-            }
+            let part = Part {
+                sandbox: self.sandbox.clone(),
+                intent: intent.clone(),
+                paths: changes.map(|change| change.path.clone()).collect(),
+                committed: false,
+                finished: 0,
+                undone: 0,
+            };
+            held(&self.core.parts).insert(name_of(intent), part);
         }
         Ok(staged)
     }
 
-    fn drop_intent(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        if self.lie == Lie::DropDiscards && self.is_part(sandbox, intent) {
-            self.inner.rollback(sandbox, None, &Unobserved)?;
-        }
-        self.inner.drop_intent(sandbox, intent)
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        self.inner.prepare_restore(request)
     }
 
-    fn commit(&self, sandbox: &SandboxRef, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        self.inner.commit(sandbox, intent, observer)?;
-        if self.lie == Lie::ReachesFurther && self.is_part(sandbox, intent) {
-            use std::os::unix::fs::PermissionsExt;
-            let beside = self.original(sandbox).join("empty");
-            let mode = std::fs::Permissions::from_mode(0o751);
-            std::fs::set_permissions(beside, mode).expect("it is there");
-        }
-        Ok(())
-    }
-
-    fn shares(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
-        match self.lie {
-            Lie::SharesFiles => Ok(false),
-            _ => self.inner.shares(sandbox, intent),
-        }
-    }
-
-    fn finish(&self, sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
-        if self.is_part(sandbox, &intent) {
-            let times = self.of(sandbox, &intent, |part| {
-                part.finished += 1;
-                part.finished
-            });
-            if self.lie == Lie::FinishesOnce && times > 1 {
-                return Err(StrategyError::Damaged {
-                    what: "it is finished already".to_owned(),
-                });
-            }
-        }
-        self.inner.finish(sandbox, intent)
-    }
-
-    fn parts(&self) -> bool {
-        match self.lie {
-            Lie::Wavers => {
-                // Only who asks twice at once notices.
-                let odd = self.asked.fetch_add(1, Ordering::SeqCst);
-                odd != 1 && self.inner.parts()
-            }
-            Lie::DeniesParts => false,
-            Lie::ClaimsParts => true,
-            _ => self.inner.parts(),
-        }
-    }
-
-    fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let times = self.of(sandbox, intent, |part| {
-            part.advanced += 1;
-            part.advanced
-        });
-        match self.lie {
-            Lie::NeverAdvances | Lie::DeniesParts => Ok(()),
-            Lie::ClaimsParts => Err(self.cannot("release only a part")),
-            Lie::AdvanceIsASwitch if times.is_multiple_of(2) => self.inner.retreat(sandbox, intent),
-            _ => self.inner.advance(sandbox, intent),
-        }
-    }
-
-    fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let times = self.of(sandbox, intent, |part| {
-            part.retreated += 1;
-            part.retreated
-        });
-        match self.lie {
-            Lie::NeverRetreats => Ok(()),
-            Lie::RetreatIsASwitch if times.is_multiple_of(2) => self.inner.advance(sandbox, intent),
-            _ => self.inner.retreat(sandbox, intent),
-        }
-    }
-
-    fn check_undo(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        moved: &Moves,
-    ) -> Result<Vec<Conflict>> {
-        self.inner.check_undo(sandbox, intent, moved)
-    }
-
-    fn rollback(
-        &self,
-        sandbox: &SandboxRef,
-        intent: Option<&Intent>,
-        observer: &dyn Observer,
-    ) -> Result<RolledBack> {
-        let Some(intent) = intent else {
-            let done = self.inner.rollback(sandbox, None, observer)?;
-            let released = !self.released(sandbox).is_empty();
-            match self.lie {
-                Lie::RollsBackTooFar if released => self.put(sandbox, b"the original's own\n")?,
-                Lie::RollbackIsAnUndo if released => {
-                    let all = self.with(sandbox, |memory| {
-                        let parts = memory.parts.values();
-                        parts
-                            .filter_map(|part| part.intent.clone())
-                            .collect::<Vec<_>>()
-                    });
-                    for intent in all {
-                        self.inner.rollback(sandbox, Some(&intent), observer)?;
-                    }
-                }
-                _ => {}
-            }
-            return Ok(done);
-        };
-        let part = self.is_part(sandbox, intent);
-        let over = part && self.of(sandbox, intent, |part| part.advanced > 0);
-        match self.lie {
-            Lie::UndoesNothing if over => Ok(RolledBack::default()),
-            Lie::GivesUpInTheMiddle if part && !over => Ok(RolledBack::default()),
-            Lie::UndoLeavesATrace if over => {
-                let original = self.original(sandbox);
-                let done = self.inner.rollback(sandbox, Some(intent), observer)?;
-                std::fs::write(original.join("known.orig"), "x").expect("there is room");
-                Ok(done)
-            }
-            _ => self.inner.rollback(sandbox, Some(intent), observer),
-        }
-    }
-
-    fn checkpoint(
-        &self,
-        sandbox: &SandboxRef,
-        last: Option<&Moment>,
-        observer: &dyn Observer,
-    ) -> Result<Moment> {
-        self.inner.checkpoint(sandbox, last, observer)
-    }
-
-    fn restore_checkpoint(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        observer: &dyn Observer,
-    ) -> Result<()> {
-        self.inner.restore_checkpoint(sandbox, intent, observer)
-    }
-
-    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
-        self.inner.access(sandbox)
-    }
-
-    fn cleanup(&self, sandbox: &SandboxRef) -> Result<()> {
-        self.inner.cleanup(sandbox)
+    fn access(&self) -> Result<Access> {
+        self.inner.access()
     }
 }
 
 /// The promises that are found broken, and how.
 fn broken(strategy: &str, lie: Lie, fixture: &dyn Fixture) -> BTreeMap<&'static str, String> {
     let registry = Registry::builtin();
-    let wrong = Wrong {
+    let wrong = Wrong(Arc::new(Core {
         inner: Arc::clone(registry.get(strategy).expect("it is built in")),
         lie,
         asked: AtomicUsize::new(0),
-        memory: Mutex::default(),
-    };
+        parts: Mutex::default(),
+        originals: Mutex::default(),
+    }));
     let checks = run(&wrong, fixture).checks.into_iter();
     checks
         .filter_map(|check| Some((check.name, check.problem?)))

@@ -4,13 +4,34 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use escrow::event::Unobserved;
-use escrow::strategy::{Moment, Occasion, Registry, Way};
+use escrow::model::SandboxRef;
+use escrow::strategy::{
+    Purpose, Registry, RestoreRequest, Result, Sandbox, Session, Snapshot, Strategy,
+};
 use escrow_testkit::World;
 
 use crate::support::{Sandboxed, at};
 
 const KEEP: usize = 20;
 const ROUNDS: usize = 250;
+
+fn open(overlay: &dyn Strategy, reference: &SandboxRef) -> Box<dyn Sandbox> {
+    let session = overlay.open(reference, Session::Exclusive);
+    session.expect("it can be opened")
+}
+
+/// Goes from one snapshot to another.
+fn go(overlay: &dyn Strategy, reference: &SandboxRef, from: &Snapshot, to: &Snapshot) {
+    let request = RestoreRequest {
+        from,
+        to,
+        area: None,
+        observer: &Unobserved,
+    };
+    let way = open(overlay, reference).prepare_restore(&request);
+    let way = way.expect("it can be gone back to");
+    overlay.commit(&way, &Unobserved).expect("it is staged");
+}
 
 // rule R1, R5
 #[test]
@@ -21,10 +42,11 @@ fn hundreds_of_checkpoints_leave_few_layers() {
     let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
     let (reference, area) = (sandbox.sandbox().reference, sandbox.area());
     let registry = Registry::builtin();
-    let overlay = registry.get("overlay").expect("it is built in");
+    let overlay = &**registry.get("overlay").expect("it is built in");
+    let session = || open(overlay, &reference);
     let read = |path: &str| {
         let mut text = String::new();
-        let file = overlay.read(&reference, &at(path));
+        let file = session().read(&at(path));
         file.unwrap_or_else(|error| panic!("{path}: {error}"))
             .read_to_string(&mut text)
             .expect("it is text");
@@ -34,27 +56,25 @@ fn hundreds_of_checkpoints_leave_few_layers() {
         let layers = std::fs::read_dir(area.join("layers"));
         layers.expect("an overlay has layers").count()
     };
-    let (mut kept, mut most): (VecDeque<(usize, Moment)>, usize) = (VecDeque::new(), 0);
+    let (mut kept, mut most): (VecDeque<(usize, Snapshot)>, usize) = (VecDeque::new(), 0);
     for round in 1..=ROUNDS {
         for (path, text) in [
             (format!("by-ten/{}/file", round % 10), round.to_string()),
             (format!("d{}/only-{round}", round % 7), round.to_string()),
             ("last".to_owned(), round.to_string()),
         ] {
-            overlay
-                .write(&reference, &at(&path), &mut text.as_bytes())
+            session()
+                .write(&at(&path), &mut text.as_bytes())
                 .unwrap_or_else(|error| panic!("{path}: {error}"));
         }
         let last = kept.back().map(|(_, moment)| moment.clone());
-        let moment = overlay.checkpoint(&reference, last.as_ref(), &Unobserved);
+        let moment = session().checkpoint(last.as_ref(), Purpose::Return, &Unobserved);
         kept.push_back((round, moment.expect("there is always room for another")));
         if kept.len() > KEEP {
             kept.pop_front();
         }
-        let moments: Vec<Moment> = kept.iter().map(|(_, moment)| moment.clone()).collect();
-        overlay
-            .drop_checkpoint(&reference, &moments)
-            .expect("the others can go");
+        let moments: Vec<Snapshot> = kept.iter().map(|(_, moment)| moment.clone()).collect();
+        session().retain(&moments).expect("the others can go");
         most = most.max(layers());
     }
     assert!((KEEP..KEEP + 24).contains(&most), "{most} layers at most");
@@ -64,29 +84,21 @@ fn hundreds_of_checkpoints_leave_few_layers() {
         let path = format!("d{}/only-{round}", round % 7);
         assert_eq!(read(&path), round.to_string());
     }
-    let diff = overlay.diff(&reference).expect("it can be compared");
+    let diff = session().diff(None, None).expect("it can be compared");
     assert_eq!(diff.changes.len(), ROUNDS + 7 + 10 + 10 + 1 + 1);
     let (round, oldest) = kept.front().expect("some are kept");
-    let since = overlay.since(&reference, oldest, None);
+    let since = session().diff(Some(oldest), None);
     let since = since.expect("it can be compared").changes.len();
     assert_eq!(
         since,
         (ROUNDS - round) + 10 + 1,
         "since the oldest that is kept"
     );
-    let staged = world.dir("staged");
-    let (from, to) = (
-        kept.back().expect("some are kept").1.clone(),
-        oldest.clone(),
-    );
-    let way = overlay.prepare_restore(&reference, &Way { from, to }, &staged, &Unobserved);
-    let way = way.expect("it can be gone back to");
-    overlay
-        .restore_checkpoint(&reference, &way, &Unobserved)
-        .expect("it is staged");
+    let newest = kept.back().expect("some are kept").1.clone();
+    go(overlay, &reference, &newest, oldest);
     assert_eq!(read("last"), round.to_string());
     assert_eq!(
-        overlay.diff(&reference).expect("compared").changes.len(),
+        session().diff(None, None).expect("compared").changes.len(),
         round + 7 + 10 + 10 + 1 + 1
     );
 }
@@ -99,34 +111,30 @@ fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
     let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
     let reference = sandbox.sandbox().reference;
     let registry = Registry::builtin();
-    let overlay = registry.get("overlay").expect("it is built in");
+    let overlay = &**registry.get("overlay").expect("it is built in");
+    let session = || open(overlay, &reference);
     let take = |text: &str| {
         if !text.is_empty() {
-            overlay
-                .write(&reference, &at("file"), &mut text.as_bytes())
+            session()
+                .write(&at("file"), &mut text.as_bytes())
                 .expect("it can be written");
         }
-        let moment = overlay.checkpoint(&reference, None, &Unobserved);
+        let moment = session().checkpoint(None, Purpose::Return, &Unobserved);
         moment.expect("it can be kept")
     };
-    let keep = |kept: &[Moment]| overlay.drop_checkpoint(&reference, kept).expect("they go");
-    let mut kept: Vec<Moment> = (0..31).map(|round| take(&format!("{round}"))).collect();
+    let keep = |kept: &[Snapshot]| session().retain(kept).expect("they go");
+    let mut kept: Vec<Snapshot> = (0..31).map(|round| take(&format!("{round}"))).collect();
     take("then");
     keep(&kept);
     let then = take("");
     kept.push(then.clone());
     kept.push(take("later"));
     kept.push(take("last"));
-    let area = world.dir("staged");
     let from = kept.last().expect("some are kept").clone();
-    let way = Way { from, to: then };
-    let way = overlay.prepare_restore(&reference, &way, &area, &Unobserved);
-    overlay
-        .restore_checkpoint(&reference, &way.expect("it is kept"), &Unobserved)
-        .expect("it is staged");
+    go(overlay, &reference, &from, &then);
     let mut text = String::new();
-    overlay
-        .read(&reference, &at("file"))
+    session()
+        .read(&at("file"))
         .expect("it is there")
         .read_to_string(&mut text)
         .expect("it is text");
@@ -142,16 +150,16 @@ fn checkpoints_leave_room_for_a_restore() {
     let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
     let (reference, area) = (sandbox.sandbox().reference, sandbox.area());
     let registry = Registry::builtin();
-    let overlay = registry.get("overlay").expect("it is built in");
+    let overlay = &**registry.get("overlay").expect("it is built in");
+    let session = || open(overlay, &reference);
     let write = |text: &str| {
-        let written = overlay.write(&reference, &at("file"), &mut text.as_bytes());
+        let written = session().write(&at("file"), &mut text.as_bytes());
         written.expect("it can be written");
     };
-    let take = |round: usize| {
-        write(&round.to_string());
-        overlay.checkpoint(&reference, None, &Unobserved)
+    let take = |purpose: Purpose| -> Result<Snapshot> {
+        write("something new");
+        session().checkpoint(None, purpose, &Unobserved)
     };
-    let has_room = |occasion| overlay.has_room(&reference, occasion).is_ok();
     let layers = || {
         let now = std::fs::read(area.join("now")).expect("it is there");
         let now: serde_json::Value = serde_json::from_slice(&now).expect("it is JSON");
@@ -159,38 +167,21 @@ fn checkpoints_leave_room_for_a_restore() {
     };
     let mut kept = Vec::new();
     let mut limits = Vec::new();
-    for round in 0..500 {
-        write("something new");
-        let room = [Occasion::Kept, Occasion::Begun].map(has_room);
-        let taken = take(round);
-        let state = (room, taken.is_ok());
-        // Of each state the last is looked at.
-        limits.retain(|(last, _)| *last != state);
-        limits.push((state, layers() - usize::from(taken.is_ok())));
-        match taken {
-            Ok(moment) => kept.push(moment),
-            Err(error) => {
-                assert!(
-                    error.to_string().contains("let go of checkpoints"),
-                    "{error}"
-                );
-                break;
+    for purpose in [Purpose::Keep, Purpose::Begin, Purpose::Return] {
+        let refused = loop {
+            match take(purpose) {
+                Ok(snapshot) => kept.push(snapshot),
+                Err(error) => break error.to_string(),
             }
-        }
+        };
+        assert!(refused.contains("let go of checkpoints"), "{refused}");
+        limits.push(layers());
     }
-    // The last with room for all, for a fork, for a restore only, and for none.
-    let expected = [
-        (([true, true], true), 399),
-        (([false, true], true), 429),
-        (([false, false], true), 459),
-        (([false, false], false), 460),
-    ];
-    assert_eq!(limits, expected);
+    // Each purpose leaves some to the next.
+    assert_eq!(limits, [400, 430, 460]);
     // What was let go of makes room again.
     kept.truncate(100);
-    overlay
-        .drop_checkpoint(&reference, &kept)
-        .expect("the others can go");
-    assert!(has_room(Occasion::Kept) && layers() < 200, "{}", layers());
-    take(500).expect("there is room");
+    session().retain(&kept).expect("the others can go");
+    take(Purpose::Keep).expect("there is room");
+    assert!(layers() < 200, "{}", layers());
 }

@@ -14,7 +14,9 @@ fn history(world: &World) -> Sandboxed {
     let app = world.dir("app");
     tree::build(&app, "a.txt \"one\\n\"\n");
     let sandbox = Sandboxed::new(&world.home(), &app, "filesystem_copy");
-    let access = sandbox.manager.access(&sandbox.plan, &sandbox.resource);
+    let access = sandbox
+        .manager
+        .access(&sandbox.plan, &sandbox.resource, None);
     access.expect("it has a path");
     sandbox.write("b.txt", b"two\n").expect("it can be written");
     let failed = sandbox.write("a.txt/below", b"no\n");

@@ -7,7 +7,7 @@ use escrow::error::{Error, Kind};
 use escrow::event::{Observer, Unobserved};
 use escrow::manager::Manager;
 use escrow::model::{SandboxRef, SandboxState};
-use escrow::strategy::{Registry, StrategyError};
+use escrow::strategy::{Registry, Session, StrategyError};
 use escrow_testkit::signature::signature;
 use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{Fs, LoopFs, World};
@@ -89,16 +89,14 @@ fn another_process_goes_on() {
         let back: SandboxRef = serde_json::from_str(&text).expect("it is what was written");
         assert_eq!(back, stored);
         let registry = Registry::builtin();
-        let alone = registry.get(&back.strategy).expect("it is built in");
-        assert!(
-            alone
-                .diff(&back)
-                .expect("the reference is enough")
-                .is_empty()
-        );
+        let alone = registry.get(&back.strategy_name).expect("it is built in");
+        let alone = alone.open(&back, Session::Exclusive);
+        let alone = alone.expect("the reference is enough");
+        let found = alone.diff(None, None).expect("the reference is enough");
+        assert!(found.is_empty());
         let mut content = &b"by reference"[..];
         alone
-            .write(&back, &at("b/one"), &mut content)
+            .write(&at("b/one"), &mut content)
             .expect("the reference is enough");
         assert_eq!(fourth.listing(), ["M b/one"]);
         fourth.cleanup();
@@ -155,7 +153,7 @@ fn a_sandbox_is_made_once() {
         let again = manager
             .create_sandbox(&plan, &resource, Some("filesystem_copy"), &Unobserved)
             .expect("it is there");
-        assert!(!again.created && again.view.sandbox.reference.strategy == strategy);
+        assert!(!again.created && again.view.sandbox.reference.strategy_name == strategy);
         assert_eq!(names(&world.home().join("sandboxes")).len(), 1);
         manager.cleanup(&plan, false).expect("it can be removed");
         assert_swept(&world.home());
@@ -187,7 +185,7 @@ fn nothing_comes_after_the_end() {
         assert!(is_over(sandbox.read("file").map(drop)));
         assert!(is_over(sandbox.write("file", b"x").map(drop)));
         assert!(is_over(sandbox.try_diff().map(drop)));
-        assert!(is_over(manager.access(plan, resource).map(drop)));
+        assert!(is_over(manager.access(plan, resource, None).map(drop)));
         assert_swept(&world.home());
         let revived = manager.create_sandbox(plan, resource, Some(strategy), &Unobserved);
         assert!(

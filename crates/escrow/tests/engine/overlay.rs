@@ -79,7 +79,7 @@ pub(crate) fn fresh(world: &World, name: &str) -> Sandboxed {
     let original = original(world, name, BASE);
     let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
     let made = sandbox.sandbox();
-    assert_eq!(made.reference.strategy, "overlay", "{}", made.message);
+    assert_eq!(made.reference.strategy_name, "overlay", "{}", made.message);
     sandbox
 }
 

@@ -73,8 +73,9 @@ impl Guarded {
     /// Works in the sandbox by means that nobody judges.
     fn native(&self, script: &str) {
         let manager = open(&self.world.home());
-        let access = manager.access(&self.plan, &self.resource);
-        let escrow::strategy::Access::Directory(tree) = access.expect("everything is permitted");
+        let access = manager.access(&self.plan, &self.resource, None);
+        let access = access.expect("everything is permitted");
+        let tree = access.cwd.expect("it has a path").as_path().to_owned();
         sh(&tree, script);
     }
 
@@ -133,7 +134,7 @@ fn every_verb_is_judged_and_every_denial_is_logged() {
     denied(&manager, read, "read", why);
     let write = manager.write(plan, resource, &path, &mut &b"x"[..]);
     denied(&manager, write, "write", why);
-    denied(&manager, manager.access(plan, resource), "write", why);
+    denied(&manager, manager.access(plan, resource, None), "write", why);
     denied(&manager, manager.diff(plan, None), "diff", why);
     denied(&manager, manager.diff(plan, Some(resource)), "diff", why);
     let scratch = manager.scratch_diff(plan, guarded.world.path());
@@ -473,8 +474,9 @@ fn bytes_that_are_no_text_do_not_slip_past() {
     let rule = json!({"deny": ["commit"], "principal": "*", "scope": "app:keys/*.pem"});
     let name = std::ffi::OsStr::from_bytes(b"\xff\xfe.PEM");
     let manager = open(&guarded.world.home());
-    let access = manager.access(&guarded.plan, &guarded.resource);
-    let escrow::strategy::Access::Directory(tree) = access.expect("everything is permitted");
+    let access = manager.access(&guarded.plan, &guarded.resource, None);
+    let access = access.expect("everything is permitted");
+    let tree = access.cwd.expect("it has a path").as_path().to_owned();
     std::fs::create_dir(tree.join("keys")).expect("it is ours");
     symlink("x", tree.join("keys").join(name)).expect("it is ours");
     let manager = guarded.under("user:eve", may_all_but(rule));
@@ -511,7 +513,7 @@ fn without_isolation_working_is_releasing() {
     denied(&manager, write(".github/x"), "commit", "rule 2 says");
     denied(
         &manager,
-        manager.access(plan, &resource),
+        manager.access(plan, &resource, None),
         "commit",
         "rule 2 says",
     );

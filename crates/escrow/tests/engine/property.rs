@@ -153,7 +153,7 @@ fn one_case(world: &World, strategy: &str, seed: u64) {
     let before = signature(&original);
     let sandbox = Sandboxed::new(&world.home(), &original, strategy);
     let made = sandbox.sandbox();
-    assert_eq!(made.reference.strategy, strategy, "{}", made.message);
+    assert_eq!(made.reference.strategy_name, strategy, "{}", made.message);
     assert_eq!(sandbox.diff(), BTreeMap::new(), "a fresh sandbox is equal");
     for round in ["first", "second"] {
         let mut now = base.clone();

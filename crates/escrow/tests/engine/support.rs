@@ -12,7 +12,6 @@ use escrow::internals::store::{Plan, Resource, Sandbox};
 use escrow::manager::{Manager, Options};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath, SandboxState};
-use escrow::strategy::Access;
 use escrow_testkit::signature::{Ignore, differences, signature};
 use escrow_testkit::user::as_user;
 use escrow_testkit::{OverlayMount, World, XattrKind};
@@ -95,11 +94,9 @@ impl Sandboxed {
 
     /// The directory that native tools work in.
     pub(crate) fn tree(&self) -> PathBuf {
-        let Access::Directory(path) = self
-            .manager
-            .access(&self.plan, &self.resource)
-            .expect("a copy gives a path");
-        path
+        let access = self.manager.access(&self.plan, &self.resource, None);
+        let path = access.expect("a copy gives a path").cwd;
+        path.expect("a copy gives a path").as_path().to_owned()
     }
 
     /// The layer of an overlay sandbox that takes its changes: the newest.
@@ -127,7 +124,7 @@ impl Sandboxed {
 
     /// Runs a script in the sandbox the way its users do: in its path, or under a mount.
     pub(crate) fn native(&self, script: &str) {
-        if self.sandbox().reference.strategy == "overlay" {
+        if self.sandbox().reference.strategy_name == "overlay" {
             self.mounted(|mount| mount.run(script));
         } else {
             sh(&self.tree(), script);
@@ -145,8 +142,11 @@ impl Sandboxed {
     }
 
     pub(crate) fn write(&self, path: impl AsRef<[u8]>, content: &[u8]) -> Result<ChangeKind> {
-        self.manager
-            .write(&self.plan, &self.resource, &at(path), &mut &*content)
+        let (plan, resource) = (&self.plan, &self.resource);
+        let written = self
+            .manager
+            .write(plan, resource, &at(path), &mut &*content);
+        written.map(|change| change.kind)
     }
 
     /// The changes by path.

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use super::{Leftover, LeftoverKind, Spared};
 use crate::commit::lent;
 use crate::error::{Result, chain};
-use crate::event::Unobserved;
 use crate::fs::areas::{self, Area};
 use crate::fs::{Dir, Meta, Stamp};
 use crate::manager::{Manager, disk};
@@ -68,7 +67,7 @@ pub(super) struct Rows {
     /// Names of areas, and ids, whose record was removed.
     over: HashSet<String>,
     /// Areas that sandboxes live on which are not theirs; `None` where that cannot be told.
-    lent: Option<HashSet<Location>>,
+    lent: HashSet<Location>,
 }
 
 impl Rows {
@@ -86,9 +85,8 @@ impl Rows {
         match area {
             Area::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
-                let lent = self.lent.as_ref();
-                let is_lent = lent.is_none_or(|lent| lent.contains(&sandbox.area))
-                    && !seeded::bug("gc-takes-what-is-lent");
+                let is_lent =
+                    self.lent.contains(&sandbox.area) && !seeded::bug("gc-takes-what-is-lent");
                 (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
             }
             Area::Commit(_) | Area::Part(..) => {
@@ -206,7 +204,7 @@ impl Manager {
             }
             let original = self.store.resource(sandbox.reference.resource_id);
             let original = original.ok().flatten();
-            let away = |one: Resource| self.is_out_of_reach(area.as_path(), one.root());
+            let away = |one: Resource| self.is_out_of_reach(area.as_path(), &one);
             if original.is_some_and(away) {
                 found.kept.push((left(kind, area), AWAY.into()));
             } else {
@@ -328,8 +326,9 @@ impl Manager {
             known.extend(sandbox.area.as_path().parent().map(Path::to_owned));
         }
         for resource in self.store.resources_ever()? {
-            places.extend(resource.at.as_path().parent().map(Path::to_owned));
-            places.insert(resource.at.as_path().to_owned());
+            let at = resource.path();
+            places.extend(at.and_then(Path::parent).map(Path::to_owned));
+            places.extend(at.map(Path::to_owned));
         }
         // On the mount of our own areas everything is put among them. What an earlier home put
         // elsewhere is found by who looks everywhere.
@@ -381,8 +380,7 @@ impl Manager {
             }
         }
         let sandboxes = self.store.sandboxes(None)?;
-        let engine = self.engine(&Unobserved);
-        let lent = lent::all(&engine, &sandboxes, None);
+        let lent = lent::all(&sandboxes, None);
         Ok(Rows {
             plans: self.store.plans()?,
             over: self.store.over()?,

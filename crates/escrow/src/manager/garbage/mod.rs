@@ -23,6 +23,7 @@ pub use self::orphans::Orphan;
 use super::{Manager, live};
 use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
+use crate::event::Unobserved;
 use crate::fs::areas::Area;
 use crate::fs::private::Lock;
 use crate::model::text::Location;
@@ -365,7 +366,7 @@ impl Manager {
             }
             self.store.forget_commits(plan.id)?;
             self.store.end_removal(plan.id)?;
-            self.store.forget_moved()?;
+            self.engine(&Unobserved).forget()?;
         }
         self.forget_live(plan)?;
         Ok(lock.remove(&self.locks, plan.id.to_string().as_bytes())?)

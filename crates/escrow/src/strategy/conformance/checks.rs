@@ -4,13 +4,12 @@ use std::fmt::Debug;
 use std::io::{Cursor, Read};
 
 use super::super::{
-    Access, CreateRequest, Intent, OnConflict, PrepareRequest, PreviewRequest, Strategy,
-    StrategyError,
+    CreateRequest, Exposes, Intent, OnConflict, PrepareRequest, PreviewOptions, Sandbox, Session,
+    Strategy, StrategyError,
 };
-use super::{Case, parts};
+use super::{Case, checkpoints, parts};
 use crate::event::Unobserved;
-use crate::fs::Moves;
-use crate::model::{ChangeKind, PlanId, ResourceId, ResourcePath, SandboxRef, SystemOrigin};
+use crate::model::{ChangeKind, PlanId, ResourcePath, SandboxRef, SystemOrigin};
 
 pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> Answer;
 pub(super) type Answer = Result<(), String>;
@@ -83,6 +82,10 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
         "after a part a rollback discards the rest and nothing else",
         parts::discarded,
     ),
+    (
+        "a restore brings a checkpoint back, again and again, or it says it cannot",
+        checkpoints::restored,
+    ),
     ("the reference is enough for another process", reference),
     ("access keeps its word", access),
     (
@@ -114,16 +117,23 @@ pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> 
     }
 }
 
-fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
+pub(super) fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
     let created = strategy.create(&CreateRequest {
         plan_id: PlanId::new(&SystemOrigin),
-        resource_id: ResourceId::new(&SystemOrigin),
-        original: case.original(),
+        target: &case.target(),
         area: case.area(),
-        carved: &[],
+        from: None,
         observer: &Unobserved,
     });
     Ok(must("create", created)?.sandbox)
+}
+
+/// A session that changes the sandbox.
+pub(super) fn open(
+    strategy: &dyn Strategy,
+    sandbox: &SandboxRef,
+) -> Result<Box<dyn Sandbox>, String> {
+    must("open", strategy.open(sandbox, Session::Exclusive))
 }
 
 pub(super) fn content(
@@ -132,7 +142,8 @@ pub(super) fn content(
     path: &ResourcePath,
 ) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    let mut file = must("read", strategy.read(sandbox, path))?;
+    let opened = must("open", strategy.open(sandbox, Session::Shared))?;
+    let mut file = must("read", opened.read(path))?;
     must("read", file.read_to_end(&mut bytes))?;
     Ok(bytes)
 }
@@ -143,14 +154,20 @@ pub(super) fn put(
     path: &ResourcePath,
     bytes: &[u8],
 ) -> Result<ChangeKind, String> {
-    must(
-        "write",
-        strategy.write(sandbox, path, &mut Cursor::new(bytes)),
-    )
+    let opened = open(strategy, sandbox)?;
+    let written = opened.write(path, &mut Cursor::new(bytes));
+    let change = must("write", written)?;
+    equal("path of the change", &change.path, path)?;
+    Ok(change.kind)
 }
 
 /// Writes what is not there yet, where there can be such a thing.
-fn put_new(strategy: &dyn Strategy, case: &dyn Case, sandbox: &SandboxRef, bytes: &[u8]) -> Answer {
+pub(super) fn put_new(
+    strategy: &dyn Strategy,
+    case: &dyn Case,
+    sandbox: &SandboxRef,
+    bytes: &[u8],
+) -> Answer {
     match case.absent() {
         Some(path) => put(strategy, sandbox, &path, bytes).map(drop),
         None => Ok(()),
@@ -161,7 +178,8 @@ pub(super) fn changes(
     strategy: &dyn Strategy,
     sandbox: &SandboxRef,
 ) -> Result<Vec<(String, ChangeKind)>, String> {
-    let view = must("diff", strategy.diff(sandbox))?;
+    let opened = must("open", strategy.open(sandbox, Session::Shared))?;
+    let view = must("diff", opened.diff(None, None))?;
     Ok(view
         .changes
         .iter()
@@ -183,7 +201,6 @@ fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> Answer {
         &strategy.capabilities(),
         &strategy.capabilities(),
     )?;
-    equal("parts", &strategy.parts(), &strategy.parts())?;
     match strategy.name().is_empty() {
         true => Err("it has no name".to_owned()),
         false => Ok(()),
@@ -192,21 +209,13 @@ fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> Answer {
 
 fn probe(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let before = case.fingerprint()?;
-    let first = strategy.probe(case.original(), case.area());
-    equal(
-        "a second probe",
-        &strategy.probe(case.original(), case.area()),
-        &first,
-    )?;
+    let (target, area) = (case.target(), case.area());
+    let first = strategy.probe(&target, area);
+    equal("a second probe", &strategy.probe(&target, area), &first)?;
     if first.reason.is_empty() {
         return Err("it gives no reason".to_owned());
     }
-    let area = must("open the area", crate::fs::Dir::open(case.area()))?;
-    equal(
-        "entries left in the area",
-        &must("list", area.entries())?.len(),
-        &0,
-    )?;
+    equal("entries left in the area", &case.area_entries()?, &0)?;
     unchanged(case, &before)
 }
 
@@ -215,7 +224,7 @@ fn create(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     equal(
         "strategy in the reference",
-        &sandbox.strategy.as_str(),
+        &sandbox.strategy_name.as_str(),
         &strategy.name(),
     )?;
     unchanged(case, &before)
@@ -253,20 +262,18 @@ fn reading(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     if let Some(absent) = case.absent() {
-        match strategy.read(&sandbox, &absent) {
+        match open(strategy, &sandbox)?.read(&absent) {
             Err(StrategyError::NotThere { .. }) => {}
             Err(other) => return Err(format!("what is not there is refused with: {other}")),
             Ok(_) => return Err("what is not there can be read".to_owned()),
         }
     }
     for path in case.obstacles() {
-        if strategy.read(&sandbox, &path).is_ok() {
+        let opened = open(strategy, &sandbox)?;
+        if opened.read(&path).is_ok() {
             return Err(format!("'{path}' can be read"));
         }
-        if strategy
-            .write(&sandbox, &path, &mut Cursor::new(b"x"))
-            .is_ok()
-        {
+        if opened.write(&path, &mut Cursor::new(b"x")).is_ok() {
             return Err(format!("'{path}' can be written"));
         }
     }
@@ -277,13 +284,11 @@ fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     let before = case.fingerprint()?;
     for path in case.ways_out() {
-        if strategy.read(&sandbox, &path).is_ok() {
+        let opened = open(strategy, &sandbox)?;
+        if opened.read(&path).is_ok() {
             return Err(format!("'{path}' was read"));
         }
-        if strategy
-            .write(&sandbox, &path, &mut Cursor::new(b"x"))
-            .is_ok()
-        {
+        if opened.write(&path, &mut Cursor::new(b"x")).is_ok() {
             return Err(format!("'{path}' was written"));
         }
     }
@@ -388,7 +393,7 @@ impl Read for Breaks {
 fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     let (path, bytes) = case.known();
-    match strategy.write(&sandbox, &path, &mut Breaks(false)) {
+    match open(strategy, &sandbox)?.write(&path, &mut Breaks(false)) {
         Err(StrategyError::Input { .. }) => {}
         Err(other) => return Err(format!("the error blames another than the source: {other}")),
         Ok(_) => return Err("a write without its bytes succeeded".to_owned()),
@@ -400,7 +405,7 @@ fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
     if !strategy.capabilities().isolates {
-        return match strategy.rollback(&sandbox, None, &Unobserved) {
+        return match open(strategy, &sandbox)?.rollback(&Unobserved) {
             Err(StrategyError::Unsupported { .. }) => Ok(()),
             Err(other) => Err(format!("it cannot roll back, but says: {other}")),
             Ok(_) => Err("it claims to have discarded what it never isolated".to_owned()),
@@ -411,7 +416,7 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         put(strategy, &sandbox, &case.known().0, b"changed")?;
         put_new(strategy, case, &sandbox, b"new")?;
         for _ in 0..2 {
-            must("rollback", strategy.rollback(&sandbox, None, &Unobserved))?;
+            must("rollback", open(strategy, &sandbox)?.rollback(&Unobserved))?;
             equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
         }
         for (path, wanted) in case.contents()? {
@@ -421,15 +426,6 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         }
     }
     unchanged(case, &before)
-}
-
-/// As a commit looks that was never tried before.
-fn looked() -> PreviewRequest<'static> {
-    static NOTHING: std::sync::LazyLock<Moves> = std::sync::LazyLock::new(Moves::default);
-    PreviewRequest {
-        strict: false,
-        moved: &NOTHING,
-    }
 }
 
 /// What a commit of the sandbox needs, staged.
@@ -448,18 +444,21 @@ fn staged_with(
     sandbox: &SandboxRef,
     keeps: bool,
 ) -> Result<Intent, String> {
-    let preview = must("preview", strategy.preview(sandbox, &looked()))?;
+    let opened = open(strategy, sandbox)?;
+    let preview = must("preview", opened.preview(&PreviewOptions::default()))?;
     equal("conflicts", &preview.conflicts, &Vec::new())?;
+    let area = case.commit_area()?;
     let request = PrepareRequest {
         preview: &preview,
         on_conflict: OnConflict::Abort,
-        area: case.commit_area(),
+        message: Some("as the suite commits"),
+        area: area.as_deref(),
         keeps,
         digests: true,
         observer: &Unobserved,
     };
-    let mut staged = must("prepare", strategy.prepare(sandbox, &request))?;
-    let mut found = must("digests", strategy.digests(sandbox, &preview.diff.changes))?;
+    let mut staged = must("prepare", opened.prepare(&request))?;
+    let mut found = must("digests", opened.digests(&preview.diff.changes))?;
     found.sort_by(|a, b| a.0.cmp(&b.0));
     staged.digests.sort_by(|a, b| a.0.cmp(&b.0));
     equal("the digests of what is staged", &staged.digests, &found)?;
@@ -493,8 +492,7 @@ fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         &intent,
     )?;
     if capabilities.undoes {
-        let dropped = strategy.rollback(&sandbox, Some(&intent), &Unobserved);
-        must("drop", dropped)?;
+        must("drop", strategy.undo(&intent, &Unobserved))?;
         unchanged(case, &before)?;
         equal("changes", &changes(strategy, &sandbox)?, &changed)?;
     }
@@ -522,7 +520,7 @@ fn committed(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = worked_in(strategy, case)?;
     let intent = staged(strategy, case, &sandbox)?;
     for _ in 0..2 {
-        must("commit", strategy.commit(&sandbox, &intent, &Unobserved))?;
+        must("commit", strategy.commit(&intent, &Unobserved))?;
         if sorted(case)? != wanted {
             return Err("the original does not hold what was committed".to_owned());
         }
@@ -534,8 +532,8 @@ fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let before = sorted(case)?;
     let sandbox = worked_in(strategy, case)?;
     let intent = staged(strategy, case, &sandbox)?;
-    must("commit", strategy.commit(&sandbox, &intent, &Unobserved))?;
-    let undo = || strategy.rollback(&sandbox, Some(&intent), &Unobserved);
+    must("commit", strategy.commit(&intent, &Unobserved))?;
+    let undo = || strategy.undo(&intent, &Unobserved);
     if !strategy.capabilities().undoes {
         return match undo() {
             Err(StrategyError::Unsupported { .. }) => Ok(()),
@@ -545,10 +543,7 @@ fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
     equal(
         "conflicts of an undo",
-        &must(
-            "check",
-            strategy.check_undo(&sandbox, &intent, &Moves::default()),
-        )?,
+        &must("check", strategy.check_undo(&intent))?,
         &Vec::new(),
     )?;
     for _ in 0..2 {
@@ -567,13 +562,12 @@ fn apart(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
     let sandbox = worked_in(strategy, case)?;
     let intent = staged_with(strategy, case, &sandbox, true)?;
-    let shares = must("ask", strategy.shares(&sandbox, &intent))?;
-    equal("what is shared", &shares, &false)?;
-    must("commit", strategy.commit(&sandbox, &intent, &Unobserved))?;
-    must("finish", strategy.finish(&sandbox, intent))?;
+    must("commit", strategy.commit(&intent, &Unobserved))?;
+    must("finish", strategy.finish(intent))?;
     let before = case.fingerprint()?;
-    if let Ok(Access::Directory(directory)) = strategy.access(&sandbox) {
-        case.work_in(&directory, &case.known().0, b"later")?;
+    let access = must("access", open(strategy, &sandbox)?.access())?;
+    if strategy.capabilities().exposes != Exposes::Nothing {
+        case.work_through(&access, &case.known().0, b"later")?;
     }
     unchanged(case, &before)
 }
@@ -584,8 +578,9 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         return Ok(());
     }
     let sandbox = worked_in(strategy, case)?;
-    case.work_in(case.original(), &case.known().0, b"by somebody else")?;
-    let preview = strategy.preview(&sandbox, &looked());
+    case.change_original(&case.known().0, b"by somebody else")?;
+    let opened = open(strategy, &sandbox)?;
+    let preview = opened.preview(&PreviewOptions::default());
     let found: Vec<ResourcePath> = must("preview", preview)?
         .conflicts
         .into_iter()
@@ -614,13 +609,12 @@ fn reference(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 
 fn access(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
-    match (
-        strategy.capabilities().gives_path,
-        strategy.access(&sandbox),
-    ) {
-        (true, Ok(Access::Directory(directory))) => {
+    let access = must("access", open(strategy, &sandbox)?.access())?;
+    let exposes = strategy.capabilities().exposes;
+    match (exposes, &access.cwd, &access.url) {
+        (Exposes::Path, Some(_), None) | (Exposes::Url, None, Some(_)) => {
             let path = case.known().0;
-            case.work_in(&directory, &path, b"by a native tool")?;
+            case.work_through(&access, &path, b"by a native tool")?;
             equal(
                 "content",
                 &content(strategy, &sandbox, &path)?,
@@ -633,17 +627,20 @@ fn access(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
                 &count,
             )
         }
-        (false, Err(StrategyError::Unsupported { .. })) => Ok(()),
-        (promised, answer) => Err(format!(
-            "gives_path is {promised}, and access says {answer:?}"
+        (Exposes::Nothing, None, None) => Ok(()),
+        _ => Err(format!(
+            "it exposes {exposes:?}, and access says {access:?}"
         )),
     }
 }
 
 fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let sandbox = made(strategy, case)?;
-    case.replace_original()?;
-    match strategy.diff(&sandbox) {
+    if !case.replace_original()? {
+        return Ok(());
+    }
+    let opened = strategy.open(&sandbox, Session::Shared);
+    match opened.and_then(|opened| opened.diff(None, None)) {
         Err(StrategyError::Replaced { .. }) => Ok(()),
         Err(other) => Err(format!("it is refused with: {other}")),
         Ok(_) => Err("it was compared as if nothing had happened".to_owned()),

@@ -5,11 +5,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::room::{Room, fill, looks, outside, plain, text};
+use super::super::{Access, Target};
+use super::room::{Room, fill, looks, outside, plain, rewrite, text};
 use super::{Case, Fixture};
 use crate::fs::walk::walk;
 use crate::fs::{Dir, FsError, Meta};
-use crate::model::{EntryKind, ResourcePath};
+use crate::model::{EntryKind, ResourceId, ResourcePath, SystemOrigin};
 
 /// Makes cases below a directory that the caller chose, on the file system that matters.
 pub struct DirectoryFixture {
@@ -98,16 +99,28 @@ fn entries(dir: &Dir, seen: fn(&Meta) -> Meta) -> Result<Vec<(ResourcePath, Stri
 }
 
 impl Case for DirectoryCase {
-    fn original(&self) -> &Path {
-        &self.original
+    fn target(&self) -> Target {
+        Target::at(
+            ResourceId::new(&SystemOrigin),
+            "fs-directory",
+            &self.original,
+        )
     }
 
-    fn area(&self) -> &Path {
-        self.room.area()
+    fn area(&self) -> Option<&Path> {
+        Some(self.room.area())
     }
 
-    fn commit_area(&self) -> &Path {
+    fn area_entries(&self) -> Result<usize, String> {
+        self.room.area_entries()
+    }
+
+    fn commit_area(&self) -> Result<Option<PathBuf>, String> {
         self.room.commit_area()
+    }
+
+    fn clear_commit_areas(&self) -> Result<(), String> {
+        self.room.clear_commit_areas()
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {
@@ -196,17 +209,25 @@ impl Case for DirectoryCase {
             .unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    fn replace_original(&self) -> Result<(), String> {
+    fn replace_original(&self) -> Result<bool, String> {
         let room = self.room.open().map_err(text)?;
         room.rename(b"original", &room, b"moved away")
             .map_err(text)?;
-        room.make_dir(b"original", 0o700).map_err(text)
+        room.make_dir(b"original", 0o700).map_err(text)?;
+        Ok(true)
     }
 
-    fn work_in(&self, directory: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
-        let root = Dir::open(directory).map_err(text)?;
-        let (dir, name) = root.parent(path).map_err(text)?;
-        dir.unlink(name).map_err(text)?;
-        fill(&dir, name, content).map_err(text)
+    fn change_original(&self, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
+        rewrite(&self.original, path, content)
+    }
+
+    fn work_through(
+        &self,
+        access: &Access,
+        path: &ResourcePath,
+        content: &[u8],
+    ) -> Result<(), String> {
+        let cwd = access.cwd.as_ref().ok_or("it gives no path")?;
+        rewrite(cwd.as_path(), path, content)
     }
 }

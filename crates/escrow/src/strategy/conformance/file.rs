@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::room::{Room, fill, looks, outside, plain, text};
+use super::super::{Access, Target};
+use super::room::{Room, fill, looks, outside, plain, rewrite, text};
 use super::{Case, Fixture};
 use crate::fs::{Cause, Dir, FsError, Meta};
-use crate::model::ResourcePath;
+use crate::model::{ResourceId, ResourcePath, SystemOrigin};
 
 const CONTENT: &[u8] = b"the file's own\n";
 
@@ -72,16 +73,24 @@ impl FileCase {
 }
 
 impl Case for FileCase {
-    fn original(&self) -> &Path {
-        &self.original
+    fn target(&self) -> Target {
+        Target::at(ResourceId::new(&SystemOrigin), "fs-file", &self.original)
     }
 
-    fn area(&self) -> &Path {
-        self.room.area()
+    fn area(&self) -> Option<&Path> {
+        Some(self.room.area())
     }
 
-    fn commit_area(&self) -> &Path {
+    fn area_entries(&self) -> Result<usize, String> {
+        self.room.area_entries()
+    }
+
+    fn commit_area(&self) -> Result<Option<PathBuf>, String> {
         self.room.commit_area()
+    }
+
+    fn clear_commit_areas(&self) -> Result<(), String> {
+        self.room.clear_commit_areas()
     }
 
     fn known(&self) -> (ResourcePath, Vec<u8>) {
@@ -134,26 +143,28 @@ impl Case for FileCase {
         Ok(vec![(plain("known"), read().map_err(text)?)])
     }
 
-    fn replace_original(&self) -> Result<(), String> {
+    fn replace_original(&self) -> Result<bool, String> {
         let room = self.room.open().map_err(text)?;
         let replace = || -> Result<(), FsError> {
             room.rename(b"holder", &room, b"moved away")?;
             room.make_dir(b"holder", 0o700)?;
             fill(&room.subdir(b"holder")?, b"known", CONTENT)
         };
-        replace().map_err(text)
+        replace().map_err(text)?;
+        Ok(true)
     }
 
-    fn work_in(&self, directory: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
-        let directory = match directory == self.original {
-            true => self.holder().map_err(text)?,
-            false => Dir::open(directory).map_err(text)?,
-        };
-        let work = || -> Result<(), FsError> {
-            let (dir, name) = directory.parent(path)?;
-            dir.unlink(name)?;
-            fill(&dir, name, content)
-        };
-        work().map_err(text)
+    fn change_original(&self, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
+        rewrite(&self.room.path().join("holder"), path, content)
+    }
+
+    fn work_through(
+        &self,
+        access: &Access,
+        path: &ResourcePath,
+        content: &[u8],
+    ) -> Result<(), String> {
+        let cwd = access.cwd.as_ref().ok_or("it gives no path")?;
+        rewrite(cwd.as_path(), path, content)
     }
 }

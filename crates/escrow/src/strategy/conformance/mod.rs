@@ -6,6 +6,7 @@
 //! answer.
 //! `escrow strategy check NAME` runs the same checks.
 
+mod checkpoints;
 mod checks;
 mod directory;
 mod file;
@@ -14,12 +15,12 @@ mod room;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use directory::DirectoryFixture;
 pub use file::FileFixture;
 
-use super::Strategy;
+use super::{Access, Strategy, Target};
 use crate::model::ResourcePath;
 
 /// Where cases come from.
@@ -31,11 +32,15 @@ pub trait Fixture {
 /// One original, made for one check.
 pub trait Case {
     /// The original.
-    fn original(&self) -> &Path;
-    /// An empty private directory for the sandbox.
-    fn area(&self) -> &Path;
-    /// An empty private directory for its commit, on the file system of the original.
-    fn commit_area(&self) -> &Path;
+    fn target(&self) -> Target;
+    /// An empty private directory for the sandbox, for strategies that need one.
+    fn area(&self) -> Option<&Path>;
+    /// What lies in that directory.
+    fn area_entries(&self) -> Result<usize, String>;
+    /// Another empty private directory for a commit of it, on the file system of the original.
+    fn commit_area(&self) -> Result<Option<PathBuf>, String>;
+    /// Removes every such directory, as is done when a commit is given up.
+    fn clear_commit_areas(&self) -> Result<(), String>;
     /// Something that is in the original, and its content.
     fn known(&self) -> (ResourcePath, Vec<u8>);
     /// Something that is not in it, and that could be written; `None` where there is room for one thing only.
@@ -53,11 +58,17 @@ pub trait Case {
     fn state(&self) -> Result<BTreeMap<ResourcePath, String>, String>;
     /// Everything that can be read in the original, with its content.
     fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String>;
-    /// Puts another original in the place of this one.
-    fn replace_original(&self) -> Result<(), String>;
-    /// Works in a directory that the strategy gave as a native tool would: puts `content` at
-    /// `path`.
-    fn work_in(&self, directory: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String>;
+    /// Puts another original in the place of this one; says whether there can be such a thing.
+    fn replace_original(&self) -> Result<bool, String>;
+    /// Puts `content` at `path` in the original, as another program would.
+    fn change_original(&self, path: &ResourcePath, content: &[u8]) -> Result<(), String>;
+    /// Works through what the strategy gave as a native tool would: puts `content` at `path`.
+    fn work_through(
+        &self,
+        access: &Access,
+        path: &ResourcePath,
+        content: &[u8],
+    ) -> Result<(), String>;
 }
 
 /// One promise, and how it was broken if it was.
@@ -73,7 +84,7 @@ pub struct Check {
 #[derive(Debug)]
 pub struct Report {
     /// Its name.
-    pub strategy: &'static str,
+    pub strategy: String,
     /// Every promise.
     pub checks: Vec<Check>,
 }
@@ -105,7 +116,7 @@ pub fn run(strategy: &dyn Strategy, fixture: &dyn Fixture) -> Report {
         Check { name, problem }
     };
     Report {
-        strategy: strategy.name(),
+        strategy: strategy.name().to_owned(),
         checks: checks::ALL.iter().map(one).collect(),
     }
 }

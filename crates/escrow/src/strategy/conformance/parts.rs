@@ -3,19 +3,15 @@
 //! Each verb is asked for twice wherever somebody who was killed may have done it before, and what is
 //! stored between two of them goes through the store.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::super::{
-    Intent, OnConflict, PrepareRequest, Preview, PreviewRequest, Strategy, StrategyError,
-};
+use super::super::{Intent, OnConflict, PrepareRequest, Preview, PreviewOptions, Strategy};
 use super::Case;
 use super::checks::{
-    Answer, changes, content, equal, expected, must, put, sorted, unchanged, worked_in,
+    Answer, changes, content, equal, expected, must, open, put, sorted, unchanged, worked_in,
 };
 use crate::event::{Observer, Unobserved};
-use crate::fs::{Dir, Moved, Moves, remove};
 use crate::model::{ChangeKind, ResourcePath, SandboxRef};
 
 /// A sandbox in which something was changed, and of which parts are released.
@@ -23,9 +19,6 @@ struct Parting<'a> {
     strategy: &'a dyn Strategy,
     case: &'a dyn Case,
     sandbox: SandboxRef,
-    /// What was moved in the original and has a name there, as the store remembers it.
-    moved: RefCell<Vec<Moved>>,
-    areas: Cell<u32>,
 }
 
 type Listing = Vec<(String, ChangeKind)>;
@@ -38,14 +31,8 @@ fn begun<'a>(
     case: &'a dyn Case,
 ) -> Result<Option<Parting<'a>>, String> {
     let capabilities = strategy.capabilities();
-    if !strategy.parts() {
-        let sandbox = worked_in(strategy, case)?;
-        let intent = Intent(serde_json::Value::Null);
-        return match strategy.advance(&sandbox, &intent) {
-            Err(StrategyError::Unsupported { .. }) => Ok(None),
-            Err(other) => Err(format!("it cannot release a part, but says: {other}")),
-            Ok(()) => Err("it claims to have released a part, which it cannot".to_owned()),
-        };
+    if !capabilities.partial {
+        return Ok(None);
     }
     if !capabilities.isolates || !capabilities.prepares {
         return Err("it promises parts, but not to isolate and to prepare".to_owned());
@@ -54,8 +41,6 @@ fn begun<'a>(
         strategy,
         case,
         sandbox: worked_in(strategy, case)?,
-        moved: RefCell::default(),
-        areas: Cell::new(0),
     }))
 }
 
@@ -111,14 +96,9 @@ impl Parting<'_> {
         changes(self.strategy, &self.sandbox)
     }
 
-    fn moves(&self) -> Moves {
-        self.moved.borrow().iter().copied().collect()
-    }
-
     fn preview(&self, strict: bool) -> Result<Preview, String> {
-        let moved = &self.moves();
-        let request = PreviewRequest { strict, moved };
-        must("preview", self.strategy.preview(&self.sandbox, &request))
+        let opened = open(self.strategy, &self.sandbox)?;
+        must("preview", opened.preview(&PreviewOptions { strict }))
     }
 
     /// The paths that contradict a commit; `strict`ly also what moved elsewhere.
@@ -165,54 +145,36 @@ impl Parting<'_> {
 
     /// The same; without paths everything there is, after which the sandbox goes.
     fn stage(&self, paths: Option<&[ResourcePath]>) -> Result<Intent, String> {
-        let mut preview = self.preview(false)?;
+        let opened = open(self.strategy, &self.sandbox)?;
+        let mut preview = must("preview", opened.preview(&PreviewOptions::default()))?;
         equal("conflicts", &preview.conflicts, &Vec::new())?;
         if let Some(paths) = paths {
             let changes = preview.diff.changes.iter();
             let chosen: Vec<bool> = changes.map(|one| paths.contains(&one.path)).collect();
             preview.part = true;
-            preview.moved = self.moves();
             preview.choose(&chosen, false);
         }
-        let number = self.areas.replace(self.areas.get() + 1).to_string();
-        let area = self.case.commit_area();
-        let made = Dir::open(area).and_then(|dir| dir.make_dir(number.as_bytes(), 0o700));
-        must("make an area", made)?;
+        let area = self.case.commit_area()?;
         let request = PrepareRequest {
             preview: &preview,
             on_conflict: OnConflict::Abort,
-            area: &area.join(&number),
+            message: None,
+            area: area.as_deref(),
             keeps: paths.is_some(),
             digests: false,
             observer: &Unobserved,
         };
-        let staged = self.strategy.prepare(&self.sandbox, &request);
-        stored(&must("prepare", staged)?.intent)
-    }
-
-    /// Removes what was staged, as whoever gives a commit up does.
-    fn clear_areas(&self) -> Answer {
-        let area = must("open the area", Dir::open(self.case.commit_area()))?;
-        for number in 0..self.areas.get() {
-            must(
-                "clear",
-                remove::remove(&area, number.to_string().as_bytes()),
-            )?;
-        }
-        Ok(())
+        stored(&must("prepare", opened.prepare(&request))?.intent)
     }
 
     fn commit(&self, intent: &Intent) -> Answer {
-        let done = self.strategy.commit(&self.sandbox, intent, &Unobserved);
+        let done = self.strategy.commit(intent, &Unobserved);
         must("commit", done)
     }
 
     /// Releases these paths, and returns the intent by which that can be taken back.
     fn release(&self, paths: &[ResourcePath]) -> Result<Intent, String> {
-        let (strategy, sandbox) = (self.strategy, &self.sandbox);
         let intent = self.prepare(paths)?;
-        let shares = must("ask", strategy.shares(sandbox, &intent))?;
-        equal("what is shared", &shares, &false)?;
         for _ in 0..2 {
             self.commit(&intent)?;
         }
@@ -220,44 +182,28 @@ impl Parting<'_> {
         // Whoever is killed before the store knows begins here again.
         for _ in 0..2 {
             last = self.finish(&intent)?;
-            for _ in 0..2 {
-                must("advance", strategy.advance(sandbox, &last))?;
-            }
         }
         Ok(last)
     }
 
     fn finish(&self, intent: &Intent) -> Result<Intent, String> {
-        let finished = self.strategy.finish(&self.sandbox, intent.clone());
-        let finished = must("finish", finished)?;
-        self.moved.borrow_mut().extend(finished.moved);
+        let finished = must("finish", self.strategy.finish(intent.clone()))?;
         stored(&finished.intent)
     }
 
     /// Takes a commit back, and again.
     fn undo(&self, intent: &Intent) -> Answer {
         for _ in 0..2 {
-            let undone = self
-                .strategy
-                .rollback(&self.sandbox, Some(intent), &Unobserved);
-            self.moved.borrow_mut().extend(must("undo", undone)?.moved);
+            must("undo", self.strategy.undo(intent, &Unobserved))?;
         }
         Ok(())
     }
 
     /// Takes back what was released.
     fn take_back(&self, intent: &Intent) -> Answer {
-        let (strategy, sandbox, moved) = (self.strategy, &self.sandbox, self.moves());
-        let found = must("check", strategy.check_undo(sandbox, intent, &moved))?;
+        let found = must("check", self.strategy.check_undo(intent))?;
         equal("conflicts of an undo", &found, &Vec::new())?;
-        // The same holds here.
-        for _ in 0..2 {
-            self.undo(intent)?;
-            for _ in 0..2 {
-                must("retreat", strategy.retreat(sandbox, intent))?;
-            }
-        }
-        Ok(())
+        self.undo(intent)
     }
 
     /// Whether the original is as it was, but for what nobody can set.
@@ -361,7 +307,7 @@ pub(super) fn worked_on(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     parting.release(piece)?;
     equal("changes", &parting.changes()?, &rest)?;
     // What others make of it is theirs, until it is changed here as well.
-    case.work_in(case.original(), &known, b"by somebody else")?;
+    case.change_original(&known, b"by somebody else")?;
     equal("changes", &parting.changes()?, &rest)?;
     equal("conflicts", &parting.conflicts(false)?, &Vec::new())?;
     put(strategy, &parting.sandbox, &known, b"and once more")?;
@@ -425,10 +371,9 @@ pub(super) fn given_up(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
         nothing_happened("once a part is prepared")?;
         let intent = parting.prepare(part)?;
         for _ in 0..2 {
-            let dropped = strategy.drop_intent(&parting.sandbox, &intent);
-            must("drop", dropped)?;
+            must("drop", strategy.undo(&intent, &Unobserved))?;
         }
-        parting.clear_areas()?;
+        case.clear_commit_areas()?;
         unchanged(case, &before)?;
         nothing_happened("once a part is dropped")?;
     }
@@ -441,7 +386,7 @@ pub(super) fn given_up(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
             match whole {
                 true => parting.commit(&intent)?,
                 // Whether it stopped or not: it is taken back.
-                false => match strategy.commit(&parting.sandbox, &intent, &OneStep::default()) {
+                false => match strategy.commit(&intent, &OneStep::default()) {
                     Ok(()) | Err(_) => {}
                 },
             }
@@ -463,8 +408,8 @@ pub(super) fn discarded(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let intent = parting.release(std::slice::from_ref(&known))?;
     let released = case.fingerprint()?;
     for _ in 0..2 {
-        let discarded = strategy.rollback(&parting.sandbox, None, &Unobserved);
-        must("rollback", discarded)?;
+        let opened = open(strategy, &parting.sandbox)?;
+        must("rollback", opened.rollback(&Unobserved))?;
         equal("changes", &parting.changes()?, &Vec::new())?;
         unchanged(case, &released)?;
         equal(

@@ -1,5 +1,6 @@
 //! The place of one case, gone with it; and the small words of all fixtures.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ pub(super) struct Room {
     name: String,
     path: PathBuf,
     area: PathBuf,
-    commit_area: PathBuf,
+    commits: Cell<u32>,
 }
 
 impl Room {
@@ -31,13 +32,11 @@ impl Room {
             base,
             name,
             area: path.join("area"),
-            commit_area: path.join("commit"),
+            commits: Cell::new(0),
             path,
         };
         let dir = room.open().map_err(text)?;
-        for name in [&b"area"[..], b"commit"] {
-            dir.make_dir(name, 0o700).map_err(text)?;
-        }
+        dir.make_dir(b"area", 0o700).map_err(text)?;
         Ok(room)
     }
 
@@ -53,8 +52,30 @@ impl Room {
         &self.area
     }
 
-    pub(super) fn commit_area(&self) -> &Path {
-        &self.commit_area
+    pub(super) fn area_entries(&self) -> Result<usize, String> {
+        let area = self.open().and_then(|dir| dir.subdir(b"area"));
+        let entries = area.and_then(|area| area.entries()).map_err(text)?;
+        Ok(entries.len())
+    }
+
+    /// Another directory for a commit.
+    pub(super) fn commit_area(&self) -> Result<Option<PathBuf>, String> {
+        let name = format!("commit-{}", self.commits.get());
+        self.commits.set(self.commits.get() + 1);
+        let made = self
+            .open()
+            .and_then(|dir| dir.make_dir(name.as_bytes(), 0o700));
+        made.map_err(text)?;
+        Ok(Some(self.path.join(name)))
+    }
+
+    pub(super) fn clear_commit_areas(&self) -> Result<(), String> {
+        let dir = self.open().map_err(text)?;
+        for number in 0..self.commits.get() {
+            let name = format!("commit-{number}");
+            remove::remove(&dir, name.as_bytes()).map_err(text)?;
+        }
+        Ok(())
     }
 }
 
@@ -105,4 +126,12 @@ pub(super) fn outside(meta: &Meta) -> Meta {
         born: Stamp::default(),
         ..looks(meta)
     }
+}
+
+/// Puts another file with this content at a path of a directory.
+pub(super) fn rewrite(directory: &Path, path: &ResourcePath, content: &[u8]) -> Result<(), String> {
+    let root = Dir::open(directory).map_err(text)?;
+    let (dir, name) = root.parent(path).map_err(text)?;
+    dir.unlink(name).map_err(text)?;
+    fill(&dir, name, content).map_err(text)
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::super::closed;
 use super::super::error::Result;
 use super::super::tree::{self, STAGE};
-use super::Sandbox;
+use super::OpenLayers;
 use super::layers;
 use super::moments::lay_over;
 use super::stack::{Now, Number};
@@ -80,7 +80,7 @@ struct Earlier {
 /// Keeps the layer in use as a layer of its own, number `next`; the layers of the moment, topmost
 /// first.
 pub(super) fn keep(
-    open: &Sandbox,
+    open: &OpenLayers,
     last: Option<Vec<Number>>,
     observer: &dyn Observer,
 ) -> Result<Vec<Number>> {
@@ -106,7 +106,7 @@ pub(super) fn keep(
 }
 
 /// What was kept last, if it was kept of the layer that is still in use.
-fn earlier(open: &Sandbox, last: Option<Vec<Number>>) -> Result<Option<Earlier>> {
+fn earlier(open: &OpenLayers, last: Option<Vec<Number>>) -> Result<Option<Earlier>> {
     let Some(layers) = last.filter(|layers| layers.len() < DEEP) else {
         return Ok(None);
     };
@@ -132,7 +132,7 @@ fn earlier(open: &Sandbox, last: Option<Vec<Number>>) -> Result<Option<Earlier>>
 }
 
 /// Makes what was copied durable, and notes what was seen.
-fn finish(open: &Sandbox, entries: Vec<(ResourcePath, Trace)>) -> Result<()> {
+fn finish(open: &OpenLayers, entries: Vec<(ResourcePath, Trace)>) -> Result<()> {
     // This also has the kernel notice the next write to a page that somebody has mapped.
     open.area.sync_file_system()?;
     let Some(of) = open.now.layers.first().filter(|top| top.area.is_none()) else {
@@ -162,7 +162,7 @@ fn finish(open: &Sandbox, entries: Vec<(ResourcePath, Trace)>) -> Result<()> {
 type Copied = Option<(Vec<(ResourcePath, Trace)>, bool)>;
 
 fn copy(
-    open: &Sandbox,
+    open: &OpenLayers,
     earlier: Option<&HashMap<ResourcePath, Trace>>,
     observer: &dyn Observer,
 ) -> Result<Copied> {

@@ -24,37 +24,97 @@ mod probe;
 mod stack;
 mod through;
 
-use std::collections::HashSet;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::closed_dirs;
+use super::closed_dirs::Opened;
 use super::error::{Result, StrategyError};
-use super::released::{self, Released};
+use super::moves::MoveLog;
+use super::released::Released;
 use super::tree::{self, Original, STAGE};
+use super::tree_commit;
+use super::tree_commit::{StageRequest, TreePreview};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Finished, Intent, Moment,
-    Occasion, Opened, PrepareRequest, Preview, PreviewRequest, Probe, RolledBack, StagedCommit,
-    Strategy, Way,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Finished, Intent,
+    Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, Remember,
+    RestoreRequest, RolledBack, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
 };
-use super::{tree_commit, tree_digest};
+use super::{tree_digest, tree_intent};
 use crate::event::Observer;
 use crate::fs::{Dir, Moves, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
-use crate::model::{Change, ChangeKind, Conflict, DiffView, ResourcePath, SandboxRef};
+use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
 use layers::Found;
+use moments::Switch;
 use stack::{Now, Number, Stack};
 
 const NAME: &str = "overlay";
 const WORK: &[u8] = b"work";
 
-pub(super) struct Overlay;
+/// How many entries of an original are looked at for what would not work in its sandbox. Few enough that a sandbox of
+/// any size costs the same to make.
+const LOOKED_AT: usize = 256;
+
+/// The same for what a command that failed could not have done.
+const LOOKED_AT_AFTERWARDS: usize = 10_000;
+
+/// The strategy, and what it found out about mounting here: by the file systems of original and area, and by whether the
+/// original is a directory.
+pub(super) struct Overlay {
+    tried: Mutex<HashMap<(u64, u64), Probe>>,
+    moves: Arc<MoveLog>,
+}
+
+/// A session with an overlay.
+struct OverlaySession {
+    reference: SandboxRef,
+    session: Session,
+    moves: Arc<MoveLog>,
+    /// What the last preview found.
+    found: RefCell<Option<TreePreview>>,
+    /// What is open in the layers until the session ends.
+    opened: RefCell<Vec<Opened>>,
+}
+
+impl Overlay {
+    pub(super) fn new(moves: &Arc<MoveLog>) -> Self {
+        Self {
+            tried: Mutex::default(),
+            moves: Arc::clone(moves),
+        }
+    }
+
+    /// Whether the kernel mounts a layer of this area over this original. That depends on their file systems only, so it
+    /// is tried once for each pair.
+    fn tried(&self, original: &Path, area: &Path) -> Probe {
+        let key = match (Dir::look(original), Dir::look(area)) {
+            (Ok(original), Ok(_)) if !original.is_dir() => {
+                return Probe::no("the resource is no directory");
+            }
+            (Ok(original), Ok(area)) => (original.dev, area.dev),
+            (Err(error), _) | (_, Err(error)) => {
+                return Probe::no(format!("{error}: {}", error.cause));
+            }
+        };
+        let tried = || self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tried().get(&key) {
+            return known.clone();
+        }
+        let answer = probe::probe(original, area);
+        tried().insert(key, answer.clone());
+        answer
+    }
+}
 
 #[derive(Serialize, Deserialize)]
 struct Metadata {
@@ -62,13 +122,13 @@ struct Metadata {
     area: Location,
     #[serde(default)]
     carved: Vec<ResourcePath>,
-    /// The areas of the sandboxes whose layers it began on.
-    #[serde(default)]
-    lenders: Vec<Location>,
+    /// The areas of the sandboxes whose layers it began on ([`SandboxRef::depends_on`]).
+    #[serde(default, alias = "lenders")]
+    depends_on: Vec<Location>,
 }
 
-/// An open sandbox.
-struct Sandbox {
+/// A sandbox, opened.
+struct OpenLayers {
     lower: Dir,
     now: Now,
     upper: Stack,
@@ -77,7 +137,7 @@ struct Sandbox {
     carved: Vec<ResourcePath>,
 }
 
-impl Sandbox {
+impl OpenLayers {
     /// What of it was released while the rest stayed.
     fn released(&self) -> Result<Released> {
         Released::read(&self.area, &base::identity(self.upper.top())?)
@@ -89,16 +149,16 @@ fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
     Ok(Dir::open(metadata.area.as_path())?)
 }
 
-fn open(sandbox: &SandboxRef) -> Result<Sandbox> {
+fn open(sandbox: &SandboxRef) -> Result<OpenLayers> {
     let area = area_of(sandbox)?;
     let opened = open_in(sandbox, closed_dirs::enter(area.again())?);
     opened.map_err(|error| in_the_sandbox(sandbox, error))
 }
 
-fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<Sandbox> {
+fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenLayers> {
     let metadata: Metadata = tree::metadata(sandbox)?;
     let now = Now::read(&area)?;
-    Ok(Sandbox {
+    Ok(OpenLayers {
         lower: metadata.original.open()?,
         upper: now.open(&area)?,
         now,
@@ -109,14 +169,14 @@ fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<Sandbox> {
 }
 
 /// Does something that only looks.
-fn look<T>(sandbox: &SandboxRef, work: impl FnOnce(&Sandbox) -> Result<T>) -> Result<T> {
+fn look<T>(sandbox: &SandboxRef, work: impl FnOnce(&OpenLayers) -> Result<T>) -> Result<T> {
     let open = open(sandbox)?;
     work(&open).map_err(|error| in_the_sandbox(sandbox, error))
 }
 
 /// Does something while nobody else works in the sandbox: directories of its layers that are closed are opened for the
 /// moment it takes, those of other sandboxes among them.
-fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&Sandbox, bool) -> Result<T>) -> Result<T> {
+fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&OpenLayers, bool) -> Result<T>) -> Result<T> {
     let area = area_of(sandbox)?;
     let roots = roots(&area)?;
     let all = || unlock(sandbox, &area);
@@ -137,7 +197,7 @@ fn unlock(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<Opened>> {
     let metadata: Metadata = tree::metadata(sandbox)?;
     let layers = Now::read(area)?.layers;
     let mut opened = vec![Opened::all(area, &roots(area)?)?];
-    for lender in &metadata.lenders {
+    for lender in &metadata.depends_on {
         let theirs = layers
             .iter()
             .filter(|one| one.area.as_ref() == Some(lender));
@@ -149,12 +209,15 @@ fn unlock(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<Opened>> {
 
 /// A refusal in terms of the sandbox, not of its layers.
 fn in_the_sandbox(sandbox: &SandboxRef, error: StrategyError) -> StrategyError {
-    let Ok(Metadata { area, lenders, .. }) = tree::metadata(sandbox) else {
+    let Ok(Metadata {
+        area, depends_on, ..
+    }) = tree::metadata(sandbox)
+    else {
         return error;
     };
     [area]
         .into_iter()
-        .chain(lenders)
+        .chain(depends_on)
         .fold(error, |error, area| {
             let area = Dir::open(area.as_path());
             let area = area.map(|area| (roots(&area), area));
@@ -186,7 +249,7 @@ fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
 }
 
 impl Strategy for Overlay {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         NAME
     }
 
@@ -196,23 +259,39 @@ impl Strategy for Overlay {
             base: Base::Live,
             prepares: true,
             undoes: true,
+            survives: true,
+            retryable: true,
             checkpoints: Checkpoints::Constant,
-            gives_path: false,
+            partial: true,
+            live: true,
+            exposes: Exposes::Nothing,
+            area: true,
             strength: 3,
         }
     }
 
-    fn probe(&self, original: &Path, area: &Path) -> Probe {
-        probe::probe(original, area)
-    }
-
-    fn limit(&self, original: &Path, most: usize) -> Option<String> {
-        foreign::limit(original, most)
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        let Some(original) = target.path() else {
+            return Probe::no("the resource has no path");
+        };
+        let (mut answer, most) = match area {
+            Some(area) => (self.tried(original, area), LOOKED_AT),
+            None => (Probe::yes("a sandbox exists"), LOOKED_AT_AFTERWARDS),
+        };
+        if answer.works {
+            answer.limit = foreign::limit(original, most);
+        }
+        answer.remember = Remember::Never;
+        answer
     }
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
-        let (original, lower) = Original::take(request.original)?;
-        let area = Dir::open(request.area)?;
+        let (at, place) = tree::places(NAME, request)?;
+        if let Some((sandbox, moment)) = request.from {
+            return moments::fork(sandbox, moment, place, request);
+        }
+        let (original, lower) = Original::take(at)?;
+        let area = Dir::open(place)?;
         for remains in [WORK, STAGE] {
             remove::remove(&area, remains)?;
             area.make_dir(remains, 0o700)?;
@@ -222,15 +301,15 @@ impl Strategy for Overlay {
         now.write_first(&area, &area.subdir(STAGE)?)?;
         let metadata = Metadata {
             original,
-            area: Location::from(request.area),
-            carved: request.carved.to_vec(),
-            lenders: Vec::new(),
+            area: Location::from(place),
+            carved: request.target.carved.clone(),
+            depends_on: Vec::new(),
         };
         Ok(Created {
             sandbox: SandboxRef {
                 plan_id: request.plan_id,
-                resource_id: request.resource_id,
-                strategy: NAME.to_owned(),
+                resource_id: request.target.resource_id,
+                strategy_name: NAME.to_owned(),
                 metadata: tree::stored(&metadata),
             },
             message: "an empty layer over the original; nothing was copied".to_owned(),
@@ -241,11 +320,115 @@ impl Strategy for Overlay {
         })
     }
 
-    fn read(&self, sandbox: &SandboxRef, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
-        let open = open(sandbox)?;
+    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+        let Metadata { original, area, .. } = tree::metadata(sandbox)?;
+        original.open()?;
+        Now::read(&Dir::open(area.as_path())?)?;
+        if let Session::Live(view) = &session {
+            // A command inside may have put something else in its place.
+            tree::check_view(view, |seen| Ok(seen.is_overlay()?))?;
+        }
+        Ok(Box::new(OverlaySession {
+            reference: sandbox.clone(),
+            session,
+            moves: Arc::clone(&self.moves),
+            found: RefCell::default(),
+            opened: RefCell::default(),
+        }))
+    }
+
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        match Switch::read(intent)? {
+            Some(switch) => switch.go(false),
+            None => tree_commit::apply(intent, observer),
+        }
+    }
+
+    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RolledBack> {
+        match Switch::read(intent)? {
+            Some(switch) => switch.go(true).map(|()| RolledBack::default()),
+            None => tree_intent::undo(intent, &self.moves),
+        }
+    }
+
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        match Switch::read(intent)? {
+            Some(_) => Ok(Outcome::NotDone),
+            None => tree_intent::outcome(intent),
+        }
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        tree_intent::check_undo(intent, &self.moves)
+    }
+
+    fn finish(&self, intent: Intent) -> Result<Finished> {
+        tree_intent::finish(intent, &self.moves, |area| {
+            let area = closed_dirs::enter(area.again())?;
+            base::identity(Now::read(&area)?.open(&area)?.top())
+        })
+    }
+
+    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+        // Everything lies in the area, and nothing was ever mounted.
+        Ok(())
+    }
+}
+
+impl OverlaySession {
+    /// Looks; where something is closed to its own user, once more with it open, if nobody else looks.
+    fn unlocked<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+        let alone = self.session != Session::Shared && self.opened.borrow().is_empty();
+        match look() {
+            Err(error) if alone && closed_dirs::refused(&error) => {
+                let opened = unlock(&self.reference, &area_of(&self.reference)?)?;
+                self.opened.replace(opened);
+                look()
+            }
+            done => done,
+        }
+    }
+
+    fn moves(&self, lower: &Dir) -> Result<Moves> {
+        self.moves.read(lower.meta()?.dev)
+    }
+
+    fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
+        look(&self.reference, |open| {
+            let moves = self.moves(&open.lower)?;
+            let (upper, lower) = (&open.upper, &open.lower);
+            let released = open.released()?;
+            let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
+            tree::check_stray(&found.changes, &open.carved)?;
+            tree::only_own(&mut found.changes, &open.carved);
+            let base = base::LayerBase::open(upper, lower, &found.gone, &moves, &released)?;
+            let diff = DiffView::new(found.changes);
+            let mut found = tree_commit::look(
+                lower,
+                &upper.keeping(),
+                diff,
+                found.kept,
+                &base,
+                &open.carved,
+            )?;
+            if options.strict {
+                let moved = base.everything_moved(&open.carved)?;
+                found.preview.conflicts.extend(moved);
+            }
+            tree_commit::sort(&mut found.preview.conflicts);
+            Ok(found)
+        })
+    }
+}
+
+impl Sandbox for OverlaySession {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let open = open(&self.reference)?;
         tree::check_carved(path, &open.carved)?;
-        let found = layers::find(&open.upper, &open.lower, path);
-        let found = found.map_err(|error| in_the_sandbox(sandbox, error))?;
+        let found = self.unlocked(|| {
+            let found = layers::find(&open.upper, &open.lower, path);
+            found.map_err(|error| in_the_sandbox(&self.reference, error))
+        })?;
         let (dir, meta) = match found {
             Found::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
             Found::Upper(dir, meta) | Found::Lower(dir, meta) => (dir, meta),
@@ -258,15 +441,14 @@ impl Strategy for Overlay {
         Ok(Box::new(file))
     }
 
-    fn write(
-        &self,
-        sandbox: &SandboxRef,
-        path: &ResourcePath,
-        content: &mut dyn Read,
-    ) -> Result<ChangeKind> {
-        let open = open(sandbox)?;
+    fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
+        let open = open(&self.reference)?;
         tree::check_carved(path, &open.carved)?;
-        let Sandbox {
+        // While a command is inside, only its namespace may write into the layers.
+        if let Session::Live(view) = &self.session {
+            return tree::write(&tree::view(view)?, None, path, content);
+        }
+        let OpenLayers {
             lower, upper, area, ..
         } = open;
         let found = match layers::find(&upper, &lower, path)? {
@@ -293,132 +475,31 @@ impl Strategy for Overlay {
         tree::put(&stage, &to, path, name, before, content)
     }
 
-    fn diff(&self, sandbox: &SandboxRef) -> Result<DiffView> {
-        look(sandbox, |open| {
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        let compare = |open: &OpenLayers| {
+            if from.or(to).is_some() {
+                return moments::since(open, from, to);
+            }
             let released = open.released()?;
             let look = || diff::look_beside(&open.upper, &open.lower, &released);
             let mut found = tree::steady(look)?.changes;
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
+        };
+        self.unlocked(|| look(&self.reference, compare))
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        self.unlocked(|| {
+            look(&self.reference, |open| {
+                tree_digest::sandbox(&open.upper, layers::visible, changes)
+            })
         })
     }
 
-    fn digests(&self, sandbox: &SandboxRef, changes: &[Change]) -> Result<VersionDigests> {
-        look(sandbox, |open| {
-            tree_digest::sandbox(&open.upper, layers::visible, changes)
-        })
-    }
-
-    fn unlock(&self, sandbox: &SandboxRef) -> Result<Vec<Opened>> {
-        unlock(sandbox, &area_of(sandbox)?)
-    }
-
-    fn preview(&self, sandbox: &SandboxRef, request: &PreviewRequest<'_>) -> Result<Preview> {
-        look(sandbox, |open| {
-            let (upper, lower) = (&open.upper, &open.lower);
-            let released = open.released()?;
-            let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
-            tree::check_stray(&found.changes, &open.carved)?;
-            tree::only_own(&mut found.changes, &open.carved);
-            let base = base::LayerBase::open(upper, lower, &found.gone, request.moved, &released)?;
-            let diff = DiffView::new(found.changes);
-            let mut preview = tree_commit::look(
-                lower,
-                &upper.keeping(),
-                diff,
-                found.kept,
-                &base,
-                &open.carved,
-            )?;
-            if request.strict {
-                preview
-                    .conflicts
-                    .extend(base.everything_moved(&open.carved)?);
-            }
-            tree_commit::sort(&mut preview.conflicts);
-            Ok(preview)
-        })
-    }
-
-    fn prepare(&self, sandbox: &SandboxRef, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
-        alone(sandbox, |open, again| {
-            tree_commit::begin(request.area, again)?;
-            let (gone, moves) = (HashSet::new(), &request.preview.moved);
-            let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
-            let source = tree_commit::Source {
-                area: &open.area,
-                root: &upper.keeping(),
-                visible: layers::visible,
-                whole: false,
-                base: &base::LayerBase::open(upper, lower, &gone, moves, &released)?,
-            };
-            tree_commit::prepare(&open.original, &source, request)
-        })
-    }
-
-    fn verify(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        tree_commit::verify(intent)
-    }
-
-    fn commit(
-        &self,
-        _sandbox: &SandboxRef,
-        intent: &Intent,
-        observer: &dyn Observer,
-    ) -> Result<()> {
-        tree_commit::apply(intent, observer)
-    }
-
-    fn shares(&self, _sandbox: &SandboxRef, intent: &Intent) -> Result<bool> {
-        tree_commit::shares(intent)
-    }
-
-    fn finish(&self, _sandbox: &SandboxRef, intent: Intent) -> Result<Finished> {
-        tree_commit::finish(intent)
-    }
-
-    fn parts(&self) -> bool {
-        true
-    }
-
-    fn advance(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let open = open(sandbox)?;
-        let of = base::identity(open.upper.top())?;
-        released::add(&open.area, &of, tree_commit::released(intent)?)
-    }
-
-    fn retreat(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<()> {
-        let open = open(sandbox)?;
-        released::forget(&open.area, &tree_commit::area_of(intent)?)
-    }
-
-    fn check_undo(
-        &self,
-        _sandbox: &SandboxRef,
-        intent: &Intent,
-        moved: &Moves,
-    ) -> Result<Vec<Conflict>> {
-        tree_commit::check(intent, moved)
-    }
-
-    fn check_discard(&self, sandbox: &SandboxRef) -> Result<()> {
-        let Metadata { original, area, .. } = tree::metadata(sandbox)?;
-        original.open()?;
-        Now::read(&Dir::open(area.as_path())?)?;
-        Ok(())
-    }
-
-    fn rollback(
-        &self,
-        sandbox: &SandboxRef,
-        intent: Option<&Intent>,
-        _observer: &dyn Observer,
-    ) -> Result<RolledBack> {
-        if let Some(intent) = intent {
-            return tree_commit::undo(intent);
-        }
+    fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
         // The upper layer itself is not opened: its root may have been closed to us.
-        let Metadata { original, area, .. } = tree::metadata(sandbox)?;
+        let Metadata { original, area, .. } = tree::metadata(&self.reference)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
         let before = Now::read(&area)?;
         let next = before.next;
@@ -433,125 +514,74 @@ impl Strategy for Overlay {
         // What the kernel left from an earlier mount belongs to the old layer.
         remove::remove(&area, WORK)?;
         area.make_dir(WORK, 0o700)?;
-        Ok(RolledBack {
-            message: "its changes were discarded".to_owned(),
-            ..RolledBack::default()
-        })
-    }
-
-    fn has_room(&self, sandbox: &SandboxRef, occasion: Occasion) -> Result<()> {
-        moments::has_room(sandbox, occasion)
+        Ok("its changes were discarded".to_owned())
     }
 
     fn checkpoint(
         &self,
-        sandbox: &SandboxRef,
-        _last: Option<&Moment>,
-        _observer: &dyn Observer,
-    ) -> Result<Moment> {
-        moments::checkpoint(sandbox)
-    }
-
-    fn prepare_restore(
-        &self,
-        sandbox: &SandboxRef,
-        way: &Way,
-        _area: &Path,
-        _observer: &dyn Observer,
-    ) -> Result<Intent> {
-        moments::prepare_restore(sandbox, &way.to)
-    }
-
-    fn restore_checkpoint(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        _observer: &dyn Observer,
-    ) -> Result<()> {
-        moments::switch(sandbox, intent, false)
-    }
-
-    fn undo_restore(&self, sandbox: &SandboxRef, intent: &Intent) -> Result<RolledBack> {
-        moments::switch(sandbox, intent, true)?;
-        Ok(RolledBack::default())
-    }
-
-    fn checkpoint_in_use(
-        &self,
-        sandbox: &SandboxRef,
-        last: Option<&Moment>,
+        parent: Option<&Snapshot>,
+        purpose: Purpose,
         observer: &dyn Observer,
-    ) -> Result<Moment> {
-        moments::checkpoint_in_use(sandbox, last, observer)
+    ) -> Result<Snapshot> {
+        match self.session {
+            Session::Live(_) => moments::checkpoint_in_use(&self.reference, parent, observer),
+            _ => moments::checkpoint(&self.reference, purpose),
+        }
     }
 
-    fn prepare_restore_in_use(
-        &self,
-        sandbox: &SandboxRef,
-        way: &Way,
-        _area: &Path,
-        _observer: &dyn Observer,
-    ) -> Result<Intent> {
-        moments::prepare_restore_in_use(sandbox, way)
+    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+        moments::keep_only(&self.reference, keep)
     }
 
-    fn restore_in_use(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        through: &Dir,
-        _observer: &dyn Observer,
-    ) -> Result<()> {
-        moments::switch_in_use(sandbox, intent, through, false)
+    fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
+        let found = self.unlocked(|| self.look_at(options))?;
+        let preview = found.preview.clone();
+        self.found.replace(Some(found));
+        Ok(preview)
     }
 
-    fn undo_restore_in_use(
-        &self,
-        sandbox: &SandboxRef,
-        intent: &Intent,
-        through: &Dir,
-    ) -> Result<RolledBack> {
-        moments::switch_in_use(sandbox, intent, through, true)?;
-        Ok(RolledBack::default())
-    }
-
-    fn drop_checkpoint(&self, sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
-        moments::keep_only(sandbox, kept)
-    }
-
-    fn since(
-        &self,
-        sandbox: &SandboxRef,
-        moment: &Moment,
-        until: Option<&Moment>,
-    ) -> Result<DiffView> {
-        moments::since(sandbox, moment, until)
-    }
-
-    fn fork(
-        &self,
-        sandbox: &SandboxRef,
-        moment: &Moment,
-        request: &CreateRequest<'_>,
-    ) -> Result<Created> {
-        moments::fork(sandbox, moment, request)
-    }
-
-    fn needs(&self, sandbox: &SandboxRef) -> Result<Vec<Location>> {
-        Ok(tree::metadata::<Metadata>(sandbox)?.lenders)
-    }
-
-    fn access(&self, sandbox: &SandboxRef) -> Result<Access> {
-        open(sandbox)?;
-        Err(StrategyError::Unsupported {
-            strategy: NAME,
-            what: "give native tools a path",
-            why: "its layers become one directory only inside a private mount".to_owned(),
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let area = tree::commit_area(NAME, request.area)?;
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => self.look_at(&PreviewOptions::default())?,
+        };
+        let found = found.narrowed(request.preview);
+        alone(&self.reference, |open, again| {
+            tree_commit::begin(area, again)?;
+            let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
+            let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
+            let source = tree_commit::Source {
+                area: &open.area,
+                root: &upper.keeping(),
+                visible: layers::visible,
+                whole: false,
+                base: &base::LayerBase::open(upper, lower, &gone, &moves, &released)?,
+            };
+            let part = request.preview.part;
+            let staged = StageRequest {
+                preview: &found,
+                on_conflict: request.on_conflict,
+                area,
+                keeps: request.keeps,
+                digests: request.digests,
+                part_of: part.then(|| Location::from(open.area.path())),
+                observer: request.observer,
+            };
+            tree_commit::prepare(&open.original, &source, &staged)
         })
     }
 
-    fn view(&self, sandbox: &SandboxRef) -> Result<View> {
-        let open = open(sandbox)?;
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        match &self.session {
+            Session::Live(view) => moments::prepare_restore_in_use(&self.reference, request, view),
+            _ => moments::prepare_restore(&self.reference, request),
+        }
+    }
+
+    /// Its layers become one directory only inside a private mount: outside there is no path.
+    fn access(&self) -> Result<Access> {
+        let open = open(&self.reference)?;
         // Whoever was killed while it was cleared left none.
         if open.area.stat(WORK)?.is_none() {
             open.area.make_dir(WORK, 0o700)?;
@@ -561,15 +591,20 @@ impl Strategy for Overlay {
             .next()
             .unwrap_or_else(|| Location::from(open.area.path()));
         let paths = paths.chain([Location::from(open.lower.path())]);
-        Ok(View::Layers(Layers {
+        let view = View::Layers(Layers {
             below: paths.collect(),
             upper,
             work: Location::from(open.area.path().join(OsStr::from_bytes(WORK))),
-        }))
-    }
-
-    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
-        // Everything lies in the area, and nothing was ever mounted.
-        Ok(())
+        });
+        let cwd = match &self.session {
+            Session::Live(view) => Some(Location::from(tree::view(view)?.path())),
+            _ => None,
+        };
+        let at = Location::from(open.lower.path());
+        Ok(Access {
+            mounts: vec![Mount { at, view }],
+            cwd,
+            ..Access::default()
+        })
     }
 }

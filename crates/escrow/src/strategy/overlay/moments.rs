@@ -2,17 +2,21 @@
 //! Going back is another stack of layers. Neither costs more for many changes than for few, and nothing
 //! is copied.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::super::closed_dirs;
 use super::super::error::{Result, StrategyError};
 use super::super::moments;
 use super::super::tree::{self, STAGE};
-use super::super::{CreateRequest, Created, Intent, Moment, Occasion, Way};
+use super::super::{
+    CreateRequest, Created, Intent, LiveView, Purpose, RestoreRequest, Snapshot, unsupported,
+};
 use super::fold;
 use super::layers::{self, Looks};
 use super::stack::{Now, Number, Stack};
-use super::{Metadata, NAME, Sandbox, WORK, alone, base, diff, in_use, look, through};
+use super::{Metadata, NAME, OpenLayers, WORK, alone, base, diff, in_use, through};
 use crate::event::Observer;
 use crate::fs::{Dir, exposure, remove};
 use crate::model::text::Location;
@@ -32,14 +36,43 @@ struct Layers {
     layers: Vec<Number>,
 }
 
-/// One stack in the place of another.
+/// One stack in the place of another: a return that is prepared.
 #[derive(Serialize, Deserialize)]
-struct Switch {
+pub(super) struct Switch {
+    /// The sandbox it is of.
+    switch: SandboxRef,
+    /// Where a command sees the sandbox that was inside when it was prepared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    live: Option<LiveView>,
     before: Now,
     after: Now,
 }
 
-fn read(moment: &Moment) -> Result<Layers> {
+impl Switch {
+    /// What an intent is, if it is one.
+    pub(super) fn read(intent: &Intent) -> Result<Option<Self>> {
+        if intent.0.get("switch").is_none() {
+            return Ok(None);
+        }
+        let read = serde_json::from_value(intent.0.clone());
+        read.map(Some).map_err(|error| StrategyError::Damaged {
+            what: format!("what a restore needs cannot be read back ({error})"),
+        })
+    }
+
+    /// Goes there, or back: through the mount that a command uses while it is inside.
+    pub(super) fn go(self, back: bool) -> Result<()> {
+        let to = if back { self.before } else { self.after };
+        match &self.live {
+            Some(live) if live.process.is_alive()? => {
+                switch_in_use(&self.switch, to, &tree::view(live)?)
+            }
+            _ => switch(&self.switch, to),
+        }
+    }
+}
+
+fn read(moment: &Snapshot) -> Result<Layers> {
     serde_json::from_value(moment.0.clone()).map_err(|error| StrategyError::Damaged {
         what: format!("what a checkpoint needs cannot be read back ({error})"),
     })
@@ -70,27 +103,6 @@ fn is_unused(stack: &Stack, below: &Stack) -> Result<bool> {
     Ok(top.entries()?.is_empty() && same(top, below)?)
 }
 
-/// Refuses a checkpoint that would need one layer too many.
-pub(super) fn has_room(sandbox: &SandboxRef, occasion: Occasion) -> Result<()> {
-    let most = match occasion {
-        Occasion::Kept => MOST,
-        Occasion::Begun => MOST_BEGUN,
-    };
-    alone(sandbox, |open, _| has_room_for(open, most))
-}
-
-fn has_room_for(open: &Sandbox, most: usize) -> Result<()> {
-    let (mut now, layers) = (open.now.clone(), &open.upper);
-    let unused = now.layers.len() >= most && {
-        let below = Stack::open(&now.layers[1..], &open.area)?;
-        is_unused(layers, &below)?
-    };
-    match unused {
-        true => Ok(()),
-        false => make_room(&open.area, &open.lower, &mut now, most),
-    }
-}
-
 /// Makes fewer layers of as many as there may be, if some can become one.
 fn make_room(area: &Dir, lower: &Dir, now: &mut Now, most: usize) -> Result<()> {
     if now.layers.len() < most {
@@ -102,25 +114,27 @@ fn make_room(area: &Dir, lower: &Dir, now: &mut Now, most: usize) -> Result<()> 
     if now.layers.len() < most {
         return Ok(());
     }
-    Err(StrategyError::Unsupported {
-        strategy: NAME,
-        what: "take another checkpoint",
-        why: format!(
-            "it has {} layers, and such a checkpoint leaves it at most {most}; let go of checkpoints that nobody needs, or commit",
-            now.layers.len()
-        ),
-    })
+    let why = format!(
+        "it has {} layers, and such a checkpoint leaves it at most {most}; let go of checkpoints that nobody needs, or commit",
+        now.layers.len()
+    );
+    Err(unsupported(NAME, "take another checkpoint", &why))
 }
 
-pub(super) fn checkpoint(sandbox: &SandboxRef) -> Result<Moment> {
-    alone(sandbox, |open, _| checkpoint_of(open))
+pub(super) fn checkpoint(sandbox: &SandboxRef, purpose: Purpose) -> Result<Snapshot> {
+    let most = match purpose {
+        Purpose::Keep => MOST,
+        Purpose::Begin => MOST_BEGUN,
+        Purpose::Return => MOST_RETURNING,
+    };
+    alone(sandbox, |open, _| checkpoint_of(open, most))
 }
 
-fn checkpoint_of(open: &Sandbox) -> Result<Moment> {
+fn checkpoint_of(open: &OpenLayers, most: usize) -> Result<Snapshot> {
     let stage = open.area.subdir(STAGE)?;
     let mut now = open.now.clone();
     let moment = |layers: &[Number]| {
-        Moment(tree::stored(&Layers {
+        Snapshot(tree::stored(&Layers {
             layers: layers.to_vec(),
         }))
     };
@@ -132,7 +146,7 @@ fn checkpoint_of(open: &Sandbox) -> Result<Moment> {
         }
         return Ok(moment(&layers[1..]));
     }
-    make_room(&open.area, &open.lower, &mut now, MOST_RETURNING)?;
+    make_room(&open.area, &open.lower, &mut now, most)?;
     let layers = now.layers.clone();
     // What programs wrote inside may be in memory only; from here on it is kept.
     if !seeded::bug("checkpoint-not-synced") {
@@ -153,13 +167,17 @@ fn checkpoint_of(open: &Sandbox) -> Result<Moment> {
 /// The same while somebody works in it, and stands still.
 pub(super) fn checkpoint_in_use(
     sandbox: &SandboxRef,
-    last: Option<&Moment>,
+    last: Option<&Snapshot>,
     observer: &dyn Observer,
-) -> Result<Moment> {
+) -> Result<Snapshot> {
     alone(sandbox, |open, _| keep_in_use(open, last, observer))
 }
 
-fn keep_in_use(open: &Sandbox, last: Option<&Moment>, observer: &dyn Observer) -> Result<Moment> {
+fn keep_in_use(
+    open: &OpenLayers,
+    last: Option<&Snapshot>,
+    observer: &dyn Observer,
+) -> Result<Snapshot> {
     let last = last.map(read).transpose()?;
     let last = last.map(|last| open.now.current(last.layers));
     let layers = in_use::keep(open, last, observer)?;
@@ -168,7 +186,7 @@ fn keep_in_use(open: &Sandbox, last: Option<&Moment>, observer: &dyn Observer) -
         now.next += 1;
         now.write(&open.area, &open.area.subdir(STAGE)?)?;
     }
-    Ok(Moment(tree::stored(&Layers { layers })))
+    Ok(Snapshot(tree::stored(&Layers { layers })))
 }
 
 /// Notes that a checkpoint needs these; says whether that is new.
@@ -192,12 +210,19 @@ fn clear_work(area: &Dir) -> Result<()> {
     Ok(area.make_dir(WORK, 0o700)?)
 }
 
-pub(super) fn prepare_restore(sandbox: &SandboxRef, moment: &Moment) -> Result<Intent> {
-    alone(sandbox, |open, _| prepare_switch(open, moment))
+pub(super) fn prepare_restore(
+    sandbox: &SandboxRef,
+    request: &RestoreRequest<'_>,
+) -> Result<Intent> {
+    alone(sandbox, |open, _| prepare_switch(open, sandbox, request))
 }
 
-fn prepare_switch(open: &Sandbox, moment: &Moment) -> Result<Intent> {
-    let layers = open.now.current(read(moment)?.layers);
+fn prepare_switch(
+    open: &OpenLayers,
+    sandbox: &SandboxRef,
+    request: &RestoreRequest<'_>,
+) -> Result<Intent> {
+    let layers = open.now.current(read(request.to)?.layers);
     let next = open.now.next;
     open.now.sweep(&open.area)?;
     lay_over(&open.area, &Stack::open(&layers, &open.area)?, next)?;
@@ -213,18 +238,35 @@ fn prepare_switch(open: &Sandbox, moment: &Moment) -> Result<Intent> {
     };
     // The number is taken, whoever keeps something before it is used.
     before.write(&open.area, &open.area.subdir(STAGE)?)?;
-    Ok(Intent(tree::stored(&Switch { before, after })))
+    Ok(Intent(tree::stored(&Switch {
+        switch: sandbox.clone(),
+        live: None,
+        before,
+        after,
+    })))
 }
 
 /// The same while somebody works in it: what is prepared serves when nobody does any more.
-pub(super) fn prepare_restore_in_use(sandbox: &SandboxRef, way: &Way) -> Result<Intent> {
-    alone(sandbox, |open, _| prepare_switch_in_use(open, way))
+pub(super) fn prepare_restore_in_use(
+    sandbox: &SandboxRef,
+    request: &RestoreRequest<'_>,
+    live: &LiveView,
+) -> Result<Intent> {
+    alone(sandbox, |open, _| {
+        let (before, after) = prepare_switch_in_use(open, request)?;
+        Ok(Intent(tree::stored(&Switch {
+            switch: sandbox.clone(),
+            live: Some(live.clone()),
+            before,
+            after,
+        })))
+    })
 }
 
-fn prepare_switch_in_use(open: &Sandbox, way: &Way) -> Result<Intent> {
+fn prepare_switch_in_use(open: &OpenLayers, request: &RestoreRequest<'_>) -> Result<(Now, Now)> {
     open.now.sweep(&open.area)?;
     let next = open.now.next;
-    let beginning = |moment: &Moment, number: u32| -> Result<Now> {
+    let beginning = |moment: &Snapshot, number: u32| -> Result<Now> {
         let layers = open.now.current(read(moment)?.layers);
         lay_over(&open.area, &Stack::open(&layers, &open.area)?, number)?;
         Ok(Now {
@@ -234,25 +276,19 @@ fn prepare_switch_in_use(open: &Sandbox, way: &Way) -> Result<Intent> {
             ..open.now.clone()
         })
     };
-    let (before, after) = (beginning(&way.from, next)?, beginning(&way.to, next + 1)?);
+    let (from, to) = (request.from, request.to);
+    let (before, after) = (beginning(from, next)?, beginning(to, next + 1)?);
     // The numbers are taken, whoever keeps something before they are used.
     let taken = Now {
         next: next + 2,
         ..open.now.clone()
     };
     taken.write(&open.area, &open.area.subdir(STAGE)?)?;
-    Ok(Intent(tree::stored(&Switch { before, after })))
+    Ok((before, after))
 }
 
 /// Goes there, or back, through the mount that somebody uses.
-pub(super) fn switch_in_use(
-    sandbox: &SandboxRef,
-    intent: &Intent,
-    through: &Dir,
-    back: bool,
-) -> Result<()> {
-    let Switch { before, after } = way(intent)?;
-    let to = if back { before } else { after };
+fn switch_in_use(sandbox: &SandboxRef, to: Now, through: &Dir) -> Result<()> {
     alone(sandbox, |open, _| {
         // The topmost one is empty.
         let layers = open.now.current(to.layers[1..].to_vec());
@@ -261,17 +297,10 @@ pub(super) fn switch_in_use(
     })
 }
 
-fn way(intent: &Intent) -> Result<Switch> {
-    serde_json::from_value(intent.0.clone()).map_err(|error| StrategyError::Damaged {
-        what: format!("what a restore needs cannot be read back ({error})"),
-    })
-}
-
-pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Result<()> {
+fn switch(sandbox: &SandboxRef, to: Now) -> Result<()> {
     let Metadata { area, .. } = tree::metadata(sandbox)?;
     let area = closed_dirs::enter(Dir::open(area.as_path())?)?;
-    let Switch { before, after } = way(intent)?;
-    let (now, to) = (Now::read(&area)?, if back { before } else { after });
+    let now = Now::read(&area)?;
     let Some((top, below)) = to.layers.split_first() else {
         return Ok(());
     };
@@ -291,7 +320,7 @@ pub(super) fn switch(sandbox: &SandboxRef, intent: &Intent, back: bool) -> Resul
     clear_work(&area)
 }
 
-pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
+pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Snapshot]) -> Result<()> {
     let Metadata { area, .. } = tree::metadata(sandbox)?;
     let area = Dir::open(area.as_path())?;
     let before = Now::read(&area)?;
@@ -316,18 +345,14 @@ pub(super) fn keep_only(sandbox: &SandboxRef, kept: &[Moment]) -> Result<()> {
     now.sweep(&area)
 }
 
-/// What changed between a moment and another, or now.
+/// What changed between two states of a sandbox; none is the original, or the present.
 pub(super) fn since(
-    sandbox: &SandboxRef,
-    moment: &Moment,
-    until: Option<&Moment>,
+    open: &OpenLayers,
+    from: Option<&Snapshot>,
+    until: Option<&Snapshot>,
 ) -> Result<DiffView> {
-    look(sandbox, |open| since_of(open, moment, until))
-}
-
-fn since_of(open: &Sandbox, moment: &Moment, until: Option<&Moment>) -> Result<DiffView> {
-    let at = |moment: &Moment| Stack::open(&open.now.current(read(moment)?.layers), &open.area);
-    let then = at(moment)?;
+    let at = |moment: &Snapshot| Stack::open(&open.now.current(read(moment)?.layers), &open.area);
+    let then = from.map(at).transpose()?;
     let until = until.map(at).transpose()?;
     let later = until.as_ref().unwrap_or(&open.upper);
     let look = |stack: &Stack| -> Result<Vec<Change>> {
@@ -335,24 +360,35 @@ fn since_of(open: &Sandbox, moment: &Moment, until: Option<&Moment>) -> Result<D
         tree::only_own(&mut changes, &open.carved);
         Ok(DiffView::new(changes).changes)
     };
-    let changes = moments::between(
-        (&look(&then)?, &then),
-        (&look(later)?, later),
-        layers::visible,
-    )?;
+    let changes = match &then {
+        None => look(later)?,
+        Some(then) => {
+            let sides = (
+                (&look(then)?[..], then as _),
+                (&look(later)?[..], later as _),
+            );
+            moments::between(sides.0, sides.1, layers::visible)?
+        }
+    };
     Ok(DiffView::new(changes))
 }
 
 /// A sandbox of its own that begins at a moment of this one, whose layers it shares.
 pub(super) fn fork(
     sandbox: &SandboxRef,
-    moment: &Moment,
+    moment: &Snapshot,
+    place: &Path,
     request: &CreateRequest<'_>,
 ) -> Result<Created> {
-    alone(sandbox, |open, _| fork_of(open, moment, request))
+    alone(sandbox, |open, _| fork_of(open, moment, place, request))
 }
 
-fn fork_of(open: &Sandbox, moment: &Moment, request: &CreateRequest<'_>) -> Result<Created> {
+fn fork_of(
+    open: &OpenLayers,
+    moment: &Snapshot,
+    place: &Path,
+    request: &CreateRequest<'_>,
+) -> Result<Created> {
     let mut layers = open.now.current(read(moment)?.layers);
     // Before anything begins on them.
     let mut lender = open.now.clone();
@@ -362,7 +398,7 @@ fn fork_of(open: &Sandbox, moment: &Moment, request: &CreateRequest<'_>) -> Resu
             .collect::<Vec<_>>(),
     );
     lender.write(&open.area, &open.area.subdir(STAGE)?)?;
-    let area = Dir::open(request.area)?;
+    let area = Dir::open(place)?;
     for remains in [WORK, STAGE] {
         remove::remove(&area, remains)?;
         area.make_dir(remains, 0o700)?;
@@ -383,15 +419,15 @@ fn fork_of(open: &Sandbox, moment: &Moment, request: &CreateRequest<'_>) -> Resu
     area.sync()?;
     let metadata = Metadata {
         original: open.original.clone(),
-        area: Location::from(request.area),
+        area: Location::from(place),
         carved: open.carved.clone(),
-        lenders,
+        depends_on: lenders,
     };
     Ok(Created {
         sandbox: SandboxRef {
             plan_id: request.plan_id,
-            resource_id: request.resource_id,
-            strategy: NAME.to_owned(),
+            resource_id: request.target.resource_id,
+            strategy_name: NAME.to_owned(),
             metadata: tree::stored(&metadata),
         },
         message: "an empty layer over those of another plan; nothing was copied".to_owned(),

@@ -13,7 +13,7 @@ use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::layers::{self, Found};
 use super::stack::Stack;
-use super::{Sandbox, diff};
+use super::{OpenLayers, diff};
 use crate::fs::content::{Reflinks, transfer};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Handle, Meta};
@@ -23,7 +23,7 @@ use crate::model::{EntryKind, ResourcePath};
 type Version = Option<(Dir, Meta)>;
 
 /// Makes what is seen in `root` what `target` shows.
-pub(super) fn go(open: &Sandbox, target: &Stack, root: &Dir) -> Result<()> {
+pub(super) fn go(open: &OpenLayers, target: &Stack, root: &Dir) -> Result<()> {
     let differing = differing(open, target)?;
     let mut going = Going {
         area: &open.area,
@@ -51,7 +51,10 @@ pub(super) fn go(open: &Sandbox, target: &Stack, root: &Dir) -> Result<()> {
 }
 
 /// Every path at which the two states differ, with both versions.
-fn differing(open: &Sandbox, target: &Stack) -> Result<BTreeMap<ResourcePath, (Version, Version)>> {
+fn differing(
+    open: &OpenLayers,
+    target: &Stack,
+) -> Result<BTreeMap<ResourcePath, (Version, Version)>> {
     let mut paths = BTreeSet::new();
     for stack in [&open.upper, target] {
         let looked = tree::steady(|| diff::look(stack, &open.lower))?;

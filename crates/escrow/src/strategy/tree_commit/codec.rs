@@ -113,7 +113,7 @@ macro_rules! choice {
 }
 
 choice!(EntryKind: File, Directory, Symlink, Fifo, Socket, Device);
-choice!(ChangeKind: Added, Modified, Deleted, TypeChanged, ModeChanged);
+choice!(ChangeKind: Added, Modified, Deleted, TypeChanged, ModeChanged, Inserted, Updated);
 
 impl Field for bool {
     fn put(&self, to: &mut Vec<u8>) {

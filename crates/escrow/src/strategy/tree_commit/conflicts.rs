@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::{CAPABILITY, Versions, privileges, sort};
+use super::{CAPABILITY, TreePreview, Versions, privileges, sort};
 use crate::fs::beneath::Entry;
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, FsError, Meta, Seen, private};
@@ -46,12 +46,12 @@ pub(in crate::strategy) fn look(
     kept: Vec<ResourcePath>,
     base: &dyn Base,
     carved: &[ResourcePath],
-) -> Result<Preview> {
+) -> Result<TreePreview> {
     let changes = &diff.changes;
     if !changes.is_empty() && original.is_overlay()? {
         return Err(StrategyError::Unsupported {
-            strategy: "a directory",
-            what: "be committed here",
+            strategy: "a directory".to_owned(),
+            what: "be committed here".to_owned(),
             why: "it lies on an overlay file system, as in a container, where names cannot be \
                 exchanged; keep it on a volume"
                 .to_owned(),
@@ -90,15 +90,17 @@ pub(in crate::strategy) fn look(
     notes.extend(owners.note());
     let mut conflicts = look.conflicts;
     sort(&mut conflicts);
-    Ok(Preview {
-        diff: Arc::new(diff),
-        fixed,
-        conflicts,
-        notes,
+    Ok(TreePreview {
+        preview: Preview {
+            diff: Arc::new(diff),
+            conflicts,
+            notes,
+            bytes,
+            part: false,
+        },
         seen,
+        fixed,
         kept,
-        bytes,
-        ..Preview::default()
     })
 }
 

@@ -12,23 +12,21 @@ use crate::strategy::error::Result;
 use crate::strategy::{Finished, Intent};
 
 /// Whether files of the sandbox became the original's, under another name.
-pub(in crate::strategy) fn shares(intent: &Intent) -> Result<bool> {
+fn shares(intent: &Intent) -> Result<bool> {
     match inline::is_inline(intent) {
         true => Ok(inline::shares(intent)),
         false => Ok(reference(intent)?.linked > 0),
     }
 }
 
-/// Takes marks and late privileges off, and remembers exactly what the commit left. Can be repeated.
-pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
+/// Takes marks and late privileges off, and remembers exactly what the commit left; also says what was moved and still has a
+/// name in the original. Can be repeated.
+pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Finished, Vec<Moved>)> {
     let tree = TreeIntent::read(&intent)?;
     let records = &tree.records;
     if records.is_empty() {
-        return Ok(Finished {
-            intent,
-            moved: Vec::new(),
-            notes: Vec::new(),
-        });
+        let notes = Vec::new();
+        return Ok((Finished { intent, notes }, Vec::new()));
     }
     let original = tree.original.open()?.keeping();
     let area = Dir::open(tree.area.as_path())?;
@@ -67,11 +65,8 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<Finished> {
         writer.part(&ours).map_err(unwritten)?;
     }
     let written = intent::close(&area, FINISHED, writer)?;
-    Ok(Finished {
-        intent: tree.store(FINISHED, written, true),
-        moved: still_named(&tree)?,
-        notes,
-    })
+    let intent = tree.store(FINISHED, written, true);
+    Ok((Finished { intent, notes }, still_named(&tree)?))
 }
 
 /// Takes late privileges off what was put at a path, and remembers it as it is now.

@@ -63,6 +63,7 @@ pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
         original: inline.original,
         area: inline.area,
         own: inline.own,
+        part_of: None,
         finished: inline.finished,
         records,
     })

@@ -52,6 +52,9 @@ pub(super) struct Reference {
     /// The area of the sandbox whose own tree this is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) own: Option<Location>,
+    /// The area of the sandbox that counts this as released, where it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) part_of: Option<Location>,
     /// The commit is over: what was seen is what it left, to the ctime.
     pub(super) finished: bool,
     /// The name of the file with the records, in the area.

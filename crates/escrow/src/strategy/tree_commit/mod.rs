@@ -8,6 +8,7 @@
 //! | file | promise |
 //! |---|---|
 //! | `conflicts` | what stands in the original at each changed path, and what contradicts the change |
+//! | `found` | what the preview found, for the staging |
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
 //! | `flags` | a new version has the flags (`chattr`) of the old one |
@@ -38,6 +39,7 @@ mod codec;
 mod conflicts;
 mod finish;
 mod flags;
+mod found;
 mod inline;
 mod intent;
 mod part;
@@ -49,8 +51,9 @@ use serde::Deserialize;
 
 pub(super) use apply::apply;
 pub(super) use conflicts::{Base, introduced, look};
-pub(super) use finish::{finish, shares};
-pub(super) use part::{area_of, released};
+pub(super) use finish::finish;
+pub(super) use found::{StageRequest, TreePreview};
+pub(super) use part::{area_of, part_of, released};
 pub(super) use stage::{Source, begin, prepare};
 pub(super) use undo::{check, undo};
 
@@ -108,6 +111,8 @@ struct TreeIntent {
     area: Location,
     /// The area of the sandbox whose own tree this is, if it is one.
     own: Option<Location>,
+    /// The area of the sandbox that counts this as released, where it stays.
+    part_of: Option<Location>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
     records: Records,
@@ -181,6 +186,26 @@ fn unreadable(error: &serde_json::Error) -> StrategyError {
     }
 }
 
+/// The area of the sandbox whose own tree is changed, if it is one: by a return to a snapshot.
+pub(super) fn own_area(intent: &Intent) -> Result<Option<Location>> {
+    match inline::is_inline(intent) {
+        true => Ok(inline::read(intent)?.own),
+        false => Ok(reference(intent)?.own),
+    }
+}
+
+/// The file system of what is changed; 0 where that is gone.
+pub(super) fn device(intent: &Intent) -> Result<u64> {
+    let original = match inline::is_inline(intent) {
+        true => inline::read(intent)?.original,
+        false => reference(intent)?.original,
+    };
+    match original.open() {
+        Err(StrategyError::Gone { .. }) => Ok(0),
+        dir => Ok(dir?.meta()?.dev),
+    }
+}
+
 /// Whether everything that an intent refers to is what was written. An area that is not there at all is no
 /// contradiction: one that was set aside is done with.
 pub(super) fn verify(intent: &Intent) -> Result<()> {
@@ -214,6 +239,7 @@ impl TreeIntent {
             original: reference.original,
             area: reference.area,
             own: reference.own,
+            part_of: reference.part_of,
             finished: reference.finished,
             records,
         })
@@ -225,6 +251,7 @@ impl TreeIntent {
             original: self.original.clone(),
             area: self.area.clone(),
             own: self.own.clone(),
+            part_of: self.part_of.clone(),
             finished,
             file: file.to_owned(),
             digest: written.digest,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::intent::Entry;
 use super::stage::Source;
-use super::{Ours, TreeIntent, inline, reference, stat_if_open};
+use super::{Ours, StageRequest, TreeIntent, inline, reference, stat_if_open};
 use crate::fs::copy::{clock, settle};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Seen, Stamp};
@@ -14,19 +14,20 @@ use crate::model::{Change, ChangeKind, ResourcePath};
 use crate::seeded;
 use crate::strategy::error::Result;
 use crate::strategy::released::{Both, Release, Version};
-use crate::strategy::{Intent, PrepareRequest, closed, tree};
+use crate::strategy::{Intent, closed, tree};
 
 /// Tells every path that is released, as the sandbox has it. Those that are to be looked at again are returned instead.
 pub(super) fn ours(
     source: &Source<'_>,
-    request: &PrepareRequest<'_>,
+    request: &StageRequest<'_>,
     mut tell: impl FnMut(&Ours) -> Result<()>,
 ) -> Result<Vec<Ours>> {
     // Whatever is written from here on gets a later ctime; where it might not, none is believed.
     let settled = settle(clock());
-    let skipped = request.preview.left_out(request.on_conflict);
-    let preview = request.preview;
-    let changes = preview.diff.changes.iter().zip(&preview.seen).enumerate();
+    let skipped = request.preview.preview.left_out(request.on_conflict);
+    let found = request.preview;
+    let changes = found.preview.diff.changes.iter();
+    let changes = changes.zip(&found.seen).enumerate();
     let mut again = Vec::new();
     for (_, (change, old)) in changes.filter(|(number, _)| !skipped.contains(number)) {
         let mut one = our(source, change)?;
@@ -107,6 +108,14 @@ pub(in crate::strategy) fn area_of(intent: &Intent) -> Result<Location> {
     match inline::is_inline(intent) {
         true => Ok(inline::read(intent)?.area),
         false => Ok(reference(intent)?.area),
+    }
+}
+
+/// The area of the sandbox that counts a commit as released, where it stays.
+pub(in crate::strategy) fn part_of(intent: &Intent) -> Result<Option<Location>> {
+    match inline::is_inline(intent) {
+        true => Ok(None),
+        false => Ok(reference(intent)?.part_of),
     }
 }
 

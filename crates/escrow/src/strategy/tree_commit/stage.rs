@@ -15,7 +15,7 @@ use super::conflicts::{Base, introduced};
 use super::flags::Kept;
 use super::intent::{self, Entry, FINISHED, FileWriter, INTENT, Reference};
 use super::steps::{New, Planned, plan};
-use super::{CAPABILITY, Link, Looks, Versions, check_loose, part, stat, without};
+use super::{CAPABILITY, Link, Looks, StageRequest, Versions, check_loose, part, stat, without};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
 use crate::fs::copy::Care;
@@ -28,7 +28,7 @@ use crate::model::{Change, EntryKind, ResourcePath};
 use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree::{self, Original, STAGE};
-use crate::strategy::{Intent, PrepareRequest, StagedCommit, closed, tree_digest};
+use crate::strategy::{Intent, StagedCommit, closed, tree_digest};
 
 /// Where the new versions come from.
 pub(in crate::strategy) struct Source<'a> {
@@ -62,7 +62,7 @@ pub(in crate::strategy) fn begin(area: &std::path::Path, again: bool) -> Result<
 pub(in crate::strategy) fn prepare(
     original: &Original,
     source: &Source<'_>,
-    request: &PrepareRequest<'_>,
+    request: &StageRequest<'_>,
 ) -> Result<StagedCommit> {
     let mut root = original.open()?;
     let mut area = Dir::open(request.area)?;
@@ -75,7 +75,7 @@ pub(in crate::strategy) fn prepare(
     let mut records = intent::create(&area, INTENT)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
     // Looked at before anything is copied: what is written meanwhile is no part of it.
-    let mut closed = match request.preview.part {
+    let mut closed = match request.part_of.is_some() {
         true => part::ours(source, request, |ours| {
             records.part(ours).map_err(unwritten)
         })?,
@@ -88,7 +88,7 @@ pub(in crate::strategy) fn prepare(
         apart: request.keeps,
         exposed: !seeded::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
         digests: request.digests.then(Vec::new),
-        part: request.preview.part,
+        part: request.part_of.is_some(),
         fixed: &request.preview.fixed,
         device: stage.meta()?.dev,
         stage,
@@ -101,6 +101,7 @@ pub(in crate::strategy) fn prepare(
         flags: Kept::of(&root),
         finals: Vec::new(),
         closing: request
+            .preview
             .preview
             .diff
             .changes
@@ -130,6 +131,7 @@ pub(in crate::strategy) fn prepare(
         original: original.clone(),
         area: Location::from(request.area),
         own: source.whole.then(|| Location::from(source.area.path())),
+        part_of: request.part_of.clone(),
         finished: false,
         file: INTENT.to_owned(),
         digest: written.digest,

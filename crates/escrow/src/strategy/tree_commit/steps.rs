@@ -7,11 +7,10 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{check_loose, stat};
+use super::{StageRequest, TreePreview, check_loose, stat};
 use crate::fs::{Dir, Seen};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
-use crate::strategy::{PrepareRequest, Preview};
 
 /// One rename to be.
 pub(super) struct Planned<'a> {
@@ -55,19 +54,19 @@ pub(super) struct Around<'a> {
 /// Chooses the changes to be made and groups them into steps; `make` is given one after the other.
 pub(super) fn plan<'a>(
     original: &Dir,
-    request: &PrepareRequest<'a>,
+    request: &StageRequest<'a>,
     make: &mut dyn FnMut(Planned<'a>) -> Result<()>,
 ) -> Result<Around<'a>> {
-    let preview = request.preview;
-    let skipped = preview.left_out(request.on_conflict);
+    let found = request.preview;
+    let skipped = found.preview.left_out(request.on_conflict);
     let mut making = Making {
         original,
         around: Around::default(),
         step: None,
         staged: Vec::new(),
     };
-    for number in in_tree_order(preview, &skipped) {
-        let (change, seen) = (&preview.diff.changes[number], preview.seen[number]);
+    for number in in_tree_order(found, &skipped) {
+        let (change, seen) = (&found.preview.diff.changes[number], found.seen[number]);
         if let Some(done) = making.add(change, seen)? {
             make(done)?;
         }
@@ -80,9 +79,9 @@ pub(super) fn plan<'a>(
 
 /// The numbers of the changes that are made. A diff is in the order of bytes, where what has a name like `a-b` comes
 /// between the directory `a` and what lies in it.
-fn in_tree_order(preview: &Preview, skipped: &HashSet<usize>) -> Vec<usize> {
-    let changes = &preview.diff.changes;
-    let count = changes.len().min(preview.seen.len());
+fn in_tree_order(found: &TreePreview, skipped: &HashSet<usize>) -> Vec<usize> {
+    let changes = &found.preview.diff.changes;
+    let count = changes.len().min(found.seen.len());
     let mut numbers: Vec<usize> = (0..count).filter(|one| !skipped.contains(one)).collect();
     numbers.sort_by(|a, b| tree_order(&changes[*a].path, &changes[*b].path));
     numbers

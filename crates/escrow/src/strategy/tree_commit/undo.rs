@@ -185,12 +185,18 @@ fn foreign(
     Ok(())
 }
 
-/// Takes back every step that was made.
-pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
+/// Takes back every step that was made; also says what was moved back.
+pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RolledBack, Vec<Moved>)> {
     let tree = TreeIntent::read(intent)?;
     let records = &tree.records;
     if records.is_empty() {
-        return Ok(said());
+        return Ok(Default::default());
+    }
+    if tree.part_of.is_none() && records.parts().next().is_some() {
+        return Err(StrategyError::Damaged {
+            what: "an earlier version of Escrow released this part; that version can undo it"
+                .to_owned(),
+        });
     }
     let mut undoing = Undoing::begin(&tree)?;
     for link in records.links().rev() {
@@ -227,14 +233,7 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<RolledBack> {
     undoing.original.sync_file_system()?;
     undoing.settle()?;
     undoing.done.paths = paths(records);
-    Ok(undoing.done)
-}
-
-fn said() -> RolledBack {
-    RolledBack {
-        message: "the original is as it was before".to_owned(),
-        ..RolledBack::default()
-    }
+    Ok((undoing.done, undoing.moved))
 }
 
 struct Undoing<'a> {
@@ -247,6 +246,8 @@ struct Undoing<'a> {
     /// Directories in which somebody else changed names since the commit.
     theirs: HashSet<ResourcePath>,
     done: RolledBack,
+    /// What was moved away and back: others must not take it for a change.
+    moved: Vec<Moved>,
     failure: Option<StrategyError>,
 }
 
@@ -262,7 +263,8 @@ impl<'a> Undoing<'a> {
             linked: tree.records.links().map(|link| link.path).collect(),
             made: HashSet::new(),
             theirs: HashSet::new(),
-            done: said(),
+            done: RolledBack::default(),
+            moved: Vec::new(),
             failure: None,
         };
         let found = match read_found(&area)? {
@@ -443,7 +445,7 @@ impl<'a> Undoing<'a> {
         let now = stat(&self.original, path)?;
         let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
         if let Some(now) = now.filter(same) {
-            self.done.moved.push(Moved {
+            self.moved.push(Moved {
                 ino: seen.ino,
                 before: seen.ctime,
                 after: now.ctime,

@@ -1,0 +1,139 @@
+//! What Escrow itself moved away and put back in originals: such a file is unchanged although its ctime is new.
+//!
+//! A commit and an undo add to it; previews and checks of an undo ask it, in this and in other processes. What is missing costs
+//! a conflict that is none, and never hides one. So a full disk stops nothing here.
+//!
+//! ```text
+//! <directory>/
+//!   moves-<device>        one line for each: inode, ctime before, ctime after
+//!   moves-<device>.lock   held while it is written
+//! ```
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::error::Result;
+use crate::fs::durable::Draft;
+use crate::fs::private::{self, Lock};
+use crate::fs::{Cause, Dir, Moved, Moves, Stamp, remove};
+
+/// How long a process waits for another one that writes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The memory of the directory strategies, shared by all of them.
+#[derive(Default)]
+pub(super) struct MoveLog {
+    directory: OnceLock<PathBuf>,
+    /// What is remembered while there is no directory.
+    here: Mutex<Vec<(u64, Moved)>>,
+}
+
+impl MoveLog {
+    /// From now on everything is kept in this directory, which is made where it is missing.
+    pub(super) fn keep_in(&self, directory: &Path) {
+        self.directory.get_or_init(|| directory.to_owned());
+    }
+
+    /// Notes what was moved on a file system.
+    pub(super) fn add(&self, device: u64, moved: &[Moved]) -> Result<()> {
+        if moved.is_empty() {
+            return Ok(());
+        }
+        let Some(directory) = self.directory.get() else {
+            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            here.extend(moved.iter().map(|one| (device, *one)));
+            return Ok(());
+        };
+        match append(directory, device, moved) {
+            Err(error) if error.is(Errno::NOSPC) || error.is(Errno::DQUOT) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Everything that was moved on a file system.
+    pub(super) fn read(&self, device: u64) -> Result<Moves> {
+        let Some(directory) = self.directory.get() else {
+            let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            let own = here.iter().filter(|(of, _)| *of == device);
+            return Ok(own.map(|(_, moved)| *moved).collect());
+        };
+        let text = match Dir::open(directory).and_then(|dir| read(&dir, &name(device))) {
+            Err(error) if error.is_absent() => Vec::new(),
+            text => text?,
+        };
+        let lines = text.split(|byte| *byte == b'\n');
+        Ok(lines.filter_map(parse).collect())
+    }
+
+    /// Forgets everything: no sandbox and no commit is left that could ask.
+    pub(super) fn forget(&self) -> Result<()> {
+        let Some(directory) = self.directory.get() else {
+            return Ok(());
+        };
+        let dir = match Dir::open(directory) {
+            Err(error) if error.is_absent() => return Ok(()),
+            dir => dir?,
+        };
+        for entry in dir.entries()? {
+            if entry.name.starts_with(b"moves-") && !entry.name.ends_with(b".lock") {
+                remove::remove(&dir, &entry.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(device: u64) -> Vec<u8> {
+    format!("moves-{device}").into_bytes()
+}
+
+fn append(directory: &Path, device: u64, moved: &[Moved]) -> crate::fs::Result<()> {
+    let dir = private::make_all(directory)?;
+    let name = name(device);
+    let lock = [&name[..], b".lock"].concat();
+    let _lock = Lock::take(&dir, &lock, false, PATIENCE)?;
+    let mut text = match read(&dir, &name) {
+        Err(error) if error.is_absent() => Vec::new(),
+        text => text?,
+    };
+    for Moved { ino, before, after } in moved {
+        let numbers = [before.sec, before.nsec.into(), after.sec, after.nsec.into()];
+        let [a, b, c, d] = numbers;
+        text.extend_from_slice(format!("{ino} {a} {b} {c} {d}\n").as_bytes());
+    }
+    let draft = Draft {
+        stage: &dir,
+        to: &dir,
+        name: &name,
+        fresh: true,
+        synced: true,
+    };
+    draft.write(|file| file.write_all(&text), |_| Ok(()))
+}
+
+fn read(dir: &Dir, name: &[u8]) -> crate::fs::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let (mut file, _) = dir.file(name)?;
+    match file.read_to_end(&mut text) {
+        Ok(_) => Ok(text),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Err(dir.error("read", name, Cause::Os(errno)))
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Option<Moved> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
+    let ino = words.next()?.parse().ok()?;
+    let mut stamp = || {
+        let (sec, nsec) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Stamp { sec, nsec })
+    };
+    let (before, after) = (stamp()?, stamp()?);
+    Some(Moved { ino, before, after })
+}

@@ -1,0 +1,58 @@
+//! What the preview of a directory found, for the staging that follows in the same session.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::event::Observer;
+use crate::fs::Seen;
+use crate::model::ResourcePath;
+use crate::model::text::Location;
+use crate::strategy::{OnConflict, Preview};
+
+/// A preview with everything that staging needs to know of the original.
+#[derive(Debug, Default)]
+pub(in crate::strategy) struct TreePreview {
+    pub(in crate::strategy) preview: Preview,
+    /// What stood in the original at each path of the diff, in the same order.
+    pub(in crate::strategy) seen: Vec<Option<Seen>>,
+    /// The paths among them at which the original is immutable or append-only.
+    pub(in crate::strategy) fixed: BTreeSet<ResourcePath>,
+    /// Paths that were touched, but are no change.
+    pub(in crate::strategy) kept: Vec<ResourcePath>,
+}
+
+impl TreePreview {
+    /// The same for those of its changes that are to be released.
+    pub(in crate::strategy) fn narrowed(mut self, to: &Preview) -> Self {
+        let mut all = self.preview.diff.changes.iter().zip(&self.seen);
+        let mut seen = Vec::with_capacity(to.diff.changes.len());
+        for change in &to.diff.changes {
+            let found = all.find(|(one, _)| one.path == change.path);
+            seen.push(found.and_then(|(_, seen)| *seen));
+        }
+        self.seen = seen;
+        self.preview = Preview {
+            diff: Arc::clone(&to.diff),
+            conflicts: to.conflicts.clone(),
+            notes: Vec::new(),
+            ..*to
+        };
+        self
+    }
+}
+
+/// What is staged, and where.
+pub(in crate::strategy) struct StageRequest<'a> {
+    pub(in crate::strategy) preview: &'a TreePreview,
+    pub(in crate::strategy) on_conflict: OnConflict,
+    /// The area of the commit.
+    pub(in crate::strategy) area: &'a Path,
+    /// The sandbox stays: nothing of it becomes the original's.
+    pub(in crate::strategy) keeps: bool,
+    /// The digest of each version that is staged is wanted.
+    pub(in crate::strategy) digests: bool,
+    /// The area of the sandbox, where it stays and is to count this as released.
+    pub(in crate::strategy) part_of: Option<Location>,
+    pub(in crate::strategy) observer: &'a dyn Observer,
+}

@@ -1,0 +1,382 @@
+//! A plan with members of different kinds: a directory, and a document that no tree code knows (`toy`). They are committed,
+//! undone and restored as one, whatever fails and wherever the process is killed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use escrow::commit::Terms;
+use escrow::error::Result;
+use escrow::event::Unobserved;
+use escrow::internals::store::Plan;
+use escrow::manager::{CommitRequest, Manager, NewResource, Options};
+use escrow::model::resource::OPAQUE;
+use escrow::model::{
+    PlanState, ResourceId, ResourcePath, ResourceType, SystemOrigin, Target, TargetLocation,
+};
+use escrow::strategy::conformance::{Case, Fixture, run};
+use escrow::strategy::registry::Registration;
+use escrow::strategy::{Access, OnConflict, Registry};
+use escrow_testkit::World;
+use escrow_testkit::stepper::{Fault, Stepper, require_stepper};
+
+use crate::support::{at, options};
+use crate::toy::{Map, Toy, load, save};
+
+/// How the documents of the conformance suite are made.
+struct Documents(PathBuf);
+
+struct Document(PathBuf);
+
+impl Fixture for Documents {
+    fn fresh(&self) -> std::result::Result<Box<dyn Case>, String> {
+        let at = self.0.join(ResourceId::new(&SystemOrigin).to_string());
+        let map: Map = [("known", "its own"), ("other", "another")]
+            .map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()))
+            .into();
+        save(&at, &(Map::new(), map)).map_err(|error| error.to_string())?;
+        Ok(Box::new(Document(at)))
+    }
+}
+
+impl Document {
+    fn map(&self) -> std::result::Result<Map, String> {
+        Ok(load(&self.0).map_err(|error| error.to_string())?.1)
+    }
+}
+
+impl Case for Document {
+    fn target(&self) -> Target {
+        Target {
+            location: TargetLocation::Opaque(self.0.display().to_string()),
+            ..Target::at(ResourceId::new(&SystemOrigin), "document", &self.0)
+        }
+    }
+
+    fn area(&self) -> Option<&Path> {
+        None
+    }
+
+    fn area_entries(&self) -> std::result::Result<usize, String> {
+        Ok(0)
+    }
+
+    fn commit_area(&self) -> std::result::Result<Option<PathBuf>, String> {
+        Ok(None)
+    }
+
+    fn clear_commit_areas(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn known(&self) -> (ResourcePath, Vec<u8>) {
+        (at("known"), b"its own".to_vec())
+    }
+
+    fn absent(&self) -> Option<ResourcePath> {
+        Some(at("absent"))
+    }
+
+    fn on_the_way(&self) -> Vec<ResourcePath> {
+        Vec::new()
+    }
+
+    fn obstacles(&self) -> Vec<ResourcePath> {
+        Vec::new()
+    }
+
+    fn ways_out(&self) -> Vec<ResourcePath> {
+        Vec::new()
+    }
+
+    fn fingerprint(&self) -> std::result::Result<String, String> {
+        Ok(format!("{:?}", self.map()?))
+    }
+
+    fn state(&self) -> std::result::Result<BTreeMap<ResourcePath, String>, String> {
+        let text = |(key, value): (String, Vec<u8>)| (at(key), format!("{value:?}"));
+        Ok(self.map()?.into_iter().map(text).collect())
+    }
+
+    fn contents(&self) -> std::result::Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+        let item = |(key, value): (String, Vec<u8>)| (at(key), value);
+        Ok(self.map()?.into_iter().map(item).collect())
+    }
+
+    fn replace_original(&self) -> std::result::Result<bool, String> {
+        Ok(false)
+    }
+
+    fn change_original(
+        &self,
+        path: &ResourcePath,
+        content: &[u8],
+    ) -> std::result::Result<(), String> {
+        let mut map = self.map()?;
+        map.insert(path.to_string(), content.to_vec());
+        save(&self.0, &(Map::new(), map)).map_err(|error| error.to_string())
+    }
+
+    fn work_through(
+        &self,
+        _access: &Access,
+        _path: &ResourcePath,
+        _content: &[u8],
+    ) -> std::result::Result<(), String> {
+        Err("it gives nothing to work through".to_owned())
+    }
+}
+
+// rule P1
+#[test]
+fn a_strategy_without_directories_keeps_the_contract() {
+    let world = World::new();
+    let report = run(&Toy, &Documents(world.path().to_owned()));
+    assert_eq!(report.problems(), Vec::<String>::new());
+}
+
+/// A manager that knows documents.
+fn manager(home: &Path) -> Manager {
+    let mut registry = Registry::builtin();
+    let registered = registry.register(Registration::new(Arc::new(Toy)));
+    registered.expect("nobody else has the name");
+    let mut options = Options {
+        registry,
+        ..options(home)
+    };
+    let kind = ResourceType::own("document", OPAQUE, &["toy"]);
+    options.settings.types.add(kind);
+    Manager::open(options).expect("it opens on a fresh or used home")
+}
+
+/// A plan with a directory and a document, both edited.
+struct Mixed {
+    directory: PathBuf,
+    document: PathBuf,
+    manager: Manager,
+    plan: Plan,
+}
+
+fn open(place: &Path) -> (PathBuf, PathBuf, Manager) {
+    let home = place.join("home");
+    (place.join("app"), place.join("document"), manager(&home))
+}
+
+impl Mixed {
+    fn new(place: &Path) -> Self {
+        let (directory, document, manager) = open(place);
+        std::fs::create_dir_all(&directory).expect("there is room");
+        std::fs::write(directory.join("file"), "old").expect("there is room");
+        let map: Map = [("key".to_owned(), b"old".to_vec())].into();
+        save(&document, &(Map::new(), map)).expect("there is room");
+        for (name, kind, at) in [
+            ("app", "fs-directory", &directory),
+            ("document", "document", &document),
+        ] {
+            let new = NewResource {
+                name,
+                kind: Some(kind),
+                at,
+                parent: None,
+                strategy: None,
+                allow_root: false,
+            };
+            manager.add_resource(&new).expect("it can be a resource");
+        }
+        let typed = ["app", "document"].map(OsString::from);
+        let view = manager.create_plan(Some("mixed"), place, &typed, None, &Unobserved);
+        let plan = view.expect("both can be sandboxed").plan;
+        let mixed = Self {
+            directory,
+            document,
+            manager,
+            plan,
+        };
+        mixed.write("new");
+        mixed
+    }
+
+    /// What another process finds.
+    fn again(place: &Path) -> Self {
+        let (directory, document, manager) = open(place);
+        let plan = manager
+            .resolve_plan(Some("mixed"), Path::new("/"))
+            .expect("it is known");
+        Self {
+            directory,
+            document,
+            manager,
+            plan,
+        }
+    }
+
+    fn write(&self, text: &str) {
+        for (name, path) in [("app", "file"), ("document", "key")] {
+            let resource = self.manager.resource(name).expect("it is known");
+            let written =
+                (self.manager).write(&self.plan, &resource, &at(path), &mut text.as_bytes());
+            written.expect("it can be written");
+        }
+    }
+
+    fn commit(&self) -> Result<()> {
+        let request = CommitRequest {
+            terms: Terms {
+                on_conflict: OnConflict::Abort,
+                strict: false,
+                allow_partial: false,
+            },
+            message: Some("both"),
+            expected: None,
+        };
+        self.manager
+            .commit(&self.plan, &request, &Unobserved)
+            .map(drop)
+    }
+
+    /// What both originals hold.
+    fn originals(&self) -> [String; 2] {
+        let file = std::fs::read_to_string(self.directory.join("file"));
+        let value = load(&self.document).expect("it is there").1["key"].clone();
+        let value = String::from_utf8(value).expect("it is text");
+        [file.expect("it is there"), value]
+    }
+
+    /// What both sandboxes hold.
+    fn sandboxes(&self) -> Vec<String> {
+        let read = |(name, path): (&str, &str)| {
+            let resource = self.manager.resource(name).expect("it is known");
+            let file = self.manager.read(&self.plan, &resource, &at(path));
+            let mut text = String::new();
+            let read = file.expect("it is there").read_to_string(&mut text);
+            read.map(|_| text).expect("it is text")
+        };
+        [("app", "file"), ("document", "key")].map(read).to_vec()
+    }
+}
+
+// rule C1, R4
+#[test]
+fn a_directory_and_a_document_are_one_plan() {
+    let world = World::new();
+    let mixed = Mixed::new(world.path());
+    let manager = &mixed.manager;
+    let diff = manager
+        .diff(&mixed.plan, None)
+        .expect("both can be compared");
+    let changes = diff.resources.iter().map(|one| one.diff.changes.len());
+    assert_eq!(changes.sum::<usize>(), 2);
+    drop(diff);
+    let first = manager.create_checkpoint(&mixed.plan, Some("first"), &Unobserved);
+    let first = first.expect("both can be kept");
+    mixed.write("later");
+    assert_eq!(mixed.sandboxes(), ["later", "later"]);
+    let restored = manager.restore(&mixed.plan, &first, &Unobserved);
+    restored.expect("both can return");
+    assert_eq!(mixed.sandboxes(), ["new", "new"]);
+    assert_eq!(mixed.originals(), ["old", "old"]);
+    mixed.commit().expect("nothing is in the way");
+    assert_eq!(mixed.originals(), ["new", "new"]);
+    manager
+        .undo(&mixed.plan, &Unobserved)
+        .expect("both can be undone");
+    assert_eq!(mixed.originals(), ["old", "old"]);
+}
+
+// rule C15
+#[test]
+fn a_conflict_in_a_document_stops_the_directory_too() {
+    let world = World::new();
+    let mixed = Mixed::new(world.path());
+    let map: Map = [("key".to_owned(), b"theirs".to_vec())].into();
+    save(&mixed.document, &(Map::new(), map)).expect("there is room");
+    mixed.commit().expect_err("the document moved on");
+    assert_eq!(mixed.originals(), ["old", "theirs"]);
+    assert_eq!(mixed.sandboxes(), ["new", "new"]);
+}
+
+/// Where the process that is stepped finds the plan, and what it does there.
+const PLACE: &str = "ESCROW_TEST_MIXED";
+
+/// Not a test of its own: what the sweep below lets go wrong.
+#[test]
+fn stepped() {
+    let Some(place) = std::env::var_os(PLACE) else {
+        return;
+    };
+    let mixed = Mixed::again(Path::new(&place));
+    match std::env::var("ESCROW_TEST_VERB").as_deref() {
+        Ok("undo") => drop(mixed.manager.undo(&mixed.plan, &Unobserved)),
+        _ => drop(mixed.commit()),
+    }
+}
+
+/// Each member fails, or the process is killed, at one call after the other; then both originals are on one side, and the plan
+/// can be brought to the other.
+fn sweep(verb: &str, stride: u64) {
+    if !require_stepper() {
+        return;
+    }
+    for fault in [Fault::Kill, Fault::Once(28), Fault::Forever(5)] {
+        let mut call = 1;
+        loop {
+            let world = World::new();
+            let mixed = Mixed::new(world.path());
+            if verb == "undo" {
+                mixed.commit().expect("nothing is in the way");
+            }
+            drop(mixed);
+            let mut command = Command::new(std::env::current_exe().expect("it is this one"));
+            command.args(["--exact", "mixed::stepped", "--test-threads", "1"]);
+            command
+                .env(PLACE, world.path())
+                .env("ESCROW_TEST_VERB", verb);
+            let run = Stepper::new(command).fault(call, fault);
+            let Some(hit) = run.hit else {
+                assert!(call > 20, "{verb}: only {call} calls");
+                break;
+            };
+            let when = format!("{verb}, {fault:?} at call {call}: {hit}");
+            let mixed = Mixed::again(world.path());
+            mixed
+                .manager
+                .recover()
+                .unwrap_or_else(|error| panic!("{when}: {error}"));
+            let found = mixed.originals();
+            assert!(
+                found == ["old", "old"] || found == ["new", "new"],
+                "{when}: {found:?}"
+            );
+            let plan = mixed
+                .manager
+                .resolve_plan(Some("mixed"), Path::new("/"))
+                .expect("it is known");
+            let mixed = Mixed { plan, ..mixed };
+            if found[0] == "new" {
+                let undone = mixed.manager.undo(&mixed.plan, &Unobserved);
+                undone.unwrap_or_else(|error| panic!("{when}: {error}"));
+                assert_eq!(mixed.originals(), ["old", "old"], "{when}");
+            } else if mixed.plan.state == PlanState::Open {
+                mixed
+                    .commit()
+                    .unwrap_or_else(|error| panic!("{when}: {error}"));
+                assert_eq!(mixed.originals(), ["new", "new"], "{when}");
+            }
+            call += stride;
+        }
+    }
+}
+
+// rule C1, C3, C4
+#[test]
+fn a_mixed_commit_is_never_mixed() {
+    sweep("commit", 23);
+}
+
+// rule C3, C4
+#[test]
+fn a_mixed_undo_is_never_mixed() {
+    sweep("undo", 23);
+}
