@@ -166,7 +166,7 @@ impl Escrow {
 /// A new ext4 with room for all copies.
 ///
 /// For minutes after a deletion ext4 looks at every inode deleted in a region before it makes a new one there, which
-/// makes whoever comes next ten times slower. Where others delete, or an earlier run did, that hits anyone at random.
+/// makes the next process ten times slower. Where others delete, or an earlier run did, that hits anyone at random.
 fn fresh_fs(quick: bool) -> LoopFs {
     let (gib, inodes) = if quick {
         (6, "1000000")

@@ -46,7 +46,7 @@ pub(crate) fn apply(tree: &Tree, at: &Path) {
 
 /// Makes them in an overlay sandbox, through a real mount: the kernel writes the layer.
 pub(crate) fn apply_to_overlay(tree: &Tree, area: &Path) {
-    // A sandbox has one layer as long as nobody took a checkpoint, and a new one after a rollback.
+    // A sandbox has one layer as long as no process took a checkpoint, and a new one after a rollback.
     let layers = std::fs::read_dir(area.join("layers")).expect("there is a layer");
     let layers = layers.map(|layer| layer.expect("it can be listed").path());
     let [layer] = &layers.collect::<Vec<_>>()[..] else {

@@ -7,7 +7,7 @@ use std::process::Command;
 pub(crate) fn describe(ground: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kernel = read("/proc/sys/kernel/osrelease");
-    // Numbers only: what follows them names whoever built it.
+    // Numbers only: what follows them names the process that built it.
     let kernel = kernel.split('-').next().unwrap_or_default();
     let user = match escrow_testkit::skip::is_root() {
         true => "root",

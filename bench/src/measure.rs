@@ -9,7 +9,7 @@ pub(crate) struct Arm<'a> {
 }
 
 impl<'a> Arm<'a> {
-    /// Something with a name, which is told the number of the round.
+    /// Something with a name, which is reported the number of the round.
     pub(crate) fn new(name: &'a str, run: impl FnMut(usize) -> Duration + 'a) -> Self {
         Self {
             name,

@@ -92,7 +92,7 @@ pub(crate) fn fill(root: &Path, files: usize, size: impl Fn(usize) -> usize) {
     }
 }
 
-/// git that knows nothing of whoever runs it.
+/// git that knows nothing of the process that runs it.
 pub(crate) fn git(at: &Path, words: &[&str]) -> std::process::Command {
     let mut git = command("git", &["-C"], &[at]);
     git.args(["-c", "user.name=bench", "-c", "user.email=bench@localhost"]);

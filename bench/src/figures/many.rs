@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use escrow::internals::fs::process::Owner;
-use escrow::internals::store::{Ended, Operation, Outcome, Store};
-use escrow::model::{OperationId, Origin, SystemOrigin};
+use escrow::internals::fs::process::ProcessIdentity;
+use escrow::internals::store::{Operation, OperationEnd, OperationOutcome, Store};
+use escrow::model::{IdSource, OperationId, SystemIdSource};
 
 use crate::bench::{Bench, Escrow, time};
 use crate::measure::{Arm, Times, in_turns};
@@ -122,11 +122,11 @@ fn work(escrow: &Escrow, plan: usize, original: &Path, checkpoints: usize) -> Du
 fn lengthen(escrow: &Escrow, entries: usize) {
     let store = Store::open(&escrow.state()).expect("the program made it");
     let there = store.check_log().expect("it can be read").entries as usize;
-    let owner = Owner::me().expect("this process runs");
+    let owner = ProcessIdentity::me().expect("this process runs");
     for entry in there..entries {
-        let now = SystemOrigin.now();
+        let now = SystemIdSource.now();
         let operation = Operation {
-            id: OperationId::new(&SystemOrigin),
+            id: OperationId::new(&SystemIdSource),
             principal: "user:bench".to_owned(),
             action: "write".to_owned(),
             plan_id: None,
@@ -136,7 +136,7 @@ fn lengthen(escrow: &Escrow, entries: usize) {
             message: None,
             resources: vec!["app".to_owned()],
         };
-        let ended = Ended::plain(Outcome::Done, now);
+        let ended = OperationEnd::plain(OperationOutcome::Done, now);
         store.note(&operation, &ended).expect("it can be written");
     }
 }

@@ -1,4 +1,4 @@
-//! The environment, read once and handed on as values.
+//! Reads the environment once, and passes it on as values.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is the one file that reads the environment"
@@ -18,7 +18,7 @@ use escrow::{Plan, Resource};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 
-use crate::commands::Global;
+use crate::commands::GlobalArgs;
 use crate::error::Failure;
 use crate::ui::Ui;
 
@@ -68,7 +68,7 @@ pub(crate) struct Context {
 impl Context {
     /// Opens the engine as the options and the environment say; a lenient one goes on without a found configuration
     /// that cannot be used.
-    pub(crate) fn open(global: &Global, lenient: bool) -> Result<Self, Failure> {
+    pub(crate) fn open(global: &GlobalArgs, lenient: bool) -> Result<Self, Failure> {
         // By its name, not by its path: who stands in a directory that is gone can still work with
         // everything that is named absolutely.
         let directory = PathBuf::from(".");
@@ -121,7 +121,7 @@ impl Context {
         };
         let missing = |plan: &Plan| {
             Failure::usage(format!(
-                "'{}' is a plan; a word is missing behind it",
+                "'{}' is a plan; an argument after it is missing",
                 plan.name
             ))
             .hint("the order is [PLAN] RESOURCE PATH")
@@ -222,7 +222,7 @@ impl Console for Terminal {
 }
 
 /// The terminal that we were started from, and whether it is ours to hand over at once: we stand in
-/// front, and nobody beside us in a pipeline may need it.
+/// front, and no process beside us in a pipeline may need it.
 fn terminal() -> (Option<OwnedFd>, bool) {
     use std::io::IsTerminal;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;

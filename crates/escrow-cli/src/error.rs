@@ -1,4 +1,4 @@
-//! Where failures become exit codes and words. Nothing else knows either.
+//! Turns errors into exit codes and messages. The only place that knows either.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ pub(crate) struct Failure {
     status: Option<i32>,
     /// What a failed commit says beside the error itself.
     about: Map<String, Value>,
-    /// Which of its fields says that it did not happen; none where nobody asks.
+    /// Which of its fields says that it did not happen; none where no process asks.
     field: Option<&'static str>,
     /// What a person reads before the error.
     lines: Vec<String>,
@@ -70,7 +70,7 @@ impl Failure {
     }
 
     /// A failure that the document on stdout has told already; only the exit code is left.
-    pub(crate) fn told() -> Self {
+    pub(crate) fn reported() -> Self {
         Self {
             told: true,
             ..Self::failed("")
@@ -78,26 +78,26 @@ impl Failure {
     }
 
     /// The same for conflicts that were listed.
-    pub(crate) fn told_conflict() -> Self {
+    pub(crate) fn reported_conflict() -> Self {
         Self {
             kind: Kind::Conflict,
-            ..Self::told()
+            ..Self::reported()
         }
     }
 
     /// The same for what was asked about and is denied.
-    pub(crate) fn told_denied() -> Self {
+    pub(crate) fn reported_denied() -> Self {
         Self {
             kind: Kind::Denied,
-            ..Self::told()
+            ..Self::reported()
         }
     }
 
     /// The same for commits that could not be recovered.
-    pub(crate) fn told_recovery() -> Self {
+    pub(crate) fn reported_recovery() -> Self {
         Self {
             kind: Kind::RecoveryNeeded,
-            ..Self::told()
+            ..Self::reported()
         }
     }
 
@@ -105,7 +105,7 @@ impl Failure {
     pub(crate) fn ended(status: i32) -> Self {
         Self {
             status: Some(status),
-            ..Self::told()
+            ..Self::reported()
         }
     }
 
@@ -157,7 +157,7 @@ impl Failure {
             return code();
         }
         if self.interrupted {
-            let message = "interrupted; what was begun was taken away again";
+            let message = "interrupted; what was begun was removed";
             match ui.is_json() {
                 true => {
                     let mut answer = document(self.kind, message, &[], json!({}));
@@ -320,7 +320,7 @@ fn conflict_lines(error: &Error) -> Vec<String> {
     conflicts.iter().map(line).collect()
 }
 
-/// Whether the user gave it up, and everything is as it was before.
+/// Whether the user cancelled it, and everything is as it was before.
 fn is_interrupted(error: &Error) -> bool {
     match error {
         Error::Cancelled => true,
@@ -381,7 +381,7 @@ pub(crate) fn conclude(done: Result<(), Failure>, ui: &Ui) -> ExitCode {
 /// Answers a line that could not be understood, or a wish for help.
 pub(crate) fn usage(refused: &clap::Error, as_json: bool) -> ExitCode {
     if !refused.use_stderr() {
-        // Help and version are answers. Whoever closes the pipe has read enough.
+        // Help and version are answers. The reader that closes the pipe has read enough.
         return match refused.print() {
             Ok(()) | Err(_) => ExitCode::SUCCESS,
         };

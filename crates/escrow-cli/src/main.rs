@@ -1,4 +1,4 @@
-//! The command `escrow`: what was typed, done by the engine, shown by `ui`.
+//! The program `escrow`: parses the command line, calls the engine, prints through `ui`.
 //!
 //! One verb is one file in `commands/`; its doc comment is its help. `ui` is the only printer,
 //! `error` the only place of exit codes, `context` the only reader of the environment.

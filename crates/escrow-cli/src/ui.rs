@@ -1,7 +1,7 @@
 //! The only printer. Data goes to stdout, talk to stderr; with `--json` stdout is one document.
 //!
 //! Everything can be read without colour, which a pipe and `NO_COLOR` do without. What is a line stays one:
-//! whatever somebody chose who is not us, names, labels, messages, command lines, is escaped here.
+//! text that others chose, names, labels, messages, command lines, is escaped here.
 #![expect(
     clippy::disallowed_methods,
     reason = "this is the one file that reaches for stdout and stderr"
@@ -30,16 +30,16 @@ pub(crate) enum Tone {
     Careful,
 }
 
-/// What somebody at the terminal answered.
-pub(crate) enum Answer {
+/// What the user at the terminal answered.
+pub(crate) enum PromptAnswer {
     Word(String),
-    /// He wants to leave.
+    /// The user wants to leave.
     Interrupted,
 }
 
 /// Asks on a terminal; `None` where it went away.
-fn answer(question: &str) -> Option<Answer> {
-    // Before the question is there, or whoever answers it by leaving is not heard.
+fn answer(question: &str) -> Option<PromptAnswer> {
+    // Before the question is there, or an answer by an interrupt is not heard.
     let interrupted = context::on_interrupt();
     let stdin = std::io::stdin();
     // What was typed before the question was there is no answer to it.
@@ -52,7 +52,7 @@ fn answer(question: &str) -> Option<Answer> {
     };
     loop {
         if interrupted.load(Ordering::SeqCst) {
-            return Some(Answer::Interrupted);
+            return Some(PromptAnswer::Interrupted);
         }
         let mut input = [PollFd::new(&stdin, PollFlags::IN)];
         match rustix::event::poll(&mut input, Some(&soon)) {
@@ -62,7 +62,7 @@ fn answer(question: &str) -> Option<Answer> {
     }
     let mut answer = String::new();
     match stdin.read_line(&mut answer) {
-        Ok(length) if length > 0 => Some(Answer::Word(answer.trim().to_owned())),
+        Ok(length) if length > 0 => Some(PromptAnswer::Word(answer.trim().to_owned())),
         _ => None,
     }
 }
@@ -96,7 +96,7 @@ impl Ui {
         }
     }
 
-    /// The same for what belongs to a question: all of it is talk, and whoever is asked reads it, whatever form
+    /// The same for what belongs to a question: all of it is talk, and the user who is asked reads it, whatever form
     /// the answer on stdout has.
     pub(crate) fn aside(&self) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Ui {
 
     /// Bytes on stdout as they are.
     pub(crate) fn bytes(&self, bytes: &[u8]) {
-        self.finish(Enough(std::io::stdout()).write_all(bytes));
+        self.finish(ClosablePipe(std::io::stdout()).write_all(bytes));
     }
 
     /// Everything that can be read from `from`, on stdout as it is. The error is that of `from`.
@@ -168,7 +168,7 @@ impl Ui {
 
     /// Notes output that could not be written, and says so once.
     fn finish(&self, written: std::io::Result<()>) {
-        let flushed = written.and_then(|()| Enough(std::io::stdout()).flush());
+        let flushed = written.and_then(|()| ClosablePipe(std::io::stdout()).flush());
         if let Err(error) = flushed
             && !self.lost.replace(true)
         {
@@ -194,18 +194,18 @@ impl Ui {
         if !coloured {
             line = anstream::adapter::strip_str(&line).to_string();
         }
-        self.finish(Enough(std::io::stdout()).write_all(line.as_bytes()));
+        self.finish(ClosablePipe(std::io::stdout()).write_all(line.as_bytes()));
     }
 
     /// Where content can be poured: escaped on a terminal, untouched in a pipe.
     pub(crate) fn content(&self) -> Box<dyn Write> {
         if self.aside {
-            return Box::new(Harmless(std::io::stderr()));
+            return Box::new(EscapingWriter(std::io::stderr()));
         }
         let out = std::io::stdout();
         match out.is_terminal() {
-            true => Box::new(Harmless(Enough(out))),
-            false => Box::new(std::io::BufWriter::new(Enough(out))),
+            true => Box::new(EscapingWriter(ClosablePipe(out))),
+            false => Box::new(std::io::BufWriter::new(ClosablePipe(out))),
         }
     }
 
@@ -249,13 +249,13 @@ impl Ui {
         }
     }
 
-    /// Whether somebody asked for more.
+    /// Whether the user asked for more.
     pub(crate) fn is_verbose(&self) -> bool {
         self.verbose && !self.json
     }
 
     /// Talk for those who asked for more.
-    pub(crate) fn whisper(&self, text: &str) {
+    pub(crate) fn verbose(&self, text: &str) {
         if self.is_verbose() {
             talk(&paint(Tone::Faint, text));
         }
@@ -290,7 +290,7 @@ impl Ui {
         self.said(format!("{}\n", text.trim_end()).as_bytes());
     }
 
-    /// Whether someone can answer a question.
+    /// Whether a user can answer a question.
     pub(crate) fn asks(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
     }
@@ -302,21 +302,21 @@ impl Ui {
         }
     }
 
-    /// Asks for a word; `None` where nobody can answer.
-    pub(crate) fn ask(&self, question: &str) -> Option<Answer> {
+    /// Asks for a word; `None` where there is no terminal.
+    pub(crate) fn ask(&self, question: &str) -> Option<PromptAnswer> {
         match self.asks() && !self.json {
             true => answer(question),
             false => None,
         }
     }
 
-    /// Asks before something is lost; only on a terminal, where someone can answer.
+    /// Asks before something is lost; only on a terminal, where a user can answer.
     pub(crate) fn confirm(&self, question: &str, yes: bool) -> bool {
         if yes || !self.asks() {
             return true;
         }
         let answer = answer(&format!("{question} [y/N]"));
-        matches!(answer, Some(Answer::Word(word)) if matches!(&*word, "y" | "Y" | "yes"))
+        matches!(answer, Some(PromptAnswer::Word(word)) if matches!(&*word, "y" | "Y" | "yes"))
     }
 
     /// A moving line on a terminal while something is done; nothing elsewhere.
@@ -393,10 +393,10 @@ fn plain(line: &str) -> String {
     shown
 }
 
-/// Takes a closed pipe for an answer: whoever closed it has read enough.
-struct Enough<W>(W);
+/// Takes a closed pipe for an answer: the reader that closed it has read enough.
+struct ClosablePipe<W>(W);
 
-impl<W: Write> Write for Enough<W> {
+impl<W: Write> Write for ClosablePipe<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self.0.write(bytes) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),
@@ -413,9 +413,9 @@ impl<W: Write> Write for Enough<W> {
 }
 
 /// Escapes what passes through, for a terminal.
-struct Harmless<W>(W);
+struct EscapingWriter<W>(W);
 
-impl<W: Write> Write for Harmless<W> {
+impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.write_all(harmless(bytes).as_bytes())?;
         Ok(bytes.len())

@@ -73,7 +73,7 @@ impl Drop for Mounted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrKind {
     /// `user.overlay.*`, in a user namespace that maps only the caller: what an ordinary user gets. Files of other
-    /// owners belong to nobody in there, even for root, and cannot be changed.
+    /// owners belong to no process in there, even for root, and cannot be changed.
     User,
     /// `trusted.overlay.*`, without a user namespace: root only.
     Trusted,

@@ -1,7 +1,7 @@
-//! Power cuts: what the disk of a loop file system holds at one moment, and going on with that.
+//! Power cuts: what the disk of a loop file system holds at one point in time, and going on with that.
 //!
 //! Promise: a disk holds everything that the file system has sent to it until then, and nothing that was in memory
-//! only. It is the state of one moment even while the file system is at work. It does not lose, as a drive with a
+//! only. It is the state of one snapshot even while the file system is at work. It does not lose, as a drive with a
 //! volatile cache may, what was sent but not flushed.
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::loopfs::LoopFs;
 
-/// What a disk holds at one moment. Can be used any number of times, but in one [`LoopFs`] at a time.
+/// What a disk holds at one point in time. Can be used any number of times, but in one [`LoopFs`] at a time.
 #[derive(Debug)]
 pub struct Disk {
     file: File,

@@ -1,7 +1,8 @@
-//! A terminal with nobody in front of it: a test types, reads the screen, and changes the size of the window.
+//! A terminal with no process in front of it: a test types, reads the screen, and changes the size of the window.
 //!
-//! Promise: a program that is started here is the first of a session of its own, with this terminal as the one that
-//! controls it, as if somebody had logged in. Whatever it writes is taken in at once, so it never waits for a reader.
+//! Promise: a program that is started here is the first of a session of its own, with this terminal as the one
+//! that controls it, as if another process had logged in. Whatever it writes is taken in at once, so it never
+//! waits for a reader.
 #![allow(
     unsafe_code,
     reason = "terminals are made, taken and resized by calls that have no safe form"
@@ -139,7 +140,7 @@ impl Terminal {
         }
     }
 
-    /// Changes the size of the window, of which the kernel tells the programs in front of it.
+    /// Changes the size of the window, of which the kernel reports the programs in front of it.
     pub fn resize(&self, rows: u16, columns: u16) {
         let size = libc::winsize {
             ws_row: rows,
@@ -207,7 +208,7 @@ fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
 
 /// Both ends: where keys are typed, and what programs have open.
 fn open() -> io::Result<(File, File)> {
-    // SAFETY: the descriptor is new and ours; the name is written into a buffer of the length that is told.
+    // SAFETY: the descriptor is new and ours; the name is written into a buffer of the length that is reported.
     let (keys, name) = unsafe {
         let fd = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
         done(fd)?;

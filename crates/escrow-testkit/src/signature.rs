@@ -194,7 +194,8 @@ fn look(step: &Step<'_>) -> Entry {
     }
 }
 
-/// Those that a user sets, not those by which a file system says how it stores something; none where nobody may look.
+/// Those that a user sets, not those by which a file system says how it stores something; none where no process
+/// may look.
 fn flags(step: &Step<'_>) -> u32 {
     // s u c S i a d A m j t D T C
     const SET: u32 = 0x0083_c4ff;

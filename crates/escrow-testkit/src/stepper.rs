@@ -203,7 +203,7 @@ impl Stepper {
     }
 
     /// Runs the program to its call `n`; calls `look` with the id of the task that is about to make it, while all
-    /// tasks stand still and all earlier calls are done; then kills all.
+    /// tasks are paused and all earlier calls are done; then kills all.
     #[track_caller]
     pub fn stop_at(self, n: u64, look: impl FnOnce(u32) + Send) -> Run {
         assert!(n > 0, "calls are counted from 1");

@@ -140,8 +140,8 @@ fn os(escaped: &str) -> OsString {
 
 /// Renders the tree at `root` (without the root itself) in the same words, sorted by path; every directory is listed.
 ///
-/// A file that begins with a hole is `@hole`; of more than 4 KiB of data only the length is told; sockets and devices
-/// are `!socket`, `!char 1:3`, `!block 7:0`. Of a hard link group the first path has the content.
+/// A file that begins with a hole is `@hole`; of more than 4 KiB of data only the length is reported; sockets
+/// and devices are `!socket`, `!char 1:3`, `!block 7:0`. Of a hard link group the first path has the content.
 pub fn render(root: &Path) -> String {
     let mut inodes: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
     let mut lines: BTreeMap<Vec<u8>, String> = BTreeMap::new();

@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// A world whose path is hostile to whoever pastes it into text: see [`ODD_NAME`].
+    /// A world whose path is hostile to the process that pastes it into text: see [`ODD_NAME`].
     pub fn odd() -> Self {
         Self::odd_under(&std::env::temp_dir())
     }

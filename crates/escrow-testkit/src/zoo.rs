@@ -21,7 +21,7 @@ use crate::walk;
 
 mod times;
 
-/// Names that break whoever takes a name for text.
+/// Names that break the process that takes a name for text.
 pub const NAMES: &[&[u8]] = &[
     b"new\nline",
     b"tab\there",

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use escrow::{CommitRequest, Error, Escrow, Plan, Resource, ResourcePath, RunRequest, Unobserved};
 
-/// Only the developer may commit, and nobody may commit below `ci`. Notes must not speak of bugs.
+/// Only the developer may commit, and no process may commit below `ci`. Notes must not speak of bugs.
 const CONFIGURATION: &str = "
 policy:
   mode: enforce

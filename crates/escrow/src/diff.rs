@@ -5,7 +5,9 @@ use std::io::{Read, Write};
 use similar::TextDiff;
 
 use crate::error::{Error, Result};
-use crate::model::{Change, ChangeKind, DiffView, EntryKind, Facts, Field, ResourcePath};
+use crate::model::{
+    Change, ChangeKind, ChangedField, DiffView, EntryInfo, EntryKind, ResourcePath,
+};
 
 /// A file above this size is named in a patch, not shown.
 const SHOWN: u64 = 4 << 20;
@@ -14,7 +16,7 @@ const SHOWN: u64 = 4 << 20;
 const CONTEXT: usize = 3;
 
 /// Where the bytes of both versions come from.
-pub trait Contents {
+pub trait VersionContents {
     /// The original's version of a file.
     fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>>;
     /// The sandbox's version of a file.
@@ -23,7 +25,7 @@ pub trait Contents {
 
 /// How many changes of each kind there are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Summary {
+pub struct ChangeSummary {
     /// Added paths.
     pub added: usize,
     /// Modified paths.
@@ -36,7 +38,7 @@ pub struct Summary {
     pub mode_changed: usize,
 }
 
-impl Summary {
+impl ChangeSummary {
     /// The sum of a view.
     pub fn of(view: &DiffView) -> Self {
         let mut summary = Self::default();
@@ -65,7 +67,7 @@ pub fn name_status(view: &DiffView, to: &mut dyn Write) -> Result<()> {
 ///
 /// Text is shown line by line; what is binary or very large is named with its sizes. Owners and
 /// attributes have no place in a patch: they are named on a line of their own.
-pub fn patch(view: &DiffView, contents: &dyn Contents, to: &mut dyn Write) -> Result<()> {
+pub fn patch(view: &DiffView, contents: &dyn VersionContents, to: &mut dyn Write) -> Result<()> {
     for change in &view.changes {
         match change.kind {
             ChangeKind::TypeChanged => {
@@ -86,15 +88,15 @@ pub fn text(old: &[u8], new: &[u8], from: &str, into: &str) -> Vec<u8> {
     hunks(old, new, from.as_bytes(), into.as_bytes())
 }
 
-fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<()> {
+fn one(change: &Change, contents: &dyn VersionContents, to: &mut dyn Write) -> Result<()> {
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
     for remark in remarks(change) {
         write(format!("# {remark}: {}\n", change.path).as_bytes())?;
     }
-    let of = |facts: &Facts| matches!(facts.kind, EntryKind::File | EntryKind::Symlink);
+    let of = |facts: &EntryInfo| matches!(facts.kind, EntryKind::File | EntryKind::Symlink);
     let shown = change.new.as_ref().or(change.old.as_ref()).is_some_and(of);
     let only_remarks =
-        change.kind == ChangeKind::ModeChanged && !change.fields.contains(&Field::Mode);
+        change.kind == ChangeKind::ModeChanged && !change.fields.contains(&ChangedField::Mode);
     if !shown || only_remarks {
         return Ok(());
     }
@@ -119,7 +121,7 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
     };
     let into = if change.new.is_some() { b } else { null };
     match (old, new) {
-        (Side::Text(old), Side::Text(new)) => {
+        (DiffSide::Text(old), DiffSide::Text(new)) => {
             write(&head)?;
             write(&hunks(&old, &new, &from, &into))
         }
@@ -127,7 +129,8 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
             write(sizes(change).as_bytes())?;
             write(&head)?;
             // Without this line git would skip what follows; with it, it asks for more and refuses.
-            let index = |side: Option<&Facts>| if side.is_some() { "0000001" } else { "0000000" };
+            let index =
+                |side: Option<&EntryInfo>| if side.is_some() { "0000001" } else { "0000000" };
             let (old, new) = (index(change.old.as_ref()), index(change.new.as_ref()));
             write(format!("index {old}..{new}\n").as_bytes())?;
             write(&[b"Binary files ", &*from, b" and ", &into, b" differ\n"].concat())
@@ -138,7 +141,7 @@ fn one(change: &Change, contents: &dyn Contents, to: &mut dyn Write) -> Result<(
 /// What stands above the line by which git says that a patch cannot show everything. `git apply`
 /// refuses such a patch as a whole instead of doing half of it.
 fn sizes(change: &Change) -> String {
-    let size = |facts: Option<&Facts>| facts.map_or(0, |facts| facts.size);
+    let size = |facts: Option<&EntryInfo>| facts.map_or(0, |facts| facts.size);
     let (old, new) = (size(change.old.as_ref()), size(change.new.as_ref()));
     let word = if old.max(new) > SHOWN {
         "large"
@@ -164,7 +167,10 @@ fn remarks(change: &Change) -> Vec<String> {
         };
         remarks.push(format!("{} {done}", kind.word()));
     }
-    for (field, word) in [(Field::Owner, "owner"), (Field::Xattrs, "attributes")] {
+    for (field, word) in [
+        (ChangedField::Owner, "owner"),
+        (ChangedField::Xattrs, "attributes"),
+    ] {
         if change.fields.contains(&field) {
             remarks.push(format!("{word} changed"));
         }
@@ -182,7 +188,7 @@ fn header(change: &Change, a: &[u8], b: &[u8]) -> Vec<u8> {
     match (&change.old, &change.new) {
         (Some(old), None) => line(format!("deleted file mode {:06o}", git_mode(old))),
         (None, Some(new)) => line(format!("new file mode {:06o}", git_mode(new))),
-        (Some(old), Some(new)) if change.fields.contains(&Field::Mode) => {
+        (Some(old), Some(new)) if change.fields.contains(&ChangedField::Mode) => {
             line(format!("old mode {:06o}", git_mode(old)));
             line(format!("new mode {:06o}", git_mode(new)));
         }
@@ -192,27 +198,30 @@ fn header(change: &Change, a: &[u8], b: &[u8]) -> Vec<u8> {
 }
 
 /// The mode of a file or link with its type, as git writes it.
-fn git_mode(facts: &Facts) -> u32 {
+fn git_mode(facts: &EntryInfo) -> u32 {
     match facts.kind {
         EntryKind::Symlink => 0o120_000,
         _ => 0o100_000 | u32::from(facts.mode),
     }
 }
 
-enum Side {
+enum DiffSide {
     Text(Vec<u8>),
     Opaque,
 }
 
-fn side(facts: Option<&Facts>, open: &dyn Fn() -> Result<Box<dyn Read + Send>>) -> Result<Side> {
+fn side(
+    facts: Option<&EntryInfo>,
+    open: &dyn Fn() -> Result<Box<dyn Read + Send>>,
+) -> Result<DiffSide> {
     let Some(facts) = facts else {
-        return Ok(Side::Text(Vec::new()));
+        return Ok(DiffSide::Text(Vec::new()));
     };
     if let Some(target) = &facts.target {
-        return Ok(Side::Text(target.as_bytes().to_vec()));
+        return Ok(DiffSide::Text(target.as_bytes().to_vec()));
     }
     if facts.size > SHOWN {
-        return Ok(Side::Opaque);
+        return Ok(DiffSide::Opaque);
     }
     let mut bytes = Vec::new();
     open()?
@@ -221,9 +230,9 @@ fn side(facts: Option<&Facts>, open: &dyn Fn() -> Result<Box<dyn Read + Send>>) 
         .map_err(Error::Output)?;
     let binary = bytes.len() as u64 > SHOWN || bytes.contains(&0);
     Ok(if binary {
-        Side::Opaque
+        DiffSide::Opaque
     } else {
-        Side::Text(bytes)
+        DiffSide::Text(bytes)
     })
 }
 

@@ -1,8 +1,8 @@
-//! What the engine tells while it works, to whoever wants to show it.
+//! Progress and notices that the engine reports to its caller while it works.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Someone who watches long work.
+/// An observer of long work.
 pub trait Observer: Sync {
     /// So many more entries and bytes were copied. Called from several threads.
     fn copied(&self, entries: u64, bytes: u64);
@@ -12,20 +12,20 @@ pub trait Observer: Sync {
         false
     }
 
-    /// Something that whoever asked for the work should know of its result.
-    fn told(&self, _what: String) {}
+    /// Something that the caller should know of its result.
+    fn notice(&self, _what: String) {}
 
     /// This command of the configuration begins to validate what is to be committed.
     fn validating(&self, _command: &str) {}
 }
 
 /// Keeps what is to be known until the work is over; the rest goes to another.
-pub(crate) struct Listening<'a> {
+pub(crate) struct BufferedObserver<'a> {
     to: &'a dyn Observer,
     told: Mutex<Vec<String>>,
 }
 
-impl<'a> Listening<'a> {
+impl<'a> BufferedObserver<'a> {
     pub(crate) fn new(to: &'a dyn Observer) -> Self {
         Self {
             to,
@@ -40,7 +40,7 @@ impl<'a> Listening<'a> {
     }
 }
 
-impl Observer for Listening<'_> {
+impl Observer for BufferedObserver<'_> {
     fn copied(&self, entries: u64, bytes: u64) {
         self.to.copied(entries, bytes);
     }
@@ -49,7 +49,7 @@ impl Observer for Listening<'_> {
         self.to.is_cancelled()
     }
 
-    fn told(&self, what: String) {
+    fn notice(&self, what: String) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.push(what);
     }
@@ -59,7 +59,7 @@ impl Observer for Listening<'_> {
     }
 }
 
-/// Nobody watches.
+/// No observer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unobserved;
 

@@ -7,7 +7,7 @@ pub mod fs {
 
 /// Bugs that are put in on purpose.
 pub mod seeded {
-    pub use crate::seeded::*;
+    pub use crate::failpoints::*;
 }
 
 /// The state store.

@@ -33,6 +33,7 @@ pub mod config;
 pub mod diff;
 pub mod error;
 pub mod event;
+mod failpoints;
 mod fs;
 #[doc(hidden)]
 pub mod internals;
@@ -41,15 +42,15 @@ pub mod model;
 pub mod policy;
 pub mod resource;
 pub mod run;
-mod seeded;
 mod store;
 pub mod strategy;
 
-pub use commit::Terms;
+pub use commit::CommitTerms;
 pub use error::{Error, Kind, Result};
 pub use event::{Observer, Unobserved};
 pub use manager::{Builder, CommitRequest, Manager, Manager as Escrow, PlanDiff, RunRequest};
 pub use model::ResourcePath;
 pub use store::{
-    Checkpoint, LogCheck, LogFault, Logged, Operation, Plan, Resource, Sandbox, TrustedConfig,
+    Checkpoint, LogCheck, LogFault, LoggedOperation, Operation, Plan, Resource, SandboxRecord,
+    TrustedConfig,
 };

@@ -11,24 +11,24 @@ use crate::ui::{Tone, Ui, paint};
 #[command(arg_required_else_help = true)]
 pub(crate) struct AccessArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: AccessVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
-    Check(Check),
+enum AccessVerb {
+    Check(AccessCheckArgs),
 }
 
 /// Say whether a principal may do something, and why
 ///
-/// Asks for `--principal`, or for whoever asks. Nothing is done, and nothing is logged. The exit
+/// Asks for `--principal`, or for the caller. Nothing is done, and nothing is logged. The exit
 /// status is 0 if it is permitted, 3 if it is denied.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  escrow access check --principal agent --action commit --scope '*'\n  \
         escrow access check --principal agent --action write --scope app:.github/workflows/ci.yml"
 )]
-struct Check {
+struct AccessCheckArgs {
     /// create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc or admin
     #[arg(long, value_name = "ACTION")]
     action: String,
@@ -40,12 +40,12 @@ struct Check {
 impl AccessArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::Check(args) => args.run(context, ui),
+            AccessVerb::Check(args) => args.run(context, ui),
         }
     }
 }
 
-impl Check {
+impl AccessCheckArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let manager = &context.manager;
         let decision = manager.check_access(manager.principal(), &self.action, &self.scope)?;
@@ -61,7 +61,7 @@ impl Check {
         }
         match decision.permitted {
             true => Ok(()),
-            false => Err(Failure::told_denied()),
+            false => Err(Failure::reported_denied()),
         }
     }
 }

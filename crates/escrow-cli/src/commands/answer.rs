@@ -12,13 +12,13 @@ use escrow::Plan;
 use escrow::model::PlanId;
 use escrow::run::Question;
 
-use super::{Cli, Command, Global, with_notices};
+use super::{Cli, Command, GlobalArgs, with_notices};
 use crate::context::{self, Context};
 use crate::error::{Failure, conclude};
 use crate::ui::Ui;
 
 /// What is answered.
-const ONLY: &str = "inside a run only `escrow status`, `diff`, `checkpoint create|list|show` and `restore` of its own plan are answered";
+const ONLY: &str = "inside a run only `escrow status`, `diff`, `checkpoint create|list|show` and `restore` of its own plan work";
 
 /// Answer a question from inside a run; not for people
 #[derive(Args)]
@@ -29,7 +29,7 @@ pub(crate) struct AnswerArgs {
 
 impl AnswerArgs {
     /// Answers in the form that was asked for.
-    pub(crate) fn run(&self, global: &Global) -> ExitCode {
+    pub(crate) fn run(&self, global: &GlobalArgs) -> ExitCode {
         let plain = Ui::new(false, false, 0);
         let understood = || Failure::usage("the question was not understood");
         let question = serde_json::from_reader(std::io::stdin()).map_err(|_| understood());
@@ -109,7 +109,7 @@ impl Asked {
     }
 }
 
-/// What a command may be asked for from inside; `None` is never answered. Every command and every option is judged
+/// What a command may be asked for from inside; `None` is never answered. Every command and every option is checked
 /// here or in the file of its verb: one that is new is not answered, or does not build.
 fn asked(command: Command) -> Option<Asked> {
     match command {
@@ -139,7 +139,7 @@ impl Asker<'_> {
         let Ok(cli) = Cli::try_parse_from(typed) else {
             return Err(ONLY.to_owned());
         };
-        let Global {
+        let GlobalArgs {
             json,
             principal,
             home,
@@ -154,14 +154,14 @@ impl Asker<'_> {
             ("--config", config.is_some()),
         ] {
             if typed {
-                return Err(format!("inside a run nobody chooses {name}"));
+                return Err(format!("{name} cannot be chosen inside a run"));
             }
         }
         if let Some(typed) = &asked.plan
             && !self.is_own(typed)
         {
             return Err(format!(
-                "inside a run only its own plan is answered for. {ONLY}"
+                "inside a run only its own plan can be used. {ONLY}"
             ));
         }
         let resource = asked.resource.take();
@@ -191,7 +191,7 @@ impl Asker<'_> {
         match names.iter().find(|name| typed == name.as_str()) {
             Some(name) => Ok(name.clone()),
             None => Err(format!(
-                "inside a run only resources of its own plan are answered for, by name: {}",
+                "inside a run only resources of its own plan can be used, by name: {}",
                 names.join(", ")
             )),
         }
@@ -202,7 +202,7 @@ impl Asker<'_> {
 mod tests {
     use escrow::Plan;
     use escrow::model::text::Location;
-    use escrow::model::{PlanId, PlanState, SystemOrigin};
+    use escrow::model::{PlanId, PlanState, SystemIdSource};
 
     use super::Asker;
 
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_passed_on_is_about_the_own_plan_in_words_of_ours() {
         let plan = Plan {
-            id: PlanId::new(&SystemOrigin),
+            id: PlanId::new(&SystemIdSource),
             name: "try".to_owned(),
             directory: Location::from("/"),
             state: PlanState::Open,

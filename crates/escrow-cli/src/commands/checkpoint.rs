@@ -1,7 +1,7 @@
-//! `escrow checkpoint`: moments of a plan are kept, listed, shown and let go of.
+//! `escrow checkpoint`: creates, lists, shows and deletes checkpoints of a plan.
 
 use clap::{Args, Subcommand};
-use escrow::resource::CheckpointAnswer;
+use escrow::resource::CheckpointReport;
 use escrow::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
-/// Keep moments of a plan, to which its sandboxes can return
+/// Save and manage checkpoints
 ///
 /// A checkpoint spans every sandbox of the plan. `escrow restore` returns to one, `escrow diff --since`
 /// shows what changed since.
@@ -23,20 +23,20 @@ use crate::ui::{Tone, Ui, paint};
 )]
 pub(crate) struct CheckpointArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: CheckpointVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
-    Create(Create),
-    List(List),
-    Show(One),
-    Delete(One),
+enum CheckpointVerb {
+    Create(CheckpointCreateArgs),
+    List(CheckpointListArgs),
+    Show(CheckpointNameArgs),
+    Delete(CheckpointNameArgs),
 }
 
-/// Keep every sandbox as it is now
+/// Save the current state of every sandbox
 #[derive(Args)]
-struct Create {
+struct CheckpointCreateArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
     /// What to call it
@@ -46,14 +46,14 @@ struct Create {
 
 /// List the checkpoints of a plan, oldest first
 #[derive(Args)]
-struct List {
+struct CheckpointListArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
 }
 
 /// One checkpoint
 #[derive(Args)]
-struct One {
+struct CheckpointNameArgs {
     /// The plan, which may be left out, and the checkpoint: its label, its id or the beginning of it
     #[arg(required = true, num_args = 1..=2, value_names = ["PLAN", "CHECKPOINT"])]
     words: Vec<String>,
@@ -82,13 +82,13 @@ pub(super) fn name(checkpoint: &Checkpoint) -> String {
 }
 
 pub(super) fn document(checkpoint: &Checkpoint) -> Value {
-    let mut document = json!(CheckpointAnswer::from(checkpoint));
+    let mut document = json!(CheckpointReport::from(checkpoint));
     document["reason"] = json!(checkpoint.reason);
     document
 }
 
 impl CheckpointArgs {
-    /// The same from inside. Whoever is inside may go back, but not take ways back away from others: no checkpoint
+    /// The same from inside. A command inside may go back, but not take ways back away from others: no checkpoint
     /// says whose it is.
     pub(super) fn asked(self) -> Option<Asked> {
         let verb = |verb| Asked {
@@ -96,30 +96,32 @@ impl CheckpointArgs {
             ..Asked::default()
         };
         Some(match self.verb {
-            Verb::Create(Create { plan, message }) => {
+            CheckpointVerb::Create(CheckpointCreateArgs { plan, message }) => {
                 let create = verb(&["checkpoint", "create"]);
                 Asked { plan, ..create }.value("--message", message)
             }
-            Verb::List(List { plan }) => Asked {
+            CheckpointVerb::List(CheckpointListArgs { plan }) => Asked {
                 plan,
                 ..verb(&["checkpoint", "list"])
             },
-            Verb::Show(One { words }) => verb(&["checkpoint", "show"]).words(words),
-            Verb::Delete(_) => return None,
+            CheckpointVerb::Show(CheckpointNameArgs { words }) => {
+                verb(&["checkpoint", "show"]).words(words)
+            }
+            CheckpointVerb::Delete(_) => return None,
         })
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::Create(args) => args.run(context, ui),
-            Verb::List(args) => args.run(context, ui),
-            Verb::Show(args) => args.show(context, ui),
-            Verb::Delete(args) => args.delete(context, ui),
+            CheckpointVerb::Create(args) => args.run(context, ui),
+            CheckpointVerb::List(args) => args.run(context, ui),
+            CheckpointVerb::Show(args) => args.show(context, ui),
+            CheckpointVerb::Delete(args) => args.delete(context, ui),
         }
     }
 }
 
-impl Create {
+impl CheckpointCreateArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let progress = ui.progress("keeping");
@@ -139,7 +141,7 @@ impl Create {
     }
 }
 
-impl List {
+impl CheckpointListArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let all = context.manager.checkpoints(&plan)?;
@@ -152,13 +154,17 @@ impl List {
             ui.say(&format!("the plan {} has no checkpoints", plan.name));
         }
         for one in &all {
-            ui.line(&format!("{}  {}", show::moment(one.created_at), name(one)));
+            ui.line(&format!(
+                "{}  {}",
+                show::timestamp(one.created_at),
+                name(one)
+            ));
         }
         Ok(())
     }
 }
 
-impl One {
+impl CheckpointNameArgs {
     fn show(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let (plan, checkpoint) = typed(context, &self.words)?;
         let since = context.manager.since(&plan, &checkpoint, None)?;
@@ -177,7 +183,7 @@ impl One {
         }
         ui.line(&format!(
             "{}  {}",
-            show::moment(checkpoint.created_at),
+            show::timestamp(checkpoint.created_at),
             name(&checkpoint)
         ));
         for one in &since.resources {
@@ -198,7 +204,7 @@ impl One {
         context.manager.delete_checkpoint(&plan, &checkpoint)?;
         match ui.is_json() {
             true => ui.document(&json!({"success": true, "checkpoint_id": checkpoint.id})),
-            false => ui.news(&format!("let go of {}", name(&checkpoint))),
+            false => ui.news(&format!("deleted {}", name(&checkpoint))),
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ impl CleanupArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let question = format!(
-            "Remove the sandboxes of the plan {} and what was done in them?",
+            "Delete the sandboxes of plan {} with all changes in them?",
             plan.name
         );
         if !ui.confirm(&question, self.yes) {
@@ -44,12 +44,12 @@ impl CleanupArgs {
             return Ok(());
         }
         ui.news(&format!(
-            "plan {} is cleaned up: {} removed",
+            "cleaned up plan {}: removed {}",
             plan.name,
             count(cleaned.len() as u64, "sandbox", "sandboxes"),
         ));
         for one in &cleaned {
-            ui.whisper(&format!("  {}: {}", one.resource, one.area));
+            ui.verbose(&format!("  {}: {}", one.resource, one.area));
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! `escrow commit`: releases everything a plan changed, or what was asked for of it, or nothing.
+//! `escrow commit`: releases all changes of a plan, or the selected part, or nothing.
 
 use clap::{Args, ValueEnum};
-use escrow::commit::{CommitPreview, MemberPreview, Terms, check_expected};
-use escrow::diff::Summary;
+use escrow::commit::{CommitPreview, CommitTerms, MemberPreview, check_expected};
+use escrow::diff::ChangeSummary;
 use escrow::error::Error;
 use escrow::manager::CommitRequest;
 use escrow::model::text::escape;
 use escrow::model::{Expected, PlanDigest};
-use escrow::policy::select::{Pattern, Selection};
+use escrow::policy::select::{ReleasePattern, ReleaseSelection};
 use escrow::strategy::OnConflict;
 use serde_json::{Value, json};
 
@@ -18,9 +18,9 @@ use crate::ui::{Tone, Ui, paint};
 
 /// Release everything that a plan's sandboxes changed, or nothing
 ///
-/// All resources of the plan change together: an error, a crash or a power cut in the middle leaves
-/// every one of them wholly old or wholly new. Where somebody changed an original meanwhile, on a
-/// path that the sandbox changed too, nothing is committed, and both versions are named.
+/// All resources of the plan change together: an error, a crash or a power cut in the middle leaves every one
+/// of them wholly old or wholly new. Where an original changed meanwhile, on a path that the sandbox changed
+/// too, nothing is committed, and both versions are named.
 ///
 /// What will run later outside of every sandbox is listed apart, with the reason: git hooks, CI files,
 /// settings of editors and shells, build scripts, files that can be started.
@@ -64,10 +64,10 @@ pub(crate) struct CommitArgs {
     expect: Option<String>,
     /// Which version counts where both sides changed a path
     #[arg(long, value_enum, value_name = "WHICH", default_value = "abort")]
-    on_conflict: Which,
+    on_conflict: OnConflictArg,
     /// `strict` refuses when anything in an original moved, not only what the sandbox changed too
     #[arg(long, value_enum, value_name = "HOW", default_value = "changed")]
-    base: Base,
+    base: BaseArg,
     /// Commit although more than one resource can be neither prepared nor undone
     #[arg(long)]
     allow_partial: bool,
@@ -80,7 +80,7 @@ pub(crate) struct CommitArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Which {
+enum OnConflictArg {
     /// Neither: nothing is committed
     Abort,
     /// The sandbox's; the original's is kept for undo
@@ -90,7 +90,7 @@ enum Which {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Base {
+enum BaseArg {
     /// Only paths that the sandbox changed are compared
     Changed,
     /// Everything is compared
@@ -100,16 +100,16 @@ enum Base {
 impl CommitArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
-        let terms = Terms {
+        let terms = CommitTerms {
             on_conflict: match self.on_conflict {
-                Which::Abort => OnConflict::Abort,
-                Which::Ours => OnConflict::Ours,
-                Which::Theirs => OnConflict::Theirs,
+                OnConflictArg::Abort => OnConflict::Abort,
+                OnConflictArg::Ours => OnConflict::Ours,
+                OnConflictArg::Theirs => OnConflict::Theirs,
             },
-            strict: matches!(self.base, Base::Strict),
+            strict: matches!(self.base, BaseArg::Strict),
             allow_partial: self.allow_partial,
         };
-        let selection = Selection {
+        let selection = ReleaseSelection {
             only: patterns(&self.only)?,
             exclude: patterns(&self.exclude)?,
         };
@@ -134,7 +134,7 @@ impl CommitArgs {
             Ok::<_, Failure>(preview)
         };
         if self.dry_run {
-            return tell_preview(&plan.name, &look_closely()?, terms, ui);
+            return show_preview(&plan.name, &look_closely()?, terms, ui);
         }
         context
             .manager
@@ -143,7 +143,7 @@ impl CommitArgs {
         context.tell_notices(ui);
         if ui.asks() && !self.yes {
             let preview = look_closely()?;
-            tell(&preview, terms, &ui.aside(), false);
+            show_report(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
                 return Err(Failure::failed("nothing was committed").about("committed"));
@@ -161,9 +161,7 @@ impl CommitArgs {
         let released = released.map_err(|error| Failure::from(error).about("committed"))?;
         drop(progress);
         for (resource, why) in &released.left {
-            ui.warn(&format!(
-                "{resource}: committed, but something is left: {why}"
-            ));
+            ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
         }
         if ui.is_json() {
             let mut document = document(&plan.name, &released.preview, true);
@@ -176,7 +174,7 @@ impl CommitArgs {
             ui.document(&document);
             return Ok(());
         }
-        tell(&released.preview, terms, ui, true);
+        show_report(&released.preview, terms, ui, true);
         let changes: usize = released
             .preview
             .members
@@ -187,15 +185,15 @@ impl CommitArgs {
             ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
         }
         if changes > 0 {
-            ui.say(&format!("`escrow undo {}` takes it back", plan.name));
+            ui.say(&format!("undo with `escrow undo {}`", plan.name));
         }
         Ok(())
     }
 }
 
-fn patterns(typed: &[String]) -> Result<Vec<Pattern>, Failure> {
+fn patterns(typed: &[String]) -> Result<Vec<ReleasePattern>, Failure> {
     let parse = |typed: &String| {
-        Pattern::parse(typed).map_err(|why| {
+        ReleasePattern::parse(typed).map_err(|why| {
             Failure::from(Error::BadPattern {
                 pattern: escape(typed.as_bytes()),
                 why,
@@ -205,20 +203,25 @@ fn patterns(typed: &[String]) -> Result<Vec<Pattern>, Failure> {
     typed.iter().map(parse).collect()
 }
 
-fn tell_preview(plan: &str, preview: &CommitPreview, terms: Terms, ui: &Ui) -> Result<(), Failure> {
+fn show_preview(
+    plan: &str,
+    preview: &CommitPreview,
+    terms: CommitTerms,
+    ui: &Ui,
+) -> Result<(), Failure> {
     if ui.is_json() {
         let mut document = document(plan, preview, false);
         document["dry_run"] = json!(true);
         ui.document(&document);
     } else {
-        tell(preview, terms, ui, false);
+        show_report(preview, terms, ui, false);
         if let Some(digest) = preview.digest.as_ref().and_then(PlanDigest::text) {
             ui.say(&format!("digest: {digest}"));
         }
         ui.say("nothing was changed");
     }
     match preview.has_conflicts() && terms.on_conflict == OnConflict::Abort {
-        true => Err(Failure::told_conflict()),
+        true => Err(Failure::reported_conflict()),
         false => Ok(()),
     }
 }
@@ -265,7 +268,7 @@ fn member(one: &MemberPreview) -> Value {
     json!({
         "resource": one.resource,
         "at": show::location(&one.at),
-        "summary": Summary::of(&one.diff),
+        "summary": ChangeSummary::of(&one.diff),
         "changes": changes,
         "left": left,
         "notes": notes,
@@ -274,7 +277,7 @@ fn member(one: &MemberPreview) -> Value {
 }
 
 /// What a person reads at a glance.
-fn tell(preview: &CommitPreview, terms: Terms, ui: &Ui, done: bool) {
+fn show_report(preview: &CommitPreview, terms: CommitTerms, ui: &Ui, done: bool) {
     for one in &preview.members {
         let name = paint(Tone::Strong, &one.resource);
         let what = match (one.diff.is_empty(), done) {

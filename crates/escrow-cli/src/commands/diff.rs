@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use escrow::diff::{self, Summary};
+use escrow::diff::{self, ChangeSummary};
 use escrow::error::Error;
 use escrow::manager::ResourceDiff;
-use escrow::model::{Change, ChangeKind, Facts, Field};
+use escrow::model::{Change, ChangeKind, ChangedField, EntryInfo};
 use serde_json::{Value, json};
 
 use super::answer::Asked;
@@ -21,7 +21,7 @@ use crate::ui::{Tone, Ui, paint, size};
 /// written with the same bytes is not a change.
 ///
 /// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
-/// targets. It is the same whoever asks, until something of that changes, and `escrow commit --expect DIGEST`
+/// targets. It is the same the caller, until something of that changes, and `escrow commit --expect DIGEST`
 /// releases exactly that or nothing. `--name-status`, `--since` and `--scratch` make none.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  escrow diff try --patch | less\n  \
@@ -116,7 +116,7 @@ impl DiffArgs {
         }
         if !self.name_status && !self.patch {
             diffs.iter().for_each(|one| stat(one, ui));
-            tell(digest, ui);
+            show_report(digest, ui);
             return Ok(());
         }
         let mut out = ui.content();
@@ -133,13 +133,13 @@ impl DiffArgs {
             }
         }
         out.flush().map_err(Error::Output)?;
-        tell(digest, ui);
+        show_report(digest, ui);
         Ok(())
     }
 }
 
 /// The digest, beside the data.
-fn tell(digest: Option<String>, ui: &Ui) {
+fn show_report(digest: Option<String>, ui: &Ui) {
     if let Some(digest) = digest {
         ui.say(&format!("digest: {digest}"));
     }
@@ -170,7 +170,7 @@ fn document(one: &ResourceDiff) -> Value {
         "resource": one.view.resource.name,
         "strategy": one.view.sandbox.reference.strategy_name,
         "changes": one.diff.changes.iter().map(show::change).collect::<Vec<_>>(),
-        "summary": Summary::of(&one.diff),
+        "summary": ChangeSummary::of(&one.diff),
     })
 }
 
@@ -211,7 +211,7 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
 
 /// What is worth knowing of a change beside its path.
 fn detail(change: &Change) -> String {
-    let plain = |facts: &Facts| match &facts.target {
+    let plain = |facts: &EntryInfo| match &facts.target {
         Some(target) => format!("-> {target}"),
         None if facts.kind == escrow::model::EntryKind::File => size(facts.size),
         None => String::new(),
@@ -231,11 +231,14 @@ fn detail(change: &Change) -> String {
     if let (Some(old), Some(new), true) = (
         &change.old,
         &change.new,
-        change.fields.contains(&Field::Mode),
+        change.fields.contains(&ChangedField::Mode),
     ) {
         parts.push(format!("{:04o} → {:04o}", old.mode, new.mode));
     }
-    for (field, word) in [(Field::Owner, "owner"), (Field::Xattrs, "attributes")] {
+    for (field, word) in [
+        (ChangedField::Owner, "owner"),
+        (ChangedField::Xattrs, "attributes"),
+    ] {
         if change.fields.contains(&field) {
             parts.push(word.to_owned());
         }

@@ -1,12 +1,12 @@
-//! `escrow gc`: removes what finished work left.
+//! `escrow gc`: deletes leftovers of finished plans.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use escrow::manager::{Collected, GarbageRequest, Leftover, LeftoverKind, Manager, Orphan};
-use escrow::model::amount;
+use escrow::manager::{GarbageReport, GarbageRequest, Leftover, LeftoverKind, Manager, Orphan};
+use escrow::model::units;
 use serde_json::{Value, json};
 
 use super::show;
@@ -14,15 +14,15 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Ui, count, size};
 
-/// Remove what finished work left, and what belongs to nothing
+/// Delete leftovers of finished plans, and orphans
 ///
 /// Workspaces of plans that were committed or rolled back go, and so does undo data older than
 /// `undo.keep` (7 days); then such a plan can no longer be undone. What the state knows to be over, as a crash may
 /// leave it, goes too. Open plans are named and left alone: `escrow cleanup PLAN` removes one with what
 /// was done in it.
 ///
-/// Areas of which no record tells are never removed by themselves: `--orphans` names them, and `--remove` takes one
-/// away once you looked into it.
+/// Orphans, areas without a record, are never deleted automatically: `--orphans` lists them, and `--remove`
+/// deletes one once you looked into it.
 ///
 /// One thing that cannot be removed does not stop the others. Can be run at any time, and again.
 #[derive(Args)]
@@ -31,19 +31,19 @@ use crate::ui::{Ui, count, size};
 )]
 pub(crate) struct GcArgs {
     /// Only what ended at least so long ago, such as 12h or 7d
-    #[arg(long, value_name = "D", value_parser = amount::duration)]
+    #[arg(long, value_name = "D", value_parser = units::duration)]
     older_than: Option<Duration>,
     /// Of what is finished, the oldest first, until the rest takes at most this, such as 10G; also what
     /// could still be undone
-    #[arg(long, value_name = "SIZE", value_parser = amount::size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
     max_size: Option<u64>,
     /// Show what would go; remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// Name the areas of which no record tells; remove nothing but what `--remove` names
+    /// List orphans: areas without a record; delete nothing but what `--remove` names
     #[arg(long, conflicts_with_all = ["older_than", "max_size"])]
     orphans: bool,
-    /// Remove this one of the areas that `--orphans` names, with what was done in it
+    /// Delete this one of the areas that `--orphans` lists, with its contents
     #[arg(long, value_name = "PATH", requires = "orphans", num_args = 1..)]
     remove: Vec<PathBuf>,
 }
@@ -54,7 +54,7 @@ impl GcArgs {
             let orphans = context.manager.unrecorded()?;
             match ui.is_json() {
                 true => ui.document(&json!({"orphans": orphan_documents(&orphans)})),
-                false => tell_orphans(&orphans, ui),
+                false => show_orphans(&orphans, ui),
             }
             return Ok(());
         }
@@ -71,11 +71,11 @@ impl GcArgs {
         };
         match ui.is_json() {
             true => ui.document(&document(&collected, self.dry_run)),
-            false => tell(&collected, self.dry_run, ui),
+            false => show_report(&collected, self.dry_run, ui),
         }
         match collected.failed.is_empty() {
             true => Ok(()),
-            false => Err(Failure::told()),
+            false => Err(Failure::reported()),
         }
     }
 }
@@ -128,18 +128,18 @@ fn orphan_line(one: &Orphan) -> String {
     )
 }
 
-fn tell_orphans(orphans: &[Orphan], ui: &Ui) {
+fn show_orphans(orphans: &[Orphan], ui: &Ui) {
     for one in orphans {
         ui.line(&orphan_line(one));
         ui.say(&format!("  {}", one.why));
     }
     match orphans.is_empty() {
-        true => ui.say("a record tells of every area"),
-        false => ui.say("look into them; `escrow gc --orphans --remove PATH` removes one with what was done in it"),
+        true => ui.say("no orphans: every area has a record"),
+        false => ui.say("look into them first; `escrow gc --orphans --remove PATH` deletes one with its contents"),
     }
 }
 
-fn document(collected: &Collected, dry_run: bool) -> Value {
+fn document(collected: &GarbageReport, dry_run: bool) -> Value {
     let entry = |one: &Leftover| {
         json!({
             "kind": one.kind.as_str(),
@@ -162,7 +162,7 @@ fn document(collected: &Collected, dry_run: bool) -> Value {
     })
 }
 
-fn tell(collected: &Collected, dry_run: bool, ui: &Ui) {
+fn show_report(collected: &GarbageReport, dry_run: bool, ui: &Ui) {
     let line = |one: &Leftover| {
         let of = one.plan.as_ref().map(|plan| format!(" of {plan}"));
         let (kind, of) = (one.kind.as_str(), of.unwrap_or_default());
@@ -179,7 +179,7 @@ fn tell(collected: &Collected, dry_run: bool, ui: &Ui) {
         match (one.kind, one.plan.as_deref()) {
             (LeftoverKind::Undo, Some(plan)) => {
                 *undo.entry((plan, why)).or_default() += one.bytes;
-                ui.whisper(&text);
+                ui.verbose(&text);
             }
             (LeftoverKind::Open, Some(plan)) => *open.entry(plan).or_default() += one.bytes,
             _ => ui.say(&text),
@@ -190,7 +190,7 @@ fn tell(collected: &Collected, dry_run: bool, ui: &Ui) {
         ui.say(&format!("kept undo data of {plan}  {bytes}: {why}"));
     }
     if !undo.is_empty() {
-        ui.say("  until then `escrow undo PLAN` takes such a commit back");
+        ui.say("  until then `escrow undo PLAN` can undo such a commit");
     }
     for (plan, bytes) in &open {
         ui.say(&format!(

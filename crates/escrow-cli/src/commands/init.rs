@@ -1,4 +1,4 @@
-//! `escrow init`: a first configuration.
+//! `escrow init`: writes a first configuration.
 
 use std::path::Path;
 
@@ -26,11 +26,9 @@ impl InitArgs {
         let here = Path::new(".");
         let begun = config::begin(here).map_err(Error::from)?;
         if !config::write_new(here, &begun.text, self.force).map_err(Error::from)? {
-            return Err(
-                Failure::conflict(format!("there is an '{FILE_NAME}' here already"))
-                    .hint("`escrow init --force` writes over it")
-                    .hint(format!("`escrow type validate {FILE_NAME}` checks it")),
-            );
+            return Err(Failure::conflict(format!("'{FILE_NAME}' exists already"))
+                .hint("`escrow init --force` overwrites it")
+                .hint(format!("`escrow type validate {FILE_NAME}` checks it")));
         }
         if ui.is_json() {
             let resource = json!({"name": begun.name, "type": begun.kind, "at": begun.at});
@@ -39,7 +37,7 @@ impl InitArgs {
         }
         let name = paint(Tone::Strong, &begun.name);
         ui.news(&format!(
-            "{FILE_NAME} is written; its resource is {name}, a {}",
+            "wrote {FILE_NAME}; its resource is {name}, a {}",
             begun.kind
         ));
         if begun.git {

@@ -1,10 +1,10 @@
-//! `escrow inside`: the way into a plan's sandboxes, started by `escrow run` only.
+//! `escrow inside`: enters the namespaces of a plan; started by `escrow run` only.
 
 use clap::Args;
 
 use crate::error::Failure;
 
-/// Build the inside of `escrow run`; not for people
+/// Build the namespace of `escrow run`; not for people
 #[derive(Args)]
 pub(crate) struct InsideArgs {
     /// The descriptor of the description; without it, only tries what the kernel permits

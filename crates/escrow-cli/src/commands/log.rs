@@ -1,7 +1,7 @@
-//! `escrow log`: what was done or denied, and whether that is what was written.
+//! `escrow log`: lists what was done or denied, and verifies that the log is unchanged.
 
 use clap::Args;
-use escrow::Logged;
+use escrow::LoggedOperation;
 use escrow::error::Error;
 use escrow::model::text::one_line;
 use serde_json::{Value, json};
@@ -41,11 +41,11 @@ impl LogArgs {
         let mut none = true;
         context.manager.each_logged(plan.as_ref(), |one| {
             none = false;
-            tell(&one, ui);
+            show_report(&one, ui);
             Ok(())
         })?;
         if none {
-            ui.say("nothing was done yet");
+            ui.say("the log is empty");
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ fn stream(context: &Context, plan: Option<&escrow::Plan>, ui: &Ui) -> Result<(),
     Ok(())
 }
 
-fn tell(one: &Logged, ui: &Ui) {
+fn show_report(one: &LoggedOperation, ui: &Ui) {
     let operation = &one.operation;
     let tone = match one.outcome.as_str() {
         "done" => Tone::Good,
@@ -86,7 +86,7 @@ fn tell(one: &Logged, ui: &Ui) {
     };
     ui.line(&format!(
         "{}  {}  {} {}{resources}  {}{}",
-        show::moment(operation.started_at),
+        show::timestamp(operation.started_at),
         paint(tone, &format!("{:<11}", one.outcome)),
         operation.action,
         one_line(&operation.target),
@@ -113,7 +113,7 @@ fn duration(took: std::time::Duration) -> String {
     }
 }
 
-fn entry(one: &Logged) -> Value {
+fn entry(one: &LoggedOperation) -> Value {
     let operation = &one.operation;
     json!({
         "id": operation.id,
@@ -148,23 +148,23 @@ fn verify(context: &Context, ui: &Ui) -> Result<(), Failure> {
             "fault": fault,
         }));
         return match check.fault {
-            Some(_) => Err(Failure::told()),
+            Some(_) => Err(Failure::reported()),
             None => Ok(()),
         };
     }
     let Some(fault) = check.fault else {
         ui.line(&format!(
-            "the log is as it was written: {entries}, the last hash is {}",
+            "the log is intact: {entries}, the last hash is {}",
             check.head
         ));
         return Ok(());
     };
     let operation = fault.operation.map(|id| format!(" ({id})"));
     Err(Failure::failed(format!(
-        "the log is not as it was written: entry {}{}: {}",
+        "the log was changed: entry {}{}: {}",
         fault.entry,
         operation.unwrap_or_default(),
         fault.what
     ))
-    .hint(format!("before it, {entries} are right")))
+    .hint(format!("before it, {entries} are intact")))
 }

@@ -1,8 +1,8 @@
-//! What can be typed. One verb, one file; the doc comments are the help.
+//! The command line grammar. One command, one file; the doc comments are the help.
 
 mod access;
+mod agent_socket;
 mod answer;
-mod ask;
 mod checkpoint;
 mod cleanup;
 mod commit;
@@ -63,14 +63,14 @@ use crate::ui::Ui;
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 /// What every command takes.
 #[derive(Args, Default)]
-pub(crate) struct Global {
+pub(crate) struct GlobalArgs {
     /// Give one JSON document on stdout, errors too
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
@@ -142,7 +142,7 @@ enum Command {
     Answer(answer::AnswerArgs),
 }
 
-impl Global {
+impl GlobalArgs {
     /// How it is answered.
     pub(crate) fn ui(&self) -> Ui {
         Ui::new(self.json, self.quiet, self.verbose)
@@ -169,7 +169,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         command => command,
     };
     if let Some(socket) = context::socket() {
-        return ask::ask(&socket, ui);
+        return agent_socket::ask(&socket, ui);
     }
     // What is about a configuration must not stumble over the one that is here.
     match &command {
@@ -205,7 +205,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
 
 fn with_notices(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
     if let Some(file) = &context.manager.settings().file {
-        ui.whisper(&format!("configuration: {file}"));
+        ui.verbose(&format!("configuration: {file}"));
     }
     context.tell_notices(ui);
     let done = with_state(command, context, ui);

@@ -1,4 +1,4 @@
-//! `escrow path`: where native tools work.
+//! `escrow path`: prints where native tools find a sandbox.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! `escrow plan`: plans are begun, listed, shown.
+//! `escrow plan`: creates, forks, lists and shows plans.
 
 use std::ffi::OsString;
 
@@ -17,16 +17,16 @@ use crate::ui::{Tone, Ui, paint};
 #[command(arg_required_else_help = true)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: PlanVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
-    Create(Create),
+enum PlanVerb {
+    Create(PlanCreateArgs),
     /// List all plans
     List,
-    Show(Show),
-    Fork(Fork),
+    Show(PlanShowArgs),
+    Fork(PlanForkArgs),
 }
 
 /// Begin a plan, with a sandbox of each resource
@@ -34,7 +34,7 @@ enum Verb {
 /// If one of the sandboxes cannot be made, nothing of the plan remains.
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow plan create try --resource ./app --resource ./data")]
-struct Create {
+struct PlanCreateArgs {
     /// A name; made from the current directory if left out
     name: Option<String>,
     /// A resource by its name, or a directory or file by its path; may be given several times
@@ -47,7 +47,7 @@ struct Create {
 
 /// Show a plan and its sandboxes
 #[derive(Args)]
-struct Show {
+struct PlanShowArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
     /// Measure what it takes on disk; this looks at every file of it
@@ -55,13 +55,13 @@ struct Show {
     disk: bool,
 }
 
-/// Begin a plan where another one is
+/// Fork a plan: begin a new one at the state of another
 ///
 /// Several attempts can then go on side by side, and the best be committed; the others will conflict
 /// where they changed the same. Overlays share their layers, whatever their size; copies are copied.
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow plan fork try second --at chk_01k9")]
-struct Fork {
+struct PlanForkArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
     /// The name of the new plan; made from the current directory if left out
@@ -74,15 +74,15 @@ struct Fork {
 impl PlanArgs {
     pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::Create(args) => args.run(context, ui),
-            Verb::List => list(context, ui),
-            Verb::Show(args) => args.run(context, ui),
-            Verb::Fork(args) => args.run(context, ui),
+            PlanVerb::Create(args) => args.run(context, ui),
+            PlanVerb::List => list(context, ui),
+            PlanVerb::Show(args) => args.run(context, ui),
+            PlanVerb::Fork(args) => args.run(context, ui),
         }
     }
 }
 
-impl Create {
+impl PlanCreateArgs {
     fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
         let progress = ui.progress("copying");
         let directory = context.directory.clone();
@@ -98,7 +98,7 @@ impl Create {
     }
 }
 
-impl Fork {
+impl PlanForkArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let at = self.at.as_deref();
@@ -113,7 +113,7 @@ impl Fork {
     }
 }
 
-/// Tells of a plan that was begun.
+/// Describes a plan that was begun.
 fn opened(context: &Context, view: &PlanView, ui: &Ui) -> Result<(), Failure> {
     if ui.is_json() {
         ui.document(&show::plan(context, view)?);
@@ -159,7 +159,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
                 view.plan.name.clone(),
                 view.plan.state.to_string(),
                 resources.join(" "),
-                show::moment(view.plan.created_at),
+                show::timestamp(view.plan.created_at),
                 view.plan.id.to_string(),
             ]
         })
@@ -168,7 +168,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Show {
+impl PlanShowArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(self.plan.as_deref())?;
         let view = context.manager.view(plan)?;
@@ -194,7 +194,7 @@ impl Show {
         ui.line(&format!(
             "  {}  made {} in {}",
             plan.id,
-            show::moment(plan.created_at),
+            show::timestamp(plan.created_at),
             plan.directory
         ));
         show::sandbox_lines(context, &view, ui)?;

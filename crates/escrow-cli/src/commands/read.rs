@@ -1,4 +1,4 @@
-//! `escrow read`: a file of a sandbox.
+//! `escrow read`: prints a file of a sandbox.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

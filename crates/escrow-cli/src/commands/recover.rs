@@ -1,7 +1,7 @@
-//! `escrow recover`: finishes or takes back what was interrupted.
+//! `escrow recover`: finishes or rolls back interrupted work.
 
 use clap::Args;
-use escrow::commit::{Settled, Side};
+use escrow::commit::{RecoveredTo, Settled};
 use escrow::error::chain;
 use escrow::strategy::Outcome;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::{Failure, details};
 use crate::ui::Ui;
 
-/// Finish or take back what was interrupted: commits, restores, rollbacks, plans half created or half removed
+/// Finish or roll back interrupted commits, restores, rollbacks, creations and removals
 ///
 /// Each plan is wholly old or wholly new afterwards; one that was being created or removed is gone.
 /// Every command that changes something does this first by itself. Can be run again, and while
@@ -43,9 +43,9 @@ impl RecoverArgs {
         let settled: Settled = self.outcome.into_iter().collect();
         let answers = context.manager.recover_settled(&settled)?;
         let failed = answers.iter().filter(|(_, answer)| answer.is_err()).count();
-        let word = |side: &Side| match side {
-            Side::Old => "old",
-            Side::New => "new",
+        let word = |side: &RecoveredTo| match side {
+            RecoveredTo::Old => "old",
+            RecoveredTo::New => "new",
         };
         if ui.is_json() {
             let plans: Vec<Value> = answers
@@ -80,10 +80,7 @@ impl RecoverArgs {
                         show::kept_lines(&done.kept, &done.left, ui);
                     }
                     Err(error) => {
-                        ui.warn(&format!(
-                            "plan {plan} cannot be recovered: {}",
-                            chain(error)
-                        ));
+                        ui.warn(&format!("cannot recover plan {plan}: {}", chain(error)));
                         for hint in error.hints() {
                             ui.say(&format!("hint: {hint}"));
                         }
@@ -91,12 +88,12 @@ impl RecoverArgs {
                 }
             }
             if answers.is_empty() {
-                ui.say("nothing was interrupted; there is nothing to recover");
+                ui.say("nothing to recover");
             }
         }
         match failed {
             0 => Ok(()),
-            _ => Err(Failure::told_recovery()),
+            _ => Err(Failure::reported_recovery()),
         }
     }
 }

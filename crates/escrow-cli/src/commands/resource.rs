@@ -1,10 +1,10 @@
-//! `escrow resource`: the real things, by name.
+//! `escrow resource`: adds, lists, shows and removes named resources.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use escrow::Resource;
-use escrow::config::Declared;
+use escrow::config::ConfigResource;
 use escrow::manager::NewResource;
 use escrow::model::text::Location;
 use escrow::strategy::registry::AUTO;
@@ -20,25 +20,25 @@ use crate::ui::{Tone, Ui, paint};
 #[command(arg_required_else_help = true)]
 pub(crate) struct ResourceArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: ResourceVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
-    Add(Add),
+enum ResourceVerb {
+    Add(ResourceAddArgs),
     /// List the resources, those of the configuration among them
     List,
     /// Show a resource
-    Show(Named),
+    Show(ResourceNameArgs),
     /// Forget a resource that no open plan uses; the real thing stays as it is
-    Remove(Named),
+    Remove(ResourceNameArgs),
 }
 
 /// Name a resource
 #[derive(Args)]
 #[command(after_help = "Examples:\n  escrow resource add app --at ./app\n  \
         escrow resource add settings --type fs-file --at ./app/settings.toml")]
-struct Add {
+struct ResourceAddArgs {
     /// Its name
     name: String,
     /// What it is; if left out, what stands there decides
@@ -60,7 +60,7 @@ struct Add {
 
 /// A resource by its name
 #[derive(Args)]
-struct Named {
+struct ResourceNameArgs {
     /// Its name
     name: String,
 }
@@ -68,9 +68,9 @@ struct Named {
 impl ResourceArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::Add(args) => args.run(context, ui),
-            Verb::List => list(context, ui),
-            Verb::Show(args) => {
+            ResourceVerb::Add(args) => args.run(context, ui),
+            ResourceVerb::List => list(context, ui),
+            ResourceVerb::Show(args) => {
                 match context.manager.resource(&args.name) {
                     Ok(resource) => one(&known(&resource), "", ui),
                     Err(error) => match context.manager.settings().resource(&args.name) {
@@ -80,16 +80,16 @@ impl ResourceArgs {
                 }
                 Ok(())
             }
-            Verb::Remove(args) => {
+            ResourceVerb::Remove(args) => {
                 let resource = context.manager.remove_resource(&args.name)?;
-                one(&known(&resource), "forgotten: ", ui);
+                one(&known(&resource), "removed: ", ui);
                 Ok(())
             }
         }
     }
 }
 
-impl Add {
+impl ResourceAddArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let at = match self.at.as_os_str().is_empty() {
             true => self.at,
@@ -109,7 +109,7 @@ impl Add {
 }
 
 /// A resource, for programs and for people.
-struct Entry {
+struct ResourceListItem {
     document: Value,
     name: String,
     kind: String,
@@ -117,8 +117,8 @@ struct Entry {
     at: String,
 }
 
-fn known(resource: &Resource) -> Entry {
-    Entry {
+fn known(resource: &Resource) -> ResourceListItem {
+    ResourceListItem {
         document: show::resource(resource),
         name: resource.name.clone(),
         kind: resource.kind.clone(),
@@ -128,9 +128,9 @@ fn known(resource: &Resource) -> Entry {
 }
 
 /// One of the configuration that was never used.
-fn declared(context: &Context, resource: &Declared) -> Entry {
+fn declared(context: &Context, resource: &ConfigResource) -> ResourceListItem {
     let kind = context.manager.type_of(resource);
-    Entry {
+    ResourceListItem {
         document: show::declared(resource, kind),
         name: resource.name.clone(),
         kind: kind.unwrap_or("unknown").to_owned(),
@@ -139,7 +139,7 @@ fn declared(context: &Context, resource: &Declared) -> Entry {
     }
 }
 
-fn one(entry: &Entry, before: &str, ui: &Ui) {
+fn one(entry: &ResourceListItem, before: &str, ui: &Ui) {
     if ui.is_json() {
         ui.document(&entry.document);
         return;
@@ -154,7 +154,8 @@ fn one(entry: &Entry, before: &str, ui: &Ui) {
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let mut entries: Vec<Entry> = context.manager.resources()?.iter().map(known).collect();
+    let mut entries: Vec<ResourceListItem> =
+        context.manager.resources()?.iter().map(known).collect();
     for resource in &context.manager.settings().resources {
         if entries.iter().all(|one| one.name != resource.name) {
             entries.push(declared(context, resource));

@@ -1,4 +1,4 @@
-//! `escrow restore`: a plan returns to a checkpoint.
+//! `escrow restore`: returns a plan to a checkpoint.
 
 use clap::Args;
 use serde_json::json;

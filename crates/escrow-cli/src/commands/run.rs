@@ -1,4 +1,4 @@
-//! `escrow run`: any command inside the sandboxes.
+//! `escrow run`: runs a command inside the sandboxes of a plan.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use escrow::model::{Expected, PlanDigest};
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{Answer, Tone, Ui, paint};
+use crate::ui::{PromptAnswer, Tone, Ui, paint};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -48,7 +48,7 @@ pub(crate) struct RunArgs {
     writable: Vec<PathBuf>,
     /// Whether the command reaches the network: it does, unless told otherwise
     #[arg(long, value_enum, value_name = "WHICH")]
-    network: Option<Network>,
+    network: Option<NetworkArg>,
     /// Leave the home directory read-only
     #[arg(long, overrides_with = "scratch")]
     no_scratch: bool,
@@ -67,7 +67,7 @@ pub(crate) struct RunArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Network {
+enum NetworkArg {
     /// No network at all
     None,
     /// The network of this machine
@@ -102,7 +102,7 @@ impl RunArgs {
                 (scratch, _) => Some(scratch),
             },
             writable: self.writable.clone(),
-            network: self.network.map(|network| network == Network::Host),
+            network: self.network.map(|network| network == NetworkArg::Host),
             ..RunRequest::new(&self.command, &directory)
         };
         let ended = match self.unconfined {
@@ -132,9 +132,9 @@ impl RunArgs {
 
     /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
     fn keep_or_drop(&self, context: &Context, ui: &Ui, plan: &Plan) -> Result<(), Failure> {
-        let changed = match context.manager.glance(plan) {
+        let changed = match context.manager.quick_diff(plan) {
             Ok(found) => found.resources.iter().any(|one| !one.diff.is_empty()),
-            // Why the command could not be run is what there is to tell.
+            // Why the command could not be run is what there is to report.
             Err(escrow::error::Error::Denied { .. }) => false,
             Err(error) => return Err(error.into()),
         };
@@ -185,12 +185,12 @@ impl RunArgs {
     /// What is done when the command has ended; gives the status to end with.
     fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<i32, Failure> {
         // Who may run a command need not be permitted to see what it did, and did not ask for it.
-        let seen = match context.manager.glance(plan) {
+        let seen = match context.manager.quick_diff(plan) {
             Err(error @ escrow::error::Error::Denied { .. }) => {
-                ui.say(&format!("what was changed is not shown: {error}"));
+                ui.say(&format!("cannot show the changes: {error}"));
                 None
             }
-            // Whoever waited for the command was quicker.
+            // The process that waited for the command was quicker.
             Err(escrow::error::Error::PlanOver { state, .. }) if self.plan.is_some() => {
                 ui.say(&format!("the plan {} was {state} meanwhile", plan.name));
                 return Ok(status);
@@ -219,21 +219,21 @@ impl RunArgs {
         };
         drop(seen);
         if changed.is_some() {
-            self.tell_scratch(context, ui, plan)?;
+            self.show_scratch(context, ui, plan)?;
         }
         let choice = match (self.rollback, self.commit && status == 0) {
-            (true, _) => Choice::Discard,
-            (_, true) => Choice::Release,
+            (true, _) => AfterRun::Discard,
+            (_, true) => AfterRun::Release,
             _ if asks => ask(context, ui, plan, &mut shown)?,
-            _ => Choice::Keep,
+            _ => AfterRun::Keep,
         };
         match choice {
-            Choice::Discard => {
+            AfterRun::Discard => {
                 let progress = ui.progress("discarding");
                 context.manager.rollback(plan, &progress)?;
                 ui.say("discarded");
             }
-            Choice::Release => {
+            AfterRun::Release => {
                 let expected = shown.map(Expected::Shown);
                 let request = CommitRequest {
                     expected: expected.as_ref(),
@@ -243,26 +243,26 @@ impl RunArgs {
                 let committed = context.manager.commit(plan, &request, &progress);
                 committed.map_err(|error| Failure::from(error).about("committed"))?;
                 let name = &plan.name;
-                ui.say(&format!("committed; `escrow undo {name}` takes it back"));
+                ui.say(&format!("committed; undo with `escrow undo {name}`"));
             }
-            Choice::Leave => {
+            AfterRun::Leave => {
                 next(ui, plan);
                 return Ok(128 + signal_hook::consts::SIGINT);
             }
-            Choice::Keep if changed == Some(true) => next(ui, plan),
+            AfterRun::Keep if changed == Some(true) => next(ui, plan),
             // Nothing was done in a plan that was made for this command alone.
-            Choice::Keep if self.plan.is_none() => {
+            AfterRun::Keep if self.plan.is_none() => {
                 if !context.manager.take_away_unused(plan)? {
                     next(ui, plan);
                 }
             }
-            Choice::Keep => {}
+            AfterRun::Keep => {}
         }
         Ok(status)
     }
 
     /// Names what was written beside the sandboxes.
-    fn tell_scratch(
+    fn show_scratch(
         &self,
         context: &Context,
         ui: &Ui,
@@ -285,11 +285,11 @@ impl RunArgs {
 }
 
 /// What becomes of the changes.
-enum Choice {
+enum AfterRun {
     Release,
     Keep,
     Discard,
-    /// Keep, and say that nobody chose.
+    /// Keep, and say that there was no choice.
     Leave,
 }
 
@@ -307,11 +307,11 @@ fn ask(
     ui: &Ui,
     plan: &Plan,
     shown: &mut Option<PlanDigest>,
-) -> Result<Choice, Failure> {
+) -> Result<AfterRun, Failure> {
     while let Some(answer) = ui.ask("[d]iff, [r]elease, [k]eep, discard [x]?") {
         let word = match answer {
-            Answer::Word(word) => word,
-            Answer::Interrupted => return Ok(Choice::Leave),
+            PromptAnswer::Word(word) => word,
+            PromptAnswer::Interrupted => return Ok(AfterRun::Leave),
         };
         match word.as_str() {
             "d" | "diff" => {
@@ -326,11 +326,11 @@ fn ask(
                     out.flush().map_err(escrow::error::Error::Output)?;
                 }
             }
-            "r" | "release" => return Ok(Choice::Release),
-            "x" | "discard" => return Ok(Choice::Discard),
-            "k" | "keep" | "" => return Ok(Choice::Keep),
+            "r" | "release" => return Ok(AfterRun::Release),
+            "x" | "discard" => return Ok(AfterRun::Discard),
+            "k" | "keep" | "" => return Ok(AfterRun::Keep),
             _ => {}
         }
     }
-    Ok(Choice::Keep)
+    Ok(AfterRun::Keep)
 }

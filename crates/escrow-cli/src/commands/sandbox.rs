@@ -1,4 +1,4 @@
-//! `escrow sandbox`: sandboxes are made and listed.
+//! `escrow sandbox`: creates and lists sandboxes.
 
 use std::ffi::OsString;
 
@@ -15,19 +15,19 @@ use crate::ui::{Tone, Ui, paint};
 #[command(arg_required_else_help = true)]
 pub(crate) struct SandboxArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: SandboxVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
-    Create(Create),
-    List(List),
+enum SandboxVerb {
+    Create(SandboxCreateArgs),
+    List(SandboxListArgs),
 }
 
 /// Give a plan a sandbox of a resource; if it has one, that one is meant
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow sandbox create try ./app --strategy filesystem_copy")]
-struct Create {
+struct SandboxCreateArgs {
     /// Name, id or prefix of the plan
     plan: String,
     /// A resource by its name, or a directory or file by its path
@@ -39,7 +39,7 @@ struct Create {
 
 /// List the sandboxes of all open plans, or of one plan
 #[derive(Args)]
-struct List {
+struct SandboxListArgs {
     /// Name, id or prefix of a plan
     plan: Option<String>,
 }
@@ -47,13 +47,13 @@ struct List {
 impl SandboxArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::Create(args) => args.run(context, ui),
-            Verb::List(args) => args.run(context, ui),
+            SandboxVerb::Create(args) => args.run(context, ui),
+            SandboxVerb::List(args) => args.run(context, ui),
         }
     }
 }
 
-impl Create {
+impl SandboxCreateArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.plan(Some(&self.plan))?;
         let resource = context
@@ -100,7 +100,7 @@ impl Create {
     }
 }
 
-impl List {
+impl SandboxListArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let views = match self.plan.as_deref() {
             Some(plan) => vec![context.manager.view(context.plan(Some(plan))?)?],

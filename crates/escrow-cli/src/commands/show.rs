@@ -1,12 +1,12 @@
-//! Plans, sandboxes and resources as JSON and as lines, the same wherever they appear.
+//! Plans, sandboxes and resources as JSON and as lines, the same in every command.
 
 use escrow::Resource;
-use escrow::config::Declared;
-use escrow::diff::Summary;
+use escrow::config::ConfigResource;
+use escrow::diff::ChangeSummary;
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
-use escrow::model::{Change, Conflict, DiffView, Facts, ResourcePath, RunsLater};
+use escrow::model::{AutorunChange, Change, Conflict, DiffView, EntryInfo, ResourcePath};
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ pub(crate) fn conflict(resource: &str, conflict: &Conflict) -> Value {
     document
 }
 
-/// What somebody else wrote meanwhile, and where it is kept, as JSON.
+/// What another process wrote meanwhile, and where it is kept, as JSON.
 pub(crate) fn kept(kept: &[(String, ResourcePath, Location)]) -> Vec<Value> {
     let one = |(resource, path, at): &(String, ResourcePath, Location)| {
         let mut entry = path_fields(path);
@@ -66,21 +66,21 @@ pub(crate) fn kept(kept: &[(String, ResourcePath, Location)]) -> Vec<Value> {
 pub(crate) fn kept_lines(kept: &[(String, ResourcePath, Location)], left: &[String], ui: &Ui) {
     for (resource, path, at) in kept {
         ui.warn(&format!(
-            "somebody else's version of {resource}:{path} is kept in '{at}'"
+            "another program's version of {resource}:{path} is kept in '{at}'"
         ));
     }
     for why in left {
-        ui.warn(&format!("what is not needed any more is left: {why}"));
+        ui.warn(&format!("cleanup incomplete: {why}"));
     }
 }
 
 /// A change that will run later, for people.
-pub(crate) fn later_line(resource: &str, later: &RunsLater) -> String {
+pub(crate) fn later_line(resource: &str, later: &AutorunChange) -> String {
     let word = paint(Tone::Careful, "runs later");
     format!("{word}  {resource}:{}  {}", later.path, later.why)
 }
 
-fn facts(facts: &Facts) -> Value {
+fn facts(facts: &EntryInfo) -> Value {
     let mut document = json!({"type": facts.kind, "size": facts.size, "mode": facts.mode});
     if let Some(target) = &facts.target {
         document["target"] = location(target);
@@ -90,7 +90,7 @@ fn facts(facts: &Facts) -> Value {
 
 /// How many changes of which kind, in words.
 pub(crate) fn sum(view: &DiffView) -> String {
-    let summary = Summary::of(view);
+    let summary = ChangeSummary::of(view);
     let parts = [
         (summary.added, "added"),
         (summary.modified, "modified"),
@@ -157,7 +157,7 @@ pub(crate) fn resource(resource: &Resource) -> Value {
 }
 
 /// A resource of the configuration that was never used, as JSON.
-pub(crate) fn declared(resource: &Declared, kind: Option<&str>) -> Value {
+pub(crate) fn declared(resource: &ConfigResource, kind: Option<&str>) -> Value {
     json!({
         "id": null,
         "name": resource.name,
@@ -188,14 +188,14 @@ pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Resu
             ui.news(&format!("    {}", one.sandbox.message));
         }
         for reason in &one.sandbox.reasons {
-            ui.whisper(&format!("    {reason}"));
+            ui.verbose(&format!("    {reason}"));
         }
         let sandbox = Location::from(one.sandbox.area.as_path());
-        ui.whisper(&format!("    its area is {sandbox}"));
+        ui.verbose(&format!("    its area is {sandbox}"));
         if ui.is_verbose()
             && let Some(path) = context.manager.path_of(one)?
         {
-            ui.whisper(&format!(
+            ui.verbose(&format!(
                 "    native tools work on {}",
                 Location::from(path)
             ));
@@ -220,7 +220,7 @@ pub(crate) fn warnings(view: &SandboxView, ui: &Ui) {
     }
 }
 
-/// A moment for people, to the minute.
-pub(crate) fn moment(at: jiff::Timestamp) -> String {
+/// A time for people, to the minute.
+pub(crate) fn timestamp(at: jiff::Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }

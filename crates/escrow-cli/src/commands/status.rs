@@ -1,8 +1,8 @@
-//! `escrow status`: open plans and what is being done.
+//! `escrow status`: shows open plans and running operations.
 
 use clap::Args;
 use escrow::Plan;
-use escrow::manager::{Disk, LeftoverKind, Status};
+use escrow::manager::{DiskUsage, LeftoverKind, StatusReport};
 use escrow::model::PlanId;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ impl StatusArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let status = context.manager.status()?;
         let disks = match self.disk {
-            true => Some(Disks::measure(context, &status)?),
+            true => Some(PlanDiskUsage::measure(context, &status)?),
             false => None,
         };
         let home = escrow::model::text::Location::from(context.manager.home());
@@ -99,7 +99,7 @@ impl StatusArgs {
             }));
             return Ok(());
         }
-        ui.whisper(&format!("state is in {home}"));
+        ui.verbose(&format!("state is in {home}"));
         if status.plans.is_empty() {
             ui.say("there are no open plans; `escrow plan create --resource .` begins one");
         }
@@ -107,7 +107,7 @@ impl StatusArgs {
             ui.line(&format!(
                 "plan {}  made {} in {}",
                 paint(Tone::Strong, &view.plan.name),
-                show::moment(view.plan.created_at),
+                show::timestamp(view.plan.created_at),
                 view.plan.directory,
             ));
             show::sandbox_lines(context, view, ui)?;
@@ -128,9 +128,9 @@ impl StatusArgs {
                     match &one.plan {
                         Some(_) if !status.unfinished.is_empty() => {}
                         Some(plan) => ui.say(&format!(
-                            "  run it again to finish it; `escrow cleanup {plan}` gives the whole plan up"
+                            "  run it again to finish it; `escrow cleanup {plan}` deletes the plan"
                         )),
-                        None => ui.say("  no open plan is left of it; the next command that changes something notes its end"),
+                        None => ui.say("  it belongs to no open plan; the next command that changes something marks it as interrupted"),
                     }
                 }
             }
@@ -139,15 +139,15 @@ impl StatusArgs {
             let word = paint(Tone::Careful, "half way:");
             let (what, plan, phase) = (one.what, &one.plan, one.phase);
             ui.line(&format!("{word} a {what} of plan {plan} is {phase}"));
-            ui.say("  if its process is dead, `escrow recover` brings it to one side");
+            ui.say("  if its process has ended, `escrow recover` finishes it or rolls it back");
         }
-        tell_rest(&status, disks.as_ref(), ui);
+        show_rest(&status, disks.as_ref(), ui);
         Ok(())
     }
 }
 
 /// What is left of plans that are over, and what belongs to nothing.
-fn tell_rest(status: &Status, disks: Option<&Disks>, ui: &Ui) {
+fn show_rest(status: &StatusReport, disks: Option<&PlanDiskUsage>, ui: &Ui) {
     for plan in &status.over {
         let (name, state) = (paint(Tone::Strong, &plan.name), plan.state);
         match disks {
@@ -155,7 +155,7 @@ fn tell_rest(status: &Status, disks: Option<&Disks>, ui: &Ui) {
                 "plan {name}  {state}, on disk: {}",
                 disk_words(disks.of(plan))
             )),
-            None => ui.whisper(&format!("plan {name}  {state}")),
+            None => ui.verbose(&format!("plan {name}  {state}")),
         }
     }
     if let Some(disks) = disks {
@@ -186,31 +186,31 @@ fn tell_rest(status: &Status, disks: Option<&Disks>, ui: &Ui) {
 }
 
 /// What each plan takes on disk.
-struct Disks {
-    plans: Vec<(PlanId, Disk)>,
-    total: Disk,
+struct PlanDiskUsage {
+    plans: Vec<(PlanId, DiskUsage)>,
+    total: DiskUsage,
 }
 
-impl Disks {
-    fn measure(context: &Context, status: &Status) -> Result<Self, Failure> {
+impl PlanDiskUsage {
+    fn measure(context: &Context, status: &StatusReport) -> Result<Self, Failure> {
         let open = status.plans.iter().map(|view| &view.plan);
         let all = open.chain(&status.over).cloned().collect();
         let plans = context.manager.disks(all)?;
-        let mut total = Disk::default();
+        let mut total = DiskUsage::default();
         for (_, disk) in &plans {
             total += *disk;
         }
         Ok(Self { plans, total })
     }
 
-    fn of(&self, plan: &Plan) -> Disk {
+    fn of(&self, plan: &Plan) -> DiskUsage {
         let found = self.plans.iter().find(|(id, _)| *id == plan.id);
-        found.map_or_else(Disk::default, |(_, disk)| *disk)
+        found.map_or_else(DiskUsage::default, |(_, disk)| *disk)
     }
 }
 
-pub(super) fn disk_fields(disk: Option<Disk>) -> Value {
-    let fields = |disk: Disk| {
+pub(super) fn disk_fields(disk: Option<DiskUsage>) -> Value {
+    let fields = |disk: DiskUsage| {
         json!({
             "private": disk.private,
             "shared": disk.shared,
@@ -222,7 +222,7 @@ pub(super) fn disk_fields(disk: Option<Disk>) -> Value {
     disk.map_or(Value::Null, fields)
 }
 
-pub(super) fn disk_words(disk: Disk) -> String {
+pub(super) fn disk_words(disk: DiskUsage) -> String {
     let mut words = format!(
         "{} of its own, {} shared, {} for undo",
         size(disk.private),
@@ -231,7 +231,7 @@ pub(super) fn disk_words(disk: Disk) -> String {
     );
     if disk.unread > 0 {
         let unread = count(disk.unread, "directory", "directories");
-        words.push_str(&format!("; {unread} could not be looked into"));
+        words.push_str(&format!("; {unread} directories could not be read"));
     }
     words
 }

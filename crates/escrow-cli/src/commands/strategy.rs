@@ -1,4 +1,4 @@
-//! `escrow strategy`: strategies are listed and held to their contract.
+//! `escrow strategy`: lists strategies and runs the conformance suite against one.
 
 use clap::{Args, Subcommand};
 use escrow::error::Error;
@@ -16,20 +16,20 @@ use crate::ui::{Tone, Ui, paint};
 #[command(arg_required_else_help = true)]
 pub(crate) struct StrategyArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: StrategyVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum StrategyVerb {
     /// List the strategies and what they promise
     List,
-    Check(Check),
+    Check(StrategyCheckArgs),
 }
 
 /// Run the conformance suite against a strategy, on a throw-away directory
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow strategy check overlay")]
-struct Check {
+struct StrategyCheckArgs {
     /// The strategy's name
     name: String,
 }
@@ -37,8 +37,8 @@ struct Check {
 impl StrategyArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::List => list(context, ui),
-            Verb::Check(args) => args.run(context, ui),
+            StrategyVerb::List => list(context, ui),
+            StrategyVerb::Check(args) => args.run(context, ui),
         }
     }
 }
@@ -76,20 +76,20 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
 }
 
 /// A promise, and how it was broken if it was.
-struct Promise {
+struct PromiseResult {
     name: String,
     problem: Option<String>,
 }
 
-fn named(report: conformance::Report, of: &str) -> Vec<Promise> {
-    let promise = |check: conformance::Check| Promise {
+fn named(report: conformance::ConformanceReport, of: &str) -> Vec<PromiseResult> {
+    let promise = |check: conformance::ConformanceCheck| PromiseResult {
         name: format!("{of}{}", check.name),
         problem: check.problem,
     };
     report.checks.into_iter().map(promise).collect()
 }
 
-impl Check {
+impl StrategyCheckArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         if self.name == AUTO {
             return Err(
@@ -138,15 +138,15 @@ impl Check {
         match failed {
             0 => {
                 ui.say(&format!(
-                    "{} keeps the contract: {} checks",
+                    "{} conforms: {} checks passed",
                     self.name,
                     checks.len()
                 ));
                 Ok(())
             }
-            _ if ui.is_json() => Err(Failure::told()),
+            _ if ui.is_json() => Err(Failure::reported()),
             _ => Err(Failure::failed(format!(
-                "{} breaks the contract in {failed} of {} checks",
+                "{} does not conform: {failed} of {} checks failed",
                 self.name,
                 checks.len()
             ))),

@@ -1,10 +1,10 @@
-//! `escrow trust`: lets a configuration count as a whole, after it was shown.
+//! `escrow trust`: shows a configuration and lets all of it count.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use escrow::TrustedConfig;
-use escrow::manager::Examined;
+use escrow::manager::ExaminedConfig;
 use escrow::model::text::escape;
 use serde_json::{Value, json};
 
@@ -15,10 +15,10 @@ use crate::ui::{Tone, Ui, paint};
 
 /// Let an escrow.yaml that lies in a tree count as a whole
 ///
-/// A configuration that is found in a tree may only tighten: who wrote the tree must not open its own
-/// jail. What loosens (paths that are written for real, variables, the network, programs, sandboxes that
-/// do not isolate) counts after this, for this file with this very content. Where it was trusted before
-/// with another content, the difference is shown, otherwise the whole file.
+/// A configuration that is found in a tree may only tighten: the author of the tree must not loosen its
+/// sandbox. What loosens (paths that are written for real, variables, the network, programs, sandboxes that do
+/// not isolate) counts after this, for this file with this very content. Where it was trusted before with
+/// another content, the difference is shown, otherwise the whole file.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  escrow trust\n  escrow trust ../other/escrow.yaml --yes\n  \
@@ -33,7 +33,7 @@ pub(crate) struct TrustArgs {
     /// Trust the file no more, whatever its content
     #[arg(long)]
     remove: bool,
-    /// Do not ask; needed where nobody can be asked
+    /// Do not ask; needed where there is no terminal
     #[arg(long, short)]
     yes: bool,
 }
@@ -52,11 +52,11 @@ impl TrustArgs {
         let was = examined.is_trusted();
         let diff = difference(&examined);
         if !ui.is_json() {
-            tell(&examined, diff.as_deref(), ui);
+            show_report(&examined, diff.as_deref(), ui);
         }
         if !was && !self.yes && (ui.is_json() || !ui.asks()) {
             let what = format!(
-                "nothing was trusted: nobody can be asked here whether '{}' may count",
+                "not trusted: '{}' needs an answer, and there is no terminal to ask on",
                 examined.file
             );
             let hint = "read the file, then `escrow trust --yes`";
@@ -133,7 +133,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
 }
 
 /// What changed since the file was trusted last, line by line.
-fn difference(examined: &Examined) -> Option<String> {
+fn difference(examined: &ExaminedConfig) -> Option<String> {
     let before = examined.before.as_ref();
     let before = before.filter(|before| before.digest != examined.digest)?;
     let text = escrow::diff::text(&before.content, &examined.content, "trusted", "now");
@@ -141,7 +141,7 @@ fn difference(examined: &Examined) -> Option<String> {
 }
 
 /// The whole file, where nothing of it was trusted before: there is no difference to show.
-fn content(examined: &Examined) -> Option<Vec<String>> {
+fn content(examined: &ExaminedConfig) -> Option<Vec<String>> {
     let text = examined.content.as_slice();
     let lines = text.strip_suffix(b"\n").unwrap_or(text);
     let lines = lines.split(|byte| *byte == b'\n');
@@ -149,7 +149,7 @@ fn content(examined: &Examined) -> Option<Vec<String>> {
     examined.before.is_none().then_some(lines)
 }
 
-fn tell(examined: &Examined, diff: Option<&str>, ui: &Ui) {
+fn show_report(examined: &ExaminedConfig, diff: Option<&str>, ui: &Ui) {
     // It belongs to the question, not to the answer.
     let aside = ui.aside();
     aside.line(&format!("'{}'", examined.file));
@@ -164,7 +164,7 @@ fn tell(examined: &Examined, diff: Option<&str>, ui: &Ui) {
         }
     }
     if examined.loosens.is_empty() {
-        aside.line("  nothing in it loosens anything: it counts as it is");
+        aside.line("  it loosens nothing, so it needs no trust");
     }
     if let Some(diff) = diff {
         aside.line("since it was trusted, this changed:");

@@ -1,4 +1,4 @@
-//! `escrow type`: kinds of resources, and the file that defines more of them.
+//! `escrow type`: lists resource types and validates configuration files.
 
 use std::path::PathBuf;
 
@@ -20,21 +20,21 @@ use crate::ui::{Tone, Ui, paint};
 #[command(arg_required_else_help = true)]
 pub(crate) struct TypeArgs {
     #[command(subcommand)]
-    verb: Verb,
+    verb: TypeVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum TypeVerb {
     /// List the types, those of the configuration among them
     List,
     /// Show a type
-    Show(Named),
-    Validate(Validate),
+    Show(TypeNameArgs),
+    Validate(TypeValidateArgs),
 }
 
 /// A type by its name
 #[derive(Args)]
-struct Named {
+struct TypeNameArgs {
     /// Its name
     name: String,
 }
@@ -42,7 +42,7 @@ struct Named {
 /// Check a configuration: every key, every name and the policy in it
 #[derive(Args)]
 #[command(after_help = "Example:\n  escrow type validate escrow.yaml")]
-struct Validate {
+struct TypeValidateArgs {
     /// The file
     file: PathBuf,
 }
@@ -51,19 +51,19 @@ impl TypeArgs {
     /// Answers what is about a file only, whatever configuration counts here.
     pub(crate) fn validate(&self, ui: &Ui) -> Option<Result<(), Failure>> {
         match &self.verb {
-            Verb::Validate(args) => Some(args.run(ui)),
-            Verb::List | Verb::Show(_) => None,
+            TypeVerb::Validate(args) => Some(args.run(ui)),
+            TypeVerb::List | TypeVerb::Show(_) => None,
         }
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
-            Verb::List => {
+            TypeVerb::List => {
                 list(context, ui);
                 Ok(())
             }
-            Verb::Show(args) => args.run(context, ui),
-            Verb::Validate(args) => args.run(ui),
+            TypeVerb::Show(args) => args.run(context, ui),
+            TypeVerb::Validate(args) => args.run(ui),
         }
     }
 }
@@ -101,7 +101,7 @@ fn list(context: &Context, ui: &Ui) {
     ui.table(&["NAME", "SUPPORTED", "STRATEGY", "ALLOWED"], &rows);
 }
 
-impl Named {
+impl TypeNameArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let types = &context.manager.settings().types;
         let kind = types.named(&self.name).ok_or_else(|| Error::UnknownType {
@@ -126,7 +126,7 @@ impl Named {
     }
 }
 
-impl Validate {
+impl TypeValidateArgs {
     fn run(&self, ui: &Ui) -> Result<(), Failure> {
         let settings = Settings::check_file(&self.file, &Registry::builtin());
         let settings = settings.map_err(Error::from)?;

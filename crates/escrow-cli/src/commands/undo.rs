@@ -8,9 +8,9 @@ use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::Ui;
 
-/// Take a plan's commit back: every original is as it was before
+/// Undo a plan's commit: every original is as it was before
 ///
-/// Where somebody changed what the commit put there, nothing is undone, and the paths are named.
+/// Where what the commit put there was changed since, nothing is undone, and the paths are named.
 ///
 /// Of several commits of one plan, as with `escrow commit --only`, the newest is taken back; again, the one
 /// before it. What a commit of a part had released is its plan's again, if that is still open.
@@ -27,7 +27,7 @@ pub(crate) struct UndoArgs {
 impl UndoArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = context.committed_plan(self.plan.as_deref())?;
-        let question = format!("Take the commit of the plan {} back?", plan.name);
+        let question = format!("Undo the commit of plan {}?", plan.name);
         if !ui.confirm(&question, self.yes) {
             return Err(Failure::failed("nothing was undone"));
         }
@@ -49,26 +49,26 @@ impl UndoArgs {
         show::kept_lines(&undone.kept, &undone.left, ui);
         match undone.resources.is_empty() {
             true => ui.news(&format!(
-                "plan {}: its commit had changed nothing, so there was nothing to take back",
+                "plan {}: its commit changed nothing, so there was nothing to undo",
                 plan.name
             )),
             false => {
                 let what = match undone.part {
-                    true => "what was released last is taken back",
-                    false => "is undone",
+                    true => "the last partial commit",
+                    false => "the commit",
                 };
-                let sep = if undone.part { ":" } else { "" };
+
                 ui.news(&format!(
-                    "plan {}{sep} {what}; as before again: {}",
+                    "undid {what} of plan {}; restored: {}",
                     plan.name,
                     undone.resources.join(", ")
                 ));
             }
         }
         if undone.standing > 0 {
-            let earlier = "an earlier part of it is still released";
+            let earlier = "an earlier partial commit is still in place";
             ui.say(&format!(
-                "{earlier}; `escrow undo {}` takes that back too",
+                "{earlier}; `escrow undo {}` undoes that too",
                 plan.name
             ));
         }

@@ -1,4 +1,4 @@
-//! `escrow write`: a file into a sandbox.
+//! `escrow write`: writes a file into a sandbox.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -47,8 +47,8 @@ fn what_means_nothing_is_denied() {
             "--action destroy --scope app",
             "there is no action 'destroy'",
         ),
-        ("--action read --scope app:../x", "is no scope"),
-        ("--action read --scope :", "is no scope"),
+        ("--action read --scope app:../x", "is not a valid scope"),
+        ("--action read --scope :", "is not a valid scope"),
     ] {
         let outcome = cli.run(words(&format!("access check {line}")));
         assert_eq!(

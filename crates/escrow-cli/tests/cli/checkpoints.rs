@@ -148,7 +148,7 @@ fn checkpoints_are_listed_shown_and_deleted() {
     }
 }
 
-/// Automatic ones are kept to a number; those that somebody asked for are not among them.
+/// Automatic ones are kept to a number; those that the user asked for are not among them.
 // rule R5
 #[test]
 fn old_automatic_checkpoints_go_and_named_ones_stay() {
@@ -223,7 +223,7 @@ fn all_sandboxes_return_together() {
     std::fs::write(world.path().join("data/g"), "by somebody else\n").expect("there is room");
     let said = cli.fails(words("restore try clean"), 4);
     assert!(
-        said.contains("two") && said.contains("somebody changed it"),
+        said.contains("two") && said.contains("another program changed it"),
         "{said}"
     );
     for resource in ["one", "two"] {
@@ -273,7 +273,7 @@ fn a_restore_keeps_where_it_came_from_and_where_it_went() {
     }
 }
 
-/// Those that nobody asked for: as many as the configuration says, and where the last restore came from.
+/// Those that the user did not ask for: as many as the configuration says, and where the last restore came from.
 // rule R2, R5
 #[test]
 fn as_many_are_kept_as_the_configuration_says() {
@@ -329,7 +329,7 @@ fn as_many_are_kept_as_the_configuration_says() {
     assert_eq!(cli.ok(words("read try app f")), "12\n");
 }
 
-/// Deleting one of two checkpoints of the same moment leaves the other one whole.
+/// Deleting one of two checkpoints of the same snapshot leaves the other one whole.
 // rule R5
 #[test]
 fn a_checkpoint_outlives_another_one_of_the_same_moment() {

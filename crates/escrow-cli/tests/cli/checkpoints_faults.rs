@@ -54,7 +54,7 @@ fn scene() -> (World, Cli) {
 /// All of A or all of B, and everything can go on.
 #[track_caller]
 fn goes_on(world: &World, cli: &Cli, how: &str) {
-    // The first command that changes something brings it to one side.
+    // The first command that changes something finishes it or rolls it back.
     cli.run(words("recover"));
     let found = hold(cli, "try").unwrap_or_else(|error| panic!("{how}: {error}"));
     let either = [A, B].iter().any(|side| found == *side);

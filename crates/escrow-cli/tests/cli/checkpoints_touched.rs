@@ -68,14 +68,14 @@ fn a_touch_of_the_original_costs_no_checkpoint() {
                     "",
                     "{how}"
                 );
-                // What nobody can prove is said, and nothing else: a link shows where it points.
+                // What no process can prove is said, and nothing else: a link shows where it points.
                 let said = said.stderr_text();
                 let told: Vec<_> = said
                     .lines()
                     .filter(|line| line.contains("touched"))
                     .collect();
                 assert_eq!(told.len(), 1, "{how}: {said}");
-                assert!(told[0].ends_with("as they were: 'a.txt'"), "{how}: {said}");
+                assert!(told[0].ends_with("are unchanged: 'a.txt'"), "{how}: {said}");
             }
         }
     }
@@ -101,7 +101,7 @@ fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
         for line in ["restore try here", "plan fork try then --at here"] {
             let said = cli.fails(words(line), 4);
             assert!(
-                said.contains("'a.txt' cannot be had as it was then"),
+                said.contains("'a.txt' cannot be restored"),
                 "{change}: {said}"
             );
             assert!(said.contains("checkpoint list"), "{change}: {said}");
@@ -128,7 +128,7 @@ fn a_time_that_was_set_back_is_not_passed_over_in_silence() {
     let said = restored.stderr_text();
     assert_eq!(restored.status, 0, "{said}");
     assert!(
-        said.contains("somebody touched it since") && said.contains("'a.txt'"),
+        said.contains("which was touched since") && said.contains("'a.txt'"),
         "{said}"
     );
     assert_eq!(cli.ok(words("diff try --name-status")), "");

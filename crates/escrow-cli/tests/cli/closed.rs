@@ -124,7 +124,7 @@ fn closed_files_are_released_in_every_way() {
     }
 }
 
-/// Killed at any moment, what was open for a moment is closed again before anybody looks.
+/// Killed at any snapshot, what was open temporarily is closed again before any process looks.
 // rule R1, R3, F1
 #[test]
 fn what_was_open_for_a_moment_never_stays_so() {

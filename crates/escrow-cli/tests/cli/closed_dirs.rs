@@ -133,7 +133,7 @@ const SMALL: &str = "echo changed > closed/c; mkdir closed/in; echo in > closed/
 /// Other changes there.
 const OTHER: &str = "chmod 0700 closed; chmod 0700 closed/in; echo more > closed/in/in; rm closed/c; chmod 0 closed/in closed";
 
-/// Killed whenever a mode is set, what was open is closed again before anybody looks.
+/// Killed whenever a mode is set, what was open is closed again before any process looks.
 // rule R1, F1
 #[test]
 fn closed_directories_never_stay_open() {

@@ -372,7 +372,7 @@ fn resources_that_overlap_are_refused() {
     symlink("app/src", world.path().join("link")).expect("nothing is there");
     failed(&cli, "resource add src --at link", 4);
     cli.ok(words("resource add src --at app/src --parent app"));
-    // Within one plan also those that nobody named.
+    // Within one plan also those that the user did not name.
     world.dir("lib/inner");
     failed(&cli, "plan create p --resource lib --resource lib/inner", 4);
     assert_eq!(json(&cli, "plan list")["plans"], value!([]));

@@ -266,7 +266,7 @@ fn a_directory_above_that_is_closed_is_passed_over() {
         "{}",
         said.stderr_text()
     );
-    // What one may see but not read is told.
+    // What one may see but not read is reported.
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(world.path().join("escrow.yaml"), mode).expect("root may do so");
     let error = json_error(&cli, "plan list", 2);
@@ -334,7 +334,7 @@ fn resources_are_known_by_their_names() {
     assert!(told.contains("has no sandbox of 'later'"), "{told}");
     let error = json_error(&cli, "plan create x --resource projct", 1);
     assert!(error["hints"].to_string().contains("project"), "{error}");
-    // A contradiction is told.
+    // A contradiction is reported.
     write(world.path(), "resources: {project: {at: data dir}}\n");
     let error = json_error(&cli, "plan create x --resource project", 4);
     assert_eq!(error["kind"], "conflict");

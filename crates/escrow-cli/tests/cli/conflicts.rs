@@ -13,7 +13,7 @@ use serde_json::{Value, json as value};
 use crate::support::{assert_not_stuck, copy_of, failed, holds, put, read, sh, write};
 use crate::{binary, keys, words, world};
 
-/// The sandbox deletes `a/d`, which holds `f`; then somebody runs `script`, with a directory
+/// The sandbox deletes `a/d`, which holds `f`; then another process runs `script`, with a directory
 /// `older` at hand that was there before and holds `name`. The commit must see it, and the file
 /// must stay.
 #[track_caller]

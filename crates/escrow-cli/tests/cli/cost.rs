@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use escrow::internals::fs::manifest::{Builder, Manifest, NewEntry, Record};
+use escrow::internals::fs::manifest::{Manifest, ManifestBuilder, ManifestRecord, NewEntry};
 use escrow::internals::fs::{Meta, Stamp};
 use escrow::model::EntryKind;
 use escrow_testkit::strace::Counts;
@@ -78,7 +78,7 @@ fn overlay_creation(files: usize) -> (usize, usize) {
     (working(&counts), counts.touching(&original))
 }
 
-// Whoever asks what is open does not wait for every file to be looked at.
+// The caller what is open does not wait for every file to be looked at.
 #[test]
 fn status_costs_the_same_for_any_size_of_sandbox_unless_it_measures() {
     let cost = |files: usize, line: &[&str]| {
@@ -325,14 +325,14 @@ fn entry(kind: EntryKind, number: usize, name: String) -> NewEntry {
     NewEntry {
         name: name.into_bytes().into_boxed_slice(),
         target: Vec::new(),
-        record: Record::of(&meta(kind, number)),
+        record: ManifestRecord::of(&meta(kind, number)),
     }
 }
 
 /// Fills a manifest as a copy does: a directory at a time, 10,000 of them with a hundred files each.
 fn write_million(file: &Path) {
     let directories = MILLION / FILES_IN_A_DIRECTORY;
-    let builder = Builder::new(Record::of(&meta(EntryKind::Directory, 0)));
+    let builder = ManifestBuilder::new(ManifestRecord::of(&meta(EntryKind::Directory, 0)));
     let children = (0..directories)
         .map(|number| {
             entry(

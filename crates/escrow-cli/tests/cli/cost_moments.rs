@@ -136,7 +136,7 @@ fn areas(world: &World) -> PathBuf {
     world.home().join("sandboxes")
 }
 
-/// What somebody reads who measures.
+/// What another process reads who measures.
 fn tell(line: &str) {
     use std::io::Write;
     if std::env::var_os("ESCROW_TELL_COSTS").is_some() {

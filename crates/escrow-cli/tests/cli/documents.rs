@@ -171,7 +171,11 @@ fn reference_of_states_is_current() {
 #[test]
 fn reference_of_the_configuration_is_current() {
     let path = repository().join("docs/configuration.md");
-    generated_part(&path, "types", &escrow::model::Types::default().table());
+    generated_part(
+        &path,
+        "types",
+        &escrow::model::ResourceTypes::default().table(),
+    );
     generated_part(&path, "trust", &escrow::config::table());
     let schema = escrow::config::schema(&escrow::strategy::Registry::builtin());
     let schema = serde_json::to_string_pretty(&schema).expect("a schema is JSON");

@@ -143,7 +143,7 @@ fn forms_that_read_no_content_have_no_digest() {
     }
 }
 
-/// What is said of a file that nobody can read is not said to be whole.
+/// What is said of a file that no process can read is not said to be whole.
 #[test]
 fn a_file_that_its_own_user_may_not_read_leaves_no_digest() {
     let test = "expected::a_file_that_its_own_user_may_not_read_leaves_no_digest";

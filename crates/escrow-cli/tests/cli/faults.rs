@@ -14,7 +14,7 @@ pub(crate) const NOSPC: i32 = 28;
 /// For each fault about so many calls, spread over all, and others for each fault.
 const POINTS: u64 = 6;
 
-/// Lets a line go wrong in a new scene each time; `then` is told how.
+/// Lets a line go wrong in a new scene each time; `then` is reported how.
 #[track_caller]
 pub(crate) fn sweep(
     scene: impl Fn() -> (World, Cli),

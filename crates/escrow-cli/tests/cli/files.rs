@@ -215,7 +215,7 @@ fn somebody_elses_version_is_a_conflict() {
         if !strict {
             put(&cli, "notes.txt", "ours\n");
         }
-        // What happens to its neighbours is nobody's conflict.
+        // What happens to its neighbours belongs to no checkpoint conflict.
         fs::write(docs.join("neighbour"), "changed\n").expect("written");
         fs::write(docs.join("another"), "new\n").expect("written");
         let base = if strict { " --base strict" } else { "" };
@@ -413,7 +413,7 @@ fn a_directory_that_is_closed_to_writing() {
 }
 
 /// Inside, the file lies at its own path and is written in place. It is a mount of its own, so nothing can
-/// be put in its place there, and from outside nobody replaces it meanwhile.
+/// be put in its place there, and from outside no process replaces it meanwhile.
 #[test]
 fn a_command_sees_the_file_at_its_path() {
     rerun_test_as_user_with("files::a_command_sees_the_file_at_its_path", &[&binary()]);

@@ -1,4 +1,4 @@
-//! Checkpoints can be taken for ever: layers that nothing tells apart any more become one, and nobody sees it.
+//! Checkpoints can be taken for ever: layers that nothing distinguishes any more become one, and no process sees it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -145,7 +145,7 @@ fn what_came_from_the_original_is_still_known_to_have_come_from_it() {
         );
     }
     assert!(layers(&world) < 36);
-    // Somebody deletes what the plan works on, and touches the directory.
+    // Another process deletes what the plan works on, and touches the directory.
     for name in ["edited", "replaced"] {
         std::fs::remove_file(app.join(name)).expect("it is there");
     }
@@ -216,7 +216,7 @@ fn a_checkpoint_that_folds_is_killed_or_fails() {
     }
 }
 
-/// At as many layers as checkpoints may make, whoever made them, a user can still go back, fork and work.
+/// At as many layers as checkpoints may make, the process that made them, a user can still go back, fork and work.
 // rule R2, R5
 #[test]
 fn as_many_checkpoints_as_there_may_be_keep_nobody_from_going_back() {

@@ -23,7 +23,7 @@ fn assert_nothing_left(world: &World) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Now, at an earlier moment, and where nothing was done yet: contents, modes, attributes, links, times.
+/// Now, at an earlier snapshot, and where nothing was done yet: contents, modes, attributes, links, times.
 // rule R1, F1, F3
 #[test]
 fn a_fork_of_a_copy_is_exact() {
@@ -90,7 +90,7 @@ fn a_fork_goes_its_own_way() {
         assert_eq!(cli.ok(words("read try app f")), "first\n");
         let listed = cli.ok(words("diff second --name-status"));
         assert_eq!(listed, "A\td\nA\td/more\nA\tf\nD\tlink\n");
-        // What they began on stays, whatever the other plan lets go of.
+        // What they began on stays, whatever the other plan releases.
         cli.ok(words("checkpoint delete try here"));
         cli.ok(words("rollback try"));
         cli.ok(words("checkpoint create try -m later"));
@@ -138,7 +138,8 @@ fn a_fork_goes_its_own_way() {
     }
 }
 
-/// Somebody changed the original after the first plan copied it, before the fork was made: that is a conflict for both.
+/// Another process changed the original after the first plan copied it, before the fork was made: that is a
+/// conflict for both.
 // rule C15
 #[test]
 fn a_fork_measures_the_original_by_what_the_first_plan_copied() {
@@ -159,8 +160,8 @@ fn a_fork_measures_the_original_by_what_the_first_plan_copied() {
     }
 }
 
-/// What a fork at an earlier moment would have to take from the original is not there any more: refused, and nothing of
-/// the fork stays.
+/// What a fork at an earlier snapshot would have to take from the original is not there any more: refused, and
+/// nothing of the fork stays.
 #[test]
 fn a_fork_whose_first_version_is_gone_is_refused() {
     let (world, cli) = planned("filesystem_copy");
@@ -169,7 +170,7 @@ fn a_fork_whose_first_version_is_gone_is_refused() {
     std::fs::write(world.path().join("app/a.txt"), "by somebody else\n").expect("there is room");
     let said = cli.fails(words("plan fork try second --at clean"), 4);
     assert!(
-        said.contains("a.txt") && said.contains("somebody changed it"),
+        said.contains("a.txt") && said.contains("another program changed it"),
         "{said}"
     );
     cli.fails(words("read second app a.txt"), 1);
@@ -257,7 +258,7 @@ fn a_fork_shares_contents_where_the_file_system_can() {
     }
 }
 
-/// Whoever dies while forking leaves a plan that nobody can use by mistake.
+/// If the process dies while forking leaves a plan that no process can use by mistake.
 #[test]
 fn a_fork_that_was_never_finished_is_refused_and_goes() {
     if !require_stepper() {
@@ -278,7 +279,7 @@ fn a_fork_that_was_never_finished_is_refused_and_goes() {
             assert!(said.contains("`escrow recover`"), "{said}");
             // It is no plan to make a sandbox in, and what is left of it goes.
             let said = cli.fails(words("sandbox create other app"), 1);
-            assert!(said.contains("nothing of it is left"), "{said}");
+            assert!(said.contains("it can be created again"), "{said}");
             cli.ok(words(line));
             cli.ok(words("cleanup other"));
         }
@@ -289,7 +290,7 @@ fn a_fork_that_was_never_finished_is_refused_and_goes() {
     assert!(half > 0, "no kill left half a fork");
 }
 
-/// A fork holds somebody's work from its first moment on, so there is a way back from the first command in it.
+/// A fork holds another process's work from its first snapshot on, so there is a way back from the first command in it.
 // rule R5
 #[test]
 fn what_a_fork_begins_with_is_kept_before_a_command_runs() {

@@ -277,7 +277,7 @@ fn cleanup_needed_room_on_a_full_disk() {
     cli.ok(words("cleanup try"));
     cli.ok(words("cleanup other"));
     assert_eq!(entries(&world.home().join("sandboxes")), 0);
-    // With room again, the bytes for the next time are put by.
+    // With room again, the bytes for the next time are reserved.
     std::fs::remove_file(world.path().join("filler")).expect("it is there");
     cli.ok(words("status"));
     assert!(world.home().join("ballast").exists());

@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use escrow::manager::{Manager, Options};
-use escrow::model::{Cleanup, Keep, PlanId, SandboxId, SystemOrigin};
+use escrow::manager::{Manager, ManagerOptions};
+use escrow::model::{CleanupPolicy, PlanId, Retention, SandboxId, SystemIdSource};
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::skip::is_root;
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -109,7 +109,7 @@ fn undo_data_stays_for_its_time_and_goes_when_there_is_no_room_for_it() {
         let kept = format!("kept undo data of {plan}  ");
         let line = said.lines().find(|line| line.starts_with(&kept));
         let line = line.unwrap_or_else(|| panic!("what stays is named: {said}"));
-        assert!(line.ends_with(": its time has not come"), "{line}");
+        assert!(line.ends_with(": its retention time is not over"), "{line}");
     }
     let all = done["kept"].as_array().expect("a list");
     let bytes = all.iter().map(|one| one["bytes"].as_u64().expect("bytes"));
@@ -161,7 +161,10 @@ fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
     cli.ok(words("plan create old --resource ./app"));
     let old = area(&world, &cli, "old");
     cli.ok(words("cleanup old"));
-    let (sandbox, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
+    let (sandbox, plan) = (
+        SandboxId::new(&SystemIdSource),
+        PlanId::new(&SystemIdSource),
+    );
     let hidden = old.file_name().expect("a name").to_string_lossy();
     let orphans = [
         // Of a plan that was cleaned up, as a power cut may bring them back.
@@ -169,7 +172,7 @@ fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
         make(home.join(format!("sandboxes/{hidden}.undo"))),
         make(home.join("sandboxes/scratch-x-0")),
     ];
-    // No record tells of these.
+    // No record has these.
     let unknown = [
         make(home.join(format!("sandboxes/{sandbox}"))),
         make(home.join(format!("sandboxes/{sandbox}.undo"))),
@@ -312,13 +315,13 @@ fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
             continue;
         }
         seen += 1;
-        let manual = Keep {
-            cleanup: Cleanup::Manual,
-            ..Keep::default()
+        let manual = Retention {
+            cleanup: CleanupPolicy::Manual,
+            ..Retention::default()
         };
-        let options = Options {
+        let options = ManagerOptions {
             keep: manual,
-            ..Options::new(world.home())
+            ..ManagerOptions::new(world.home())
         };
         let manager = Manager::open(options).expect("it opens on a used home");
         let recovered = manager.recover().expect("it can look");
@@ -332,7 +335,7 @@ fn a_sandbox_that_shares_goes_whatever_the_policy_of_who_recovers() {
     assert!(seen > 2, "the commit was never found half way");
 }
 
-/// Where nobody waits for a disk.
+/// Where no process waits for a disk.
 fn quick() -> PathBuf {
     let (memory, disk) = (PathBuf::from("/dev/shm"), std::env::temp_dir());
     if memory.is_dir() { memory } else { disk }
@@ -345,7 +348,7 @@ fn garden() -> (World, Cli) {
     committed(&cli, "done");
     committed(&cli, "undone");
     cli.ok(words("undo undone"));
-    let plan = PlanId::new(&SystemOrigin);
+    let plan = PlanId::new(&SystemIdSource);
     over(&world, &cli, "gone");
     std::fs::write(world.home().join(format!("locks/{plan}")), "").expect("it is ours");
     (world, cli)

@@ -15,7 +15,7 @@ use crate::support::{
 };
 use crate::{binary, json, words, world};
 
-/// What somebody wrote is where they put it, or where the answer says that it is kept.
+/// What another process wrote is where they put it, or where the answer says that it is kept.
 #[track_caller]
 fn assert_saved(answer: &Value, at: &Path, bytes: &str) {
     let named = answer["kept"].as_array();
@@ -79,7 +79,7 @@ fn deleting() -> (World, Cli) {
     (world, cli)
 }
 
-/// Somebody puts something where nothing is: a file, or a directory with a file in it.
+/// Another process puts something where nothing is: a file, or a directory with a file in it.
 fn put_there(at: &Path, directory: bool) {
     match directory {
         false => write(at, "mine\n"),
@@ -313,7 +313,7 @@ fn recovery_reverted_the_mode_that_somebody_gave_a_directory() {
     if !require_stepper() {
         return;
     }
-    // In `preparing`; in `decided`, which comes out new; the same, which comes out old.
+    // In `preparing`; in `decided`, which comes out new; the same, which ends old.
     for (calls, also_edited) in [(LINKS, false), (MOVES, false), (MOVES, true)] {
         for strategy in ["overlay", "filesystem_copy"] {
             let (world, cli) = world();
@@ -456,7 +456,7 @@ fn one_damaged_row_stopped_every_plan() {
     cli.ok(words("plan create try --resource ./app"));
     put(&cli, "try app file", "new\n");
     kill(&cli, "commit try", MOVES, 1);
-    // Whoever closes the state last puts everything into the one file.
+    // The process that closes the state last puts everything into the one file.
     cli.ok(words("status"));
     assert!(!world.home().join("state.db-wal").exists());
     let state = world.home().join("state.db");

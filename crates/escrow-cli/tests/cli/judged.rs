@@ -152,7 +152,7 @@ fn a_policy_that_cannot_be_understood_denies() {
     );
 }
 
-/// Who checks a configuration is told what is wrong with its policy, and where; commands are denied.
+/// Who checks a configuration is reported what is wrong with its policy, and where; commands are denied.
 // rule S6
 #[test]
 fn a_policy_that_makes_no_sense_is_told_with_its_place() {
@@ -255,7 +255,7 @@ fn a_policy_that_makes_no_sense_is_told_with_its_place() {
         let told = cli.fails(words("type validate escrow.yaml"), 2);
         let begins = format!("error: escrow.yaml:{line}:{column}: {key}: ");
         assert!(told.starts_with(&begins), "{told}");
-        // Nobody needs to have checked it: nothing is permitted.
+        // No process needs to have checked it: nothing is permitted.
         let said = cli.fails(words("commit try --yes"), 3);
         assert!(said.contains("the policy cannot be read"), "{said}");
     }

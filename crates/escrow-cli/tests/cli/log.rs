@@ -4,15 +4,15 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use escrow::internals::fs::process::Owner;
+use escrow::internals::fs::process::ProcessIdentity;
 use escrow::internals::store::{Operation, Store};
-use escrow::model::{OperationId, Origin, PlanId, SystemOrigin};
+use escrow::model::{IdSource, OperationId, PlanId, SystemIdSource};
 use escrow_testkit::{Cli, World};
 use serde_json::{Value, json as value};
 
 use crate::{json, keys, words, world};
 
-/// Puts other bytes of the same length in the place of some in the state store, while nobody has it open.
+/// Puts other bytes of the same length in the place of some in the state store, while no process has it open.
 fn meddle(world: &World, from: &[u8], to: &[u8]) {
     let file = world.home().join("state.db");
     let mut bytes = fs::read(&file).expect("it is there");
@@ -131,7 +131,7 @@ fn an_undo_and_a_restore_say_on_what() {
         assert_eq!(undo["paths"], commit["paths"], "{strategy}");
         assert_eq!(undo["path_count"], commit["path_count"], "{strategy}");
         assert!(undo["path_count"].as_u64() >= Some(8), "{undo}");
-        // What a restore brings back is not compared unless somebody asks.
+        // What a restore brings back is not compared unless another process asks.
         assert_eq!(of("restore")["resources"], value!(["app"]), "{strategy}");
         valid(&cli);
     }
@@ -166,7 +166,7 @@ fn a_killed_process_leaves_a_chain_that_is_right() {
     valid(&cli);
 }
 
-/// Whatever somebody says who is not us stays in the line that it belongs to.
+/// Whatever another process says who is not us stays in the line that it belongs to.
 // rules P9, S7
 #[test]
 fn nobody_s_words_look_like_a_line_of_ours() {
@@ -213,7 +213,7 @@ fn nobody_s_words_look_like_a_line_of_ours() {
     assert_eq!(kept, 2, "as it was said: {log}");
 }
 
-/// Whoever dies before there is a plan leaves nothing to clean up, and nobody is sent after another one.
+/// If the process dies before there is a plan leaves nothing to clean up, and no process is sent after another one.
 // rule S7, P6
 #[test]
 fn an_operation_that_died_before_its_plan_was_there_is_ended() {
@@ -223,18 +223,18 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
         .arg("60")
         .spawn()
         .expect("it starts");
-    let owner = Owner::of(child.id())
+    let owner = ProcessIdentity::of(child.id())
         .expect("it can be seen")
         .expect("it runs");
     let begin = |plan: Option<PlanId>, action: &str, target: &str| {
         let operation = Operation {
-            id: OperationId::new(&SystemOrigin),
+            id: OperationId::new(&SystemIdSource),
             principal: "user:someone".to_owned(),
             action: action.to_owned(),
             plan_id: plan,
             target: target.to_owned(),
             owner: owner.clone(),
-            started_at: SystemOrigin.now(),
+            started_at: SystemIdSource.now(),
             message: None,
             resources: Vec::new(),
         };
@@ -243,7 +243,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
     };
     let plan = json(&cli, "plan show f10b")["id"].clone();
     let plan: PlanId = plan.as_str().and_then(|id| id.parse().ok()).expect("an id");
-    begin(Some(PlanId::new(&SystemOrigin)), "plan create", "f10");
+    begin(Some(PlanId::new(&SystemIdSource)), "plan create", "f10");
     begin(None, "resource add", "x");
     begin(Some(plan), "fork", "f10b");
     let outcomes = || -> Vec<String> {
@@ -252,7 +252,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
         let theirs = all.filter(|one| one["principal"] == "user:someone");
         theirs.map(|one| one["outcome"].to_string()).collect()
     };
-    // While it lives, nobody ends it.
+    // While it lives, no process ends it.
     cli.ok(words("plan create other"));
     assert_eq!(outcomes(), ["\"running\""; 3]);
     child.kill().expect("it is ours");
@@ -260,7 +260,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
     let said = cli.run(words("status"));
     let told = format!("{}{}", said.stdout_text(), said.stderr_text());
     assert!(told.contains("interrupted: plan create of f10 "), "{told}");
-    assert!(told.contains("no open plan is left of it"), "{told}");
+    assert!(told.contains("it belongs to no open plan"), "{told}");
     assert!(told.contains("`escrow cleanup f10b`"), "{told}");
     assert!(!told.contains("cleanup f10`"), "{told}");
     let operations = json(&cli, "status")["operations"].clone();
@@ -271,7 +271,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
         .map(|one| &one["plan"])
         .collect();
     assert_eq!(plans, [&Value::Null, &Value::Null, &value!("f10b")]);
-    // Whoever changes anything ends it; that of an open plan waits for who changes that plan.
+    // A process that changes anything ends it; that of an open plan waits for who changes that plan.
     cli.ok(words("plan create third"));
     let ended = ["\"interrupted\"", "\"interrupted\"", "\"running\""];
     assert_eq!(outcomes(), ended);

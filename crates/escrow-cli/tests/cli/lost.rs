@@ -75,14 +75,14 @@ fn a_state_that_was_emptied_or_removed_is_damage() {
     open(&cli, "try");
     let kept = fs::read(state(&world)).expect("it is there");
     fs::write(state(&world), "").expect("it is ours");
-    is_damage(&world, &cli, "it is empty or gone");
+    is_damage(&world, &cli, "it is empty or missing");
     fs::remove_file(state(&world)).expect("it is there");
-    is_damage(&world, &cli, "it is empty or gone");
+    is_damage(&world, &cli, "it is empty or missing");
     // Also where nothing counts the areas, as in a home of an earlier version.
     let counted = world.home().join("generation");
     let count = fs::read(&counted).expect("areas are counted");
     fs::remove_file(&counted).expect("it is there");
-    is_damage(&world, &cli, "it is empty or gone");
+    is_damage(&world, &cli, "it is empty or missing");
     // Put back, everything goes on.
     fs::write(state(&world), kept).expect("it is ours");
     fs::write(counted, count).expect("it is ours");
@@ -100,12 +100,12 @@ fn an_older_state_put_back_is_damage() {
     let area = area(&world, &cli, "try");
     fs::write(state(&world), &older).expect("it is ours");
     is_damage(&world, &cli, "it is older than the areas beside it");
-    // Whoever goes on with it says so, and still loses nothing.
+    // A process that goes on with it says so, and still loses nothing.
     fs::remove_file(world.home().join("generation")).expect("it is there");
     let done = json(&cli, "gc --max-size 0");
     assert!(area.is_dir(), "{done:#}");
     assert!(
-        done["kept"].to_string().contains("no record tells of it"),
+        done["kept"].to_string().contains("it has no record"),
         "{done:#}"
     );
     let named = json(&cli, "gc --orphans");
@@ -116,7 +116,7 @@ fn an_older_state_put_back_is_damage() {
     fs::write(state(&world), newer).expect("it is ours");
     let third = json(&cli, "gc --max-size 0");
     assert!(
-        third["kept"].to_string().contains("no record tells of it"),
+        third["kept"].to_string().contains("it has no record"),
         "{third:#}"
     );
 }
@@ -196,7 +196,7 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
         cli.ok(words(line));
         assert!(stray.is_dir(), "{line}");
     }
-    // What a record tells of cannot be named, and then nothing goes.
+    // What a record describes cannot be named, and then nothing goes.
     let line = format!(
         "gc --orphans --remove {} {}",
         stray.display(),
@@ -224,7 +224,7 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
     assert_eq!(cli.ok(words("read try app a.txt")), "unreleased\n");
 }
 
-/// Without the mend the work is gone, and nobody is told.
+/// Without the fix the work is gone, and no process is reported.
 #[test]
 fn the_bug_that_takes_unknown_areas_shows() {
     let (world, cli) = world();

@@ -108,7 +108,7 @@ fn a_forgotten_word_was_blamed_on_the_plan() {
     ] {
         let error = cli.fails(words(line), 2);
         assert!(
-            error.contains("'try' is a plan; a word is missing behind it"),
+            error.contains("'try' is a plan; an argument after it is missing"),
             "{line}: {error}"
         );
     }

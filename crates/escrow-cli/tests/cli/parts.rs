@@ -168,7 +168,7 @@ fn a_wrong_pattern_changes_nothing() {
     assert!(!logged.is_empty());
 }
 
-/// What is protected stays so; what is not asked for is not judged.
+/// What is protected stays so; what is not asked for is not checked.
 // rule S6
 #[test]
 fn the_policy_judges_what_is_released() {

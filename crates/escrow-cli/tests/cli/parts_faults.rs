@@ -64,7 +64,7 @@ fn is(found: &[(String, String)], side: (&str, &str)) -> bool {
 /// One side for both, and everything can go on.
 #[track_caller]
 fn goes_on(world: &World, cli: &Cli, how: &str) {
-    // The first command that changes something brings it to one side.
+    // The first command that changes something finishes it or rolls it back.
     cli.run(words("recover"));
     let sides = found(world, cli);
     assert!(is(&sides, OLD) || is(&sides, NEW), "{how}: {sides:#?}");

@@ -206,7 +206,7 @@ fn an_interrupted_create_left_its_plan() {
         }
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            said.contains("interrupted; what was begun was taken away again"),
+            said.contains("interrupted; what was begun was removed"),
             "{said}"
         );
         break;
@@ -245,7 +245,7 @@ fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
     beside.ok(words("plan create second --resource ./app"));
     assert_eq!(beside.ok(words("read second app a.txt")), "the other\n");
     assert_eq!(beside.ok(words("read second ./app a.txt")), "the other\n");
-    // Directories that nobody named are forgotten with their last plan.
+    // Directories that the user did not name are forgotten with their last plan.
     cli.ok(words("cleanup first"));
     cli.ok(words("cleanup second"));
     assert_eq!(
@@ -309,10 +309,7 @@ fn cleanup_called_removed_what_was_out_of_reach() {
     ));
     sh(there.path(), "mv room away");
     let error = cli.fails(words("cleanup try"), 1);
-    assert!(
-        error.contains("is their file system not mounted"),
-        "{error}"
-    );
+    assert!(error.contains("is its file system not mounted"), "{error}");
     sh(there.path(), "mv away room");
     cli.ok(words("cleanup try"));
     assert_eq!(

@@ -105,7 +105,7 @@ fn what_is_declared_is_protected_before_it_is_there() {
     assert!(!world.path().join("work/pages/one.txt").exists());
 }
 
-/// Links on the way lead to the same, and whoever changes one of them changes what is protected.
+/// Links on the way lead to the same, and a process that changes one of them changes what is protected.
 // rule S6
 #[test]
 fn a_declared_path_may_lead_through_links() {
@@ -172,7 +172,7 @@ fn a_declared_name_is_not_free_for_others() {
     assert!(!world.path().join("work/elsewhere/app/evil").exists());
 }
 
-/// An undo is judged by the same names as the commit, although its resource was forgotten with it.
+/// An undo is checked by the same names as the commit, although its resource was forgotten with it.
 // rule S6
 #[test]
 fn an_undo_is_judged_by_every_name() {

@@ -98,7 +98,7 @@ fn a_tree_does_not_configure_its_own_jail() {
     assert!(outcome.stderr_text().contains("run.env"));
 }
 
-/// Each of these says no, and nobody below can say yes instead.
+/// Each of these says no, and no process below can say yes instead.
 // rule S6
 #[test]
 fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
@@ -189,7 +189,7 @@ fn the_policy_of_the_system_always_counts() {
     assert!(told.contains("does not belong to root"), "{told}");
 }
 
-/// Item 13: root in somebody's directory obeyed that somebody.
+/// Item 13: root in another process's directory obeyed that another process.
 #[test]
 fn what_others_can_have_written_never_counts() {
     if !require_root("files of other users") {
@@ -575,7 +575,7 @@ fn trust_shows_everything_that_would_count() {
     assert!(!shown.contains("all of it:"), "{shown}");
 }
 
-/// Without a terminal nobody was asked, and the file was trusted all the same.
+/// Without a terminal no process was asked, and the file was trusted all the same.
 // rule S7
 #[test]
 fn trust_without_a_terminal_needs_yes() {

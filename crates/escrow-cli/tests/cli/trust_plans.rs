@@ -56,7 +56,7 @@ fn a_plan_obeys_its_configuration_from_anywhere() {
     root.ok(words("plan fork try forked"));
     root.fails(words("commit forked"), 3);
     root.ok(words("cleanup forked"));
-    // Whoever changes the file afterwards can only tighten.
+    // A process that changes the file afterwards can only tighten.
     for text in [
         "policy: {mode: local}\n",
         "{}\n",
@@ -177,7 +177,7 @@ fn validations_run_from_anywhere() {
     ]
     .concat();
     assert_eq!(away.ok(&colour), "blue\n");
-    // Whoever changes the file must not switch the validation off, nor exchange it.
+    // A process that changes the file must not switch the validation off, nor exchange it.
     for text in ["{}\n", "validate: ['true']\n"] {
         write(world.path(), text);
         for cli in [&cli, &away] {
@@ -416,7 +416,7 @@ fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
     away.ok(words("commit try"));
 }
 
-/// Whoever made a plan in a cloned tree could not get rid of it, where the tree's policy denied that.
+/// A process that made a plan in a cloned tree could not get rid of it, where the tree's policy denied that.
 // rule S6
 #[test]
 fn a_tree_cannot_keep_the_user_from_removing_a_plan() {

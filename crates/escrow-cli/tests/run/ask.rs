@@ -180,7 +180,7 @@ fn every_form_of_what_is_answered_works() {
     assert_quiet(&world);
 }
 
-/// A refusal is one document where that was asked for, with nothing beside it; and who is judged is `agent`.
+/// A refusal is one document where that was asked for, with nothing beside it; and who is checked is `agent`.
 // rules S6, S7
 #[test]
 fn refusals_have_the_form_that_was_asked_for() {
@@ -223,7 +223,7 @@ fn refusals_have_the_form_that_was_asked_for() {
     assert_quiet(&world);
 }
 
-/// Without the socket, the program inside has a state of its own, which is nobody's.
+/// Without the socket, the program inside has a state of its own, which belongs to no checkpoint.
 #[test]
 fn without_the_socket_there_is_nothing_to_ask() {
     let test = "ask::without_the_socket_there_is_nothing_to_ask";
@@ -268,7 +268,7 @@ fn hostile_bytes_do_not_hurt_the_supervisor() {
     let outcome = cli.run(inside("run --plan try", script));
     assert_eq!(outcome.stdout_text(), "A\tf\n", "{}", outcome.stderr_text());
     assert_eq!(outcome.status, 6);
-    // One who asks, never reads the answer and never goes away holds nobody up at the end.
+    // One who asks, never reads the answer and never goes away holds no process up at the end.
     let script = "../bin/hostile silent & sleep 0.5; echo ready; read nothing || :";
     let running = Running::ready(cli.command(inside("run --plan try", script)));
     let start = std::time::Instant::now();
@@ -339,7 +339,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Each command has a socket of its own, so that it is answered whoever else has ended.
+/// Each command has a socket of its own, so that it is answered the process that else has ended.
 #[test]
 fn a_second_command_can_ask_too() {
     rerun_test_as_user_with("ask::a_second_command_can_ask_too", &[&binary()]);

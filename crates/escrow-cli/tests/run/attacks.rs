@@ -351,7 +351,7 @@ fn devices_are_few_and_harmless() {
     scene.unharmed();
 }
 
-/// Whoever is outside is not there for those inside; and their own process 1 cannot be touched.
+/// A process that is outside is not there for those inside; and their own process 1 cannot be touched.
 #[test]
 fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
     let test = "attacks::the_supervisor_can_be_neither_seen_nor_killed_nor_traced";
@@ -369,7 +369,7 @@ fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
         echo still here
     "#;
     let outcome = scene.run(script);
-    // Process 1, the keeper and this shell.
+    // Process 1, the monitor and this shell.
     assert_eq!(
         outcome.stdout_text(),
         "3\nstill here\n",
@@ -380,7 +380,7 @@ fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
     scene.unharmed();
 }
 
-/// Who stops the keeper would have a run that never ends.
+/// Who stops the monitor would have a run that never ends.
 #[test]
 fn the_keeper_cannot_be_stopped() {
     rerun_test_as_user_with("attacks::the_keeper_cannot_be_stopped", &[&binary()]);
@@ -390,7 +390,7 @@ fn the_keeper_cannot_be_stopped() {
     scene.unharmed();
 }
 
-/// Everything of the user's that can be seen: the command ends with the rest, and its user is told.
+/// Everything of the user's that can be seen: the command ends with the rest, and its user is reported.
 #[test]
 fn a_command_that_kills_everybody_ends_with_them() {
     let test = "attacks::a_command_that_kills_everybody_ends_with_them";
@@ -403,7 +403,7 @@ fn a_command_that_kills_everybody_ends_with_them() {
     );
     let said = outcome.stderr_text();
     assert!(
-        said.contains("killed both") && said.contains("escrow commit"),
+        said.contains("by a process inside") && said.contains("escrow commit"),
         "{said}"
     );
     scene.unharmed();

@@ -310,7 +310,7 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
     assert!(!is_linked(&scene, "overlay"));
 }
 
-/// A warden that is killed leaves layers that are not closed.
+/// A reaper that is killed leaves layers that are not closed.
 // attack D14
 #[test]
 fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
@@ -319,7 +319,7 @@ fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
     let scene = Scene::new("overlay");
     let script = format!("echo agent > a.txt; {WAIT}");
     let mut running = Running::ready(scene.cli.command(inside("run --plan try", &script)));
-    // The warden is the one that no terminal, and no stream of ours, is left to.
+    // The reaper is the one that no terminal, and no stream of ours, is left to.
     let warden = processes(&scene.world).into_iter().find_map(|line| {
         let pid = line.strip_prefix("process ")?.split(':').next()?.to_owned();
         let output = std::fs::read_link(format!("/proc/{pid}/fd/1")).ok()?;
@@ -487,7 +487,7 @@ fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
     }
-    // A directory: who makes a file has it open for a moment, and that is its own.
+    // A directory: who makes a file has it open temporarily, and that is its own.
     scene.cli.ok(inside("run --plan try", "mkdir stop"));
     let mut got = Vec::new();
     loop {

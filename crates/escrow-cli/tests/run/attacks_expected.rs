@@ -135,7 +135,7 @@ fn d14_what_was_expected_is_what_is_committed() {
         let (fds, _) = handed_out(&scene, &scene.cli, how, |fds| fds);
         let shown = digest(&scene.cli);
         attack(&fds[..1]);
-        // Whatever somebody else looks at, or is given, or how conflicts are settled.
+        // Whatever another process looks at, or is given, or how conflicts are settled.
         scene.cli.ok(words("diff try --name-status"));
         scene.cli.ok(words("diff try --json"));
         if strategy == "filesystem_copy" {

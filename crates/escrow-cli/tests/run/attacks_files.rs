@@ -194,7 +194,7 @@ fn d10_an_original_that_is_edited_meanwhile() {
     }
 }
 
-/// A layer cannot rename a directory of the original; programs are told, and those that can copy instead.
+/// A layer cannot rename a directory of the original; programs are reported, and those that can copy instead.
 // attack D11
 #[test]
 fn d11_a_directory_of_the_original_is_renamed() {
@@ -410,6 +410,9 @@ fn a_trusted_path_that_became_a_link() {
     std::fs::remove_dir_all(app.join("cache")).expect("it is ours");
     std::os::unix::fs::symlink("../secrets", app.join("cache")).expect("it is ours");
     let said = cli.fails(inside("run --rollback", script), 125);
-    assert!(said.contains("names a link in a resource"), "{said}");
+    assert!(
+        said.contains("names a symbolic link in a resource"),
+        "{said}"
+    );
     assert!(!secrets.join("x").exists());
 }

@@ -178,7 +178,7 @@ fn areas_beside_their_originals_are_hidden() {
     assert_quiet(&there);
 }
 
-/// Root of the machine is nobody special inside: it owns what is its own, and no more.
+/// Root of the machine is no process special inside: it owns what is its own, and no more.
 #[test]
 fn root_without_capabilities_changes_no_file_of_others() {
     if !require_root("files of another user") {
@@ -239,7 +239,7 @@ fn b11_devices_that_are_links() {
     scene.unharmed();
 }
 
-/// The socket for questions is made in a `/run` that nobody else sees.
+/// The socket for questions is made in a `/run` that no other process sees.
 #[test]
 fn no_socket_is_left_in_a_run_that_can_be_written() {
     if !require_root("the machine's /run") {

@@ -187,8 +187,9 @@ fn an_overlay_by_name_says_what_will_not_work() {
     assert_quiet(&world);
 }
 
-// What the user may change is asked of the kernel: a group, everybody, or an access control list may permit it. What
-// lies in a directory that cannot be copied up is as much out of reach; what the user may not change anyway is no limit.
+// What the user may change is asked of the kernel: a group, every process, or an access control list may permit
+// it. What lies in a directory that cannot be copied up is as much out of reach; what the user may not change
+// anyway is no limit.
 #[test]
 fn whatever_permits_a_change_counts_and_nothing_else() {
     let cases = [
@@ -430,7 +431,8 @@ fn a_grant_that_cannot_be_used_is_told_before() {
     );
 }
 
-// Making an overlay costs the same for any size, so not everything is looked at; a command that failed is told more.
+// Making an overlay costs the same for any size, so not everything is looked at; a command that failed is
+// reported more.
 #[test]
 fn what_was_not_looked_at_is_explained_when_a_command_failed() {
     let script = format!(

@@ -193,6 +193,6 @@ fn a_shell_that_ends_takes_its_runs_with_it() {
         rustix::process::Signal::KILL,
     )
     .expect("it is there");
-    // The kernel hangs up whoever is in front of the terminal of a session that ended.
+    // The kernel hangs up the process that is in front of the terminal of a session that ended.
     assert_soon_quiet(world);
 }

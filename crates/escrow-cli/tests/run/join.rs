@@ -50,7 +50,7 @@ fn a_second_command_joins_the_first() {
         );
         assert_eq!(first.finish().status, 0);
         assert_quiet(&world);
-        // When nobody is inside any more, a new one is made.
+        // When no command is inside any more, a new one is made.
         let third = cli.ok(inside(
             "run --plan try",
             &format!("{NAMESPACES}; test ! -e /tmp/t"),
@@ -91,7 +91,7 @@ fn a_second_command_that_asks_for_less_is_not_given_more() {
     first.finish();
 }
 
-/// What the configuration says is about those who make the inside.
+/// What the configuration says is about those who make the namespace.
 #[test]
 fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() {
     let test = "join::a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says";
@@ -215,7 +215,7 @@ fn many_that_start_at_once_share_one_namespace() {
         let script = "readlink /proc/self/ns/mnt; echo x > f$$; read nothing || :";
         let start = |_| Running::start(cli.command(inside("run --plan try", script)));
         let all: Vec<Running> = (0..8).map(start).collect();
-        // Meanwhile others look whether somebody is inside.
+        // Meanwhile others look whether any command is inside.
         for _ in 0..3 {
             cli.run(words("path try app"));
         }
@@ -284,7 +284,7 @@ fn a_second_command_that_is_killed_leaves_nothing() {
     assert_quiet(&world);
 }
 
-/// What a second command left running would write on after its user was told that it has ended.
+/// What a second command left running would write on after its user was reported that it has ended.
 #[test]
 fn a_second_command_leaves_nothing_running() {
     let test = "join::a_second_command_leaves_nothing_running";
@@ -300,7 +300,8 @@ fn a_second_command_leaves_nothing_running() {
     assert_quiet(&world);
 }
 
-/// The first one is the one whose namespace it is: with it ends everything, and whoever is told is told so.
+/// The first one is the one whose namespace it is: with it ends everything, and the process that is reported is
+/// reported so.
 #[test]
 fn when_the_first_ends_the_second_is_not_lost_silently() {
     let test = "join::when_the_first_ends_the_second_is_not_lost_silently";

@@ -1,5 +1,5 @@
-//! Validations of the configuration while others work, and when they are killed: what is released is what was judged,
-//! and nobody's work goes with what they wrote. And what a policy says of whoever runs a command.
+//! Validations of the configuration while others work, and when they are killed: what is released is what was checked,
+//! and no other work goes with what they wrote. And what a policy says of the process that runs a command.
 
 use std::path::PathBuf;
 
@@ -88,7 +88,7 @@ fn nothing_is_validated_under_a_command() {
     }
 }
 
-/// Whoever comes meanwhile waits: what he does is neither released unjudged nor lost.
+/// A process that comes meanwhile waits: what he does is neither released unjudged nor lost.
 // rule R3, C1
 #[test]
 fn who_works_meanwhile_waits_for_the_release() {
@@ -121,7 +121,7 @@ fn who_works_meanwhile_waits_for_the_release() {
     }
 }
 
-/// What a validation wrote whose process was killed is nobody's work.
+/// What a validation wrote whose process was killed is no other work.
 // rule R3, C1
 #[test]
 fn a_validation_that_was_killed_leaves_nothing() {
@@ -213,8 +213,8 @@ fn a_validation_that_cannot_be_run_stops_the_commit() {
     assert_eq!(cli.ok(words("diff try --name-status")), "A\tearly\n");
 }
 
-/// What a command changed is told as a courtesy: who may not see it is told so, everything else goes on, and nothing is
-/// in the log that nobody asked for.
+/// What a command changed is reported as a courtesy: who may not see it is reported so, everything else goes
+/// on, and nothing is in the log that the user did not ask for.
 // rules S6, S7
 #[test]
 fn who_may_not_see_what_he_changed_may_run_all_the_same() {
@@ -231,7 +231,7 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
             .expect("a list")
             .len()
     };
-    let not_shown = "what was changed is not shown: 'blind' may not diff 'app'";
+    let not_shown = "cannot show the changes: 'blind' may not diff 'app'";
     for (line, script, status, stay) in [
         ("run", "echo x > f; exit 7", 7, 1),
         ("run", "exit 8", 8, 1),

@@ -1,4 +1,4 @@
-//! Whoever dies takes the rest with it, at every stage, and whoever comes next finds a plan that can be used.
+//! If the process dies takes the rest with it, at every stage, and the next process finds a plan that can be used.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub(crate) fn live(world: &World) -> Option<i32> {
     i32::try_from(note["inside"]["pid"].as_u64()?).ok()
 }
 
-/// The lock that says that somebody is inside the only plan.
+/// The lock that says that any command is inside the only plan.
 fn live_lock(world: &World) -> Option<PathBuf> {
     let entries = std::fs::read_dir(world.home().join("locks")).ok()?;
     let mut paths = entries.map(|entry| entry.expect("it can be listed").path());
@@ -163,7 +163,7 @@ fn the_supervisor_is_killed_while_the_command_works() {
     }
 }
 
-/// At any moment, also between the steps of the way in.
+/// At any snapshot, also between the steps of the way in.
 #[test]
 fn the_supervisor_is_killed_at_any_time() {
     let test = "life::the_supervisor_is_killed_at_any_time";
@@ -187,8 +187,8 @@ fn the_supervisor_is_killed_at_any_time() {
     goes_on(&world, &cli, "killed at any time");
 }
 
-/// Between the death of the supervisor and that of the last one inside, nobody may look away: whoever commits then would
-/// commit a sandbox that is still written.
+/// Between the death of the supervisor and that of the last one inside, no process may look away: the process
+/// that commits then would commit a sandbox that is still written.
 #[test]
 fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
     let test = "life::the_plan_is_free_only_when_the_last_one_inside_has_ended";
@@ -271,7 +271,7 @@ fn what_is_left_would_be_found() {
     cli.ok(words("plan create try --resource ."));
     let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
     assert!(!mark(&world).is_empty());
-    // Supervisor, door, process 1 and the command.
+    // Supervisor, launcher, process 1 and the command.
     assert!(processes(&world).len() >= 4, "{:?}", processes(&world));
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| assert_quiet(&world)));
     assert!(found.is_err());

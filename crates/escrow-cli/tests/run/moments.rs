@@ -1,11 +1,11 @@
-//! Checkpoints, restores and forks while commands are inside: they stand still meanwhile, find the files as
+//! Checkpoints, restores and forks while commands are inside: they are paused meanwhile, find the files as
 //! they are to be, and go on.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::thread;
 
 use escrow::event::Unobserved;
-use escrow::manager::{Manager, Options};
+use escrow::manager::{Manager, ManagerOptions};
 use escrow_testkit::skip::is_root;
 use escrow_testkit::states::{AFTER, BEFORE, LATER, SIGNATURE, same};
 use escrow_testkit::stepper::{Fault, require_stepper};
@@ -60,7 +60,7 @@ fn a_plan_goes_back_and_forth_under_a_command() {
                 &format!("{strategy}: to {label}, inside"),
             );
         }
-        // What was kept meanwhile serves as well when nobody is inside any more.
+        // What was kept meanwhile serves as well when no command is inside any more.
         command.finish();
         assert_quiet(&world);
         for to in [0, 2, 1] {
@@ -81,7 +81,7 @@ fn a_plan_goes_back_and_forth_under_a_command() {
     }
 }
 
-/// A writer never sees the moment, and is never caught in the middle of a step.
+/// A writer never sees the snapshot, and is never caught in the middle of a step.
 // rule R4
 #[test]
 fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
@@ -234,7 +234,7 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
             let run = cli.stepper(words(line)).fault(n, Fault::Kill);
             let Some(hit) = run.hit else { break };
             let how = format!("{strategy}: {line}: killed at call {n}, {hit}");
-            // Every second time nobody is inside any more when it is found.
+            // Every second time no command is inside any more when it is found.
             let _command = match (n / stride).is_multiple_of(2) {
                 true => Some(command),
                 false => {
@@ -278,7 +278,7 @@ fn a_directory_that_was_made_anew_stays_empty() {
     }
 }
 
-/// Whoever went on working under a restore that was killed finds it again.
+/// A process that went on working under a restore that was killed finds it again.
 // rule R2
 #[test]
 fn what_was_done_after_a_restore_was_killed_is_kept() {
@@ -327,9 +327,9 @@ fn any_thread_can_keep_a_moment_under_a_command() {
         let (world, cli) = planned(strategy);
         let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
         run(&cli, "echo one > f");
-        let options = Options {
+        let options = ManagerOptions {
             patience: PATIENCE,
-            ..Options::new(world.home())
+            ..ManagerOptions::new(world.home())
         };
         let app = world.path().join("app");
         let kept = thread::spawn(move || {
@@ -349,8 +349,8 @@ fn any_thread_can_keep_a_moment_under_a_command() {
     }
 }
 
-/// What lies in the original is never opened, also where only its own user closed it: it is restored once nobody is
-/// inside, when nothing needs to be read.
+/// What lies in the original is never opened, also where only its own user closed it: it is restored once no
+/// command is inside, when nothing needs to be read.
 // rule C2, R3
 #[test]
 fn a_restore_under_a_command_leaves_closed_originals_alone() {

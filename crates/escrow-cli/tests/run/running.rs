@@ -63,7 +63,7 @@ impl Running {
         thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = err.read(&mut buffer) {
-                // Whoever no longer listens has heard enough.
+                // A process that no longer listens has heard enough.
                 let _ = say.send(String::from_utf8_lossy(&buffer[..count]).into_owned());
             }
         });
@@ -116,7 +116,7 @@ impl Running {
         self.end()
     }
 
-    /// Waits until the process itself has ended, whoever else is still there.
+    /// Waits until the process itself has ended, the process that else is still there.
     #[track_caller]
     pub(crate) fn gone(&mut self) -> ExitStatus {
         let until = Instant::now() + PATIENCE;
@@ -153,7 +153,7 @@ impl Drop for Running {
     }
 }
 
-/// What still comes. Somebody who was left behind may hold a stream open for ever.
+/// What still comes. Another process that was left behind may hold a stream open for ever.
 fn rest(from: &mpsc::Receiver<String>) -> Vec<String> {
     let until = Instant::now() + Duration::from_secs(5);
     let next = || from.recv_timeout(until.saturating_duration_since(Instant::now()));
@@ -181,7 +181,7 @@ pub(crate) fn processes(world: &World) -> Vec<String> {
         if name.parse::<u32>().is_err() || name == std::process::id().to_string() {
             continue;
         }
-        // It may have ended meanwhile, or be somebody else's.
+        // It may have ended meanwhile, or be another process's.
         let file = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
         if holds(&file("cmdline"), &mark) || holds(&file("environ"), &mark) {
             let line = String::from_utf8_lossy(&file("cmdline")).replace('\0', " ");
@@ -213,7 +213,7 @@ fn mounts(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// Files of the state that somebody holds a lock on.
+/// Files of the state that another process holds a lock on.
 fn locks(home: &Path) -> Vec<String> {
     let held = std::fs::read_to_string("/proc/locks").expect("there is a /proc");
     let mut found = Vec::new();

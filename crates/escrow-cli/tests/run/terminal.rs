@@ -139,7 +139,7 @@ fn ctrl_z_stops_the_run_and_it_can_go_on() {
         assert_ne!(terminal.foreground(), own, "the command has the terminal");
         terminal.send(CTRL_Z);
         assert!(child.next().stopped(), "its parent sees it stopped");
-        // Whoever started it can use the terminal meanwhile.
+        // A process that started it can use the terminal meanwhile.
         assert_eq!(terminal.foreground(), own);
         kill_process(child.pid(), Signal::CONT).expect("it is there");
     }
@@ -205,7 +205,7 @@ fn signals_to_the_supervisor_reach_the_command() {
     }
 }
 
-/// A server that is told twice to end, and ends in its own time.
+/// A server that is reported twice to end, and ends in its own time.
 #[test]
 fn a_second_signal_reaches_the_command_too() {
     let test = "terminal::a_second_signal_reaches_the_command_too";
@@ -224,7 +224,7 @@ fn a_second_signal_reaches_the_command_too() {
     assert_quiet(&world);
 }
 
-/// What the command was told to do is not what its supervisor was told.
+/// What the command was reported to do is not what its supervisor was reported.
 #[test]
 fn a_signal_that_the_command_handled_does_not_stop_the_commit() {
     let test = "terminal::a_signal_that_the_command_handled_does_not_stop_the_commit";
@@ -316,7 +316,7 @@ fn into_file(command: &Command, file: &str) -> Command {
     shell
 }
 
-/// What goes with a question is for whoever answers it; standard output is data.
+/// What goes with a question is for the process that answers it; standard output is data.
 #[test]
 fn what_goes_with_a_question_is_no_data() {
     let test = "terminal::what_goes_with_a_question_is_no_data";
@@ -411,7 +411,7 @@ fn the_question_can_be_answered_whatever_the_command_did_to_the_terminal() {
     child.ends_with(0);
 }
 
-/// Nobody can answer, so nothing is asked and everything is kept.
+/// There is no terminal, so nothing is asked and everything is kept.
 #[test]
 fn without_a_terminal_there_is_no_question() {
     let test = "terminal::without_a_terminal_there_is_no_question";

@@ -246,7 +246,7 @@ fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
 /// Looks for every bug.
 pub(crate) fn all(_: Form) -> Vec<Found> {
     let mut found = Vec::new();
-    // For whoever follows one of them.
+    // For the process that follows one of them.
     let only = std::env::var("ESCROW_TORTURE_BUG").ok();
     let wanted = |bug: &&&str| only.as_deref().is_none_or(|only| only == **bug);
     for bug in escrow::internals::seeded::ALL.iter().filter(wanted) {

@@ -17,7 +17,7 @@ pub(crate) enum Side {
     Old,
     /// Every resource holds the new state.
     New,
-    /// There is no resource to tell them apart by.
+    /// There is no resource to report them apart by.
     Any,
     /// Neither: what differs.
     Torn(String),

@@ -5,11 +5,11 @@
 use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use escrow::commit::Terms;
+use escrow::commit::CommitTerms;
 use escrow::error::{Error, chain};
 use escrow::event::Unobserved;
 use escrow::manager::{CommitRequest, Manager};
-use escrow::policy::select::{Pattern, Selection};
+use escrow::policy::select::{ReleasePattern, ReleaseSelection};
 use escrow::strategy::OnConflict;
 use escrow_testkit::Cli;
 
@@ -18,7 +18,7 @@ use crate::subject::{PLAN, Subject, options};
 
 const REQUEST: CommitRequest<'static> = CommitRequest {
     message: None,
-    terms: Terms {
+    terms: CommitTerms {
         on_conflict: OnConflict::Abort,
         strict: false,
         allow_partial: false,
@@ -47,7 +47,7 @@ impl Door {
     }
 }
 
-/// What is done through a door, one after the other.
+/// What is done through a launcher, one after the other.
 pub(crate) struct Session<'a> {
     door: Door,
     subject: &'a Subject,
@@ -92,12 +92,12 @@ impl Session<'_> {
             words.extend(only.iter().flat_map(|path| ["--only", path]));
             return command(&self.subject.cli, &words).map(drop);
         }
-        let patterns = only.iter().map(|path| Pattern::parse(path));
-        let selection = Selection {
+        let patterns = only.iter().map(|path| ReleasePattern::parse(path));
+        let selection = ReleaseSelection {
             only: patterns
                 .collect::<Result<_, _>>()
                 .map_err(|error| format!("{error:?}"))?,
-            ..Selection::default()
+            ..ReleaseSelection::default()
         };
         self.inside(|manager| {
             let plan = manager.resolve_plan(Some(PLAN), &self.subject.place)?;

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use escrow::commit::{Settled, Terms};
+use escrow::commit::{CommitTerms, Settled};
 use escrow::error::{Error, Kind as Failure, chain};
 use escrow::event::Unobserved;
 use escrow::manager::{CommitRequest, Manager};
@@ -264,7 +264,7 @@ fn tells(manager: &Manager, words: &[&str]) -> Result<(), Error> {
         let request = CommitRequest {
             message: None,
             expected: None,
-            terms: Terms {
+            terms: CommitTerms {
                 on_conflict: OnConflict::Abort,
                 strict: false,
                 allow_partial: false,

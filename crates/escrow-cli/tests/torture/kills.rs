@@ -51,7 +51,7 @@ fn scenarios(form: Form) -> Vec<Scenario> {
         (true, false) => all.extend(&REFUSED[..1]),
         (false, _) => skip("built without the feature seeded-bugs"),
     }
-    // For whoever follows one finding: a single scenario by its name. The goals are missed then.
+    // For the process that follows one finding: a single scenario by its name. The goals are missed then.
     if let Ok(only) = std::env::var("ESCROW_TORTURE_ONLY") {
         all.extend(MORE.iter().chain(REFUSED));
         all.retain(|scenario| scenario.name() == only);

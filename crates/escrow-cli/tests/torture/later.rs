@@ -69,8 +69,9 @@ pub(crate) fn add_again(root: &Path, label: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Tells what is seen of a tree, for whoever looks at layers from inside. Which names are one file does not count there:
-/// a file of the original that is given another name in a layer parts from its other names.
+/// Tells what is seen of a tree, for the process that looks at layers from inside. Which names are one file
+/// does not count there: a file of the original that is given another name in a layer parts from its other
+/// names.
 pub(crate) const LOOK: &str = r"
     find . -type d -printf '%p d %m %T@\n' -o -printf '%p %y %m %s %T@ %l\n' | LC_ALL=C sort
     find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum

@@ -6,12 +6,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use escrow::commit::Terms;
+use escrow::commit::CommitTerms;
 use escrow::error::{Error, chain};
 use escrow::event::Unobserved;
 use escrow::internals::store::{Checkpoint, Plan};
 use escrow::manager::{CommitRequest, GarbageRequest, Manager};
-use escrow::model::{Cleanup, PlanState, SandboxState};
+use escrow::model::{CleanupPolicy, PlanState, SandboxState};
 use escrow::strategy::OnConflict;
 use escrow_testkit::signature::signature;
 
@@ -111,7 +111,7 @@ impl<'a> Inside<'a> {
             .map_err(|error| error.to_string())
     }
 
-    /// Makes one file anew in the layers of a fork, so that whoever forks it lives on them.
+    /// Makes one file anew in the layers of a fork, so that the process that forks it lives on them.
     fn work_in(&self, name: &str) -> Answer<()> {
         let view = told(name, self.manager.view(self.plan(name)?))?;
         let sandboxes = view.sandboxes.iter().zip(&self.subject.members).zip(LABELS);
@@ -127,7 +127,7 @@ impl<'a> Inside<'a> {
     /// A plan that is over, whose workspaces are still there.
     fn spend(&self) -> Answer<()> {
         let mut options = options(&self.subject.home);
-        options.keep.cleanup = Cleanup::Manual;
+        options.keep.cleanup = CleanupPolicy::Manual;
         let manager = told("the home", Manager::open(options))?;
         let place = &self.subject.place;
         let made = manager.create_plan(Some(SPENT), place, &[], None, &Unobserved);
@@ -143,7 +143,7 @@ impl<'a> Inside<'a> {
         }
         let request = CommitRequest {
             message: None,
-            terms: Terms {
+            terms: CommitTerms {
                 on_conflict: OnConflict::Abort,
                 strict: false,
                 allow_partial: false,

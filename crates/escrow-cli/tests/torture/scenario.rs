@@ -132,7 +132,7 @@ sub/quiet.txt "quiet\n"
 tool 0755 "a tool of @\n"
 "#;
 
-/// The file that a member which refuses does not let go of.
+/// The file that a member which refuses does not released.
 pub(crate) const REFUSED: &str = "modify.txt";
 
 /// Long ago, and different for each entry.

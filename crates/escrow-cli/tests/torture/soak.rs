@@ -1,4 +1,4 @@
-//! A soak: commits, each killed at a moment that nobody chose, for as long as there is time.
+//! A soak: commits, each killed at a snapshot that there was no choice, for as long as there is time.
 
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +52,7 @@ fn killed(point: &Point, after: Duration) -> Result<Option<i32>, String> {
     Ok((status == -9).then_some(status))
 }
 
-/// Goes on for `time`. The moments come from a number that counts on, so that a run can be repeated.
+/// Goes on for `time`. The snapshots come from a number that counts on, so that a run can be repeated.
 pub(crate) fn soak(time: Duration) -> Figures {
     let until = Instant::now() + time;
     let rounds: Vec<u64> = (0..1_000_000).collect();

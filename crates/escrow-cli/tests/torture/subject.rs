@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
-use escrow::manager::{Manager, Options};
+use escrow::manager::{Manager, ManagerOptions};
 use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 
 use crate::later;
@@ -71,11 +71,11 @@ pub(crate) fn manager(home: &Path) -> Manager {
 }
 
 /// What the engine is opened with.
-pub(crate) fn options(home: &Path) -> Options {
-    Options {
+pub(crate) fn options(home: &Path) -> ManagerOptions {
+    ManagerOptions {
         principal: "torture".to_owned(),
         patience: Duration::from_secs(20),
-        ..Options::new(home)
+        ..ManagerOptions::new(home)
     }
 }
 

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus};
 use libc::{c_int, c_long, sock_filter, user_regs_struct};
 use rustix::io::Errno;
 
-/// What a traced task did that the tracer is told of. Except after `Ended` it stands still until [`resume`].
+/// What a traced task did that the tracer is reported. Except after `Ended` it is paused until [`resume`].
 pub(super) enum Event {
     /// It is gone.
     Ended(ExitStatus),
@@ -209,7 +209,7 @@ pub(super) fn signal(tid: i32, signal: i32) -> Result<(), Errno> {
 /// An empty file that exists in memory only, and is always written at its end.
 #[expect(unsafe_code, reason = "the file belongs to whoever asked for it")]
 pub(super) fn memory_file() -> io::Result<File> {
-    // SAFETY: the name ends in NUL; the new descriptor belongs to nobody else.
+    // SAFETY: the name ends in NUL; the new descriptor belongs to no other process.
     unsafe {
         let fd = libc::memfd_create(c"stepper".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {

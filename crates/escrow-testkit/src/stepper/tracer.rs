@@ -24,8 +24,8 @@ use crate::cli::Outcome;
 
 /// Runs the job. An error: the program could not be started at all.
 ///
-/// A thread of its own waits for the program, so that nobody else's children are waited for; the caller watches the
-/// clock.
+/// A thread of its own waits for the program, so that no other process's children are waited for; the caller
+/// watches the clock.
 pub(super) fn run(job: Job<'_>) -> io::Result<Run> {
     let (shown, limit) = (format!("{:?}", job.command), job.limit);
     let tasks = Tasks::default();
@@ -336,7 +336,7 @@ impl Tracer<'_> {
         }
     }
 
-    /// Returns when all other tasks stand still, with the calls that were under way done.
+    /// Returns when all other tasks are paused, with the calls that were under way done.
     fn settle(&mut self, except: i32) {
         let mut stopped = BTreeSet::from([except]);
         let mut told = stopped.clone();

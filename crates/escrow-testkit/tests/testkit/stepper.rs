@@ -1,4 +1,4 @@
-//! The stepper counts every call that matters, of every process, and hits exactly the one it is told to.
+//! The stepper counts every call that matters, of every process, and hits exactly the one it is reported to.
 
 use std::fs::{self, File};
 use std::io::{IoSlice, Write};

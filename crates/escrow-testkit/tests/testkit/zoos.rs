@@ -21,7 +21,7 @@ fn a_world_removes_what_is_deep_and_locked() {
     rerun_test_as_user("zoos::a_world_removes_what_is_deep_and_locked");
     let world = World::odd();
     zoo(&world.dir("zoo"));
-    // 3,000 levels, nested from the inside out: more than handles, far more than PATH_MAX.
+    // 3,000 levels, nested from the namespace out: more than handles, far more than PATH_MAX.
     let part = vec!["deep"; 300].join("/");
     let nest = format!("rm -rf c; mkdir -p c/{part}; mv top c/{part}/; mv c top");
     sh(

@@ -5,8 +5,8 @@ use super::revert::Reverted;
 use super::step::{self, Direction};
 use super::{Execution, Settled};
 use crate::error::{Error, Result, chain};
-use crate::model::{Phase, Work};
-use crate::seeded;
+use crate::failpoints;
+use crate::model::{JournaledWork, Phase};
 use crate::strategy::{Intent, Outcome};
 
 /// How often the step of a commit that can only go forward is tried before it is left to `recover`.
@@ -50,10 +50,10 @@ impl<'a> Prepared<'a> {
             return Err(this.drop_all(Error::Cancelled));
         }
         let bug = match this.journal.work {
-            Work::Restore => "restore-undecided",
+            JournaledWork::Restore => "restore-undecided",
             _ => "no-decision",
         };
-        if !seeded::bug(bug)
+        if !failpoints::bug(bug)
             && let Err(error) = this.set_phase(Phase::Decided)
         {
             // It may be that it is on disk all the same; giving up says the opposite, durably,
@@ -93,7 +93,7 @@ impl Execution<'_> {
     /// what was done for each member, in a few words.
     pub(super) fn carry_out(&mut self, settled: &Settled) -> Steps<Vec<(String, String)>> {
         let begun = self.journal.phase == Phase::Forward;
-        if seeded::bug("applied-too-early") && self.journal.work == Work::Commit {
+        if failpoints::bug("applied-too-early") && self.journal.work == JournaledWork::Commit {
             let noted = self.set_phase(Phase::Applied);
             noted.map_err(Stopped::Unfinished)?;
         }
@@ -176,7 +176,7 @@ impl Execution<'_> {
 
     /// Records the point of no return, before the first step that cannot be taken back (rule C18).
     fn go_forward(&mut self) -> Result<()> {
-        if self.journal.phase == Phase::Forward || seeded::bug("forward-not-noted") {
+        if self.journal.phase == Phase::Forward || failpoints::bug("forward-not-noted") {
             return Ok(());
         }
         if self.engine.observer.is_cancelled() {
@@ -195,7 +195,7 @@ impl Execution<'_> {
     ) -> Result<Carried> {
         let known = begun.and_then(|settled| self.ask(position, intent, settled));
         let carried = known.unwrap_or_else(|| self.attempt(position, intent));
-        if matches!(carried, Carried::Done(_)) && self.journal.work == Work::Commit {
+        if matches!(carried, Carried::Done(_)) && self.journal.work == JournaledWork::Commit {
             self.journal.members[position].carried = true;
             self.engine.store.set_carried(self.journal.id, position)?;
         }
@@ -220,7 +220,7 @@ impl Execution<'_> {
     fn attempt(&self, position: usize, intent: &Intent) -> Carried {
         let (work, member) = (self.journal.work, &self.members[position]);
         let mut left = match (work, member.direction(work)) {
-            (Work::Commit, Direction::ForwardOnly) => ATTEMPTS,
+            (JournaledWork::Commit, Direction::ForwardOnly) => ATTEMPTS,
             _ => 1,
         };
         loop {
@@ -240,10 +240,10 @@ impl Execution<'_> {
 
     /// Records that every original holds the new state. What else is journaled needs no such record: it ends at once.
     fn note_applied(&mut self) -> Result<()> {
-        if self.journal.work != Work::Commit {
+        if self.journal.work != JournaledWork::Commit {
             return Ok(());
         }
-        if seeded::bug("sandbox-removed-early") {
+        if failpoints::bug("sandbox-removed-early") {
             let mut members = self.members.iter();
             members.try_for_each(|member| self.release(member))?;
         }

@@ -1,22 +1,24 @@
 //! What was carried out is brought to its end.
 
-use super::{Execution, Member, lent, scratch_name, written};
+use super::shared_layers;
+use super::{Execution, Member, scratch_name, written};
 use crate::error::{Error, Result, chain};
-use crate::fs::{durable, remove};
-use crate::model::{SandboxState, Work};
-use crate::strategy::Note;
+use crate::fs::atomic_file;
+use crate::fs::remove;
+use crate::model::{JournaledWork, SandboxState};
+use crate::strategy::PreviewNote;
 
 impl Execution<'_> {
     /// Ends what was carried out, in one transaction; returns what could not be removed.
     pub(super) fn finish(&self) -> Result<Vec<(String, String)>> {
         match self.journal.work {
-            Work::Restore => {
+            JournaledWork::Restore => {
                 let ended = self.engine.store.forget_commit(self.journal.id);
                 ended.map_err(|error| self.unrecorded(error.into()))?;
                 let left = self.remove_areas().into_iter();
                 Ok(left.map(|why| ("staging".to_owned(), why)).collect())
             }
-            Work::Rollback => {
+            JournaledWork::Rollback => {
                 let ended = self.finish_rollback();
                 ended.map(|()| Vec::new()).map_err(|error| {
                     let what = "what was written beside the sandboxes, or the record of it";
@@ -40,7 +42,7 @@ impl Execution<'_> {
     fn finish_rollback(&self) -> Result<()> {
         remove::remove(self.engine.areas, &scratch_name(&self.plan))?;
         let areas = self.members.iter().map(|member| &member.sandbox.area);
-        durable::sync_file_systems(areas.map(|area| area.as_path()))?;
+        atomic_file::sync_file_systems(areas.map(|area| area.as_path()))?;
         let mut states = Vec::new();
         for member in &self.members {
             let next = member.sandbox.state.go(SandboxState::RolledBack)?;
@@ -54,7 +56,7 @@ impl Execution<'_> {
 
     /// Removes the sandboxes, unless they stay, notes what is left for undo, and ends the commit. From here on there
     /// is no way back but undo. A sandbox that cannot be removed is reported, and stops nothing (rule C7): what it
-    /// shares with its original is copied there. Where that fails too, the commit is not over, and can be gone on with.
+    /// shares with its original is copied there. Where that fails too, the commit is not over, and can be continued.
     fn finish_commit(&self) -> Result<Vec<(String, String)>> {
         let Self {
             engine,
@@ -99,7 +101,7 @@ impl Execution<'_> {
             .iter()
             .zip(&intents)
             .filter(|(_, last)| last.is_some());
-        durable::sync_file_systems(changed.filter_map(|(member, _)| member.resource.root()))
+        atomic_file::sync_file_systems(changed.filter_map(|(member, _)| member.resource.root()))
             .map_err(|error| unrecorded(error.into()))?;
         engine
             .store
@@ -111,7 +113,7 @@ impl Execution<'_> {
                 let resources = members.iter().map(|member| member.resource.id);
                 engine.store.forget_unused(&resources.collect::<Vec<_>>())?;
                 for member in members {
-                    lent::take_in(engine, &member.sandbox.reference.depends_on())?;
+                    shared_layers::reclaim(engine, &member.sandbox.reference.depends_on())?;
                 }
             }
             engine.forget()
@@ -133,7 +135,7 @@ impl Execution<'_> {
             return Ok(None);
         };
         let finished = member.call(|strategy| strategy.finish(intent))?;
-        let note = |note: Note| (member.name(), format!("'{}': {}", note.path, note.what));
+        let note = |note: PreviewNote| (member.name(), format!("'{}': {}", note.path, note.what));
         left.extend(finished.notes.into_iter().map(note));
         Ok(Some(written(&finished.intent)))
     }
@@ -142,7 +144,7 @@ impl Execution<'_> {
     pub(super) fn release(&self, member: &Member) -> Result<()> {
         let (reference, sandbox) = (&member.sandbox.reference, &member.sandbox);
         member.call(|strategy| strategy.cleanup(reference))?;
-        match lent::is_needed(&self.engine, &sandbox.area, sandbox.id)? {
+        match shared_layers::is_needed(&self.engine, &sandbox.area, sandbox.id)? {
             true => Ok(()),
             false => super::remove_sandbox_area(sandbox),
         }

@@ -1,11 +1,10 @@
-//! The executor: everything that is done to all sandboxes of a plan as one, and its recovery. A commit, its undo, a
-//! restore and a rollback are each a journal and a list of steps, one for each member.
+//! Commits many sandboxes as one: all of them or none, whatever fails.
 //!
 //! # Invariants
 //!
 //! 1. Before the decision no original is touched. Everything that can fail comes before it: the
 //!    diff, the conflicts, the space, the staging (rule C2).
-//! 2. The decision is one transaction of the state store. Without it on disk the plan comes out
+//! 2. The decision is one transaction of the state store. Without it on disk the plan ends
 //!    old; with it, new, or, until the point of no return, old everywhere (rules C1, C3).
 //! 3. Before the first step that cannot be taken back the journal says `forward`, durably. From then on nothing is
 //!    taken back: the rest is tried again, by this process and then by `recover` (rule C18). The one exception is the
@@ -32,9 +31,10 @@
 //!   old                 old              old ◀─── only if the first irreversible step did not happen
 //! ```
 //!
-//! A restore and a rollback take the same way. Every step of a restore can be taken back, and it ends without a record of
-//! its own. A rollback begins as `forward`: nothing of it has to be staged, and nothing of it can be taken back. Creating
-//! and removing a plan are recorded in the state of the plan instead, since nothing else can be done with it then.
+//! A restore and a rollback take the same way. Every step of a restore can be taken back, and it ends without a
+//! record of its own. A rollback begins as `forward`: nothing of it has to be staged, and nothing of it can be
+//! taken back. Creating and removing a plan are recorded in the state of the plan instead, since nothing else
+//! can be done with it then.
 //!
 //! Each arrow consumes a value and returns the next, so that what was not decided cannot be
 //! applied. The journal knows the phase; the process that finds it goes on:
@@ -57,12 +57,12 @@
 
 mod execute;
 mod finish;
-pub mod lent;
 mod prepare;
 mod preview;
 mod recover;
 mod revert;
 mod select;
+pub mod shared_layers;
 mod step;
 mod undo;
 
@@ -72,16 +72,17 @@ use std::sync::Arc;
 
 pub use execute::{Decided, Ended, Prepared};
 pub use prepare::{Return, prepare_discard, prepare_restore};
-pub use preview::{CommitPreview, MemberPreview, Previewed, Terms, check_expected};
-pub use recover::{Recovered, Side};
-pub use undo::Undone;
+pub use preview::{CommitPreview, CommitTerms, MemberPreview, Previewed, check_expected};
+pub use recover::{RecoveredPlan, RecoveredTo};
+pub use undo::UndoReport;
 
+use super::fs::state_dir;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::{Dir, private, remove, times};
+use crate::fs::{Dir, remove, times};
 use crate::model::text::Location;
-use crate::model::{Origin, Phase, Work};
-use crate::store::{Journal, Plan, Resource, Sandbox, Store};
+use crate::model::{IdSource, JournaledWork, Phase};
+use crate::store::{JournalEntry, Plan, Resource, SandboxRecord, Store};
 use crate::strategy::{
     Capabilities, Intent, Outcome, Registry, Sandbox as OpenSandbox, Session, Strategy,
     StrategyError,
@@ -89,13 +90,13 @@ use crate::strategy::{
 
 /// What a commit works with.
 #[derive(Clone, Copy)]
-pub struct Engine<'a> {
+pub struct CommitEngine<'a> {
     /// Where decisions are durable.
     pub store: &'a Store,
     /// The strategies there are.
     pub registry: &'a Registry,
     /// The time and fresh ids.
-    pub origin: &'a dyn Origin,
+    pub origin: &'a dyn IdSource,
     /// Who watches.
     pub observer: &'a dyn Observer,
     /// Whether sandboxes stay when their commit is over.
@@ -106,7 +107,7 @@ pub struct Engine<'a> {
     pub areas: &'a Dir,
 }
 
-impl Engine<'_> {
+impl CommitEngine<'_> {
     /// Lets the strategies forget what they remember, where nothing is left that they could need it for.
     pub(crate) fn forget(&self) -> Result<()> {
         match self.store.is_idle()? {
@@ -122,7 +123,7 @@ pub type Settled = BTreeMap<String, Outcome>;
 /// One sandbox on its way.
 pub struct Member {
     /// The sandbox.
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxRecord,
     /// What it is a sandbox of.
     pub resource: Resource,
     /// How deep the resource lies in the graph of resources: children are deeper than parents.
@@ -133,8 +134,8 @@ pub struct Member {
 impl Member {
     /// A member, if its strategy is known.
     pub fn new(
-        engine: &Engine<'_>,
-        sandbox: Sandbox,
+        engine: &CommitEngine<'_>,
+        sandbox: SandboxRecord,
         resource: Resource,
         depth: usize,
     ) -> Result<Self> {
@@ -188,7 +189,7 @@ impl Member {
                     .or_else(|| panic.downcast_ref::<String>().cloned());
                 Err(Error::Panicked {
                     resource: self.name(),
-                    what: text.unwrap_or_else(|| "it said nothing".to_owned()),
+                    what: text.unwrap_or_else(|| "no message".to_owned()),
                 })
             }
         }
@@ -197,7 +198,7 @@ impl Member {
 
 /// All sandboxes of a plan, in the order in which they are committed.
 pub struct Batch<'a> {
-    engine: Engine<'a>,
+    engine: CommitEngine<'a>,
     plan: Plan,
     members: Vec<Member>,
 }
@@ -205,10 +206,10 @@ pub struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// The sandboxes of `plan`, whose locks the caller holds: those that can be taken back first, those that can
     /// only go forward last, children before parents in each group (rule C8).
-    pub fn new(engine: Engine<'a>, plan: Plan, mut members: Vec<Member>) -> Self {
+    pub fn new(engine: CommitEngine<'a>, plan: Plan, mut members: Vec<Member>) -> Self {
         let rank = |member: &Member| {
             (
-                member.direction(Work::Commit),
+                member.direction(JournaledWork::Commit),
                 std::cmp::Reverse(member.depth),
             )
         };
@@ -224,9 +225,9 @@ impl<'a> Batch<'a> {
 /// A journal and its members, in its order: what the executor works on. The caller holds the locks of the plan and
 /// of all originals.
 pub struct Execution<'a> {
-    engine: Engine<'a>,
+    engine: CommitEngine<'a>,
     plan: Plan,
-    journal: Journal,
+    journal: JournalEntry,
     members: Vec<Member>,
 }
 
@@ -234,9 +235,9 @@ impl<'a> Execution<'a> {
     /// What another process recorded. Refuses where anything that a member needs is not what was written (rule C3);
     /// nothing is touched then. What was never decided needs nothing.
     pub fn found(
-        engine: Engine<'a>,
+        engine: CommitEngine<'a>,
         plan: Plan,
-        journal: Journal,
+        journal: JournalEntry,
         members: Vec<Member>,
     ) -> Result<Self> {
         let found = Self {
@@ -273,12 +274,12 @@ impl<'a> Execution<'a> {
     /// What the strategy of a member needs; `None` where there is nothing to do for it.
     fn intent(&self, position: usize) -> Result<Option<Intent>> {
         let work = self.journal.work;
-        if work == Work::Rollback {
+        if work == JournaledWork::Rollback {
             return Ok(Some(Intent(serde_json::Value::Null)));
         }
         let text = self.journal.members[position].intent.as_deref();
         let prepares = self.members[position].capabilities().prepares;
-        let unchanged = work == Work::Commit && (prepares || self.journal.part);
+        let unchanged = work == JournaledWork::Commit && (prepares || self.journal.part);
         let intent = text.map(read_intent).transpose()?;
         Ok(intent.filter(|intent| !(unchanged && intent.0.is_null())))
     }
@@ -301,7 +302,7 @@ impl<'a> Execution<'a> {
         let resource = self.members[position].name();
         match (cause, self.journal.work) {
             (Error::Cancelled, _) => Error::Cancelled,
-            (cause, Work::Restore) => Error::Moment {
+            (cause, JournaledWork::Restore) => Error::Snapshot {
                 resource,
                 what: "return to the checkpoint",
                 cause: Box::new(cause),
@@ -352,7 +353,7 @@ impl<'a> Execution<'a> {
 fn read_intent(text: &str) -> Result<Intent> {
     serde_json::from_str(text).map_err(|error| {
         Error::from(StrategyError::Damaged {
-            what: format!("what a commit needs cannot be read back ({error})"),
+            what: format!("the intent cannot be read ({error})"),
         })
     })
 }
@@ -385,7 +386,7 @@ pub fn scratch_name(plan: &Plan) -> Vec<u8> {
 }
 
 /// Removes the area of a sandbox; done already if it is not there.
-pub fn remove_sandbox_area(sandbox: &Sandbox) -> Result<()> {
+pub fn remove_sandbox_area(sandbox: &SandboxRecord) -> Result<()> {
     let area = sandbox.area.as_path();
     let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
         return Ok(());
@@ -404,8 +405,8 @@ fn make_area(home: &Dir, area: &Location) -> Result<Dir> {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     let made = times::traceless(home, &parent, name, || {
         remove::remove(&parent, name)?;
-        private::make_plain(&parent, name)
+        state_dir::make_plain(&parent, name)
     })?;
-    private::keep_reserve(&made);
+    state_dir::keep_reserve(&made);
     Ok(parent)
 }

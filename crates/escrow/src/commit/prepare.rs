@@ -1,15 +1,17 @@
-//! Everything that can fail, done before the decision. A failure leaves every original as it was
+//! Prepares a commit: everything that can fail, before the decision. A failure leaves every original as it was
 //! and every sandbox as it is.
 
 use super::execute::{Decided, Prepared};
-use super::preview::{Looked, Previewed, Terms, check_expected};
-use super::{Engine, Execution, Member, lent, make_area, written};
+use super::preview::{CommitTerms, Looked, Previewed, check_expected};
+use super::shared_layers;
+use super::{CommitEngine, Execution, Member, make_area, written};
 use crate::error::{Error, Result};
-use crate::fs::{Dir, durable, private};
+use crate::failpoints;
+use crate::fs::Dir;
+use crate::fs::{atomic_file, state_dir};
 use crate::model::text::Location;
-use crate::model::{CheckpointId, CommitId, Expected, Phase, PlanDigest, Work};
-use crate::seeded;
-use crate::store::{Journal, JournalMember, Plan};
+use crate::model::{CheckpointId, CommitId, Expected, JournaledWork, Phase, PlanDigest};
+use crate::store::{JournalEntry, JournalMember, Plan};
 use crate::strategy::{
     Intent, PrepareRequest, Preview, RestoreRequest, Sandbox, Session, Snapshot, StagedCommit,
 };
@@ -36,7 +38,7 @@ impl<'a> Previewed<'a> {
             member
         };
         let members: Vec<Member> = members.into_iter().map(split).collect();
-        let mut this = Execution::draft(engine, plan, Work::Commit, members);
+        let mut this = Execution::draft(engine, plan, JournaledWork::Commit, members);
         this.journal.message = message.map(str::to_owned);
         this.journal.part = part;
         let own = part.then_some(this.journal.id);
@@ -81,13 +83,13 @@ pub struct Return {
 
 /// Stages the return of every member to a checkpoint, each on its way.
 pub fn prepare_restore<'a>(
-    engine: Engine<'a>,
+    engine: CommitEngine<'a>,
     plan: &Plan,
     checkpoint: CheckpointId,
     ways: Vec<(Member, Return)>,
 ) -> Result<Prepared<'a>> {
     let (members, ways): (Vec<Member>, Vec<Return>) = ways.into_iter().unzip();
-    let mut this = Execution::draft(engine, plan.clone(), Work::Restore, members);
+    let mut this = Execution::draft(engine, plan.clone(), JournaledWork::Restore, members);
     this.journal.checkpoint = Some(checkpoint);
     let name = format!("restore-{}", this.journal.id);
     for (position, member) in this.members.iter().enumerate() {
@@ -113,13 +115,13 @@ pub fn prepare_restore<'a>(
 /// Decides that the changes of every member are discarded, which needs nothing staged and cannot be taken back. The
 /// caller found out that nothing keeps any of them from it.
 pub fn prepare_discard<'a>(
-    engine: Engine<'a>,
+    engine: CommitEngine<'a>,
     plan: &Plan,
     members: Vec<Member>,
 ) -> Result<Decided<'a>> {
-    let mut this = Execution::draft(engine, plan.clone(), Work::Rollback, members);
+    let mut this = Execution::draft(engine, plan.clone(), JournaledWork::Rollback, members);
     this.journal.phase = Phase::Forward;
-    if seeded::bug("rollback-one-by-one") {
+    if failpoints::bug("rollback-one-by-one") {
         return Ok(Decided(this));
     }
     let Err(cause) = engine.store.begin_commit(&this.journal) else {
@@ -134,14 +136,19 @@ pub fn prepare_discard<'a>(
 
 impl<'a> Execution<'a> {
     /// Something that is not recorded yet.
-    fn draft(engine: Engine<'a>, plan: Plan, work: Work, members: Vec<Member>) -> Self {
+    fn draft(
+        engine: CommitEngine<'a>,
+        plan: Plan,
+        work: JournaledWork,
+        members: Vec<Member>,
+    ) -> Self {
         let member = |member: &Member| JournalMember {
             sandbox_id: member.sandbox.id,
             area: Location::from_bytes(b""),
             intent: None,
             carried: false,
         };
-        let journal = Journal {
+        let journal = JournalEntry {
             id: CommitId::new(engine.origin),
             plan_id: plan.id,
             work,
@@ -184,7 +191,7 @@ impl<'a> Execution<'a> {
         &self,
         position: usize,
         (session, preview): (&dyn Sandbox, &Preview),
-        terms: Terms,
+        terms: CommitTerms,
         digests: bool,
     ) -> Result<StagedCommit> {
         let (engine, member) = (&self.engine, &self.members[position]);
@@ -201,7 +208,7 @@ impl<'a> Execution<'a> {
         let keeps = engine.keeps
             || self.journal.part
             || !sandbox.reference.depends_on().is_empty()
-            || lent::is_needed(engine, &sandbox.area, sandbox.id)?;
+            || shared_layers::is_needed(engine, &sandbox.area, sandbox.id)?;
         let request = PrepareRequest {
             preview,
             on_conflict: terms.on_conflict,
@@ -232,8 +239,8 @@ impl<'a> Execution<'a> {
     fn store_intents(&self) -> Result<()> {
         let areas = self.journal.members.iter().map(|member| &member.area);
         let staged = areas.filter(|area| !area.as_bytes().is_empty());
-        if self.journal.work == Work::Commit && !seeded::bug("no-stage-sync") {
-            durable::sync_file_systems(staged.map(Location::as_path))?;
+        if self.journal.work == JournaledWork::Commit && !failpoints::bug("no-stage-sync") {
+            atomic_file::sync_file_systems(staged.map(Location::as_path))?;
         }
         Ok(self.engine.store.put_intents(&self.journal)?)
     }
@@ -260,6 +267,6 @@ fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result
     let (sandbox, root) = (&member.sandbox, member.resource.root());
     // Of a resource without a path everything lies beside its sandbox.
     let near = Dir::open(root.unwrap_or(sandbox.area.as_path()))?;
-    let area = private::commit_area(sandbox.area.as_path(), &near, sandbox.id, part)?;
+    let area = state_dir::commit_area(sandbox.area.as_path(), &near, sandbox.id, part)?;
     Ok(Location::from(area))
 }

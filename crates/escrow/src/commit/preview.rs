@@ -1,21 +1,25 @@
-//! What a commit would do. Nothing is written; what was found is what will be prepared.
+//! Previews a commit. Writes nothing; what it finds is what will be prepared.
 
 use std::sync::Arc;
 
 use super::step::Direction;
-use super::{Batch, Engine, Member, select};
+use super::{Batch, CommitEngine, Member, select};
 use crate::error::{Error, Result};
+use crate::failpoints;
 use crate::fs::Dir;
 use crate::model::text::Location;
-use crate::model::{Change, Conflict, DiffView, Expected, PlanDigest, RunsLater, Work};
-use crate::policy::select::Selection;
-use crate::seeded;
+use crate::model::{
+    AutorunChange, Change, Conflict, DiffView, Expected, JournaledWork, PlanDigest,
+};
+use crate::policy::select::ReleaseSelection;
 use crate::store::Plan;
-use crate::strategy::{Note, OnConflict, Preview, PreviewOptions, Sandbox, Session, unsupported};
+use crate::strategy::{
+    OnConflict, Preview, PreviewNote, PreviewOptions, Sandbox, Session, unsupported,
+};
 
 /// Under which terms a plan is committed.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Terms {
+pub struct CommitTerms {
     /// Which version counts where both sides changed a path.
     pub on_conflict: OnConflict,
     /// Whatever moved in an original is a conflict.
@@ -38,9 +42,9 @@ pub struct MemberPreview {
     /// What contradicts it.
     pub conflicts: Vec<Conflict>,
     /// What will not come across as it is.
-    pub notes: Vec<Note>,
+    pub notes: Vec<PreviewNote>,
     /// What will run later, outside of every sandbox.
-    pub runs_later: Vec<RunsLater>,
+    pub runs_later: Vec<AutorunChange>,
     /// Whether the commit of it can be taken back.
     pub undoable: bool,
 }
@@ -74,21 +78,21 @@ pub(super) type Looked = (Member, Box<dyn Sandbox>, Preview);
 
 /// A commit that was looked at.
 pub struct Previewed<'a> {
-    pub(super) engine: Engine<'a>,
+    pub(super) engine: CommitEngine<'a>,
     pub(super) plan: Plan,
     pub(super) members: Vec<Looked>,
     /// What stays in each sandbox.
     pub(super) left: Vec<DiffView>,
-    pub(super) terms: Terms,
+    pub(super) terms: CommitTerms,
 }
 
 impl<'a> Batch<'a> {
     /// Compares every member with its original, and checks what can be known before.
-    pub fn preview(self, terms: Terms, session: &Session) -> Result<Previewed<'a>> {
+    pub fn preview(self, terms: CommitTerms, session: &Session) -> Result<Previewed<'a>> {
         let irreversible: Vec<String> = self
             .members
             .iter()
-            .filter(|member| member.direction(Work::Commit) == Direction::Irreversible)
+            .filter(|member| member.direction(JournaledWork::Commit) == Direction::Irreversible)
             .map(Member::name)
             .collect();
         if irreversible.len() > 1 && !terms.allow_partial {
@@ -118,7 +122,7 @@ impl<'a> Batch<'a> {
 
 impl<'a> Previewed<'a> {
     /// Takes of what was found only what was asked for, and leaves the rest in the sandboxes.
-    pub fn select(mut self, selection: &Selection) -> Result<Self> {
+    pub fn select(mut self, selection: &ReleaseSelection) -> Result<Self> {
         if selection.is_everything() {
             return Ok(self);
         }
@@ -239,7 +243,7 @@ pub fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> R
         Expected::Digest(text) => (found.text().as_ref() == Some(text), Vec::new()),
         Expected::Shown(shown) => (shown == found, shown.differences(found)),
     };
-    match same || seeded::bug("expected-not-compared") {
+    match same || failpoints::bug("expected-not-compared") {
         true => Ok(()),
         false => Err(Error::Unexpected {
             plan: plan.name.clone(),

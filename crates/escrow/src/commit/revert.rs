@@ -3,12 +3,12 @@
 use super::step::{self, Direction};
 use super::{Execution, chain};
 use crate::error::{Error, Result};
+use crate::failpoints;
 use crate::fs::{Dir, times};
 use crate::model::text::Location;
-use crate::model::{Phase, ResourcePath, Work};
-use crate::seeded;
+use crate::model::{JournaledWork, Phase, ResourcePath};
 use crate::store::Plan;
-use crate::strategy::{Paths, StrategyError};
+use crate::strategy::{PathSample, StrategyError};
 
 /// What became of each member.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct Reverted {
     /// What was staged and could not be removed, and why. No original is concerned (rule C7).
     pub(super) left: Vec<String>,
     /// The paths that were taken back in each resource, as far as they are known.
-    pub(super) paths: Vec<(String, Paths)>,
+    pub(super) paths: Vec<(String, PathSample)>,
 }
 
 impl Reverted {
@@ -34,9 +34,9 @@ impl Reverted {
     }
 
     /// The one error of what failed (rule C5).
-    pub(super) fn into_error(self, plan: &Plan, work: Work, cause: Error) -> Error {
-        // A restore that was taken back as a whole is told by its cause alone.
-        if work == Work::Restore && self.not_undone.is_empty() && self.kept.is_empty() {
+    pub(super) fn into_error(self, plan: &Plan, work: JournaledWork, cause: Error) -> Error {
+        // A restore that was taken back as a whole is reported by its cause alone.
+        if work == JournaledWork::Restore && self.not_undone.is_empty() && self.kept.is_empty() {
             return match self.left.is_empty() {
                 true => cause,
                 false => Error::LeftBehind {
@@ -67,7 +67,7 @@ impl Execution<'_> {
         // disk after all, this finds nothing to forget, and nothing is touched.
         if !self.engine.store.forget_undecided(self.journal.id)? {
             return Err(Error::Interrupted {
-                why: "whether it was decided could not be told",
+                why: "it is not known whether the decision was recorded",
             });
         }
         let mut left = Vec::new();
@@ -80,10 +80,10 @@ impl Execution<'_> {
         Ok(left)
     }
 
-    /// Lets go of what was prepared and not carried out, as a prepared transaction.
+    /// Releases what was prepared and not carried out, as a prepared transaction.
     fn drop_intent(&self, position: usize) -> Result<()> {
         let member = &self.members[position];
-        let prepares = self.journal.work == Work::Commit && member.capabilities().prepares;
+        let prepares = self.journal.work == JournaledWork::Commit && member.capabilities().prepares;
         match self.prepared(position)?.filter(|_| prepares) {
             Some(intent) => step::revert(&self.engine, member, &intent).map(drop),
             None => Ok(()),
@@ -95,7 +95,7 @@ impl Execution<'_> {
     /// taken back, the store refuses it.
     pub(super) fn give_up(&mut self) -> Result<Reverted> {
         self.set_phase(Phase::Aborting)?;
-        if seeded::bug("stage-removed-early") {
+        if failpoints::bug("stage-removed-early") {
             self.remove_areas();
         }
         self.go_back()
@@ -127,7 +127,7 @@ impl Execution<'_> {
     /// Takes every member back, last first; one that fails does not stop the others (rules C4, C17).
     pub(super) fn take_back(&self) -> Reverted {
         let mut reverted = Reverted::default();
-        if seeded::bug("no-undo-on-failure") {
+        if failpoints::bug("no-undo-on-failure") {
             return reverted;
         }
         for (position, member) in self.members.iter().enumerate().rev() {

@@ -1,15 +1,19 @@
-//! Which changes go together when only some were asked for.
+//! Selects the changes that must go together when only a part is committed.
 //!
 //! What is chosen must be possible: a new file needs the new directories it lies in, and a directory
 //! can only go when everything in it goes.
 
 use std::collections::HashSet;
 
-use crate::model::{Change, ChangeKind, EntryKind, Facts, ResourcePath};
-use crate::policy::select::Selection;
+use crate::model::{Change, ChangeKind, EntryInfo, EntryKind, ResourcePath};
+use crate::policy::select::ReleaseSelection;
 
 /// Says of each change whether it is released.
-pub(super) fn choose(selection: &Selection, resource: &str, changes: &[Change]) -> Vec<bool> {
+pub(super) fn choose(
+    selection: &ReleaseSelection,
+    resource: &str,
+    changes: &[Change],
+) -> Vec<bool> {
     let mut chosen: Vec<bool> = changes
         .iter()
         .map(|change| selection.takes(resource, &change.path))
@@ -38,7 +42,7 @@ pub(super) fn choose(selection: &Selection, resource: &str, changes: &[Change]) 
     chosen
 }
 
-fn is_dir(facts: &Option<Facts>) -> bool {
+fn is_dir(facts: &Option<EntryInfo>) -> bool {
     facts
         .as_ref()
         .is_some_and(|facts| facts.kind == EntryKind::Directory)
@@ -47,10 +51,10 @@ fn is_dir(facts: &Option<Facts>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::select::Pattern;
+    use crate::policy::select::ReleasePattern;
 
-    fn facts(kind: EntryKind) -> Facts {
-        Facts {
+    fn facts(kind: EntryKind) -> EntryInfo {
+        EntryInfo {
             kind,
             size: 0,
             mode: 0o644,
@@ -69,8 +73,8 @@ mod tests {
             };
             let path = ResourcePath::parse(name.as_bytes()).expect("a path");
             let what = if is_dir { dir.clone() } else { file.clone() };
-            let between = |old: &Facts, new: &Facts| {
-                let fields = vec![crate::model::Field::Content];
+            let between = |old: &EntryInfo, new: &EntryInfo| {
+                let fields = vec![crate::model::ChangedField::Content];
                 Change::between(path.clone(), old.clone(), new.clone(), fields)
             };
             match mark {
@@ -106,9 +110,9 @@ mod tests {
         for (text, only, exclude, expected) in rows {
             let parse = |text: &str| match text {
                 "" => Vec::new(),
-                text => vec![Pattern::parse(text).expect("a pattern")],
+                text => vec![ReleasePattern::parse(text).expect("a pattern")],
             };
-            let selection = Selection {
+            let selection = ReleaseSelection {
                 only: parse(only),
                 exclude: parse(exclude),
             };

@@ -1,11 +1,11 @@
 //! One step: what is done to one member. The only place that knows which calls of a strategy carry out, and take
 //! back, a commit, a restore and a rollback.
 
-use super::{Engine, Member};
+use super::{CommitEngine, Member};
 use crate::error::Result;
-use crate::model::{SandboxState, Work};
-use crate::seeded;
-use crate::strategy::{Intent, Outcome, RolledBack, Session};
+use crate::failpoints;
+use crate::model::{JournaledWork, SandboxState};
+use crate::strategy::{Intent, Outcome, RollbackReport, Session};
 
 /// Where a step can go. The order is that of a commit (rule C8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,12 +20,12 @@ pub(super) enum Direction {
 
 impl Member {
     /// Where its step of this work can go.
-    pub(super) fn direction(&self, work: Work) -> Direction {
+    pub(super) fn direction(&self, work: JournaledWork) -> Direction {
         let capabilities = self.capabilities();
         match (work, capabilities.undoes, capabilities.prepares) {
-            (Work::Rollback, ..) => Direction::ForwardOnly,
-            (Work::Commit, false, false) => Direction::Irreversible,
-            (Work::Commit, false, true) => Direction::ForwardOnly,
+            (JournaledWork::Rollback, ..) => Direction::ForwardOnly,
+            (JournaledWork::Commit, false, false) => Direction::Irreversible,
+            (JournaledWork::Commit, false, true) => Direction::ForwardOnly,
             _ => Direction::Reversible,
         }
     }
@@ -33,14 +33,14 @@ impl Member {
 
 /// Carries a step out; returns what was done, in a few words. Can be repeated where the step is not irreversible.
 pub(super) fn apply(
-    engine: &Engine<'_>,
-    work: Work,
+    engine: &CommitEngine<'_>,
+    work: JournaledWork,
     member: &Member,
     intent: &Intent,
 ) -> Result<String> {
     let observer = engine.observer;
     let message = match work {
-        Work::Rollback => {
+        JournaledWork::Rollback => {
             let session = member.open(Session::Exclusive)?;
             member.session(&*session, |session| session.rollback(observer))?
         }
@@ -49,7 +49,7 @@ pub(super) fn apply(
             String::new()
         }
     };
-    if work == Work::Rollback && seeded::bug("rollback-one-by-one") {
+    if work == JournaledWork::Rollback && failpoints::bug("rollback-one-by-one") {
         let next = (member.sandbox.id, SandboxState::RolledBack);
         engine.store.set_sandbox_states(&[next])?;
     }
@@ -57,15 +57,19 @@ pub(super) fn apply(
 }
 
 /// Takes a step back, however much of it was done. Can be repeated.
-pub(super) fn revert(engine: &Engine<'_>, member: &Member, intent: &Intent) -> Result<RolledBack> {
+pub(super) fn revert(
+    engine: &CommitEngine<'_>,
+    member: &Member,
+    intent: &Intent,
+) -> Result<RollbackReport> {
     member.call(|strategy| strategy.undo(intent, engine.observer))
 }
 
 /// Whether a step that may have been begun was carried out. Discarding can always be repeated.
-pub(super) fn outcome(work: Work, member: &Member, intent: &Intent) -> Result<Outcome> {
+pub(super) fn outcome(work: JournaledWork, member: &Member, intent: &Intent) -> Result<Outcome> {
     match work {
-        Work::Commit if seeded::bug("outcome-guessed") => Ok(Outcome::NotDone),
-        Work::Commit => member.call(|strategy| strategy.outcome(intent)),
+        JournaledWork::Commit if failpoints::bug("outcome-guessed") => Ok(Outcome::NotDone),
+        JournaledWork::Commit => member.call(|strategy| strategy.outcome(intent)),
         _ => Ok(Outcome::NotDone),
     }
 }

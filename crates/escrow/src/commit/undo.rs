@@ -1,24 +1,24 @@
-//! Takes a finished commit back: all of it, or, where the original moved on, nothing.
+//! Undoes a finished commit: all of it, or, where the original changed since, nothing.
 
 use super::Execution;
 use crate::error::{Error, Result};
+use crate::failpoints;
 use crate::model::text::Location;
 use crate::model::{Conflict, Phase, ResourcePath};
-use crate::seeded;
-use crate::store::Journal;
-use crate::strategy::Paths;
+use crate::store::JournalEntry;
+use crate::strategy::PathSample;
 
 /// A commit that was taken back.
 #[derive(Debug)]
-pub struct Undone {
+pub struct UndoReport {
     /// The resources that are as they were before it.
     pub resources: Vec<String>,
-    /// What somebody else wrote meanwhile: resource, path, and where it is kept now.
+    /// What another process wrote meanwhile: resource, path, and where it is kept now.
     pub kept: Vec<(String, ResourcePath, Location)>,
     /// What was kept for undo and could not be removed, and why.
     pub left: Vec<String>,
     /// What was taken back in each resource, as far as it is known.
-    pub paths: Vec<(String, Paths)>,
+    pub paths: Vec<(String, PathSample)>,
     /// It was the commit of a part: what it had released is its plan's again.
     pub part: bool,
     /// How many earlier commits of the plan still stand.
@@ -27,7 +27,7 @@ pub struct Undone {
 
 impl Execution<'_> {
     /// Takes a commit back. An original that moved on is a conflict, and then nothing is done.
-    pub fn undo(mut self) -> Result<Undone> {
+    pub fn undo(mut self) -> Result<UndoReport> {
         let conflicts = self.undo_conflicts()?;
         if !conflicts.is_empty() {
             return Err(Error::Conflicts {
@@ -36,7 +36,7 @@ impl Execution<'_> {
                 conflicts,
             });
         }
-        if seeded::bug("undo-not-recorded") {
+        if failpoints::bug("undo-not-recorded") {
             self.take_back();
         }
         // One that could not be recorded may be on disk all the same.
@@ -47,7 +47,7 @@ impl Execution<'_> {
         }
         let mut resources = reverted.undone;
         resources.reverse();
-        Ok(Undone {
+        Ok(UndoReport {
             resources,
             kept: reverted.kept,
             left: reverted.left,
@@ -73,7 +73,7 @@ impl Execution<'_> {
     /// How many commits of the plan can still be undone. The undo is over; not to know is no failure of it.
     fn standing(&self) -> usize {
         let journals = self.engine.store.journals_of(self.plan.id);
-        let stands = |one: &&Journal| one.phase == Phase::Committed;
+        let stands = |one: &&JournalEntry| one.phase == Phase::Committed;
         journals.unwrap_or_default().iter().filter(stands).count()
     }
 }

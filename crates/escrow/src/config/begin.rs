@@ -1,9 +1,10 @@
-//! A first configuration for a directory, from what is found there.
+//! Writes a first configuration for a directory, from what is found there.
 
 use std::path::Path;
 
-use crate::fs::durable::Draft;
-use crate::fs::{self, Dir, private};
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::state_dir;
+use crate::fs::{self, Dir};
 use crate::model::plan;
 use crate::resource::{HandlerError, detect};
 
@@ -12,7 +13,7 @@ pub const FILE_NAME: &str = "escrow.yaml";
 
 /// A configuration that is not written yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begun {
+pub struct InitialConfig {
     /// Its text.
     pub text: String,
     /// The resource it names.
@@ -26,8 +27,8 @@ pub struct Begun {
 }
 
 /// A configuration for `directory`, with the directory itself as a resource.
-pub fn begin(directory: &Path) -> Result<Begun, HandlerError> {
-    let directory = Dir::open(&private::canonical(directory)?)?;
+pub fn begin(directory: &Path) -> Result<InitialConfig, HandlerError> {
+    let directory = Dir::open(&state_dir::canonical(directory)?)?;
     let kind = detect(directory.path())?.kind();
     let git = directory.stat(b".git")?.is_some();
     let name = plan::name_from(directory.path().file_name().unwrap_or_default());
@@ -46,7 +47,7 @@ pub fn begin(directory: &Path) -> Result<Begun, HandlerError> {
          sandbox:\n  strategy: auto  # how sandboxes are made; `escrow doctor` says what works here\n\
          resources:\n  {key}:\n{note}    type: {kind}\n    at: .\n"
     );
-    Ok(Begun {
+    Ok(InitialConfig {
         text,
         name,
         kind,
@@ -57,13 +58,13 @@ pub fn begin(directory: &Path) -> Result<Begun, HandlerError> {
 
 /// Writes the configuration of `directory`; whether it did, or something stands there already.
 pub fn write_new(directory: &Path, text: &str, force: bool) -> fs::Result<bool> {
-    let directory = Dir::open(&private::canonical(directory)?)?;
+    let directory = Dir::open(&state_dir::canonical(directory)?)?;
     let name = FILE_NAME.as_bytes();
     let there = directory.stat(name)?.is_some();
     if there && !force {
         return Ok(false);
     }
-    let draft = Draft {
+    let draft = AtomicFile {
         stage: &directory,
         to: &directory,
         name,

@@ -1,15 +1,15 @@
-//! Names lead somewhere: strategies, types and parents are known, and fit each other.
+//! Checks the names in a configuration: strategies, types and parents exist and fit each other.
 
 use std::path::Path;
 
-use super::parse::Places;
+use super::parse::KeyPositions;
 use super::{
-    CommandLine, Config, ConfigError, Custom, Declared, Network, ResourceEntry, RunDefaults,
-    Settings, TypeEntry,
+    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, Network, ResourceEntry,
+    RunDefaults, Settings, TypeEntry,
 };
 use crate::model::resource::AUTO;
 use crate::model::text::Location;
-use crate::model::{ResourceType, Types, plan};
+use crate::model::{ResourceType, ResourceTypes, plan};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
 use crate::strategy::registry::is_class;
@@ -19,7 +19,7 @@ type Checked<T> = Result<T, ConfigError>;
 /// Makes settings of a configuration whose names are all right.
 pub(super) fn settle(
     config: Config,
-    places: &Places,
+    places: &KeyPositions,
     file: &Path,
     registry: &Registry,
 ) -> Checked<Settings> {
@@ -39,7 +39,7 @@ pub(super) fn settle(
     let mut resources = Vec::new();
     for (name, entry) in &config.resources {
         checker.check_resource(name, entry, &config, &types)?;
-        resources.push(Declared {
+        resources.push(ConfigResource {
             name: name.clone(),
             kind: entry.kind.clone(),
             at: directory.join(&entry.at),
@@ -77,7 +77,7 @@ pub(super) fn settle(
 }
 
 struct Checker<'a> {
-    places: &'a Places,
+    places: &'a KeyPositions,
     strategies: Vec<String>,
     custom: Vec<String>,
 }
@@ -96,11 +96,11 @@ impl Checker<'_> {
         }
     }
 
-    fn check_custom(&self, name: &str, custom: &Custom) -> Checked<()> {
+    fn check_custom(&self, name: &str, custom: &CustomStrategyConfig) -> Checked<()> {
         let path = format!("sandbox.custom_strategies.{name}");
         self.check_name(&path, name)?;
         if self.strategies.iter().any(|one| one == name) || [AUTO, INHERIT].contains(&name) {
-            let what = format!("'{name}' has a meaning already; choose another name");
+            let what = format!("'{name}' is reserved; choose another name");
             return Err(self.places.fault(&path, what));
         }
         let module = custom.module.as_deref();
@@ -160,8 +160,8 @@ impl Checker<'_> {
     }
 
     /// All types: one may extend another in any order.
-    fn types(&self, entries: &[TypeEntry]) -> Checked<Types> {
-        let mut types = Types::default();
+    fn types(&self, entries: &[TypeEntry]) -> Checked<ResourceTypes> {
+        let mut types = ResourceTypes::default();
         let mut left: Vec<(usize, &TypeEntry)> = entries.iter().enumerate().collect();
         while !left.is_empty() {
             let before = left.len();
@@ -177,7 +177,7 @@ impl Checker<'_> {
             {
                 let path = format!("resource_types[{number}].extends");
                 let what = match entries.iter().any(|one| one.name == entry.extends) {
-                    true => format!("'{}' extends itself in the end", entry.extends),
+                    true => format!("'{}' extends itself", entry.extends),
                     false => format!("there is no resource type '{}'", entry.extends),
                 };
                 return Err(self
@@ -194,7 +194,7 @@ impl Checker<'_> {
         number: usize,
         entry: &TypeEntry,
         base: &ResourceType,
-        types: &Types,
+        types: &ResourceTypes,
     ) -> Checked<ResourceType> {
         let path = |key: &str| format!("resource_types[{number}].{key}");
         self.check_name(&path("name"), &entry.name)?;
@@ -226,7 +226,7 @@ impl Checker<'_> {
         name: &str,
         entry: &ResourceEntry,
         config: &Config,
-        types: &Types,
+        types: &ResourceTypes,
     ) -> Checked<()> {
         let own = format!("resources.{name}");
         let path = |key: &str| format!("{own}.{key}");
@@ -285,7 +285,7 @@ impl Checker<'_> {
 
     fn check_path(&self, path: &str, text: &str) -> Checked<()> {
         match text.is_empty() || text.contains('\0') {
-            true => Err(self.places.fault(path, "this is no path")),
+            true => Err(self.places.fault(path, "this is not a path")),
             false => Ok(()),
         }
     }

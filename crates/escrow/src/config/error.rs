@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! The configuration error: what is wrong, and where in the file.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl ConfigError {
 
     /// The same of a file that was found: one can go on without it.
     pub(super) fn of_found(mut self) -> Self {
-        let way = "mend the file, or go on without it: `--config /dev/null`";
+        let way = "fix the file, or continue without it: `--config /dev/null`";
         self.advice.push(way.to_owned());
         self
     }

@@ -1,10 +1,10 @@
 //! What each key may say in a found file that the user does not trust.
 //!
 //! One table, for the code and for `docs/configuration.md`. Each key was asked one question: could the author of
-//! a tree gain something by it? What only tightens counts; the rest is ignored, and the caller is told.
+//! a tree gain something by it? What only tightens counts; the rest is ignored, and the caller is reported.
 
-use super::{Custom, Settings};
-use crate::model::Cleanup;
+use super::{CustomStrategyConfig, Settings};
+use crate::model::CleanupPolicy;
 use crate::model::resource::AUTO;
 use crate::model::text::Location;
 use crate::strategy::Registry;
@@ -138,8 +138,9 @@ pub(super) const KEYS: &[Key] = &[
                     .extend(own.custom_strategies.clone())
             },
             named: |own| {
-                let both =
-                    |(name, custom): (&String, &Custom)| (name.clone(), program(name, custom));
+                let both = |(name, custom): (&String, &CustomStrategyConfig)| {
+                    (name.clone(), program(name, custom))
+                };
                 own.custom_strategies.iter().map(both).collect()
             },
         }),
@@ -259,11 +260,11 @@ fn opens(own: Option<bool>, outer: Option<bool>) -> bool {
 }
 
 /// How long sandboxes stay, in order.
-fn lasting(cleanup: Cleanup) -> u8 {
+fn lasting(cleanup: CleanupPolicy) -> u8 {
     match cleanup {
-        Cleanup::OnTerminal => 0,
-        Cleanup::OnCommit => 1,
-        Cleanup::Manual => 2,
+        CleanupPolicy::OnTerminal => 0,
+        CleanupPolicy::OnCommit => 1,
+        CleanupPolicy::Manual => 2,
     }
 }
 
@@ -272,7 +273,7 @@ fn twice(name: impl ToString) -> (String, String) {
 }
 
 /// What a program of the file is, in one line.
-fn program(name: &str, custom: &Custom) -> String {
+fn program(name: &str, custom: &CustomStrategyConfig) -> String {
     match (&custom.command, &custom.module, &custom.class) {
         (Some(words), ..) => format!("{name}: {}", line(words)),
         (None, module, class) => {

@@ -1,4 +1,4 @@
-//! The configuration files that count: found and read once each, in the order of their levels.
+//! Finds and reads the configuration files that count, once each, in the order of their levels.
 //!
 //! The caller says where to look; what is found decides nothing before it is merged. What is hashed
 //! is what is used: the bytes are read once and kept.
@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::keys::KEYS;
 use super::{ConfigError, FILE_NAME, Settings, check, parse};
+use crate::fs::FsError;
 use crate::fs::areas;
-use crate::fs::owned::{self, Sighting, Writers};
-use crate::fs::{FsError, private};
+use crate::fs::owned::{self, AllowedWriters, ConfigFileState};
+use crate::fs::state_dir;
 use crate::model::text::Location;
 use crate::policy::Policy;
 use crate::strategy::Registry;
@@ -19,7 +20,7 @@ const MOST: u64 = 1024 * 1024;
 
 /// Where configurations may be.
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The file of the system; root alone may have written it.
     pub system: Option<PathBuf>,
     /// The file of the user.
@@ -34,7 +35,7 @@ pub struct Sources {
 
 /// How a configuration came to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum ConfigOrigin {
     /// It is that of the system.
     System,
     /// It is that of the user.
@@ -47,16 +48,16 @@ pub enum Origin {
 
 /// One configuration file, as it was read.
 #[derive(Debug, Clone)]
-pub struct Level {
+pub struct ConfigLevel {
     /// How it came to count.
-    pub origin: Origin,
+    pub origin: ConfigOrigin,
     /// Where it is.
     pub file: Location,
     /// Its text.
     pub text: Vec<u8>,
     /// The digest of its text.
     pub digest: String,
-    /// Why others may have changed it, and how to mend that: then it only tightens, and is never trusted.
+    /// Why others may have changed it, and how to fix that: then it only tightens, and is never trusted.
     pub shared: Option<String>,
     /// What it says, with defaults for what it does not say.
     pub(super) alone: Settings,
@@ -66,13 +67,13 @@ pub struct Level {
 
 /// Everything that was read.
 #[derive(Debug, Clone, Default)]
-pub struct Loaded {
+pub struct LoadedConfigs {
     /// The file of the system.
-    pub system: Option<Level>,
+    pub system: Option<ConfigLevel>,
     /// The file of the user.
-    pub user: Option<Level>,
+    pub user: Option<ConfigLevel>,
     /// The file that was named, or the nearest that was found.
-    pub project: Option<Level>,
+    pub project: Option<ConfigLevel>,
     /// Files that do not count, and why.
     pub passed_over: Vec<PassedOver>,
 }
@@ -90,10 +91,10 @@ fn digest(text: &[u8]) -> String {
     blake3::hash(text).to_hex().to_string()
 }
 
-impl Level {
+impl ConfigLevel {
     /// Reads the text of `file`.
     pub fn parse(
-        origin: Origin,
+        origin: ConfigOrigin,
         file: &Path,
         text: Vec<u8>,
         registry: &Registry,
@@ -145,9 +146,9 @@ impl Level {
             return refuse(INSIDE.to_owned());
         }
         match owned::find(directory, name, MOST).map_err(unreadable)? {
-            Sighting::Text(text) => Self::parse(Origin::Found, &path, text, registry),
-            Sighting::PassedOver(why) | Sighting::Shared(_, why) => refuse(why),
-            Sighting::Absent => refuse("there is no such file".to_owned()),
+            ConfigFileState::Text(text) => Self::parse(ConfigOrigin::Found, &path, text, registry),
+            ConfigFileState::PassedOver(why) | ConfigFileState::Shared(_, why) => refuse(why),
+            ConfigFileState::Absent => refuse("there is no such file".to_owned()),
         }
     }
 
@@ -155,12 +156,12 @@ impl Level {
     pub fn again(&self, registry: &Registry) -> Result<Option<Self>, ConfigError> {
         let path = self.file.as_path();
         let (text, shared) = match (self.origin, path.parent(), path.file_name()) {
-            (Origin::Found, Some(directory), Some(name)) => {
+            (ConfigOrigin::Found, Some(directory), Some(name)) => {
                 let name = name.to_string_lossy();
                 match owned::find(directory, &name, MOST).map_err(unreadable)? {
-                    Sighting::Text(text) => (text, None),
-                    Sighting::Shared(text, why) => (text, Some(why)),
-                    Sighting::Absent | Sighting::PassedOver(_) => return Ok(None),
+                    ConfigFileState::Text(text) => (text, None),
+                    ConfigFileState::Shared(text, why) => (text, Some(why)),
+                    ConfigFileState::Absent | ConfigFileState::PassedOver(_) => return Ok(None),
                 }
             }
             _ => match owned::read_again(path, MOST).map_err(unreadable)? {
@@ -168,26 +169,35 @@ impl Level {
                 None => return Ok(None),
             },
         };
-        let level = Self::parse(Origin::Found, path, text, registry)?;
+        let level = Self::parse(ConfigOrigin::Found, path, text, registry)?;
         Ok(Some(Self { shared, ..level }))
     }
 }
 
-impl Loaded {
+impl LoadedConfigs {
     /// Reads every file that counts. `home` is the engine's own: nothing in it counts, nor in any
     /// sandbox elsewhere, because those who work in a sandbox write it.
-    pub fn read(sources: &Sources, home: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+    pub fn read(
+        sources: &ConfigSources,
+        home: &Path,
+        registry: &Registry,
+    ) -> Result<Self, ConfigError> {
         let mut loaded = Self::default();
         if let Some(file) = &sources.system {
-            loaded.system = loaded.fixed(Origin::System, file, registry)?;
+            loaded.system = loaded.fixed(ConfigOrigin::System, file, registry)?;
         }
         if let Some(file) = &sources.user {
-            loaded.user = loaded.fixed(Origin::User, file, registry)?;
+            loaded.user = loaded.fixed(ConfigOrigin::User, file, registry)?;
         }
         loaded.project = match (&sources.named, &sources.directory) {
             (Some(file), here) => {
                 let file = here.as_deref().unwrap_or(Path::new("")).join(file);
-                let level = Level::parse(Origin::Named, &resolved(&file), text(&file)?, registry)?;
+                let level = ConfigLevel::parse(
+                    ConfigOrigin::Named,
+                    &resolved(&file),
+                    text(&file)?,
+                    registry,
+                )?;
                 Some(level).filter(|level| !loaded.is_fixed(&level.file))
             }
             (None, Some(here)) => match loaded.search(here, &[], home, registry) {
@@ -208,21 +218,23 @@ impl Loaded {
 
     fn fixed(
         &mut self,
-        origin: Origin,
+        origin: ConfigOrigin,
         file: &Path,
         registry: &Registry,
-    ) -> Result<Option<Level>, ConfigError> {
+    ) -> Result<Option<ConfigLevel>, ConfigError> {
         let writers = match origin {
-            Origin::System => Writers::Root,
-            _ => Writers::User,
+            ConfigOrigin::System => AllowedWriters::Root,
+            _ => AllowedWriters::User,
         };
         match owned::read(file, writers, MOST).map_err(unreadable)? {
-            Sighting::Text(text) => Level::parse(origin, &resolved(file), text, registry).map(Some),
-            Sighting::PassedOver(why) | Sighting::Shared(_, why) => {
+            ConfigFileState::Text(text) => {
+                ConfigLevel::parse(origin, &resolved(file), text, registry).map(Some)
+            }
+            ConfigFileState::PassedOver(why) | ConfigFileState::Shared(_, why) => {
                 self.passed_over.push((Location::from(file), why));
                 Ok(None)
             }
-            Sighting::Absent => Ok(None),
+            ConfigFileState::Absent => Ok(None),
         }
     }
 
@@ -240,7 +252,7 @@ impl Loaded {
         known: &[Location],
         home: &Path,
         registry: &Registry,
-    ) -> Result<(Option<Level>, Vec<PassedOver>), ConfigError> {
+    ) -> Result<(Option<ConfigLevel>, Vec<PassedOver>), ConfigError> {
         let mut passed_over = Vec::new();
         for directory in here.ancestors() {
             let file = directory.join(FILE_NAME);
@@ -248,35 +260,35 @@ impl Loaded {
                 break;
             }
             let (text, shared) = match owned::find(directory, FILE_NAME, MOST) {
-                Ok(Sighting::Absent) => continue,
+                Ok(ConfigFileState::Absent) => continue,
                 _ if is_inside(directory, home) => {
                     passed_over.push((Location::from(file), INSIDE.to_owned()));
                     continue;
                 }
-                Ok(Sighting::PassedOver(why)) => {
+                Ok(ConfigFileState::PassedOver(why)) => {
                     passed_over.push((Location::from(file), why));
                     continue;
                 }
-                Ok(Sighting::Text(text)) => (text, None),
-                Ok(Sighting::Shared(text, why)) => (text, Some(why)),
+                Ok(ConfigFileState::Text(text)) => (text, None),
+                Ok(ConfigFileState::Shared(text, why)) => (text, Some(why)),
                 Err(error) => return Err(unreadable(error).of_found()),
             };
             if self.is_fixed(&Location::from(file.as_path())) {
                 break;
             }
-            let level = Level::parse(Origin::Found, &file, text, registry);
+            let level = ConfigLevel::parse(ConfigOrigin::Found, &file, text, registry);
             let level = level.map_err(ConfigError::of_found)?;
-            return Ok((Some(Level { shared, ..level }), passed_over));
+            return Ok((Some(ConfigLevel { shared, ..level }), passed_over));
         }
         Ok((None, passed_over))
     }
 }
 
-const INSIDE: &str = "it is inside a sandbox, where those who work write it";
+const INSIDE: &str = "it is inside a sandbox, where commands can write it";
 
 /// Whether a directory is the engine's own, or a sandbox.
 fn is_inside(directory: &Path, home: &Path) -> bool {
-    let home = private::known_as(home);
+    let home = state_dir::known_as(home);
     home.is_some_and(|home| directory.starts_with(home)) || areas::is_inside(directory)
 }
 
@@ -287,7 +299,7 @@ pub fn resolved(file: &Path) -> PathBuf {
         Some(parent) => parent,
         None => return file.to_owned(),
     };
-    match (private::canonical(parent), file.file_name()) {
+    match (state_dir::canonical(parent), file.file_name()) {
         (Ok(parent), Some(name)) => parent.join(name),
         _ => file.to_owned(),
     }
@@ -296,7 +308,7 @@ pub fn resolved(file: &Path) -> PathBuf {
 fn unreadable(error: FsError) -> ConfigError {
     let link = owned::dangling(error.path.as_path()).map(|link| {
         let link = Location::from(link);
-        format!("'{link}' is a link that leads nowhere; remove it, or mend it")
+        format!("'{link}' is a broken link; remove it, or fix it")
     });
     let what = format!("cannot read the configuration: {}", error.cause);
     ConfigError::of_file(error.path, what, link.into_iter().collect())

@@ -1,4 +1,4 @@
-//! What counts when several files say something.
+//! Merges the configuration files of all levels, and ignores what an untrusted file may not say.
 //!
 //! Files are laid over each other, outermost first: system, user, project. A key counts from the
 //! innermost file that has it; policies all count. A file that is not trusted only tightens, as the table in
@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::keys::{KEYS, isolates, key};
-use super::{Declared, Level, Settings, Untrusted};
+use super::{ConfigLevel, ConfigResource, Settings, UntrustedResource};
 use crate::model::ResourceType;
 use crate::model::resource::AUTO;
 use crate::model::text::{Location, escape};
@@ -17,7 +17,7 @@ use crate::strategy::Registry;
 
 /// A key that does not count, because its file is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ignored {
+pub struct IgnoredKey {
     /// The file.
     pub file: Location,
     /// The key, as in `run.writable`.
@@ -30,16 +30,16 @@ pub struct Ignored {
 
 /// What counts, of all files together.
 #[derive(Debug, Clone, Default)]
-pub struct Effective {
+pub struct EffectiveConfig {
     /// What they say.
     pub settings: Settings,
     /// Who may do what: each of these must permit.
     pub policies: Policies,
     /// What does not count.
-    pub ignored: Vec<Ignored>,
+    pub ignored: Vec<IgnoredKey>,
 }
 
-impl Effective {
+impl EffectiveConfig {
     /// What the caller says by itself; no file can relax its policy.
     pub fn new(settings: Settings, policy: Policy) -> Self {
         Self {
@@ -50,8 +50,8 @@ impl Effective {
     }
 
     /// Lays a file over what counts so far; without trust only what tightens.
-    pub fn lay(&mut self, level: &Level, trusted: bool, registry: &Registry) {
-        let mut laying = Laying::new(level, trusted, registry);
+    pub fn lay(&mut self, level: &ConfigLevel, trusted: bool, registry: &Registry) {
+        let mut laying = LevelMerge::new(level, trusted, registry);
         // A name means the innermost; rules speak of all of them.
         let own = laying.resources(&self.policies);
         self.settings.resources.splice(0..0, own);
@@ -63,8 +63,8 @@ impl Effective {
     }
 
     /// Adds the policy of a file of another project, and the names of resources that its rules speak of.
-    pub fn lay_rules(&mut self, level: &Level, trusted: bool, registry: &Registry) {
-        let mut laying = Laying::new(level, trusted, registry);
+    pub fn lay_rules(&mut self, level: &ConfigLevel, trusted: bool, registry: &Registry) {
+        let mut laying = LevelMerge::new(level, trusted, registry);
         let own = laying.resources(&self.policies);
         self.settings.resources.extend(own);
         laying.policy(&mut self.policies);
@@ -72,15 +72,15 @@ impl Effective {
 }
 
 /// One file while it is laid over the others.
-struct Laying<'a> {
-    level: &'a Level,
+struct LevelMerge<'a> {
+    level: &'a ConfigLevel,
     trusted: bool,
     registry: &'a Registry,
-    ignored: Vec<Ignored>,
+    ignored: Vec<IgnoredKey>,
 }
 
-impl<'a> Laying<'a> {
-    fn new(level: &'a Level, trusted: bool, registry: &'a Registry) -> Self {
+impl<'a> LevelMerge<'a> {
+    fn new(level: &'a ConfigLevel, trusted: bool, registry: &'a Registry) -> Self {
         Self {
             level,
             trusted,
@@ -96,7 +96,7 @@ impl<'a> Laying<'a> {
                 true => loosens.to_owned(),
                 false => format!("{loosens}: {}", shown(named)),
             };
-            self.ignored.push(Ignored {
+            self.ignored.push(IgnoredKey {
                 file: self.level.file.clone(),
                 key: name.to_owned(),
                 what,
@@ -149,7 +149,7 @@ impl<'a> Laying<'a> {
         }
     }
 
-    fn resources(&mut self, policies: &Policies) -> Vec<Declared> {
+    fn resources(&mut self, policies: &Policies) -> Vec<ConfigResource> {
         let mut own = self.level.alone.resources.clone();
         if self.trusted {
             return own;
@@ -171,7 +171,7 @@ impl<'a> Laying<'a> {
                 ignored = Some(name);
                 declared.strategy = None;
             }
-            declared.untrusted = Some(Untrusted {
+            declared.untrusted = Some(UntrustedResource {
                 file: self.level.file.clone(),
                 within: directory_of(&self.level.file),
                 ignored,
@@ -183,7 +183,7 @@ impl<'a> Laying<'a> {
     }
 
     /// The strategy that a resource asks for, by itself or by its type, if it does not isolate.
-    fn loose_of(&self, declared: &Declared) -> Option<String> {
+    fn loose_of(&self, declared: &ConfigResource) -> Option<String> {
         let own = declared.strategy.as_deref();
         let types = &self.level.alone.types;
         let kind: Option<&ResourceType> = declared.kind.as_deref().and_then(|one| types.named(one));

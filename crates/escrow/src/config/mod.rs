@@ -1,4 +1,4 @@
-//! `escrow.yaml`: what a project says once, so that nobody has to type it.
+//! `escrow.yaml`: the types of the configuration, from which its JSON Schema is made.
 //!
 //! The types here are the one definition: they read the text, and the JSON Schema is made from them.
 //! Several files may count at once: that of the system, that of the user, and that of the project. A
@@ -32,16 +32,16 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use begin::{Begun, FILE_NAME, begin, write_new};
-pub use duration::Keep;
+pub use begin::{FILE_NAME, InitialConfig, begin, write_new};
+pub use duration::RetentionPeriod;
 pub use error::ConfigError;
 pub use keys::table;
-pub use load::{Level, Loaded, Origin, PassedOver, Sources, resolved};
-pub use merge::{Effective, Ignored};
+pub use load::{ConfigLevel, ConfigOrigin, ConfigSources, LoadedConfigs, PassedOver, resolved};
+pub use merge::{EffectiveConfig, IgnoredKey};
 pub use schema::schema;
-pub use settings::{Declared, RunDefaults, Settings, Untrusted};
+pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource};
 
-use crate::model::Cleanup;
+use crate::model::CleanupPolicy;
 use crate::model::resource::FS_DIRECTORY;
 
 /// What `escrow.yaml` says. Every key may be left out.
@@ -49,7 +49,7 @@ use crate::model::resource::FS_DIRECTORY;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// How sandboxes are made and how long things are kept.
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxConfig,
     /// Kinds of resources of your own.
     pub resource_types: Vec<TypeEntry>,
     /// Resources by name, for `--resource NAME`.
@@ -57,53 +57,53 @@ pub struct Config {
     /// Who may do what.
     pub policy: Option<serde_json::Value>,
     /// Defaults of `escrow run`; what is typed wins.
-    pub run: Run,
-    /// Commands that judge the changes, each a line for the shell or a list of words.
+    pub run: RunConfig,
+    /// Commands that validate the changes, each a line for the shell or a list of words.
     pub validate: Vec<CommandLine>,
 }
 
 /// How sandboxes are made and how long things are kept.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Sandbox {
+pub struct SandboxConfig {
     /// The strategy of resources that ask for none; `auto` if left out. ESCROW_SANDBOX_STRATEGY
     /// and the command line override it.
     pub strategy: Option<String>,
     /// When sandboxes go.
-    pub cleanup: Cleanup,
+    pub cleanup: CleanupPolicy,
     /// What `escrow undo` needs.
-    pub undo: Undo,
+    pub undo: UndoConfig,
     /// Checkpoints.
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointConfig,
     /// Strategies that are programs of your own, by name.
-    pub custom_strategies: BTreeMap<String, Custom>,
+    pub custom_strategies: BTreeMap<String, CustomStrategyConfig>,
 }
 
 /// What `escrow undo` needs.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Undo {
+pub struct UndoConfig {
     /// How long a commit can be taken back.
-    pub keep: Keep,
+    pub keep: RetentionPeriod,
 }
 
 /// Checkpoints.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Checkpoint {
+pub struct CheckpointConfig {
     /// When one is taken without being asked for.
-    pub auto: Vec<Automatic>,
-    /// How many of those that nobody named are kept.
+    pub auto: Vec<AutoCheckpoint>,
+    /// How many of those that the user did not name are kept.
     pub keep: u32,
 }
 
-impl Default for Checkpoint {
+impl Default for CheckpointConfig {
     fn default() -> Self {
         Self {
             auto: vec![
-                Automatic::BeforeRun,
-                Automatic::BeforeRestore,
-                Automatic::OnError,
+                AutoCheckpoint::BeforeRun,
+                AutoCheckpoint::BeforeRestore,
+                AutoCheckpoint::OnError,
             ],
             keep: 20,
         }
@@ -113,7 +113,7 @@ impl Default for Checkpoint {
 /// When a checkpoint is taken without being asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Automatic {
+pub enum AutoCheckpoint {
     /// Before a command is run inside.
     BeforeRun,
     /// Before a checkpoint is restored.
@@ -124,7 +124,7 @@ pub enum Automatic {
     BeforeCommit,
 }
 
-impl Automatic {
+impl AutoCheckpoint {
     /// The word in the configuration, in the store and on the screen.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ impl Automatic {
 /// A strategy that is a program of your own: `command`, or `module` and `class`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Custom {
+pub struct CustomStrategyConfig {
     /// The program and its arguments.
     pub command: Option<Vec<String>>,
     /// A module of Python.
@@ -188,7 +188,7 @@ fn directory() -> String {
 /// Defaults of `escrow run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Run {
+pub struct RunConfig {
     /// Paths that commands write for real, from the directory of the configuration.
     pub writable: Vec<String>,
     /// Whether commands reach the network; they do if left out.

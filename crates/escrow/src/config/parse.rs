@@ -1,4 +1,4 @@
-//! Text becomes a configuration, or an error that names file, line, column and key.
+//! Parses the text of a configuration. Errors name file, line, column and key.
 
 use std::fmt;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::policy::PolicyError;
 type Position = (u64, u64);
 
 /// Where every key and every value stands.
-pub(super) struct Places {
+pub(super) struct KeyPositions {
     file: Location,
-    all: Vec<Place>,
+    all: Vec<KeyPosition>,
 }
 
-struct Place {
+struct KeyPosition {
     /// As in `resources.app.at` or `resource_types[0].name`.
     path: String,
     key: Position,
@@ -28,7 +28,7 @@ struct Place {
 }
 
 /// Reads a text; names in it are not looked at yet.
-pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, Places), ConfigError> {
+pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, KeyPositions), ConfigError> {
     let file = Location::from(file);
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -36,7 +36,7 @@ pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, Places), Config
             let before = &bytes[..error.valid_up_to()];
             let line = before.split(|byte| *byte == b'\n');
             let column = line.clone().next_back().map_or(0, <[u8]>::len);
-            let nowhere = Places {
+            let nowhere = KeyPositions {
                 file,
                 all: Vec::new(),
             };
@@ -46,8 +46,8 @@ pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, Places), Config
     };
     let options = options(DuplicateKeyPolicy::Error);
     match serde_saphyr::from_str_with_options::<Option<Config>>(text, options) {
-        Ok(config) => Ok((config.unwrap_or_default(), Places::of(text, file))),
-        Err(error) => Err(Places::of(text, file).explain(&error)),
+        Ok(config) => Ok((config.unwrap_or_default(), KeyPositions::of(text, file))),
+        Err(error) => Err(KeyPositions::of(text, file).explain(&error)),
     }
 }
 
@@ -64,7 +64,7 @@ fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
     }
 }
 
-impl Places {
+impl KeyPositions {
     /// The places of a text; none where it cannot be read at all.
     fn of(text: &str, file: Location) -> Self {
         let options = options(DuplicateKeyPolicy::LastWins);
@@ -109,7 +109,7 @@ impl Places {
             "" => "policy".to_owned(),
             key => format!("policy.{key}"),
         };
-        // What stands there by way of an anchor is told where it is used.
+        // What stands there by way of an anchor is reported where it is used.
         let above = path.rsplit_once('.').map_or("policy", |(above, _)| above);
         let mut paths = [path.as_str(), above, "policy"].into_iter();
         let found = paths.find_map(|path| self.all.iter().rfind(|place| place.path == path));
@@ -140,8 +140,8 @@ impl Places {
     /// The key that an error is about: the one that stands there, the one whose value stands there,
     /// or the last one before.
     fn key_at(&self, at: Position, is_key: bool) -> String {
-        let key = |place: &&Place| place.key == at;
-        let value = |place: &&Place| place.value == at;
+        let key = |place: &&KeyPosition| place.key == at;
+        let value = |place: &&KeyPosition| place.value == at;
         let exact = match is_key {
             true => self.all.iter().rfind(key),
             false => self.all.iter().find(value),
@@ -228,7 +228,7 @@ enum Node {
     Leaf,
 }
 
-fn note(path: &str, node: &Spanned<Node>, all: &mut Vec<Place>) {
+fn note(path: &str, node: &Spanned<Node>, all: &mut Vec<KeyPosition>) {
     let position = |at: serde_saphyr::Location| (at.line(), at.column());
     match &node.value {
         Node::Leaf => {}
@@ -238,7 +238,7 @@ fn note(path: &str, node: &Spanned<Node>, all: &mut Vec<Place>) {
                     "" => key.value.clone(),
                     path => format!("{path}.{}", key.value),
                 };
-                all.push(Place {
+                all.push(KeyPosition {
                     path: path.clone(),
                     key: position(key.referenced),
                     value: position(value.referenced),
@@ -250,7 +250,7 @@ fn note(path: &str, node: &Spanned<Node>, all: &mut Vec<Place>) {
             for (number, item) in items.iter().enumerate() {
                 let path = format!("{path}[{number}]");
                 let at = position(item.referenced);
-                all.push(Place {
+                all.push(KeyPosition {
                     path: path.clone(),
                     key: at,
                     value: at,
@@ -319,8 +319,8 @@ impl<'de> Visitor<'de> for AnyNode {
 
 impl<'de> Deserialize<'de> for CommandLine {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Line;
-        impl<'de> Visitor<'de> for Line {
+        struct ShellLine;
+        impl<'de> Visitor<'de> for ShellLine {
             type Value = CommandLine;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -339,6 +339,6 @@ impl<'de> Deserialize<'de> for CommandLine {
                 Ok(CommandLine::Words(words))
             }
         }
-        from.deserialize_any(Line)
+        from.deserialize_any(ShellLine)
     }
 }

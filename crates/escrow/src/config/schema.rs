@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Config;
-use crate::model::Types;
+use crate::model::ResourceTypes;
 use crate::model::resource::AUTO;
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
@@ -21,7 +21,7 @@ pub fn schema(registry: &Registry) -> Value {
     let strategy = json!({"enum": with(&[AUTO])});
     let of_resource = json!({"enum": with(&[AUTO, INHERIT])});
     let named = json!({"enum": registry.names()});
-    let kind = json!({"enum": Types::default().names()});
+    let kind = json!({"enum": ResourceTypes::default().names()});
     schema["allOf"] = json!([
         {
             "if": {"not": {"required": ["sandbox"], "properties": {

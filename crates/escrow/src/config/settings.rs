@@ -1,11 +1,14 @@
-//! What the manager needs of a configuration, as plain values.
+//! The merged configuration as plain values for the manager.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Checkpoint, Cleanup, ConfigError, Custom, Keep, check, load, parse};
-use crate::model::Types;
+use super::{
+    CheckpointConfig, CleanupPolicy, ConfigError, CustomStrategyConfig, RetentionPeriod, check,
+    load, parse,
+};
+use crate::model::ResourceTypes;
 use crate::model::text::Location;
 use crate::policy::Policy;
 use crate::strategy::Registry;
@@ -18,22 +21,22 @@ pub struct Settings {
     /// The strategy of resources that ask for none.
     pub strategy: Option<String>,
     /// When sandboxes go.
-    pub cleanup: Cleanup,
+    pub cleanup: CleanupPolicy,
     /// How long a commit can be taken back.
     pub undo_keep: Duration,
     /// When checkpoints are taken, and how many are kept.
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointConfig,
     /// Strategies that are programs of the user's own.
-    pub custom_strategies: BTreeMap<String, Custom>,
+    pub custom_strategies: BTreeMap<String, CustomStrategyConfig>,
     /// Every type of resource.
-    pub types: Types,
+    pub types: ResourceTypes,
     /// Resources that can be named; they become known when they are used.
-    pub resources: Vec<Declared>,
+    pub resources: Vec<ConfigResource>,
     /// Who may do what, as it is written.
     pub policy: Option<serde_json::Value>,
     /// Defaults of a command that is run inside.
     pub run: RunDefaults,
-    /// Commands that judge the changes: program and arguments of each.
+    /// Commands that validate the changes: program and arguments of each.
     pub validate: Vec<Vec<String>>,
 }
 
@@ -42,11 +45,11 @@ impl Default for Settings {
         Self {
             file: None,
             strategy: None,
-            cleanup: Cleanup::default(),
-            undo_keep: Keep::default().0,
-            checkpoint: Checkpoint::default(),
+            cleanup: CleanupPolicy::default(),
+            undo_keep: RetentionPeriod::default().0,
+            checkpoint: CheckpointConfig::default(),
             custom_strategies: BTreeMap::new(),
-            types: Types::default(),
+            types: ResourceTypes::default(),
             resources: Vec::new(),
             policy: None,
             run: RunDefaults::default(),
@@ -57,7 +60,7 @@ impl Default for Settings {
 
 /// A resource that the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declared {
+pub struct ConfigResource {
     /// Its name.
     pub name: String,
     /// Its type; that of what stands there if none.
@@ -69,12 +72,12 @@ pub struct Declared {
     /// The strategy it asks for.
     pub strategy: Option<String>,
     /// Set where the file that declares it is not trusted.
-    pub untrusted: Option<Untrusted>,
+    pub untrusted: Option<UntrustedResource>,
 }
 
 /// What a resource of a file that is not trusted may not do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Untrusted {
+pub struct UntrustedResource {
     /// The file.
     pub file: Location,
     /// The directory it must lie in: that of the file.
@@ -89,7 +92,7 @@ pub struct Untrusted {
     pub unnamed: bool,
 }
 
-impl Declared {
+impl ConfigResource {
     /// Whether it may not have its name.
     pub fn is_nameless(&self) -> bool {
         self.untrusted.as_ref().is_some_and(|one| one.nameless)
@@ -140,7 +143,7 @@ impl Settings {
     }
 
     /// The resource that the configuration calls so.
-    pub fn resource(&self, name: &str) -> Option<&Declared> {
+    pub fn resource(&self, name: &str) -> Option<&ConfigResource> {
         self.resources.iter().find(|one| one.name == name)
     }
 }

@@ -1,10 +1,10 @@
-//! What to do next, for every error that leaves a choice.
+//! Hints: what the user can do next, for each error that leaves a choice.
 
 use super::{Error, Kind};
 use crate::model::text::Location;
-use crate::model::{PlanState, Work};
+use crate::model::{JournaledWork, PlanState};
 use crate::run::RunError;
-use crate::store::{Lost, StoreError};
+use crate::store::{LostRecords, StoreError};
 use crate::strategy::StrategyError;
 use crate::strategy::registry::RegistryError;
 
@@ -18,12 +18,12 @@ impl Error {
         };
         match self {
             Self::Denied { .. } => vec![
-                "nothing was changed; somebody who is permitted to can do it".into(),
+                "nothing was changed; another principal may be permitted to do it".into(),
                 "`escrow access check` says what is permitted, and why".into(),
             ],
             Self::Untrusted { file, .. } => vec![
                 format!("`escrow trust '{file}'` shows what it says, and makes it count"),
-                "`--config /dev/null` goes on without it".into(),
+                "`--config /dev/null` continues without it".into(),
             ],
             Self::Unvalidated { file, trust, .. } => {
                 let trust = trust.iter();
@@ -38,7 +38,7 @@ impl Error {
                 hints
             }
             Self::Invalid { .. } => {
-                one("its words are above; the sandboxes are as they were before it")
+                one("its output is above; the sandboxes are as they were before it")
             }
             Self::NoConfig => one("name the file: `escrow trust FILE`"),
             Self::UnknownType { known, .. } => list("known types", known),
@@ -79,7 +79,7 @@ impl Error {
             Self::HalfMade { .. } => one(
                 "`escrow recover` removes what is there; then create it again: nothing was lost",
             ),
-            Self::Forward { work: Work::Commit, failed, unknown, .. } => {
+            Self::Forward { work: JournaledWork::Commit, failed, unknown, .. } => {
                 let mut hints = Vec::new();
                 for (resource, at, _) in unknown {
                     hints.push(format!("look whether '{at}' holds the changes of the plan; then `escrow recover --outcome {resource}=done`, or `{resource}=not_done`"));
@@ -145,7 +145,7 @@ impl Error {
                 hints
             }
             Self::Conflicts { undo: true, .. } => vec![
-                "nothing was undone: somebody changed there what the commit had put there".into(),
+                "nothing was undone: another program changed what the commit had put there".into(),
                 "the old versions are kept until `escrow cleanup`".into(),
             ],
             Self::Conflicts { .. } => vec![
@@ -161,27 +161,27 @@ impl Error {
             Self::NoSpace { .. } => one("free some space; nothing was changed"),
             Self::NotFinished { .. } => vec![
                 "until it is finished, do not write in the sandbox: it may share files with the original".into(),
-                "`escrow recover` goes on as soon as the cause is gone; nothing is lost".into(),
+                "`escrow recover` continues as soon as the cause is gone; nothing is lost".into(),
             ],
             Self::CommitFailed { open: true, .. }
             | Self::Undecided { .. }
             | Self::Unrecorded { .. } => {
-                one("`escrow recover` goes on as soon as the cause is gone; nothing is lost")
+                one("`escrow recover` continues as soon as the cause is gone; nothing is lost")
             }
             Self::CommitFailed { undo: true, .. } => {
-                one("what cannot be undone is irreversible; everything else is as before")
+                one("what could not be undone is irreversible; everything else is as before")
             }
             Self::CommitFailed { cause, .. } => {
                 let mut hints = cause.hints();
                 hints.push("the sandboxes still hold every change; the same command can be run again".into());
                 hints
             }
-            Self::Member { cause, .. } | Self::Moment { cause, .. } => cause.hints(),
+            Self::Member { cause, .. } | Self::Snapshot { cause, .. } => cause.hints(),
             Self::Damaged { plan, .. } => vec![
-                "nothing was touched; put back what was there, and run `escrow recover`, or the command, again".into(),
-                format!("`escrow cleanup {plan} --forget` gives it up: the originals stay as they are, and what was staged or kept is named"),
+                "nothing was done; restore what was there, then run `escrow recover` or the command again".into(),
+                format!("`escrow cleanup {plan} --forget` drops it: the originals stay as they are, and what was staged or kept is listed"),
             ],
-            Self::RecoveryNeeded { .. } => one("`escrow recover` brings it to one side"),
+            Self::RecoveryNeeded { .. } => one("`escrow recover` finishes it or rolls it back"),
             Self::NothingToUndo { state: PlanState::Open, .. } => {
                 one("`escrow rollback` discards what its sandboxes changed")
             }
@@ -202,13 +202,13 @@ impl Error {
                 one("nothing was changed; a directory goes only together with everything in it")
             }
             Self::StaleCheckpoint { plan, .. } => vec![
-                format!("if a part was committed since, `escrow undo {plan}` takes that back, and the checkpoint is of use again"),
+                format!("if a part was committed since, `escrow undo {plan}` takes that back, and the checkpoint can be used again"),
                 "`escrow checkpoint list` shows the others".into(),
             ],
             Self::LaterThanCheckpoint { .. } => {
                 one("`escrow rollback` discards its changes; `escrow checkpoint create` keeps it from now on")
             }
-            Self::OtherLook { .. } => {
+            Self::OtherOptions { .. } => {
                 one("leave the option out to join it as it is, or wait until its last command has ended")
             }
             Self::Unwritable { .. } => one("name a directory, or a file, in it"),
@@ -226,7 +226,7 @@ impl Error {
             Self::Strategy(error) => strategy_hints(error),
             Self::Store(StoreError::Lost { path, lost }) => lost_hints(path, lost),
             Self::Store(error) if error.wants_room() => one(
-                "the disk of the state is full, of bytes or of files, and what was put by for that is used up: remove something else there, then run the command again",
+                "the disk of the state is full (bytes or inodes), and the reserved space is used up: remove something else there, then run the command again",
             ),
             Self::Store(StoreError::Newer { .. }) => {
                 one("use the newer version, or another `--home`")
@@ -239,21 +239,21 @@ impl Error {
     }
 }
 
-fn lost_hints(path: &Location, lost: &Lost) -> Vec<String> {
+fn lost_hints(path: &Location, lost: &LostRecords) -> Vec<String> {
     let home = path.as_path().parent().unwrap_or(path.as_path());
     let mut hints = vec![
         "nothing was changed; put the newest `state.db` back, together with its `state.db-wal`, if there is one".into(),
         "`escrow gc --orphans` names the areas, which hold what was not released; they are ordinary directories".into(),
     ];
-    if *lost != Lost::Empty {
+    if *lost != LostRecords::Empty {
         let file = Location::from(home.join("generation"));
         hints.push(format!(
-            "to go on with the state as it is, remove '{file}': areas that it does not know are then named, and stay"
+            "to continue with the state as it is, remove '{file}': areas that it does not know are then listed, and stay"
         ));
     }
     let home = Location::from(home);
     hints.push(format!(
-        "to begin anew, move '{home}' away and keep it until you took from it what you need"
+        "to start anew, move '{home}' away and keep it until you have taken what you need from it"
     ));
     hints
 }
@@ -274,13 +274,13 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Carved { .. } => "name that resource instead",
         StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
         StrategyError::Closed { .. } => {
-            "whoever it belongs to can open it; `escrow rollback` discards the sandbox's changes"
+            "its owner can open it; `escrow rollback` discards the sandbox's changes"
         }
         StrategyError::Lost { .. } => {
             "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"
         }
         StrategyError::Altered { .. } => {
-            "nothing of it is acted on; put back what was there, or give the plan up by `escrow cleanup --forget`"
+            "nothing was done; restore the file, or drop the plan with `escrow cleanup --forget`"
         }
         StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {

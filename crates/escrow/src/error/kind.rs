@@ -1,4 +1,4 @@
-//! What sort of failure an error is: a word that scripts can rely on.
+//! Error kinds: stable words that scripts can rely on.
 
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub enum Kind {
     Denied,
     /// It contradicts what is there.
     Conflict,
-    /// Somebody else is at it.
+    /// Another process is at it.
     Busy,
     /// Something died half way and must be brought to an end first.
     RecoveryNeeded,
@@ -72,7 +72,7 @@ impl Error {
             Self::Busy { .. }
             | Self::Forgotten { .. }
             | Self::Live { .. }
-            | Self::OtherLook { .. }
+            | Self::OtherOptions { .. }
             | Self::BusyOriginal { .. }
             | Self::Store(StoreError::Busy { .. }) => Kind::Busy,
             Self::Unfinished { .. }
@@ -87,7 +87,7 @@ impl Error {
             Self::CommitFailed { open: true, .. } => Kind::RecoveryNeeded,
             Self::CommitFailed { cause, .. }
             | Self::Member { cause, .. }
-            | Self::Moment { cause, .. } => cause.kind(),
+            | Self::Snapshot { cause, .. } => cause.kind(),
             Self::Irreversible { .. } => Kind::Unsupported,
             Self::BadParent { .. } | Self::NotAsked { .. } | Self::NoHome => Kind::Usage,
             Self::Run(RunError::Step { .. }) => Kind::Unsupported,
@@ -115,7 +115,7 @@ impl Error {
     pub(crate) fn is_of_closed(&self) -> bool {
         match self {
             Self::Strategy(StrategyError::Closed { .. }) => true,
-            Self::Member { cause, .. } | Self::Moment { cause, .. } => cause.is_of_closed(),
+            Self::Member { cause, .. } | Self::Snapshot { cause, .. } => cause.is_of_closed(),
             _ => false,
         }
     }

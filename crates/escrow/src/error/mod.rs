@@ -1,4 +1,4 @@
-//! Everything that can go wrong, as a person meets it: what, where, why, and what to do next.
+//! The error of the engine: what happened, where, why, and what to do next.
 //!
 //! Each error has a stable [`Kind`], which scripts can rely on, and hints. The cause is in the
 //! chain of sources, not repeated in the text. Only the command line knows exit codes.
@@ -10,14 +10,14 @@ mod texts;
 pub use kind::Kind;
 
 pub use crate::fs::{Cause, FsError};
-pub use crate::store::{Lost, StoreError};
+pub use crate::store::{LostRecords, StoreError};
 use texts::{begun, failed_commit, forward};
 
 use crate::config::ConfigError;
 use crate::model::text::{Location, escape};
 use crate::model::{
-    Conflict, Decision, IllegalMove, InvalidPath, Phase, PlanState, ResourcePath, SandboxState,
-    Work,
+    Conflict, Decision, IllegalMove, InvalidPath, JournaledWork, Phase, PlanState, ResourcePath,
+    SandboxState,
 };
 use crate::resource::HandlerError;
 use crate::run::RunError;
@@ -47,7 +47,7 @@ pub enum Error {
         others: usize,
     },
     /// Neither the caller nor the environment says where the state is.
-    #[error("cannot tell where the state is: set ESCROW_HOME or HOME")]
+    #[error("cannot find the state directory: set ESCROW_HOME or HOME")]
     NoHome,
     /// A command of the configuration refused what was to be committed.
     #[error("nothing was committed: the validation `{command}` {why}")]
@@ -86,7 +86,7 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A configuration that was found says something that only a trusted one may say.
-    #[error("'{key}' of '{file}' does not count: {why}")]
+    #[error("'{key}' of '{file}' is ignored: {why}")]
     Untrusted {
         /// The file.
         file: Location,
@@ -134,7 +134,7 @@ pub enum Error {
         known: Vec<String>,
     },
     /// The name or the location is taken by another resource.
-    #[error("there is a resource '{name}' already, at '{at}'")]
+    #[error("a resource '{name}' exists already, at '{at}'")]
     ResourceExists {
         /// Its name.
         name: String,
@@ -176,7 +176,7 @@ pub enum Error {
         directory: Location,
     },
     /// The name is taken by another open plan.
-    #[error("there is an open plan '{name}' already")]
+    #[error("an open plan '{name}' exists already")]
     PlanExists {
         /// The name.
         name: String,
@@ -231,9 +231,9 @@ pub enum Error {
         /// What is known of the process.
         owner: Option<String>,
     },
-    /// Another process forgot a resource that nobody named, and a third one added it again, while a sandbox of it
-    /// was begun.
-    #[error("the resource '{resource}' was forgotten and added again meanwhile")]
+    /// Another process forgot a resource that the user did not name, and a third one added it again, while a
+    /// sandbox of it was begun.
+    #[error("the resource '{resource}' was removed and added again meanwhile")]
     Forgotten {
         /// The resource.
         resource: String,
@@ -251,7 +251,7 @@ pub enum Error {
     #[error("{}", forward(*.work, plan, failed, unknown))]
     Forward {
         /// What is still to be finished.
-        work: Work,
+        work: JournaledWork,
         /// The plan.
         plan: String,
         /// The resources for which it is done, as far as this process did it.
@@ -270,7 +270,7 @@ pub enum Error {
         asked: Vec<String>,
     },
     /// What a sandbox, or its commit, keeps is out of reach.
-    #[error("'{area}' is not there: is their file system not mounted, or were they moved?")]
+    #[error("'{area}' is missing: is its file system not mounted, or was it moved?")]
     Away {
         /// The area.
         area: Location,
@@ -290,7 +290,7 @@ pub enum Error {
         kind: Kind,
     },
     /// It failed, and then what it had begun could not be removed.
-    #[error("{} (and what was begun could not be removed: {left})", crate::error::chain(.first))]
+    #[error("{} (cleanup incomplete: {left})", crate::error::chain(.first))]
     LeftBehind {
         /// Why it failed.
         first: Box<Error>,
@@ -347,7 +347,7 @@ pub enum Error {
     #[error("{}{}", begun(plan, cause, *work, *undo), failed_commit(undone, not_undone, kept, left))]
     CommitFailed {
         /// What failed.
-        work: Work,
+        work: JournaledWork,
         /// The plan.
         plan: String,
         /// Why it failed.
@@ -356,7 +356,7 @@ pub enum Error {
         undone: Vec<String>,
         /// Those that are not, and why.
         not_undone: Vec<(String, String)>,
-        /// What somebody else wrote meanwhile: resource, path, and where it is kept.
+        /// What another process wrote meanwhile: resource, path, and where it is kept.
         kept: Vec<(String, ResourcePath, Location)>,
         /// What was staged and could not be removed; no original is concerned.
         left: Vec<String>,
@@ -366,7 +366,7 @@ pub enum Error {
         undo: bool,
     },
     /// A commit or a restore failed, and it could not be taken back, or not be recorded that it is to be.
-    #[error("the plan '{plan}' is half way: {}; and it could not be taken back: {why}", crate::error::chain(&**.cause))]
+    #[error("the plan '{plan}' was interrupted half way: {}; rolling it back failed: {why}", crate::error::chain(&**.cause))]
     Undecided {
         /// The plan.
         plan: String,
@@ -376,10 +376,10 @@ pub enum Error {
         why: String,
     },
     /// It happened, but that could not be recorded.
-    #[error("the plan '{plan}' is {}, but that could not be recorded", if *.work == Work::Restore { "back at the checkpoint" } else { "committed" })]
+    #[error("the plan '{plan}' is {}, but that could not be recorded", if *.work == JournaledWork::Restore { "back at the checkpoint" } else { "committed" })]
     Unrecorded {
         /// What happened.
-        work: Work,
+        work: JournaledWork,
         /// The plan.
         plan: String,
         /// Why.
@@ -406,13 +406,13 @@ pub enum Error {
         why: &'static str,
     },
     /// A commit could not be undone as a whole.
-    #[error("it could not be undone as a whole")]
+    #[error("it could not be undone completely")]
     Undoing,
-    /// The user gave it up.
-    #[error("it was given up")]
+    /// The user cancelled it.
+    #[error("cancelled")]
     Cancelled,
     /// A part of the engine, or of a strategy, broke down.
-    #[error("what works on '{resource}' broke down: {what}")]
+    #[error("internal error in the strategy for '{resource}': {what}")]
     Panicked {
         /// The resource.
         resource: String,
@@ -423,7 +423,7 @@ pub enum Error {
     #[error("a {what} of the plan '{plan}' was interrupted (it is {phase}){}", .why.as_deref().map(|why| format!(", and cannot be recovered: {why}")).unwrap_or_default())]
     RecoveryNeeded {
         /// What was interrupted.
-        what: Work,
+        what: JournaledWork,
         /// The plan.
         plan: String,
         /// Where it stands.
@@ -432,10 +432,10 @@ pub enum Error {
         why: Option<String>,
     },
     /// What a commit, or a restore, needs cannot be relied on.
-    #[error("the {of} of the plan '{plan}' cannot be gone on with: {what}")]
+    #[error("the {of} of the plan '{plan}' cannot continue: {what}")]
     Damaged {
-        /// What cannot be gone on with.
-        of: Work,
+        /// What cannot be continued.
+        of: JournaledWork,
         /// The plan.
         plan: String,
         /// What is wrong.
@@ -467,7 +467,7 @@ pub enum Error {
     },
     /// One sandbox could not be kept, or go back.
     #[error("the sandbox of '{resource}' cannot {what}: {}", crate::error::chain(&**.cause))]
-    Moment {
+    Snapshot {
         /// The resource.
         resource: String,
         /// What it cannot do.
@@ -475,14 +475,14 @@ pub enum Error {
         /// Why.
         cause: Box<Error>,
     },
-    /// What was named to be removed is no area that no record tells of.
-    #[error("'{path}' is not an area of which no record tells; nothing was removed")]
+    /// What was named to be removed is no orphan.
+    #[error("'{path}' is not an orphan; nothing was removed")]
     NoOrphan {
         /// What was named.
         path: Location,
     },
     /// A pattern that is none.
-    #[error("'{pattern}' is no pattern of paths: {why}")]
+    #[error("invalid pattern '{pattern}': {why}")]
     BadPattern {
         /// What was typed.
         pattern: String,
@@ -522,8 +522,8 @@ pub enum Error {
         resource: String,
     },
     /// A command runs inside the plan, with other options.
-    #[error("the inside of the plan '{plan}', where a command runs, is another one: {what}")]
-    OtherLook {
+    #[error("a command already runs in the plan '{plan}' with other options: {what}")]
+    OtherOptions {
         /// The plan.
         plan: String,
         /// In what it differs.
@@ -541,7 +541,7 @@ pub enum Error {
     #[error(transparent)]
     Run(#[from] RunError),
     /// Another process commits into the same original.
-    #[error("another process holds a lock on '{at}', as who commits into it does")]
+    #[error("another process holds a lock on '{at}'; it may be committing into it")]
     BusyOriginal {
         /// The original.
         at: Location,

@@ -2,26 +2,28 @@
 
 use super::{Error, chain};
 use crate::model::text::Location;
-use crate::model::{ResourcePath, Work};
+use crate::model::{JournaledWork, ResourcePath};
 
 /// What a failed commit says: why, what is as before, what is not, what was kept.
-pub(super) fn begun(plan: &str, cause: &Error, work: Work, undo: bool) -> String {
+pub(super) fn begun(plan: &str, cause: &Error, work: JournaledWork, undo: bool) -> String {
     match (work, undo) {
-        (_, true) => format!("the commit of the plan '{plan}' could not be taken back as a whole"),
-        (Work::Restore, _) => format!("the plan '{plan}' was not restored: {}", chain(cause)),
+        (_, true) => format!("the commit of the plan '{plan}' could not be undone completely"),
+        (JournaledWork::Restore, _) => {
+            format!("the plan '{plan}' was not restored: {}", chain(cause))
+        }
         _ => format!("the plan '{plan}' was not committed: {}", chain(cause)),
     }
 }
 
 /// What is still to be done for each resource, and what is not known.
 pub(super) fn forward(
-    work: Work,
+    work: JournaledWork,
     plan: &str,
     failed: &[(String, String)],
     unknown: &[(String, Location, String)],
 ) -> String {
     let mut text = match work {
-        Work::Rollback => format!("the plan '{plan}' is not wholly rolled back"),
+        JournaledWork::Rollback => format!("the plan '{plan}' is not wholly rolled back"),
         _ => format!(
             "the commit of the plan '{plan}' is past the point of no return and not finished"
         ),
@@ -47,16 +49,16 @@ pub(super) fn failed_commit(
 ) -> String {
     let mut text = String::new();
     if !undone.is_empty() {
-        text = format!("{text}; as before again: {}", undone.join(", "));
+        text = format!("{text}; restored: {}", undone.join(", "));
     }
     for (resource, why) in not_undone {
-        text = format!("{text}; NOT as before: {resource}: {why}");
+        text = format!("{text}; NOT restored: {resource}: {why}");
     }
     for (resource, path, at) in kept {
-        text = format!("{text}; somebody else's version of {resource}:{path} is kept in '{at}'");
+        text = format!("{text}; another program's version of {resource}:{path} is kept in '{at}'");
     }
     for why in left {
-        text = format!("{text}; what was staged is left: {why}");
+        text = format!("{text}; staged files could not be removed: {why}");
     }
     text
 }

@@ -1,6 +1,6 @@
-//! What the account files of the machine say of users and groups: `/etc/passwd`, `/etc/group`, `/etc/subgid`.
+//! Users and groups of the machine, from `/etc/passwd`, `/etc/group` and `/etc/subgid`.
 //!
-//! A file that is missing or cannot be read grants nothing and names nobody; a line that cannot be understood is
+//! A file that is missing or cannot be read grants nothing and names no user; a line that cannot be understood is
 //! passed over, as the programs that own these files do.
 #![expect(
     clippy::disallowed_methods,

@@ -1,12 +1,12 @@
-//! Whose an entry among areas is, told by its name alone.
+//! Names of areas: classifies an entry of an area directory by its name alone.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{self, FlockOperation};
 
-use super::beneath::Dir;
-use super::private::{BESIDE, UNDO};
+use super::dir::Dir;
+use super::state_dir::{BESIDE, UNDO};
 use super::{Meta, Result};
 use crate::model::{CommitId, PlanId, SandboxId};
 
@@ -23,8 +23,8 @@ pub enum Area {
     Aside(SandboxId),
     /// The layer of a plan over the home directory.
     Scratch(PlanId),
-    /// A directory for a moment, which its maker holds locked.
-    Moment,
+    /// A temporary directory, which its maker holds locked.
+    Temporary,
 }
 
 impl Area {
@@ -36,7 +36,7 @@ impl Area {
             false => text,
         };
         if text.starts_with("scratch-") || text.starts_with("probe-") {
-            return Some(Self::Moment);
+            return Some(Self::Temporary);
         }
         let (id, end) = text.split_at(text.find('.').unwrap_or(text.len()));
         if let Ok(plan) = id.parse() {
@@ -55,18 +55,18 @@ impl Area {
     }
 }
 
-/// Whether a path lies in an area of any home, told by its names alone.
+/// Whether a path lies in an area of any home, recognized by its name alone.
 pub fn is_inside(path: &Path) -> bool {
     path.components().any(|part| {
         let name = part.as_os_str().as_bytes();
-        let among = Area::named(name, false).filter(|area| *area != Area::Moment);
+        let among = Area::named(name, false).filter(|area| *area != Area::Temporary);
         among.is_some() || Area::named(name, true).is_some()
     })
 }
 
 /// An entry among areas.
 #[derive(Debug)]
-pub struct Found {
+pub struct AreaEntry {
     /// Its name.
     pub name: Box<[u8]>,
     /// What is known of it.
@@ -76,7 +76,7 @@ pub struct Found {
 }
 
 /// Everything in the engine's own directory; in any other, only what is ours by name and by owner.
-pub fn list(dir: &Dir, beside: bool) -> Result<Vec<Found>> {
+pub fn list(dir: &Dir, beside: bool) -> Result<Vec<AreaEntry>> {
     let me = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
     for name in dir.names()? {
@@ -88,7 +88,7 @@ pub fn list(dir: &Dir, beside: bool) -> Result<Vec<Found>> {
             continue;
         };
         if !beside || (meta.is_dir() && meta.uid == me) {
-            found.push(Found { name, meta, area });
+            found.push(AreaEntry { name, meta, area });
         }
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
@@ -97,7 +97,8 @@ pub fn list(dir: &Dir, beside: bool) -> Result<Vec<Found>> {
 
 /// Whether there is an area, of which a store must have known, among the engine's own.
 pub fn any(dir: &Dir) -> Result<bool> {
-    let of_a_store = |name: &[u8]| !matches!(Area::named(name, false), None | Some(Area::Moment));
+    let of_a_store =
+        |name: &[u8]| !matches!(Area::named(name, false), None | Some(Area::Temporary));
     Ok(dir.names()?.iter().any(|name| of_a_store(name)))
 }
 
@@ -107,7 +108,7 @@ pub fn plain_name(name: &[u8]) -> Option<&str> {
     Some(text.strip_prefix(BESIDE).unwrap_or(text))
 }
 
-/// Whether whoever made a directory for a moment still has it.
+/// Whether the process that made a temporary directory still has it.
 pub fn is_held(parent: &Dir, name: &[u8]) -> Result<bool> {
     let dir = match parent.subdir(name) {
         Err(error) if error.is_absent() => return Ok(false),
@@ -119,12 +120,15 @@ pub fn is_held(parent: &Dir, name: &[u8]) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::SystemOrigin;
+    use crate::model::SystemIdSource;
 
     #[test]
     fn names_say_whose_they_are() {
-        let (id, plan) = (SandboxId::new(&SystemOrigin), PlanId::new(&SystemOrigin));
-        let commit = CommitId::new(&SystemOrigin);
+        let (id, plan) = (
+            SandboxId::new(&SystemIdSource),
+            PlanId::new(&SystemIdSource),
+        );
+        let commit = CommitId::new(&SystemIdSource);
         let rows = [
             (format!("{id}"), Some(Area::Sandbox(id))),
             (format!("{id}.undo"), Some(Area::Commit(id))),
@@ -136,8 +140,8 @@ mod tests {
             ),
             (format!("{id}.undo-x"), None),
             (format!("{plan}.scratch"), Some(Area::Scratch(plan))),
-            ("scratch-x-0".to_owned(), Some(Area::Moment)),
-            ("probe-x-0".to_owned(), Some(Area::Moment)),
+            ("scratch-x-0".to_owned(), Some(Area::Temporary)),
+            ("probe-x-0".to_owned(), Some(Area::Temporary)),
             (format!("{id}.new"), None),
             (format!("{id}.undone"), None),
             (format!("{plan}"), None),

@@ -1,4 +1,4 @@
-//! The bytes of one file: copied with their holes, or compared with another's.
+//! File contents: copies them with their holes, and compares them.
 
 use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -96,7 +96,7 @@ fn has_holes(file: &File, meta: &Meta) -> std::io::Result<bool> {
     }
     match sys::seek(file, sys::SeekFrom::Hole(0)) {
         Ok(hole) => Ok(hole < meta.size),
-        // Somebody is just cutting it short; that is noticed by its times.
+        // Another process is just cutting it short; that is noticed by its times.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO) => Ok(false),
         Err(errno) => Err(errno.into()),
     }

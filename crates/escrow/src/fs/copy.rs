@@ -1,4 +1,4 @@
-//! A parallel copy that keeps everything (rules F1 to F5), made in one pass with its manifest.
+//! A parallel tree copy that keeps all metadata (rules F1 to F5) and builds a manifest in the same pass.
 //!
 //! Files get their owner, mode, attributes and times as they are made; directories get theirs
 //! last, deepest first, so that a restrictive mode or a time is not undone by what follows.
@@ -13,10 +13,10 @@ use rayon::prelude::*;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::beneath::{Dir, Entry};
 use super::content::{self, Reflinks, Transfer};
-use super::handle::Handle;
-use super::manifest::{Builder, Index, Manifest, NewEntry, Record};
+use super::dir::{Dir, DirEntry};
+use super::handle::EntryHandle;
+use super::manifest::{Manifest, ManifestBuilder, ManifestRecord, NewEntry, RecordIndex};
 use super::walk::walk;
 use super::xattr::{self, Xattrs};
 use super::{Cause, Flags, FsError, Meta, Result, Stamp};
@@ -32,7 +32,7 @@ const WIDE: usize = 64;
 
 /// Something that the copy does not have, or not as it was.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Loss {
+pub struct CopyLoss {
     /// Where.
     pub path: ResourcePath,
     /// What is missing and why.
@@ -51,7 +51,7 @@ pub struct CopyReport {
     /// Entries whose copies belong to another owner than the originals.
     pub disowned: u64,
     /// Everything that was left out or could not be kept, sorted.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<CopyLoss>,
 }
 
 impl CopyReport {
@@ -73,29 +73,29 @@ impl CopyReport {
 }
 
 /// The names of one inode: the first one copied, once it is there.
-struct Links {
+struct LinkGroup {
     number: u32,
     first: Mutex<Option<ResourcePath>>,
 }
 
-struct Copy<'a> {
+struct TreeCopier<'a> {
     from: &'a Dir,
     to: &'a Dir,
     reflinks: Reflinks,
     carved: &'a [ResourcePath],
     observer: &'a dyn Observer,
-    builder: Builder,
-    links: Mutex<HashMap<(u64, u64), Arc<Links>>>,
-    linked: Mutex<Vec<(Index, ResourcePath)>>,
-    expected: Mutex<HashMap<Index, ResourcePath>>,
-    directories: Mutex<Vec<Undressed>>,
-    losses: Mutex<Vec<Loss>>,
+    builder: ManifestBuilder,
+    links: Mutex<HashMap<(u64, u64), Arc<LinkGroup>>>,
+    linked: Mutex<Vec<(RecordIndex, ResourcePath)>>,
+    expected: Mutex<HashMap<RecordIndex, ResourcePath>>,
+    directories: Mutex<Vec<UnfinishedDir>>,
+    losses: Mutex<Vec<CopyLoss>>,
     shared: AtomicU64,
     copied: AtomicU64,
 }
 
 /// A directory whose looks come when everything in it is there.
-type Undressed = (Index, ResourcePath, Meta, Xattrs, Flags);
+type UnfinishedDir = (RecordIndex, ResourcePath, Meta, Xattrs, Flags);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -114,8 +114,8 @@ pub fn copy_tree(
     carved: &[ResourcePath],
     observer: &dyn Observer,
 ) -> Result<(Manifest, CopyReport)> {
-    let root = Record::of(&from.meta()?);
-    let copy = Copy::new(from, to, reflinks, carved, observer, root);
+    let root = ManifestRecord::of(&from.meta()?);
+    let copy = TreeCopier::new(from, to, reflinks, carved, observer, root);
     walk(from, Manifest::ROOT, |visit| {
         copy.directory(visit.dir, visit.path, visit.entries, visit.state)
     })?;
@@ -130,13 +130,20 @@ pub fn copy_one(
     reflinks: Reflinks,
     observer: &dyn Observer,
 ) -> Result<(Manifest, CopyReport)> {
-    let copy = Copy::new(from, to, reflinks, &[], observer, Record::of(&to.meta()?));
+    let copy = TreeCopier::new(
+        from,
+        to,
+        reflinks,
+        &[],
+        observer,
+        ManifestRecord::of(&to.meta()?),
+    );
     let root = ResourcePath::root();
     if let Some(meta) = from.stat(name)? {
         if !meta.is_file() {
             return Err(from.error("copy", name, Cause::Kind(meta.kind.word())));
         }
-        let entry = Entry {
+        let entry = DirEntry {
             name: name.into(),
             // Its other names are not in the copy.
             meta: Meta { nlink: 1, ..meta },
@@ -150,14 +157,14 @@ pub fn copy_one(
     copy.finish()
 }
 
-impl<'a> Copy<'a> {
+impl<'a> TreeCopier<'a> {
     fn new(
         from: &'a Dir,
         to: &'a Dir,
         reflinks: Reflinks,
         carved: &'a [ResourcePath],
         observer: &'a dyn Observer,
-        root: Record,
+        root: ManifestRecord,
     ) -> Self {
         Self {
             from,
@@ -165,7 +172,7 @@ impl<'a> Copy<'a> {
             reflinks,
             carved,
             observer,
-            builder: Builder::new(root),
+            builder: ManifestBuilder::new(root),
             links: Mutex::default(),
             linked: Mutex::default(),
             expected: Mutex::default(),
@@ -180,16 +187,16 @@ impl<'a> Copy<'a> {
         &self,
         from: &Dir,
         path: &ResourcePath,
-        entries: Vec<Entry>,
-        index: Index,
-    ) -> Result<Vec<(Box<[u8]>, Index)>> {
+        entries: Vec<DirEntry>,
+        index: RecordIndex,
+    ) -> Result<Vec<(Box<[u8]>, RecordIndex)>> {
         let to = self.to.dir(path)?;
         let meta = from.meta()?;
-        let attributes = xattr::read(&Handle::of(from))
+        let attributes = xattr::read(&EntryHandle::of(from))
             .map_err(|errno| from.error("read the attributes of", b"", Cause::Os(errno)))?;
         let flags = Flags::read(from)
             .map_err(|errno| from.error("read the flags of", b"", Cause::Os(errno)))?;
-        let one = |entry: Entry| self.entry(from, &to, path, entry).transpose();
+        let one = |entry: DirEntry| self.entry(from, &to, path, entry).transpose();
         let copied: Vec<NewEntry> = if entries.len() < WIDE {
             entries.into_iter().filter_map(one).collect::<Result<_>>()?
         } else {
@@ -212,7 +219,7 @@ impl<'a> Copy<'a> {
         lock(&self.directories).push((index, path.clone(), meta, attributes, flags));
         let mut next = Vec::new();
         for (at, name, is_dir) in notable {
-            let index = first + at as Index;
+            let index = first + at as RecordIndex;
             let path = path.join(&name);
             if is_dir {
                 lock(&self.expected).insert(index, path);
@@ -230,12 +237,12 @@ impl<'a> Copy<'a> {
         from: &Dir,
         to: &Dir,
         path: &ResourcePath,
-        entry: Entry,
+        entry: DirEntry,
     ) -> Result<Option<NewEntry>> {
         if self.observer.is_cancelled() {
             return Err(from.error("copy", &entry.name, Cause::Cancelled));
         }
-        if entry.meta.is_dir() && super::private::is_area_beside(&entry.name) {
+        if entry.meta.is_dir() && super::state_dir::is_area_beside(&entry.name) {
             let what = "it is a sandbox of Escrow, not part of the resource";
             self.lost(path, &entry.name, what.to_owned());
             return Ok(None);
@@ -250,11 +257,17 @@ impl<'a> Copy<'a> {
         }
     }
 
-    fn present(&self, from: &Dir, to: &Dir, path: &ResourcePath, entry: Entry) -> Result<NewEntry> {
-        let Entry { name, meta } = entry;
+    fn present(
+        &self,
+        from: &Dir,
+        to: &Dir,
+        path: &ResourcePath,
+        entry: DirEntry,
+    ) -> Result<NewEntry> {
+        let DirEntry { name, meta } = entry;
         let mut new = NewEntry {
             target: Vec::new(),
-            record: Record::of(&meta),
+            record: ManifestRecord::of(&meta),
             name,
         };
         if self.carved.contains(&path.join(&new.name)) {
@@ -288,7 +301,7 @@ impl<'a> Copy<'a> {
         });
         if let Some(Some(first)) = first.as_deref() {
             let now = from.stat(name)?;
-            // Otherwise somebody put another file there since it was listed.
+            // Otherwise another process put another file there since it was listed.
             if now.is_some_and(|now| (now.dev, now.ino) == (meta.dev, meta.ino)) {
                 // Its metadata came with the first name; the record is completed at the end.
                 to.hard_link(name, self.to, first)?;
@@ -313,7 +326,7 @@ impl<'a> Copy<'a> {
         // What was copied need not be what was listed: then it is no name of that inode.
         let same = (original.dev, original.ino) == (meta.dev, meta.ino);
         let link = if same { new.record.link } else { 0 };
-        new.record = Record::of(&original);
+        new.record = ManifestRecord::of(&original);
         new.record.link = link;
         new.record.copied(&copy);
         new.record.xattrs = xattr::digest(&attributes);
@@ -324,8 +337,13 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    fn file(&self, from: &Dir, to: &Dir, name: &[u8]) -> Result<Dressed> {
-        let copied = copy_file((from, name), (to, name), &self.reflinks, Care::Live)?;
+    fn file(&self, from: &Dir, to: &Dir, name: &[u8]) -> Result<CopiedMetadata> {
+        let copied = copy_file(
+            (from, name),
+            (to, name),
+            &self.reflinks,
+            ExpectedWriters::Live,
+        )?;
         let (meta, copy, attributes, lost, transfer) = copied;
         match transfer {
             Transfer::Shared => self.shared.fetch_add(1, Ordering::Relaxed),
@@ -335,11 +353,11 @@ impl<'a> Copy<'a> {
         Ok((meta, copy, attributes, lost))
     }
 
-    fn links_of(&self, meta: &Meta) -> Arc<Links> {
+    fn links_of(&self, meta: &Meta) -> Arc<LinkGroup> {
         let mut table = lock(&self.links);
         let number = table.len() as u32 + 1;
         let links = table.entry((meta.dev, meta.ino)).or_insert_with(|| {
-            Arc::new(Links {
+            Arc::new(LinkGroup {
                 number,
                 first: Mutex::new(None),
             })
@@ -348,7 +366,7 @@ impl<'a> Copy<'a> {
     }
 
     fn lost(&self, path: &ResourcePath, name: &[u8], what: String) {
-        lock(&self.losses).push(Loss {
+        lock(&self.losses).push(CopyLoss {
             path: path.join(name),
             what,
         });
@@ -386,13 +404,13 @@ impl<'a> Copy<'a> {
             flags
                 .set(&dir)
                 .map_err(|errno| dir.error("set the flags of", b"", Cause::Os(errno)))?;
-            let dressed = Handle::of(&dir).dress(meta, attributes);
+            let dressed = EntryHandle::of(&dir).apply_metadata(meta, attributes);
             let lost =
                 dressed.map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
             let mut kept = attributes.clone();
             for attribute in lost {
                 kept.retain(|(name, _)| *name != attribute);
-                losses.push(Loss {
+                losses.push(CopyLoss {
                     path: path.clone(),
                     what: not_kept(&attribute),
                 });
@@ -412,7 +430,7 @@ impl<'a> Copy<'a> {
         }
         let mut disowned = 0;
         for index in 0..manifest.len() {
-            let record = manifest.record(index as Index);
+            let record = manifest.record(index as RecordIndex);
             newest = newest.max(record.copy_ctime);
             disowned += u64::from(record.copy_owner != (record.uid, record.gid));
         }
@@ -430,9 +448,9 @@ impl<'a> Copy<'a> {
 }
 
 /// The original's metadata as copied, the copy's, the attributes it has, those it could not keep.
-type Dressed = (Meta, Meta, Xattrs, Vec<Vec<u8>>);
+type CopiedMetadata = (Meta, Meta, Xattrs, Vec<Vec<u8>>);
 
-type Copied = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
+type CopiedEntry = (Meta, Meta, Xattrs, Vec<Vec<u8>>, Transfer);
 
 /// Why an entry is not copied, if it is not.
 fn why_left_out(from: &Dir, meta: &Meta) -> Option<String> {
@@ -450,7 +468,7 @@ fn not_kept(attribute: &[u8]) -> String {
 
 /// Whether others may be writing to what is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Care {
+pub enum ExpectedWriters {
     /// They may: what changed just now is read a second time, to be sure.
     Live,
     /// They do not, and if one does all the same, its times tell.
@@ -458,18 +476,18 @@ pub enum Care {
 }
 
 /// A name in a directory.
-pub type At<'a> = (&'a Dir, &'a [u8]);
+pub type DirAndName<'a> = (&'a Dir, &'a [u8]);
 
 /// Copies one regular file with all its metadata; nothing may stand at `to`.
 ///
 /// Returns the original's metadata as copied, the copy's, the attributes the copy has, and those
 /// it could not keep. A file that changes meanwhile is copied again.
 pub fn copy_file(
-    (from, name): At<'_>,
-    (to, to_name): At<'_>,
+    (from, name): DirAndName<'_>,
+    (to, to_name): DirAndName<'_>,
     reflinks: &Reflinks,
-    care: Care,
-) -> Result<Copied> {
+    care: ExpectedWriters,
+) -> Result<CopiedEntry> {
     for _ in 0..TRIES {
         let (source, before) = from.file(name)?;
         let target = to.create(to_name, 0o600)?;
@@ -482,19 +500,21 @@ pub fn copy_file(
             .map_err(|errno| from.error("read the flags of", name, Cause::Os(errno)))?;
         flags.begin(&target).map_err(set_flags)?;
         let transfer = content::transfer(&source, &target, &before, reflinks).map_err(io)?;
-        let mut attributes = xattr::read(&Handle::of(&source))
+        let mut attributes = xattr::read(&EntryHandle::of(&source))
             .map_err(|errno| from.error("read the attributes of", name, Cause::Os(errno)))?;
         // A write that was under way when the file was opened had moved its ctime already, so for
         // one that changed just now the bytes themselves must agree.
-        let unsure = care == Care::Live && transfer == Transfer::Copied && is_recent(before.ctime);
+        let unsure = care == ExpectedWriters::Live
+            && transfer == Transfer::Copied
+            && is_recent(before.ctime);
         let steady = (!unsure || content::same(&source, &target).map_err(io)?)
             && from.meta_of(name, &source)?.same_state(&before);
         if !steady {
             to.unlink(to_name)?;
             continue;
         }
-        let lost = Handle::of(&target)
-            .dress(&before, &attributes)
+        let lost = EntryHandle::of(&target)
+            .apply_metadata(&before, &attributes)
             .map_err(|errno| to.error("set the metadata of", to_name, Cause::Os(errno)))?;
         attributes.retain(|(attribute, _)| !lost.contains(attribute));
         // A sandbox does without those that cannot be had: a commit takes them from the original.
@@ -516,19 +536,19 @@ pub fn recast(dir: &Dir, name: &[u8], flags: Flags) -> Result<()> {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
         dir.error("copy", name, Cause::Os(errno))
     })?;
-    let attributes = xattr::read(&Handle::of(&source)).map_err(fail)?;
-    Handle::of(&target)
-        .dress(&meta, &attributes)
+    let attributes = xattr::read(&EntryHandle::of(&source)).map_err(fail)?;
+    EntryHandle::of(&target)
+        .apply_metadata(&meta, &attributes)
         .map_err(fail)?;
     dir.rename(&fresh, dir, name)
 }
 
 /// Copies a symbolic link, whose target it returns, or a named pipe.
 fn special(
-    (from, name): At<'_>,
-    (to, to_name): At<'_>,
+    (from, name): DirAndName<'_>,
+    (to, to_name): DirAndName<'_>,
     kind: EntryKind,
-) -> Result<(Dressed, Vec<u8>)> {
+) -> Result<(CopiedMetadata, Vec<u8>)> {
     let gone = |dir: &Dir| dir.error("copy", to_name, Cause::Os(Errno::NOENT));
     let original = from.handle(name)?;
     let fail = |errno| from.error("read the attributes of", name, Cause::Os(errno));
@@ -547,7 +567,7 @@ fn special(
     }
     let lost = to
         .handle(to_name)?
-        .dress(&meta, &attributes)
+        .apply_metadata(&meta, &attributes)
         .map_err(|errno| to.error("set the metadata of", to_name, Cause::Os(errno)))?;
     attributes.retain(|(attribute, _)| !lost.contains(attribute));
     let copy = to.stat(to_name)?.ok_or_else(|| gone(to))?;
@@ -556,7 +576,7 @@ fn special(
 
 /// One entry that is no directory, copied.
 #[derive(Debug)]
-pub struct Leaf {
+pub struct CopiedLeaf {
     /// The original's metadata as copied.
     pub original: Meta,
     /// The copy's.
@@ -571,12 +591,12 @@ pub struct Leaf {
 
 /// Copies one entry that is no directory; nothing may stand at `to`.
 pub fn copy_leaf(
-    from: At<'_>,
-    to: At<'_>,
+    from: DirAndName<'_>,
+    to: DirAndName<'_>,
     kind: EntryKind,
     reflinks: &Reflinks,
-    care: Care,
-) -> Result<Leaf> {
+    care: ExpectedWriters,
+) -> Result<CopiedLeaf> {
     let (original, copy, attributes, lost, transfer) = match kind {
         EntryKind::File => copy_file(from, to, reflinks, care)?,
         EntryKind::Symlink | EntryKind::Fifo => {
@@ -585,7 +605,7 @@ pub fn copy_leaf(
         }
         kind => return Err(from.0.error("copy", from.1, Cause::Kind(kind.word()))),
     };
-    Ok(Leaf {
+    Ok(CopiedLeaf {
         original,
         copy,
         attributes,
@@ -597,8 +617,8 @@ pub fn copy_leaf(
 /// Waits until the clock by which the file system stamps changes has moved past `newest`, so
 /// that any later change gets a later ctime. Says whether that can be relied on.
 pub fn settle(newest: Stamp) -> bool {
-    // A file system that keeps whole seconds only cannot tell two changes of one second apart: they
-    // are told apart by waiting, but what came before cannot be relied on.
+    // A file system that keeps whole seconds only cannot distinguish two changes of one second: they
+    // are distinguished by waiting, but what came before cannot be relied on.
     if newest.nsec == 0 {
         while clock().sec <= newest.sec && clock().sec + 2 > newest.sec {
             std::thread::sleep(Duration::from_millis(20));

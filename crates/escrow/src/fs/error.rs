@@ -1,4 +1,4 @@
-//! The one error of the file system: what was tried, on which path, and why it failed.
+//! The file system error: what was tried, on which path, and why it failed.
 
 use rustix::io::Errno;
 
@@ -22,8 +22,8 @@ pub enum Cause {
     /// It changed again and again while it was being read.
     #[error("it kept changing while it was being read")]
     Unsteady,
-    /// Somebody who watched gave it up.
-    #[error("it was given up")]
+    /// Another process that watched cancelled it.
+    #[error("cancelled")]
     Cancelled,
     /// It was there, and then it was not.
     #[error("it was moved or removed meanwhile; try again")]

@@ -1,4 +1,5 @@
-//! Whether something outside may still write files of a sandbox, through a descriptor that a command opened.
+//! The exposure mark of a sandbox: a process outside may still write its files, through a descriptor that a
+//! command opened.
 //!
 //! A command can hand a descriptor to a process outside, where it outlives the command and its mounts, and be
 //! opened again for writing. The area of a sandbox has a mark from before its files are shown to the first
@@ -19,13 +20,13 @@ const MARK: &[u8] = b"exposed";
 const DRAFT: &[u8] = b"exposed.new";
 
 /// A mark that was set, or found.
-pub struct Mark {
+pub struct ExposureMark {
     area: Dir,
     /// Another one had set it, and did not take it off.
     earlier: bool,
 }
 
-impl Mark {
+impl ExposureMark {
     /// Marks an area, before the files of its sandbox are shown to a command.
     pub fn set(area: &Path) -> Result<Self> {
         let area = Dir::open(area)?;

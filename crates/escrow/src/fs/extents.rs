@@ -1,4 +1,4 @@
-//! How much of a file lies in blocks that other files hold too.
+//! Shared extents: how many bytes of a file lie in blocks that other files use too (FIEMAP).
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,7 +8,7 @@ use rustix::ioctl::opcode;
 /// What is asked, and how much was answered; the extents follow it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Header {
+struct FiemapHeader {
     start: u64,
     length: u64,
     flags: u32,
@@ -17,7 +17,7 @@ struct Header {
     reserved: u32,
 }
 
-/// One extent, as the kernel tells of it.
+/// One extent, as the kernel reports of it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Extent {
@@ -34,8 +34,8 @@ const SHARED: u32 = 0x2000;
 const ROOM: usize = 64;
 
 #[repr(C)]
-struct Map {
-    header: Header,
+struct FiemapRequest {
+    header: FiemapHeader,
     extents: [Extent; ROOM],
 }
 
@@ -48,16 +48,16 @@ pub fn can_share(fd: impl AsFd) -> bool {
     kind.is_ok_and(|kind| SHARING.contains(&(kind & 0xffff_ffff)))
 }
 
-/// The bytes of a file that another file holds too. What the kernel does not tell counts as its own.
+/// The bytes of a file that another file holds too. What the kernel does not report counts as its own.
 pub fn shared_bytes(file: &File) -> u64 {
     let (mut total, mut start) = (0, 0);
     loop {
-        let mut map = Map {
-            header: Header {
+        let mut map = FiemapRequest {
+            header: FiemapHeader {
                 start,
                 length: u64::MAX - start,
                 room: ROOM as u32,
-                ..Header::default()
+                ..FiemapHeader::default()
             },
             extents: [Extent::default(); ROOM],
         };
@@ -80,8 +80,8 @@ pub fn shared_bytes(file: &File) -> u64 {
     unsafe_code,
     reason = "the call has no safe form; it fills the memory it is given, whose size it is told"
 )]
-fn ask(file: &File, map: &mut Map) -> bool {
-    let call = opcode::read_write::<Header>(b'f', 11);
+fn ask(file: &File, map: &mut FiemapRequest) -> bool {
+    let call = opcode::read_write::<FiemapHeader>(b'f', 11);
     // SAFETY: the descriptor is open for as long as `file` lives; the kernel writes a header and at most
     // `room` extents, for which `map` has place, and any bytes are valid for both.
     unsafe { libc::ioctl(file.as_raw_fd(), call as _, std::ptr::from_mut(map)) == 0 }

@@ -1,4 +1,4 @@
-//! Flags of an inode, as `chattr` sets them: which of them belong to a file and go where it goes.
+//! Inode flags (`chattr`): which of them belong to a file and are copied with it.
 //!
 //! Immutable and append-only do not: they say what may not be done, and a copy is made to be worked in. An original
 //! that has one of them is not replaced at all ([`Meta::fixed`](super::Meta)).

@@ -1,4 +1,4 @@
-//! How many areas a store has recorded, kept in a small file beside them: a store that counts less has lost records.
+//! The generation file: how many areas the store has recorded. A store that counts fewer has lost records.
 //!
 //! ```text
 //! $ESCROW_HOME/generation    escrow areas 1
@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustix::fs::{self as sys, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::beneath::Dir;
-use super::private::DirLock;
+use super::dir::Dir;
+use super::state_dir::DirLock;
 use super::{Cause, Result};
 
 const NAME: &[u8] = b"generation";
@@ -73,7 +73,7 @@ impl Generation {
         };
         let mut text = String::new();
         let read = file.take(4096).read_to_string(&mut text);
-        let why = "it is not what was written; without it the state is used as it is";
+        let why = "it is damaged; remove it to use the state as it is";
         match read.ok().and_then(|_| Self::parse(&text)) {
             Some(found) => Ok(Some(found)),
             None => Err(home.error("use", NAME, Cause::Damaged(why))),

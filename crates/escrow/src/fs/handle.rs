@@ -1,4 +1,4 @@
-//! One entry by its handle, and everything of it but its content: owner, mode, attributes, times.
+//! A handle to one entry, to read and set its owner, mode, attributes and times.
 //!
 //! By handle, so that nothing swapped in under the name is hit instead (rule S2).
 
@@ -7,21 +7,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self as sys, AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
 
-use super::beneath::{raw_mode, stat_fd};
+use super::dir::{raw_mode, stat_fd};
 use super::meta::{Meta, Stamp};
 use super::xattr::{self, Xattrs};
 use crate::model::EntryKind;
 
 /// An entry that can be given its metadata.
 #[derive(Debug)]
-pub enum Handle<'a> {
+pub enum EntryHandle<'a> {
     /// A file or directory that is open.
     Open(BorrowedFd<'a>),
     /// Anything else, a link or a named pipe among them, held without being opened.
     Unopened(OwnedFd),
 }
 
-impl<'a> Handle<'a> {
+impl<'a> EntryHandle<'a> {
     /// The handle of something open.
     pub fn of(open: &'a impl AsFd) -> Self {
         Self::Open(open.as_fd())
@@ -95,14 +95,14 @@ impl<'a> Handle<'a> {
     ///
     /// The order matters: a new owner clears setuid and capabilities, a user's attributes need
     /// write permission, and a new mode rewrites the access control list.
-    pub fn dress(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
-        let lost = self.dress_timeless(model, attributes)?;
+    pub fn apply_metadata(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
+        let lost = self.apply_metadata_without_times(model, attributes)?;
         self.set_times(model.atime, model.mtime)?;
         Ok(lost)
     }
 
     /// Gives an entry owner, mode and times, each only where it differs; its attributes stay.
-    pub fn redress(&self, model: &Meta) -> Result<()> {
+    pub fn reapply_metadata(&self, model: &Meta) -> Result<()> {
         self.set_owner(model.uid, model.gid)?;
         let now = self.meta()?;
         // A new owner may have taken bits away.
@@ -120,7 +120,11 @@ impl<'a> Handle<'a> {
     }
 
     /// The same but for the times: the content is new.
-    pub fn dress_timeless(&self, model: &Meta, attributes: &Xattrs) -> Result<Vec<Vec<u8>>> {
+    pub fn apply_metadata_without_times(
+        &self,
+        model: &Meta,
+        attributes: &Xattrs,
+    ) -> Result<Vec<Vec<u8>>> {
         self.set_owner(model.uid, model.gid)?;
         let mut lost = Vec::new();
         let mut set = |wanted: &dyn Fn(&[u8]) -> bool| {

@@ -1,12 +1,12 @@
-//! Whether somebody still has a file open for writing.
+//! Detects open writers of a file, by a read lease.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Which signal tells of a lease that others want; not in `libc` for every C library.
+/// Which signal describes a lease that others want; not in `libc` for every C library.
 const F_SETSIG: i32 = 10;
 
-/// Whether nobody can write to this file any more: no process has it open, or mapped, for writing.
+/// Whether no process can write to this file any more: no process has it open, or mapped, for writing.
 /// Where the kernel does not say, it counts as open.
 ///
 /// A read lease is granted on exactly that condition; it is given back at once.
@@ -15,7 +15,7 @@ const F_SETSIG: i32 = 10;
     reason = "leases have no safe form; the call takes two numbers and no memory"
 )]
 pub fn is_quiet(file: &File) -> bool {
-    // Whoever opens it meanwhile must not end us: this signal is ignored unless somebody asks for it.
+    // A process that opens it meanwhile must not end us: this signal is ignored unless another process asks for it.
     // SAFETY: F_SETSIG takes a descriptor that is open for as long as `file` lives, and a number.
     if unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
         return false;

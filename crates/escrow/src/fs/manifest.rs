@@ -1,10 +1,10 @@
-//! What a tree was when it was copied, compact enough for a million files.
+//! The manifest of a copied tree: metadata of each entry, compact enough for a million files.
 //!
 //! One fixed-size record for each entry and one arena for all names. The children of a directory
 //! are one contiguous, sorted run of records, so that a later walk compares directory by
 //! directory without an index and without a global sort. A record remembers both sides: how the
-//! original looked (to notice that somebody changed it) and which inode and ctime its copy got
-//! (to know without opening it that nobody touched the copy).
+//! original looked (to notice that another process changed it) and which inode and ctime its copy got
+//! (to know without opening it that no process touched the copy).
 //!
 //! On disk: magic, header, records, names, and a BLAKE3 checksum of all before it.
 
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use super::meta::{Meta, Stamp};
 use super::xattr::Digest;
 use crate::model::text::Location;
-use crate::model::{EntryKind, Facts, ResourcePath};
+use crate::model::{EntryInfo, EntryKind, ResourcePath};
 
 const MAGIC: &[u8; 16] = b"escrow-manifest1";
 const RECORD: usize = 113;
@@ -25,7 +25,7 @@ const LEFT_OUT: u8 = 1;
 
 /// One entry as it was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct ManifestRecord {
     /// The original's size.
     pub size: u64,
     /// The original's inode.
@@ -59,7 +59,7 @@ pub struct Record {
     span: (u32, u32),
 }
 
-impl Record {
+impl ManifestRecord {
     /// A record of an original that has no copy yet.
     pub fn of(meta: &Meta) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Record {
     }
 
     /// Whether `copy` is still exactly what was made: any change since then would show in its
-    /// ctime, which nobody can set (rule F6).
+    /// ctime, which no program can set (rule F6).
     pub fn is_untouched(&self, copy: &Meta) -> bool {
         self.copy_ino == copy.ino && self.copy_ctime == copy.ctime && self.kind == copy.kind
     }
@@ -128,14 +128,14 @@ impl Record {
 /// The records of a whole tree; record 0 is the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    records: Vec<Record>,
+    records: Vec<ManifestRecord>,
     arena: Vec<u8>,
     /// Whether every change after the copy is sure to have moved a ctime.
     pub ctime_decides: bool,
 }
 
 /// A number of a record.
-pub type Index = u32;
+pub type RecordIndex = u32;
 
 /// A tree with more entries or longer names than the format holds (four thousand million).
 fn too_large() -> io::Error {
@@ -147,21 +147,21 @@ fn too_large() -> io::Error {
 
 impl Manifest {
     /// The root directory.
-    pub const ROOT: Index = 0;
+    pub const ROOT: RecordIndex = 0;
 
     /// One record.
-    pub fn record(&self, index: Index) -> &Record {
+    pub fn record(&self, index: RecordIndex) -> &ManifestRecord {
         &self.records[index as usize]
     }
 
     /// The name of one entry; empty for the root.
-    pub fn name(&self, index: Index) -> &[u8] {
+    pub fn name(&self, index: RecordIndex) -> &[u8] {
         let record = self.record(index);
         &self.arena[record.name as usize..][..usize::from(record.name_len)]
     }
 
     /// Where a symbolic link pointed.
-    pub fn target(&self, index: Index) -> &[u8] {
+    pub fn target(&self, index: RecordIndex) -> &[u8] {
         let record = self.record(index);
         match record.kind {
             EntryKind::Symlink => &self.arena[record.span.0 as usize..][..record.span.1 as usize],
@@ -170,10 +170,10 @@ impl Manifest {
     }
 
     /// What a diff says of it.
-    pub fn facts(&self, index: Index) -> Facts {
+    pub fn facts(&self, index: RecordIndex) -> EntryInfo {
         let record = self.record(index);
         let sized = matches!(record.kind, EntryKind::File | EntryKind::Symlink);
-        Facts {
+        EntryInfo {
             kind: record.kind,
             size: if sized { record.size } else { 0 },
             mode: record.mode,
@@ -183,7 +183,7 @@ impl Manifest {
     }
 
     /// The entries of a directory, sorted by name.
-    pub fn children(&self, index: Index) -> std::ops::Range<Index> {
+    pub fn children(&self, index: RecordIndex) -> std::ops::Range<RecordIndex> {
         let record = self.record(index);
         match record.kind {
             EntryKind::Directory => record.span.0..record.span.0 + record.span.1,
@@ -204,9 +204,9 @@ impl Manifest {
     /// Calls `each` for everything below a directory, parents first.
     pub fn below(
         &self,
-        index: Index,
+        index: RecordIndex,
         path: &ResourcePath,
-        each: &mut impl FnMut(Index, &ResourcePath),
+        each: &mut impl FnMut(RecordIndex, &ResourcePath),
     ) {
         // A list instead of recursion: the tree may be deeper than the stack.
         let mut open = vec![(index, path.clone())];
@@ -221,7 +221,7 @@ impl Manifest {
 
     /// Writes the manifest.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        let mut to = Hashing {
+        let mut to = HashingWriter {
             inner: to,
             hasher: blake3::Hasher::new(),
         };
@@ -240,7 +240,7 @@ impl Manifest {
     /// Reads a manifest back; damage of any kind is an error.
     pub fn read(file: &File) -> io::Result<Self> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "the manifest is damaged");
-        let mut from = Hashing {
+        let mut from = HashingWriter {
             inner: BufReader::with_capacity(256 * 1024, file),
             hasher: blake3::Hasher::new(),
         };
@@ -276,19 +276,19 @@ impl Manifest {
     }
 }
 
-struct Hashing<T> {
+struct HashingWriter<T> {
     inner: T,
     hasher: blake3::Hasher,
 }
 
-impl<T: Write> Hashing<&mut T> {
+impl<T: Write> HashingWriter<&mut T> {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.inner.write_all(bytes)
     }
 }
 
-impl<T: Read> Hashing<T> {
+impl<T: Read> HashingWriter<T> {
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<()> {
         self.inner.read_exact(buffer)?;
         self.hasher.update(buffer);
@@ -311,7 +311,7 @@ const KINDS: [EntryKind; 6] = [
     EntryKind::Device,
 ];
 
-fn pack(record: &Record) -> [u8; RECORD] {
+fn pack(record: &ManifestRecord) -> [u8; RECORD] {
     let mut bytes = [0; RECORD];
     let mut at = 0;
     let mut put = |part: &[u8]| {
@@ -351,7 +351,7 @@ fn pack(record: &Record) -> [u8; RECORD] {
     bytes
 }
 
-fn unpack(bytes: &[u8; RECORD]) -> Option<Record> {
+fn unpack(bytes: &[u8; RECORD]) -> Option<ManifestRecord> {
     let mut rest = bytes.as_slice();
     fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
         let (head, tail) = rest.split_first_chunk::<N>()?;
@@ -375,7 +375,7 @@ fn unpack(bytes: &[u8; RECORD]) -> Option<Record> {
     let span = (short(rest)?, short(rest)?);
     let mode = take(rest).map(u16::from_le_bytes)?;
     let [kind, flags, name_len] = take(rest)?;
-    Some(Record {
+    Some(ManifestRecord {
         size,
         ino,
         copy_ino,
@@ -403,17 +403,17 @@ pub struct NewEntry {
     /// Where it points, for a link.
     pub target: Vec<u8>,
     /// The rest.
-    pub record: Record,
+    pub record: ManifestRecord,
 }
 
 /// A manifest that several threads fill, a directory at a time.
-pub struct Builder {
+pub struct ManifestBuilder {
     inner: Mutex<Manifest>,
 }
 
-impl Builder {
+impl ManifestBuilder {
     /// A manifest with nothing but its root.
-    pub fn new(root: Record) -> Self {
+    pub fn new(root: ManifestRecord) -> Self {
         Self {
             inner: Mutex::new(Manifest {
                 records: vec![root],
@@ -425,11 +425,11 @@ impl Builder {
 
     /// Adds the entries of the directory `parent`, sorted by name, and returns the number of the
     /// first of them.
-    pub fn add(&self, parent: Index, entries: Vec<NewEntry>) -> io::Result<Index> {
+    pub fn add(&self, parent: RecordIndex, entries: Vec<NewEntry>) -> io::Result<RecordIndex> {
         let mut manifest = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let manifest = &mut *manifest;
-        let first = Index::try_from(manifest.records.len()).map_err(|_| too_large())?;
-        let count = Index::try_from(entries.len()).map_err(|_| too_large())?;
+        let first = RecordIndex::try_from(manifest.records.len()).map_err(|_| too_large())?;
+        let count = RecordIndex::try_from(entries.len()).map_err(|_| too_large())?;
         first.checked_add(count).ok_or_else(too_large)?;
         for mut entry in entries {
             entry.record.name = u32::try_from(manifest.arena.len()).map_err(|_| too_large())?;
@@ -457,7 +457,7 @@ impl Builder {
 
 impl Manifest {
     /// Changes one record in place.
-    pub fn update(&mut self, index: Index, change: impl FnOnce(&mut Record)) {
+    pub fn update(&mut self, index: RecordIndex, change: impl FnOnce(&mut ManifestRecord)) {
         change(&mut self.records[index as usize]);
     }
 }

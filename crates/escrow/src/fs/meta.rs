@@ -1,9 +1,9 @@
-//! What the kernel says of one entry, in one small value.
+//! Metadata of one entry, as `statx` returns it, in one small value.
 
 use rustix::fs::{FileType, Statx, StatxAttributes};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{EntryKind, Facts};
+use crate::model::{EntryInfo, EntryKind};
 
 /// A point in time of the file system, to the nanosecond.
 #[derive(
@@ -43,13 +43,13 @@ pub struct Meta {
     pub mtime: Stamp,
     /// When it was last read.
     pub atime: Stamp,
-    /// When anything about it was changed, which nobody can set.
+    /// When anything about it was changed, which no program can set.
     pub ctime: Stamp,
     /// When it was made; zero where the file system does not say.
     pub born: Stamp,
     /// The mount it was seen through.
     pub mount: u64,
-    /// It is immutable or append-only (`chattr +i`, `+a`): nobody can replace, move or remove it.
+    /// It is immutable or append-only (`chattr +i`, `+a`): no process can replace, move or remove it.
     pub fixed: bool,
 }
 
@@ -76,9 +76,9 @@ impl Meta {
     }
 
     /// What a diff says of it, but for a link's target.
-    pub fn facts(&self) -> Facts {
+    pub fn facts(&self) -> EntryInfo {
         let sized = matches!(self.kind, EntryKind::File | EntryKind::Symlink);
-        Facts {
+        EntryInfo {
             kind: self.kind,
             size: if sized { self.size } else { 0 },
             mode: self.mode,

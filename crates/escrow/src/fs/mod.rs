@@ -1,4 +1,4 @@
-//! The only door to the file system.
+//! All access to the file system goes through this module.
 //!
 //! Everything works from directory handles that cannot be left ([`Dir`]); nothing follows a
 //! symbolic link, crosses a mount point or builds a path by pasting (rules S1, S2, S4).
@@ -6,7 +6,7 @@
 //! | file | promise |
 //! |---|---|
 //! | `accounts` | what the machine's account files say of users and groups |
-//! | `areas` | whose an entry among areas is, told by its name |
+//! | `areas` | whose an entry among areas is, recognized by its name |
 //! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `meta` | what the kernel says of one entry |
 //! | `walk` | every directory of a tree once, in parallel, at any depth |
@@ -18,10 +18,10 @@
 //! | `handle` | owner, mode, attributes and times of one entry, by its handle |
 //! | `xattr` | extended attributes of one entry: read, set, digested |
 //! | `seen` | one entry as it was seen once, recognised later |
-//! | `lease` | whether somebody still has a file open for writing |
+//! | `lease` | whether a process still has a file open for writing |
 //! | `mounts` | where a directory really lies, whichever mount it is reached through |
 //! | `durable` | a file that is wholly old or wholly new, also after a power cut |
-//! | `owned` | text files that nobody but this user and root can have written |
+//! | `owned` | text files that no process but this user and root can have written |
 //! | `private` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
@@ -29,13 +29,14 @@
 
 pub mod accounts;
 pub mod areas;
-pub mod beneath;
+pub mod atomic_file;
 pub mod content;
 pub mod copy;
-pub mod durable;
+pub mod dir;
 mod error;
 pub mod exposure;
 pub mod extents;
+pub mod fingerprint;
 pub mod flags;
 pub mod generation;
 pub mod handle;
@@ -44,21 +45,20 @@ pub mod manifest;
 pub mod meta;
 pub mod mounts;
 pub mod owned;
-pub mod private;
 pub mod process;
 pub mod remove;
-pub mod seen;
+pub mod state_dir;
 pub mod times;
 pub mod usage;
 pub mod walk;
 pub mod xattr;
 
-pub use beneath::{Dir, Resolver};
+pub use dir::{Dir, Resolver};
 pub use error::{Cause, FsError};
+pub use fingerprint::{Fingerprint, MovedEntries, MovedEntry};
 pub use flags::Flags;
-pub use handle::Handle;
+pub use handle::EntryHandle;
 pub use meta::{Meta, Stamp};
-pub use seen::{Moved, Moves, Seen};
 
 /// What the functions of this room return.
 pub type Result<T> = std::result::Result<T, FsError>;

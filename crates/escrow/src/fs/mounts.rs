@@ -1,5 +1,4 @@
-//! Where a directory really lies: on which file system, and where in it, whichever mount it is
-//! reached through.
+//! Mount points: on which file system a directory lies and where in it, whichever mount it is reached through.
 //!
 //! Two paths can lead to one directory, or into one another, through bind mounts; their places
 //! tell.
@@ -11,18 +10,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::beneath::Dir;
+use super::dir::Dir;
 use super::{Cause, FsError, Result};
 use crate::model::text::Location;
 
 /// A place on a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct MountLocation {
     device: String,
     path: PathBuf,
 }
 
-impl Place {
+impl MountLocation {
     /// The place of a directory, which is given by its canonical path.
     pub fn of(at: &Path) -> Result<Self> {
         let dir = Dir::open(at)?;
@@ -153,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_place_holds_what_lies_in_it() {
-        let place = |device: &str, path: &str| Place {
+        let place = |device: &str, path: &str| MountLocation {
             device: device.to_owned(),
             path: PathBuf::from(path),
         };

@@ -1,4 +1,4 @@
-//! Text files that nobody but this user and root can have written.
+//! Reads text files that only this user or root can have written.
 //!
 //! A file is opened once, without following a link; owner and mode are those of the handle that is
 //! read. So what was checked is what was read.
@@ -11,18 +11,18 @@ use std::path::Path;
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::beneath::stat_fd;
+use super::dir::stat_fd;
 use super::{Cause, Dir, FsError, Meta, Result};
 use crate::model::text::Location;
 
 /// What stands where a text may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sighting {
+pub enum ConfigFileState {
     /// Nothing.
     Absent,
     /// A text that counts.
     Text(Vec<u8>),
-    /// A text of this user or root that others may have changed, and how to mend that: what it denies
+    /// A text of this user or root that others may have changed, and how to fix that: what it denies
     /// counts.
     Shared(Vec<u8>, String),
     /// Something that does not count, and why.
@@ -31,14 +31,14 @@ pub enum Sighting {
 
 /// Who may have written a text that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writers {
+pub enum AllowedWriters {
     /// Root alone.
     Root,
     /// This user, and root.
     User,
 }
 
-impl Writers {
+impl AllowedWriters {
     fn include(self, uid: u32) -> bool {
         uid == 0 || (self == Self::User && uid == rustix::process::geteuid().as_raw())
     }
@@ -56,68 +56,70 @@ fn failed(path: &Path, cause: Cause) -> FsError {
 
 /// Reads the file `name` of `directory`, at most `most` bytes, if it belongs to this user or root and so
 /// does the way to it. Where others can change the file or the way to it, that is said.
-pub fn find(directory: &Path, name: &str, most: u64) -> Result<Sighting> {
+pub fn find(directory: &Path, name: &str, most: u64) -> Result<ConfigFileState> {
     let path = directory.join(name);
     let fail = |errno| failed(&path, Cause::Os(errno));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = match fs::open(directory, flags, Mode::empty()) {
         Ok(parent) => parent,
         // Nothing was put for this user to find where this user may not look.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(Sighting::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(ConfigFileState::Absent),
         Err(errno) => return Err(fail(errno)),
     };
     let opened = match open(parent.as_fd(), name, OFlags::NOFOLLOW) {
         Ok(opened) => opened,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Sighting::Absent),
-        Err(Errno::LOOP) => return Ok(Sighting::PassedOver("it is a link".to_owned())),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(ConfigFileState::Absent),
+        Err(Errno::LOOP) => return Ok(ConfigFileState::PassedOver("it is a link".to_owned())),
         Err(errno) => {
             let seen = fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW);
             return match (errno, seen) {
-                (Errno::ACCESS, Err(_)) => Ok(Sighting::Absent),
-                (_, Ok(seen)) if !Writers::User.include(seen.st_uid) => {
-                    Ok(Sighting::PassedOver(foreign(seen.st_uid)))
+                (Errno::ACCESS, Err(_)) => Ok(ConfigFileState::Absent),
+                (_, Ok(seen)) if !AllowedWriters::User.include(seen.st_uid) => {
+                    Ok(ConfigFileState::PassedOver(foreign(seen.st_uid)))
                 }
                 _ => Err(fail(errno)),
             };
         }
     };
     let meta = stat_fd(&opened).map_err(fail)?;
-    if !Writers::User.include(meta.uid) {
-        return Ok(Sighting::PassedOver(foreign(meta.uid)));
+    if !AllowedWriters::User.include(meta.uid) {
+        return Ok(ConfigFileState::PassedOver(foreign(meta.uid)));
     }
     if let Some(why) = why_not_way(directory) {
-        return Ok(Sighting::PassedOver(why));
+        return Ok(ConfigFileState::PassedOver(why));
     }
-    let why = why_not(&meta, Writers::User).or_else(|| shared_way(directory));
+    let why = why_not(&meta, AllowedWriters::User).or_else(|| shared_way(directory));
     let text = content(&path, opened, &meta, most)?;
     Ok(match why {
-        Some(why) => Sighting::Shared(text, why),
-        None => Sighting::Text(text),
+        Some(why) => ConfigFileState::Shared(text, why),
+        None => ConfigFileState::Text(text),
     })
 }
 
 /// Reads a file of the user, or of the system: links are followed, and what others can change is
 /// an error, because going on without it would lose a policy.
-pub fn read(path: &Path, writers: Writers, most: u64) -> Result<Sighting> {
+pub fn read(path: &Path, writers: AllowedWriters, most: u64) -> Result<ConfigFileState> {
     let fail = |errno| failed(path, Cause::Os(errno));
     let opened = match open(fs::CWD, path, OFlags::empty()) {
         Ok(opened) => opened,
-        Err(Errno::NOENT | Errno::NOTDIR) if !is_dangling(path) => return Ok(Sighting::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) if !is_dangling(path) => {
+            return Ok(ConfigFileState::Absent);
+        }
         Err(errno) => return Err(fail(errno)),
     };
     let meta = stat_fd(&opened).map_err(fail)?;
-    if writers == Writers::User && !writers.include(meta.uid) {
-        return Ok(Sighting::PassedOver(foreign(meta.uid)));
+    if writers == AllowedWriters::User && !writers.include(meta.uid) {
+        return Ok(ConfigFileState::PassedOver(foreign(meta.uid)));
     }
     match why_not(&meta, writers) {
-        Some(_) if meta.uid != 0 && writers == Writers::Root => {
+        Some(_) if meta.uid != 0 && writers == AllowedWriters::Root => {
             Err(failed(path, Cause::Damaged("it does not belong to root")))
         }
         Some(_) => Err(failed(
             path,
             Cause::Damaged("others may write it; `chmod go-w` it"),
         )),
-        None => Ok(Sighting::Text(content(path, opened, &meta, most)?)),
+        None => Ok(ConfigFileState::Text(content(path, opened, &meta, most)?)),
     }
 }
 
@@ -192,7 +194,7 @@ fn foreign(uid: u32) -> String {
 }
 
 /// Why a file does not count.
-fn why_not(meta: &Meta, writers: Writers) -> Option<String> {
+fn why_not(meta: &Meta, writers: AllowedWriters) -> Option<String> {
     match (writers.include(meta.uid), is_open_to_others(meta)) {
         (false, _) => Some(foreign(meta.uid)),
         (true, true) => Some("others may write it; `chmod go-w` it".to_owned()),
@@ -207,7 +209,7 @@ fn why_not_way(directory: &Path) -> Option<String> {
         let Ok(meta) = Dir::look(way) else {
             return Some(format!("'{shown}', which it lies in, cannot be looked at"));
         };
-        if !Writers::User.include(meta.uid) {
+        if !AllowedWriters::User.include(meta.uid) {
             let uid = meta.uid;
             return Some(format!(
                 "'{shown}', which it lies in, belongs to another user ({uid})"

@@ -1,4 +1,4 @@
-//! Which process is meant, also when its number was given to another one since.
+//! Identifies a process by pid, start time and boot, so that a reused pid is not mistaken for it.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::beneath::Dir;
+use super::dir::Dir;
 use super::{Cause, FsError, Result};
 
 /// A process: its number, when it was started (in ticks since boot), and in which boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
+pub struct ProcessIdentity {
     /// The process number.
     pub pid: u32,
     /// The start time, in clock ticks since the machine came up.
@@ -20,7 +20,7 @@ pub struct Owner {
     pub boot: String,
 }
 
-impl Owner {
+impl ProcessIdentity {
     /// This process.
     pub fn me() -> Result<Self> {
         let proc = Dir::open(Path::new("/proc"))?;
@@ -133,7 +133,7 @@ pub fn call_of(thread: u32) -> Option<i64> {
     read(&dir, b"syscall").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The namespace in which a process has its number; `None` where it is gone, or nobody may know.
+/// The namespace in which a process has its number; `None` where it is gone, or it may not be known.
 pub fn pid_namespace(pid: u32) -> Option<(u64, u64)> {
     let namespace = rustix::fs::stat(format!("/proc/{pid}/ns/pid")).ok()?;
     Some((namespace.st_dev, namespace.st_ino))
@@ -145,7 +145,7 @@ fn numbers(dir: &Path) -> Result<Vec<u32>> {
     Ok(names.into_iter().filter_map(number).collect())
 }
 
-/// Everybody who was started, directly or not, from this process and is still there.
+/// All processes that were started, directly or not, from this process and still exist.
 pub fn descendants() -> Result<Vec<u32>> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (pid, parent) in parents()? {

@@ -1,10 +1,10 @@
-//! A tree that is gone afterwards, whatever its modes and its depth.
+//! Removes a tree, whatever its modes and depth.
 
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::beneath::Dir;
+use super::dir::Dir;
 use super::walk::descend;
 use super::{Cause, FsError, Result};
 use crate::model::ResourcePath;
@@ -23,7 +23,7 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
     if parent.is_mount_point(&meta) {
         return Err(parent.error("remove", name, Cause::Mount));
     }
-    parent.unlock(name)?;
+    parent.make_readable(name)?;
     let root = parent.subdir(name)?;
     // Parents come before their children, so that backwards every directory is empty in turn.
     let directories = Mutex::new(Vec::<ResourcePath>::new());
@@ -52,7 +52,7 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
                 return Err(dir.error("remove", &name, Cause::Mount));
             }
             if meta.mode & 0o700 != 0o700 {
-                dir.unlock(&name)?;
+                dir.make_readable(&name)?;
             }
             let mut found = directories.lock().unwrap_or_else(PoisonError::into_inner);
             found.push(path.join(&name));

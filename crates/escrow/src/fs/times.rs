@@ -1,8 +1,7 @@
-//! Directories of others in which something of ours is made or removed for a while: their times are given back, also
-//! when the process dies in between.
+//! Restores the times of directories in which the engine creates or removes entries, also after a crash.
 //!
-//! What the time was is noted in the home, durably, before anything is done. The note is locked by whoever wrote it, so
-//! that one which can be locked was left by a crashed process.
+//! What the time was is noted in the home, durably, before anything is done. The note is locked by the process
+//! that wrote it, so that one which can be locked was left by a crashed process.
 //!
 //! ```text
 //! $ESCROW_HOME/
@@ -15,9 +14,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::beneath::Dir;
-use super::handle::Handle;
-use super::private::{self, Lock};
+use super::dir::Dir;
+use super::handle::EntryHandle;
+use super::state_dir::{self, Lock};
 use super::{Cause, FsError, Meta, Result, Stamp};
 use crate::model::text::Location;
 
@@ -25,7 +24,7 @@ const TIMES: &[u8] = b"times";
 
 /// What is noted of a directory.
 #[derive(Debug, Serialize, Deserialize)]
-struct Note {
+struct TimesNote {
     at: Location,
     ino: u64,
     born: Stamp,
@@ -45,7 +44,7 @@ pub fn traceless<T>(
     let before = dir.meta()?;
     let user = rustix::process::geteuid();
     let mine = user.is_root() || before.uid == user.as_raw();
-    if !mine || !private::is_area_beside(name) {
+    if !mine || !state_dir::is_area_beside(name) {
         return work();
     }
     let held = held(dir)?;
@@ -57,13 +56,13 @@ pub fn traceless<T>(
     let answer = work();
     give_back(dir, before.mtime, held)?;
     if let Some(lock) = note {
-        lock.remove(&private::room(home, TIMES)?, name)?;
+        lock.remove(&state_dir::room(home, TIMES)?, name)?;
     }
     answer
 }
 
 fn write(home: &Dir, dir: &Dir, name: &[u8], before: &Meta, held: [u8; 16]) -> Result<Lock> {
-    let note = Note {
+    let note = TimesNote {
         at: Location::from(dir.path()),
         ino: before.ino,
         born: before.born,
@@ -71,7 +70,7 @@ fn write(home: &Dir, dir: &Dir, name: &[u8], before: &Meta, held: [u8; 16]) -> R
         held,
     };
     let text = serde_json::to_string(&note).expect("a path and numbers are JSON");
-    let times = private::room(home, TIMES)?;
+    let times = state_dir::room(home, TIMES)?;
     let lock = Lock::take(&times, name, false, Duration::from_secs(5))?;
     let lock = lock.ok_or_else(|| times.error("lock", name, Cause::Os(Errno::WOULDBLOCK)))?;
     lock.note(&text)?;
@@ -88,14 +87,14 @@ fn give_back(dir: &Dir, mtime: Stamp, then: [u8; 16]) -> Result<()> {
         return Ok(());
     }
     let model = Meta { mtime, ..now };
-    Handle::of(dir)
-        .redress(&model)
+    EntryHandle::of(dir)
+        .reapply_metadata(&model)
         .map_err(|errno| dir.error("set the times of", b"", Cause::Os(errno)))?;
     dir.sync()
 }
 
-/// Gives directories their times back that crashed processes did not. What fails stays noted, stops nothing else, and is
-/// told.
+/// Gives directories their times back that crashed processes did not. What fails stays noted, stops nothing
+/// else, and is reported.
 pub fn put_back(home: &Dir) -> Vec<FsError> {
     let mut failed = Vec::new();
     let notes = match home.subdir(TIMES) {
@@ -133,7 +132,7 @@ fn put_one_back(times: &Dir, name: &[u8]) -> Result<()> {
 }
 
 /// One that is not complete was never acted on.
-fn read(times: &Dir, name: &[u8]) -> Result<Option<Note>> {
+fn read(times: &Dir, name: &[u8]) -> Result<Option<TimesNote>> {
     let (mut file, _) = times.file(name)?;
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|error| {
@@ -146,7 +145,7 @@ fn read(times: &Dir, name: &[u8]) -> Result<Option<Note>> {
 /// A digest of the names in a directory and of what they name.
 fn held(dir: &Dir) -> Result<[u8; 16]> {
     let mut names = dir.numbered_names()?;
-    names.retain(|(name, _)| !private::is_area_beside(name));
+    names.retain(|(name, _)| !state_dir::is_area_beside(name));
     names.sort_unstable();
     let mut hasher = blake3::Hasher::new();
     for (name, ino) in names {

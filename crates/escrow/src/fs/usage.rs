@@ -1,10 +1,10 @@
-//! How much of a disk a tree takes, and how much of that others hold too.
+//! Disk usage of a tree, and how much of it is shared with files elsewhere.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::beneath::{Dir, Entry};
+use super::dir::{Dir, DirEntry};
 use super::extents;
 use super::walk::walk;
 use super::{FsError, Meta, Result};
@@ -12,7 +12,7 @@ use super::{FsError, Meta, Result};
 /// Bytes on disk, as the file system counts blocks.
 ///
 /// Shared are files that have a name outside of the tree, and blocks that a reflink shares with another
-/// file, where the kernel tells of them; also if that one lies in the tree too.
+/// file, where the kernel reports of them; also if that one lies in the tree too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// What goes with the tree.
@@ -36,7 +36,7 @@ fn on_disk(meta: &Meta) -> u64 {
 }
 
 /// The bytes of a file that another one holds too; those of one that we cannot read are its own.
-fn shared_of(dir: &Dir, entry: &Entry) -> u64 {
+fn shared_of(dir: &Dir, entry: &DirEntry) -> u64 {
     if !entry.meta.is_file() || entry.meta.blocks == 0 {
         return 0;
     }

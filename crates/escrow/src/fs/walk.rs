@@ -1,4 +1,4 @@
-//! Every directory of a tree once, in parallel, names as bytes, at any depth.
+//! A parallel walk: visits every directory of a tree once, names as bytes, at any depth.
 //!
 //! Each directory is opened by its path from the root in one call, so no chain of handles is
 //! held: the number of open files depends on the number of threads, not on the tree.
@@ -9,23 +9,23 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 
 use super::FsError;
-use super::beneath::{Dir, Entry};
+use super::dir::{Dir, DirEntry};
 use crate::model::ResourcePath;
 
 /// One directory, opened and listed.
-pub struct Visit<'a, S> {
+pub struct DirVisit<'a, S> {
     /// The directory.
     pub dir: &'a Dir,
     /// Its path beneath the root of the walk.
     pub path: &'a ResourcePath,
     /// What is in it, sorted by name.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<DirEntry>,
     /// What its parent's visit handed down.
     pub state: S,
 }
 
 /// The directories to go into next, each with what its visit is handed.
-pub type Next<S> = Vec<(Box<[u8]>, S)>;
+pub type NextDirs<S> = Vec<(Box<[u8]>, S)>;
 
 /// The threads that wait for the file system. A few more than there are cores: they sleep often.
 fn pool() -> &'static ThreadPool {
@@ -40,7 +40,7 @@ fn pool() -> &'static ThreadPool {
     })
 }
 
-struct Walk<F, E> {
+struct TreeWalk<F, E> {
     visit: F,
     stopped: AtomicBool,
     failure: Mutex<Option<E>>,
@@ -53,7 +53,7 @@ pub fn walk<S, E, F>(root: &Dir, state: S, visit: F) -> Result<(), E>
 where
     S: Send,
     E: Send + From<FsError>,
-    F: Fn(Visit<'_, S>) -> Result<Next<S>, E> + Sync,
+    F: Fn(DirVisit<'_, S>) -> Result<NextDirs<S>, E> + Sync,
 {
     descend(state, |path: &ResourcePath, state| {
         let dir = match root.dir(path) {
@@ -62,7 +62,7 @@ where
             answer => answer?,
         };
         let entries = dir.entries()?;
-        visit(Visit {
+        visit(DirVisit {
             dir: &dir,
             path,
             entries,
@@ -76,9 +76,9 @@ pub fn descend<S, E, F>(state: S, visit: F) -> Result<(), E>
 where
     S: Send,
     E: Send,
-    F: Fn(&ResourcePath, S) -> Result<Next<S>, E> + Sync,
+    F: Fn(&ResourcePath, S) -> Result<NextDirs<S>, E> + Sync,
 {
-    let walk = Walk {
+    let walk = TreeWalk {
         visit,
         stopped: AtomicBool::new(false),
         failure: Mutex::new(None),
@@ -94,12 +94,12 @@ where
     }
 }
 
-impl<F, E> Walk<F, E> {
+impl<F, E> TreeWalk<F, E> {
     fn step<'s, S>(&'s self, scope: &Scope<'s>, path: ResourcePath, state: S)
     where
         S: Send + 's,
         E: Send,
-        F: Fn(&ResourcePath, S) -> Result<Next<S>, E> + Sync,
+        F: Fn(&ResourcePath, S) -> Result<NextDirs<S>, E> + Sync,
     {
         if self.stopped.load(Ordering::Relaxed) {
             return;

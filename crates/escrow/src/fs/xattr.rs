@@ -1,11 +1,11 @@
-//! Extended attributes of one entry, access control lists among them: read, set, digested.
+//! Extended attributes of one entry, access control lists included: reads, sets and digests them.
 
 use rustix::fs as sys;
 use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
 use super::Dir;
-use super::handle::Handle;
+use super::handle::EntryHandle;
 
 /// Attributes and their values, sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -14,10 +14,10 @@ pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 pub type Digest = [u8; 16];
 
 /// All attributes of an entry.
-pub fn read(of: &Handle<'_>) -> Result<Xattrs> {
+pub fn read(of: &EntryHandle<'_>) -> Result<Xattrs> {
     let names = match grow(|buffer| match of {
-        Handle::Open(fd) => sys::flistxattr(fd, buffer),
-        Handle::Unopened(_) => sys::listxattr(of.proc_path(), buffer),
+        EntryHandle::Open(fd) => sys::flistxattr(fd, buffer),
+        EntryHandle::Unopened(_) => sys::listxattr(of.proc_path(), buffer),
     }) {
         Ok(names) => names,
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
@@ -38,10 +38,10 @@ pub fn read(of: &Handle<'_>) -> Result<Xattrs> {
 }
 
 /// One attribute; `None` where the entry has none of that name.
-pub fn get(of: &Handle<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+pub fn get(of: &EntryHandle<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
     match grow(|buffer| match of {
-        Handle::Open(fd) => sys::fgetxattr(fd, name, buffer),
-        Handle::Unopened(_) => sys::getxattr(of.proc_path(), name, buffer),
+        EntryHandle::Open(fd) => sys::fgetxattr(fd, name, buffer),
+        EntryHandle::Unopened(_) => sys::getxattr(of.proc_path(), name, buffer),
     }) {
         Ok(value) => Ok(Some(value)),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
@@ -94,10 +94,10 @@ fn grow(call: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
 }
 
 /// Sets one attribute.
-pub fn set(of: &Handle<'_>, name: &[u8], value: &[u8]) -> Result<()> {
+pub fn set(of: &EntryHandle<'_>, name: &[u8], value: &[u8]) -> Result<()> {
     match of {
-        Handle::Open(fd) => sys::fsetxattr(fd, name, value, XattrFlags::empty()),
-        Handle::Unopened(_) => sys::setxattr(of.proc_path(), name, value, XattrFlags::empty()),
+        EntryHandle::Open(fd) => sys::fsetxattr(fd, name, value, XattrFlags::empty()),
+        EntryHandle::Unopened(_) => sys::setxattr(of.proc_path(), name, value, XattrFlags::empty()),
     }
 }
 
@@ -107,10 +107,10 @@ pub fn cannot_be_kept(errno: Errno) -> bool {
 }
 
 /// Removes one attribute.
-pub fn remove(of: &Handle<'_>, name: &[u8]) -> Result<()> {
+pub fn remove(of: &EntryHandle<'_>, name: &[u8]) -> Result<()> {
     match of {
-        Handle::Open(fd) => sys::fremovexattr(fd, name),
-        Handle::Unopened(_) => sys::removexattr(of.proc_path(), name),
+        EntryHandle::Open(fd) => sys::fremovexattr(fd, name),
+        EntryHandle::Unopened(_) => sys::removexattr(of.proc_path(), name),
     }
 }
 

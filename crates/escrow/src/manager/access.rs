@@ -1,28 +1,29 @@
-//! Every way in is judged before anything is done, and every denial is in the log.
+//! Authorization: every operation is checked against the policies before anything is done, and every denial is
+//! logged.
 
-use super::records::About;
+use super::audit::OperationSubject;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::model::{
     Action, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope,
 };
-use crate::policy::{Form, Policies};
-use crate::resource::Graph;
+use crate::policy::{Policies, ResultingEntry};
+use crate::resource::ResourceGraph;
 use crate::store::{Plan, Resource};
 
 /// A resource and those that lie in it, or that it lies in: its files have names in all of them.
-struct Names {
+struct ResourceNames {
     own: String,
     /// The one path it has, if it is a file.
     only: Option<ResourcePath>,
     /// Resources it lies in, and where in them its paths begin.
     outer: Vec<(String, ResourcePath)>,
     /// Resources that lie in it.
-    inner: Vec<Inner>,
+    inner: Vec<InnerResource>,
 }
 
 /// A resource that lies in another one.
-struct Inner {
+struct InnerResource {
     name: String,
     /// Where.
     at: ResourcePath,
@@ -30,7 +31,7 @@ struct Inner {
     root: ResourcePath,
 }
 
-impl Names {
+impl ResourceNames {
     /// Every name of a path.
     fn of(&self, path: &ResourcePath) -> Vec<Scope> {
         let mut names = vec![Scope::at(&self.own, path.clone())];
@@ -52,7 +53,7 @@ impl Names {
 
     /// The resources in it that are another thing once a path becomes a link.
     fn beyond(&self, path: &ResourcePath) -> impl Iterator<Item = Scope> {
-        let below = |one: &&Inner| one.at != *path && one.at.lies_in(path);
+        let below = |one: &&InnerResource| one.at != *path && one.at.lies_in(path);
         let inner = self.inner.iter().filter(below);
         inner.map(|one| Scope::Resource(one.name.clone()))
     }
@@ -64,7 +65,7 @@ impl Manager {
         &self.options.principal
     }
 
-    /// What the policy says of words that somebody typed. Nothing is done, and nothing is logged.
+    /// What the policy says of text that the user typed. Nothing is done, and nothing is logged.
     pub fn check_access(&self, principal: &str, action: &str, scope: &str) -> Result<Decision> {
         let policies = &self.configured.general.policies;
         policies.check(principal, action, scope, |scope| self.names_of(None, scope))
@@ -74,8 +75,9 @@ impl Manager {
     pub fn project_access(&self, principal: &str, resource: &Resource) -> Result<Vec<Decision>> {
         let names = self.names(None, resource)?.of(&ResourcePath::root());
         let policies = &self.configured.general.policies;
-        let judge = |action| policies.judge(principal, action, &names, Form::Entry);
-        Ok(Action::ALL.into_iter().map(judge).collect())
+        let authorize_one =
+            |action| policies.authorize(principal, action, &names, ResultingEntry::Entry);
+        Ok(Action::ALL.into_iter().map(authorize_one).collect())
     }
 
     /// Every name of what a scope means, for a plan if it is about one.
@@ -114,8 +116,8 @@ impl Manager {
         })
     }
 
-    fn names(&self, plan: Option<PlanId>, resource: &Resource) -> Result<Names> {
-        let mut names = Names {
+    fn names(&self, plan: Option<PlanId>, resource: &Resource) -> Result<ResourceNames> {
+        let mut names = ResourceNames {
             own: resource.name.clone(),
             only: resource.only(),
             outer: Vec::new(),
@@ -126,33 +128,33 @@ impl Manager {
             return Ok(names);
         }
         let resources = self.named_resources(plan)?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         for other in resources.iter().filter(|one| one.id != resource.id) {
             let name = other.name.clone();
             if let Some((_, root)) = graph.named_in(resource, other)? {
                 names.outer.push((name, root));
             } else if let Some((at, root)) = graph.named_in(other, resource)? {
-                names.inner.push(Inner { name, at, root });
+                names.inner.push(InnerResource { name, at, root });
             }
         }
         Ok(names)
     }
 
-    fn judge(
+    fn authorize(
         &self,
         plan: Option<PlanId>,
         action: Action,
         names: &[Scope],
-        form: Form,
+        form: ResultingEntry,
     ) -> Result<()> {
         let policies = &self.effective(plan)?.policies;
         let principal = &self.options.principal;
-        let mut decision = policies.judge(principal, action, names, form);
+        let mut decision = policies.authorize(principal, action, names, form);
         let discards = matches!(action, Action::Rollback | Action::Cleanup);
         if let Some(plan) = plan.filter(|_| discards && !decision.permitted)
             && self.is_maker(plan)?
         {
-            decision = policies.trusted().judge(principal, action, names, form);
+            decision = policies.trusted().authorize(principal, action, names, form);
         }
         match decision.permitted {
             true => Ok(()),
@@ -175,7 +177,7 @@ impl Manager {
         let (all, principal) = ([Scope::All], &self.options.principal);
         let policies = &self.configured.general.policies;
         let may = |policies: &Policies| {
-            let decision = policies.judge(principal, Action::Gc, &all, Form::Entry);
+            let decision = policies.authorize(principal, Action::Gc, &all, ResultingEntry::Entry);
             decision.permitted
         };
         if !may(policies) && may(&policies.trusted()) {
@@ -187,14 +189,14 @@ impl Manager {
 
     /// Refuses what the policy does not permit; the denial is logged.
     pub(super) fn permit(&self, action: Action, plan: Option<&Plan>, scope: Scope) -> Result<()> {
-        self.permit_as(action, plan, scope, Form::Entry)
+        self.permit_as(action, plan, scope, ResultingEntry::Entry)
     }
 
     /// The same of a plan that is known by its id alone.
     pub(super) fn permit_in(&self, action: Action, plan: PlanId, scope: Scope) -> Result<()> {
         let names = self.names_of(Some(plan), scope)?;
-        let judged = self.judge(Some(plan), action, &names, Form::Entry);
-        self.denied(action, None, judged)
+        let authorized = self.authorize(Some(plan), action, &names, ResultingEntry::Entry);
+        self.denied(action, None, authorized)
     }
 
     fn permit_as(
@@ -202,17 +204,17 @@ impl Manager {
         action: Action,
         plan: Option<&Plan>,
         scope: Scope,
-        form: Form,
+        form: ResultingEntry,
     ) -> Result<()> {
         let id = plan.map(|plan| plan.id);
-        let judged = self
+        let authorized = self
             .names_of(id, scope)
-            .and_then(|names| self.judge(id, action, &names, form));
-        self.denied(action, plan, judged)
+            .and_then(|names| self.authorize(id, action, &names, form));
+        self.denied(action, plan, authorized)
     }
 
-    /// Where a sandbox does not isolate, to work in it is to release, and nobody looks at it later.
-    /// Whoever may change any path of it there must not be denied one.
+    /// Where a sandbox does not isolate, to work in it is to release, and it is not reviewed later.
+    /// A process that may change any path of it there must not be denied one.
     pub(super) fn permit_release(
         &self,
         plan: &Plan,
@@ -237,7 +239,7 @@ impl Manager {
         let inner = inner.into_iter().map(|one| one.name);
         for name in [name.clone()].into_iter().chain(inner) {
             let scope = Scope::Resource(name);
-            self.permit_as(Action::Commit, Some(plan), scope, Form::Whole)?;
+            self.permit_as(Action::Commit, Some(plan), scope, ResultingEntry::Whole)?;
         }
         Ok(())
     }
@@ -249,7 +251,7 @@ impl Manager {
         })
     }
 
-    /// The same where it depends on the paths that are concerned, which nobody knows yet: refuses
+    /// The same where it depends on the paths that are concerned, which are not known yet: refuses
     /// who may not do it on any.
     pub(super) fn permit_within(&self, action: Action, plan: &Plan) -> Result<()> {
         self.permit_each(action, plan, |view| {
@@ -263,18 +265,18 @@ impl Manager {
         plan: &Plan,
         scope: impl Fn(&SandboxView) -> Scope,
     ) -> Result<()> {
-        self.denied(action, Some(plan), self.judge_each(action, plan, scope))
+        self.denied(action, Some(plan), self.authorize_each(action, plan, scope))
     }
 
     /// What [`Manager::permit_within`] says, without a word in the log.
-    pub(super) fn judge_within(&self, action: Action, plan: &Plan) -> Result<()> {
-        self.judge_each(action, plan, |view| {
+    pub(super) fn authorize_plan(&self, action: Action, plan: &Plan) -> Result<()> {
+        self.authorize_each(action, plan, |view| {
             Scope::Within(Some(view.resource.name.clone()))
         })
     }
 
     /// Whether anything may be done on anything in a resource, without a word in the log.
-    pub(super) fn judge_resource(
+    pub(super) fn authorize_resource(
         &self,
         action: Action,
         plan: &Plan,
@@ -282,10 +284,15 @@ impl Manager {
     ) -> Result<()> {
         let within = Scope::Within(Some(resource.name.clone()));
         let (plan, action) = (Some(plan.id), action);
-        self.judge(plan, action, &self.names_of(plan, within)?, Form::Entry)
+        self.authorize(
+            plan,
+            action,
+            &self.names_of(plan, within)?,
+            ResultingEntry::Entry,
+        )
     }
 
-    fn judge_each(
+    fn authorize_each(
         &self,
         action: Action,
         plan: &Plan,
@@ -298,18 +305,18 @@ impl Manager {
         };
         if views.is_empty() {
             let names = self.names_of(id, Scope::Within(None))?;
-            return self.judge(id, action, &names, Form::Entry);
+            return self.authorize(id, action, &names, ResultingEntry::Entry);
         }
         views.iter().try_for_each(|view| {
             // By the plan's record of it: the resource may be forgotten since.
             let names = self.names_in(id, &view.resource, scope(view))?;
-            self.judge(id, action, &names, Form::Entry)
+            self.authorize(id, action, &names, ResultingEntry::Entry)
         })
     }
 
     /// Refuses changes that the policy does not permit, path by path; one that changes nothing is
-    /// judged as a whole.
-    pub(super) fn judge_changes(
+    /// authorized as a whole.
+    pub(super) fn authorize_changes(
         &self,
         action: Action,
         view: &SandboxView,
@@ -319,23 +326,23 @@ impl Manager {
         let names = self.names(plan, resource)?;
         if diff.is_empty() {
             let within = Scope::Within(Some(resource.name.clone()));
-            return self.judge(plan, action, &[within], Form::Entry);
+            return self.authorize(plan, action, &[within], ResultingEntry::Entry);
         }
         let mut first = None;
         for change in &diff.changes {
             let kind = change.new.as_ref().map(|new| new.kind);
             let form = match (kind, change.kind) {
-                (Some(EntryKind::Symlink), _) => Form::Link,
-                (Some(EntryKind::Directory), ChangeKind::Added) => Form::Directory,
-                _ => Form::Entry,
+                (Some(EntryKind::Symlink), _) => ResultingEntry::Link,
+                (Some(EntryKind::Directory), ChangeKind::Added) => ResultingEntry::Directory,
+                _ => ResultingEntry::Entry,
             };
-            let mut judged = self.judge(plan, action, &names.of(&change.path), form);
-            if form == Form::Link {
+            let mut authorized = self.authorize(plan, action, &names.of(&change.path), form);
+            if form == ResultingEntry::Link {
                 let mut beyond = names.beyond(&change.path);
-                let judge = |_, scope| self.judge(plan, action, &[scope], form);
-                judged = judged.and_then(|()| beyond.try_fold((), judge));
+                let authorize_one = |_, scope| self.authorize(plan, action, &[scope], form);
+                authorized = authorized.and_then(|()| beyond.try_fold((), authorize_one));
             }
-            match (judged, &mut first) {
+            match (authorized, &mut first) {
                 (Ok(()), _) => {}
                 (Err(error), None) => first = Some(error),
                 (Err(_), Some(Error::Denied { others, .. })) => *others += 1,
@@ -350,11 +357,11 @@ impl Manager {
         &self,
         action: Action,
         plan: Option<&Plan>,
-        judged: Result<T>,
+        authorized: Result<T>,
     ) -> Result<T> {
-        if let Err(Error::Denied { decision, .. }) = &judged {
+        if let Err(Error::Denied { decision, .. }) = &authorized {
             let resource = decision.scope.split(':').next().unwrap_or_default();
-            let about = About {
+            let about = OperationSubject {
                 action: action.as_str(),
                 plan: plan.map(|plan| plan.id),
                 target: &decision.scope,
@@ -366,6 +373,6 @@ impl Manager {
             };
             self.note_denial(Ok(about), &decision.reason);
         }
-        judged
+        authorized
     }
 }

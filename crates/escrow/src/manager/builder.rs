@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Manager, Options};
-use crate::config::{FILE_NAME, Settings, Sources};
+use super::{Manager, ManagerOptions};
+use crate::config::{ConfigSources, FILE_NAME, Settings};
 use crate::error::{Error, Result};
 use crate::fs::accounts;
-use crate::model::{Keep, Origin, SystemOrigin};
+use crate::model::{IdSource, Retention, SystemIdSource};
 use crate::policy::Policy;
 use crate::run::{Console, Detached};
 use crate::strategy::Registry;
@@ -40,7 +40,7 @@ pub struct Builder {
     config: Option<PathBuf>,
     directory: Option<PathBuf>,
     lenient: bool,
-    options: Options,
+    options: ManagerOptions,
 }
 
 impl Manager {
@@ -54,11 +54,11 @@ impl Manager {
             config: None,
             directory: None,
             lenient: false,
-            options: Options {
+            options: ManagerOptions {
                 strategy,
                 user_home,
                 environment: std::env::vars_os().collect(),
-                ..Options::new(PathBuf::new())
+                ..ManagerOptions::new(PathBuf::new())
             },
         }
     }
@@ -114,7 +114,7 @@ impl Builder {
     }
 
     /// Takes the time and ids from here.
-    pub fn origin(mut self, origin: Arc<dyn Origin>) -> Self {
+    pub fn origin(mut self, origin: Arc<dyn IdSource>) -> Self {
         self.options.origin = origin;
         self
     }
@@ -160,10 +160,10 @@ impl Builder {
         let config = config.or_else(|| below(".config"));
         let named = || variable("ESCROW_CONFIG").map(PathBuf::from);
         let principal = self.principal.or_else(|| text("ESCROW_PRINCIPAL"));
-        Manager::open(Options {
+        Manager::open(ManagerOptions {
             home: std::path::absolute(&home).unwrap_or(home),
             principal: principal.unwrap_or_else(user),
-            sources: Sources {
+            sources: ConfigSources {
                 system: Some(PathBuf::from("/etc/escrow").join(FILE_NAME)),
                 user: config.map(|config| config.join("escrow").join(FILE_NAME)),
                 named: self.config.or_else(named),
@@ -175,12 +175,12 @@ impl Builder {
     }
 }
 
-impl Options {
+impl ManagerOptions {
     /// Nothing but what has to be there: no configuration, everything permitted to `user`, commands without a terminal.
     pub fn new(home: impl Into<PathBuf>) -> Self {
         Self {
             home: home.into(),
-            origin: Arc::new(SystemOrigin),
+            origin: Arc::new(SystemIdSource),
             registry: Registry::builtin(),
             principal: "user".to_owned(),
             policy: Policy::default(),
@@ -188,8 +188,8 @@ impl Options {
             user_home: None,
             patience: PATIENCE,
             settings: Settings::default(),
-            keep: Keep::default(),
-            sources: Sources::default(),
+            keep: Retention::default(),
+            sources: ConfigSources::default(),
             helper: PathBuf::from("escrow"),
             environment: Vec::new(),
             console: Arc::new(Detached),

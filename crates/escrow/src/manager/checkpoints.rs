@@ -1,16 +1,16 @@
-//! Checkpoints of a plan: one moment of all its sandboxes, to which they return together.
+//! Checkpoints of a plan: creates, lists, restores and deletes the saved state of all its sandboxes.
 
 use std::path::Path;
 
+use super::audit::OperationSubject;
+use super::content::looking_as;
 use super::creation::NewSandbox;
-use super::records::About;
-use super::work::looking_as;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
 use crate::commit::{Return, prepare_restore};
-use crate::config::Automatic;
+use crate::config::AutoCheckpoint;
 use crate::error::{Error, Kind, Result, chain};
-use crate::event::{Listening, Observer, Unobserved};
-use crate::fs::private::{self, DirLock};
+use crate::event::{BufferedObserver, Observer, Unobserved};
+use crate::fs::state_dir::{self, DirLock};
 use crate::model::Shape;
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, PlanId, SandboxId, SandboxState};
@@ -25,20 +25,20 @@ const RECOVERY: &str = "before_recovery";
 
 /// A return to a checkpoint.
 #[derive(Debug)]
-pub struct Restored {
+pub struct RestoreOutcome {
     /// The one that was returned to.
     pub checkpoint: Checkpoint,
     /// Where the plan was before.
     pub before: Checkpoint,
 }
 
-/// The moment that a checkpoint has of a sandbox.
-fn moment_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Snapshot>> {
-    let found = checkpoint.moments.iter().find(|(id, _)| *id == sandbox);
+/// The snapshot of a sandbox in a checkpoint.
+fn snapshot_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Snapshot>> {
+    let found = checkpoint.snapshots.iter().find(|(id, _)| *id == sandbox);
     let read = |(_, text): &(SandboxId, String)| {
         serde_json::from_str(text).map_err(|error| {
             Error::from(StrategyError::Damaged {
-                what: format!("what a checkpoint needs cannot be read back ({error})"),
+                what: format!("the snapshot cannot be read ({error})"),
             })
         })
     };
@@ -50,11 +50,11 @@ fn needed_moment(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapshot
     let missing = || Error::LaterThanCheckpoint {
         resource: view.resource.name.clone(),
     };
-    moment_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)
+    snapshot_of(checkpoint, view.sandbox.id)?.ok_or_else(missing)
 }
 
 fn cannot_be_kept(view: &SandboxView, error: StrategyError) -> Error {
-    Error::Moment {
+    Error::Snapshot {
         resource: view.resource.name.clone(),
         what: "be kept",
         cause: Box::new(error.into()),
@@ -62,7 +62,7 @@ fn cannot_be_kept(view: &SandboxView, error: StrategyError) -> Error {
 }
 
 impl Manager {
-    /// Keeps every sandbox of a plan as it is at this moment.
+    /// Keeps every sandbox of a plan as it is now.
     pub fn create_checkpoint(
         &self,
         plan: &Plan,
@@ -71,7 +71,7 @@ impl Manager {
     ) -> Result<Checkpoint> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.begin_call(plan, false)?;
-        let about = self.about_moment("checkpoint", plan, label)?;
+        let about = self.snapshot_error("checkpoint", plan, label)?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             let paused = self.pause(plan)?;
@@ -79,12 +79,12 @@ impl Manager {
         })
     }
 
-    /// The same without being asked, for a plan that is locked with its originals and in which nobody is,
+    /// The same without being asked, for a plan that is locked with its originals and in which no process is,
     /// if that is wanted and there is anything to keep. Old ones of this kind go.
-    pub(super) fn keep_by_itself(
+    pub(super) fn checkpoint_automatically(
         &self,
         plan: &Plan,
-        why: Automatic,
+        why: AutoCheckpoint,
         observer: &dyn Observer,
     ) -> Result<()> {
         let views = self.live_sandboxes(plan)?;
@@ -92,7 +92,7 @@ impl Manager {
             let strategy = self.registry().get(&view.sandbox.reference.strategy_name);
             strategy.is_ok_and(|one| one.capabilities().checkpoints != Checkpoints::None)
         };
-        // Where nobody worked yet, nothing can be lost.
+        // Where no process worked yet, nothing can be lost.
         let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
         let settings = self.settings_of(plan)?.checkpoint;
         if settings.keep == 0 {
@@ -107,26 +107,26 @@ impl Manager {
         self.prune(plan, &[taken.id])
     }
 
-    /// Nobody commits into the originals while they are looked at.
+    /// No process commits into the originals while they are looked at.
     pub(super) fn steady_originals(&self, plan: &Plan) -> Result<Vec<DirLock>> {
         let views = self.live_sandboxes(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.lock_originals(&resources, true)
     }
 
-    fn about_moment<'a>(
+    fn snapshot_error<'a>(
         &self,
         action: &'a str,
         plan: &'a Plan,
         message: Option<&'a str>,
-    ) -> Result<About<'a>> {
-        Ok(About {
+    ) -> Result<OperationSubject<'a>> {
+        Ok(OperationSubject {
             message,
             ..self.about(action, Some(plan.id), &plan.name)?
         })
     }
 
-    /// Keeps every sandbox; `in_use`: those who work in them stand still.
+    /// Keeps every sandbox; `in_use`: the commands inside are paused.
     pub(super) fn keep(
         &self,
         plan: &Plan,
@@ -136,25 +136,25 @@ impl Manager {
     ) -> Result<Checkpoint> {
         let views = self.live_sandboxes(plan)?;
         for view in &views {
-            super::work::check_readable(plan, view)?;
+            super::content::check_readable(plan, view)?;
         }
         let purpose = match why {
             Some(FORK) => Purpose::Begin,
             Some(RECOVERY) => Purpose::Return,
-            Some(why) if why == Automatic::BeforeRestore.as_str() => Purpose::Return,
+            Some(why) if why == AutoCheckpoint::BeforeRestore.as_str() => Purpose::Return,
             _ => Purpose::Keep,
         };
         let last = self.store.checkpoints(plan.id)?.pop();
         let sessions = self.sessions(plan, &views, in_use)?;
-        let kept = self.keep_each(&views, sessions, last.as_ref(), (purpose, observer));
-        let moments = match kept {
-            Ok(moments) => moments,
-            // What some of them kept is nobody's.
-            Err(error) => return Err(error.and_left(self.let_go(plan))),
+        let kept = self.snapshot_each(&views, sessions, last.as_ref(), (purpose, observer));
+        let snapshots = match kept {
+            Ok(snapshots) => snapshots,
+            // What some of them kept belongs to no checkpoint.
+            Err(error) => return Err(error.and_left(self.release_checkpoints(plan))),
         };
-        // Nothing happened since the last one, which nobody asked for either. Before a restore it must be one that
-        // stays longer than others.
-        let restores = Automatic::BeforeRestore.as_str();
+        // Nothing happened since the last one, which the user did not ask for either. Before a restore it must
+        // be one that stays longer than others.
+        let restores = AutoCheckpoint::BeforeRestore.as_str();
         let need_not = |last: &Checkpoint| match why {
             None => false,
             Some(why) if why == restores => {
@@ -163,7 +163,7 @@ impl Manager {
             }
             Some(_) => true,
         };
-        if let Some(last) = last.filter(|last| need_not(last) && last.moments == moments)
+        if let Some(last) = last.filter(|last| need_not(last) && last.snapshots == snapshots)
             && !self.store.is_stale(last.id)?
         {
             return Ok(last);
@@ -174,13 +174,14 @@ impl Manager {
             label: label.map(str::to_owned),
             reason: why.map(str::to_owned),
             created_at: self.options.origin.now(),
-            moments,
+            snapshots,
         };
         self.store.add_checkpoint(&checkpoint)?;
         Ok(checkpoint)
     }
 
-    /// How each sandbox is opened: where a command is inside, which stands still, as it sees it. One file is the same for both.
+    /// How each sandbox is opened: where a command is inside, which is paused, as it sees it. One file is the
+    /// same for both.
     fn sessions(&self, plan: &Plan, views: &[SandboxView], in_use: bool) -> Result<Vec<Session>> {
         let session = |view: &SandboxView| match in_use && view.resource.shape != Shape::File {
             true => self.session(plan, view),
@@ -190,24 +191,24 @@ impl Manager {
     }
 
     /// The snapshot of each sandbox.
-    fn keep_each(
+    fn snapshot_each(
         &self,
         views: &[SandboxView],
         sessions: Vec<Session>,
         last: Option<&Checkpoint>,
         (purpose, observer): (Purpose, &dyn Observer),
     ) -> Result<Vec<(SandboxId, String)>> {
-        let mut moments = Vec::new();
+        let mut snapshots = Vec::new();
         for (view, session) in views.iter().zip(sessions) {
             let sandbox = self.open_sandbox(view, session)?;
-            let before = last.map(|last| moment_of(last, view.sandbox.id));
+            let before = last.map(|last| snapshot_of(last, view.sandbox.id));
             let before = before.transpose()?.flatten();
-            let moment = sandbox.checkpoint(before.as_ref(), purpose, observer);
-            let moment = moment.map_err(|error| cannot_be_kept(view, error))?;
-            let text = serde_json::to_string(&moment).expect("a moment is JSON");
-            moments.push((view.sandbox.id, text));
+            let snapshot = sandbox.checkpoint(before.as_ref(), purpose, observer);
+            let snapshot = snapshot.map_err(|error| cannot_be_kept(view, error))?;
+            let text = serde_json::to_string(&snapshot).expect("a snapshot is JSON");
+            snapshots.push((view.sandbox.id, text));
         }
-        Ok(moments)
+        Ok(snapshots)
     }
 
     /// The checkpoints of a plan, oldest first.
@@ -253,7 +254,7 @@ impl Manager {
         plan: &Plan,
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
-    ) -> Result<Restored> {
+    ) -> Result<RestoreOutcome> {
         self.permit_plan(Action::Restore, plan)?;
         let _lock = self.begin_call(plan, false)?;
         self.return_to(plan, checkpoint, observer)
@@ -265,11 +266,11 @@ impl Manager {
         plan: &Plan,
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
-    ) -> Result<Restored> {
+    ) -> Result<RestoreOutcome> {
         self.check_fresh(plan, checkpoint)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
-        let about = self.about_moment("restore", plan, Some(&target))?;
+        let about = self.snapshot_error("restore", plan, Some(&target))?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             for view in &views {
@@ -277,13 +278,13 @@ impl Manager {
             }
             // Before anything is decided: afterwards nothing may fail that is not part of the way.
             self.activate(&views)?;
-            let listening = Listening::new(observer);
+            let listening = BufferedObserver::new(observer);
             let engine = self.engine(&listening);
             let members = self.members(&engine, views.clone())?;
             let paused = self.pause(plan)?;
             let sessions = views.iter().map(|view| self.session(plan, view));
             let sessions = sessions.collect::<Result<Vec<_>>>()?;
-            let why = Automatic::BeforeRestore.as_str();
+            let why = AutoCheckpoint::BeforeRestore.as_str();
             let before = self.keep(plan, None, Some(why), (paused.is_some(), observer))?;
             let mut ways = Vec::new();
             for ((member, view), session) in members.into_iter().zip(&views).zip(sessions) {
@@ -302,9 +303,9 @@ impl Manager {
             // Both ends of the way stay.
             if let Err(error) = self.prune(plan, &[before.id, checkpoint.id]) {
                 let why = chain(&error);
-                self.notice(format!("old checkpoints could not be removed: {why}"));
+                self.notice(format!("could not delete old checkpoints: {why}"));
             }
-            Ok(Restored {
+            Ok(RestoreOutcome {
                 checkpoint: checkpoint.clone(),
                 before,
             })
@@ -323,26 +324,26 @@ impl Manager {
         }
     }
 
-    /// Lets go of a checkpoint.
+    /// Deletes a checkpoint.
     pub fn delete_checkpoint(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.begin_call(plan, false)?;
         let target = checkpoint.id.to_string();
-        let about = self.about_moment("checkpoint delete", plan, Some(&target))?;
+        let about = self.snapshot_error("checkpoint delete", plan, Some(&target))?;
         self.record_about(about, |_| {
             self.store.forget_checkpoint(checkpoint.id)?;
-            self.let_go(plan)
+            self.release_checkpoints(plan)
         })
     }
 
-    /// Lets go of automatic checkpoints but the newest, where the last restore came from (rule R2), and `spared`
-    /// ones; those that somebody asked for stay (rule R5).
+    /// Deletes automatic checkpoints but the newest, where the last restore came from (rule R2), and `spared`
+    /// ones; those that the user asked for stay (rule R5).
     fn prune(&self, plan: &Plan, spared: &[CheckpointId]) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
         automatic.retain(|one| one.reason.is_some());
         let keep = self.settings_of(plan)?.checkpoint.keep;
         let many = automatic.len().saturating_sub(keep as usize);
-        let restores = Some(Automatic::BeforeRestore.as_str());
+        let restores = Some(AutoCheckpoint::BeforeRestore.as_str());
         let from = |one: &&Checkpoint| one.reason.as_deref() == restores;
         let from = automatic.iter().rfind(from).map(|one| one.id);
         let stays = |id: CheckpointId| Some(id) == from || spared.contains(&id);
@@ -353,23 +354,23 @@ impl Manager {
         }
         match goes.is_empty() {
             true => Ok(()),
-            false => self.let_go(plan),
+            false => self.release_checkpoints(plan),
         }
     }
 
-    /// Keeps where a plan is whose restore was interrupted: somebody may have gone on working.
-    pub(super) fn keep_present(&self, plan: &Plan) -> Result<()> {
+    /// Keeps where a plan is whose restore was interrupted: processes may have continued to work.
+    pub(super) fn checkpoint_present(&self, plan: &Plan) -> Result<()> {
         let in_use = self.inside(plan)?.is_some();
         let kept = self.keep(plan, None, Some(RECOVERY), (in_use, &Unobserved));
         match kept {
             Ok(kept) => self.notice(format!(
-                "where the plan '{}' was before its restore is brought to an end is kept as {}",
+                "the plan '{}' as it was before its interrupted restore was finished is saved as {}",
                 plan.name, kept.id
             )),
             Err(error) if error.kind() == Kind::Unsupported => {
                 let why = chain(&error);
                 self.notice(format!(
-                    "where the plan '{}' was is not kept: {why}",
+                    "could not save the plan '{}' before the restore: {why}",
                     plan.name
                 ));
             }
@@ -379,14 +380,14 @@ impl Manager {
     }
 
     /// Removes what no checkpoint needs any more.
-    pub(super) fn let_go(&self, plan: &Plan) -> Result<()> {
+    pub(super) fn release_checkpoints(&self, plan: &Plan) -> Result<()> {
         let kept = self.checkpoints(plan)?;
         for view in self.live_sandboxes(plan)? {
-            let moments = kept.iter().map(|one| moment_of(one, view.sandbox.id));
-            let moments = moments.collect::<Result<Vec<_>>>()?;
-            let moments: Vec<Snapshot> = moments.into_iter().flatten().collect();
+            let snapshots = kept.iter().map(|one| snapshot_of(one, view.sandbox.id));
+            let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
+            let snapshots: Vec<Snapshot> = snapshots.into_iter().flatten().collect();
             let sandbox = self.open_sandbox(&view, Session::Shared)?;
-            sandbox.retain(&moments)?;
+            sandbox.retain(&snapshots)?;
         }
         Ok(())
     }
@@ -418,13 +419,13 @@ impl Manager {
         let _paused = self.pause_for(plan, &views, alone)?;
         let mut found = Vec::new();
         for view in views {
-            let moment = needed_moment(checkpoint, &view)?;
+            let snapshot = needed_moment(checkpoint, &view)?;
             let until = until.map(|until| needed_moment(until, &view));
             let until = until.transpose()?;
             let sandbox = self.open_sandbox(&view, looking_as(alone))?;
-            let diff = sandbox.diff(Some(&moment), until.as_ref())?;
-            let judged = self.judge_changes(Action::Diff, &view, &diff);
-            self.denied(Action::Diff, Some(plan), judged)?;
+            let diff = sandbox.diff(Some(&snapshot), until.as_ref())?;
+            let authorized = self.authorize_changes(Action::Diff, &view, &diff);
+            self.denied(Action::Diff, Some(plan), authorized)?;
             found.push(ResourceDiff { view, diff });
         }
         Ok(PlanDiff::new(found, plan, alone))
@@ -443,7 +444,7 @@ impl Manager {
         let _lock = self.begin_call(plan, false)?;
         self.check_new_name(name)?;
         let views = self.live_sandboxes(plan)?;
-        let directory = Location::from(private::canonical(directory)?);
+        let directory = Location::from(state_dir::canonical(directory)?);
         self.record("fork", Some(plan.id), &plan.name, || {
             let _originals = self.steady_originals(plan)?;
             let at = match at {
@@ -458,16 +459,16 @@ impl Manager {
             };
             let mut from = Vec::new();
             for view in views {
-                super::work::check_readable(plan, &view)?;
-                let moment = needed_moment(&at, &view)?;
-                from.push((view, moment));
+                super::content::check_readable(plan, &view)?;
+                let snapshot = needed_moment(&at, &view)?;
+                from.push((view, snapshot));
             }
-            let new = from.iter().map(|(view, moment)| NewSandbox {
+            let new = from.iter().map(|(view, snapshot)| NewSandbox {
                 resource: view.resource.clone(),
                 wanted: view.sandbox.requested.clone(),
-                from: Some((view, moment)),
+                from: Some((view, snapshot)),
             });
-            let listening = Listening::new(observer);
+            let listening = BufferedObserver::new(observer);
             let new: Vec<NewSandbox<'_>> = new.collect();
             let id = PlanId::new(&*self.options.origin);
             let config = self.store.plan_config(plan.id)?;

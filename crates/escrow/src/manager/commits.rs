@@ -3,22 +3,22 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::records::About;
-use super::work::looking_as;
+use super::audit::OperationSubject;
+use super::content::looking_as;
 use super::{Manager, SandboxView, half};
 use crate::commit::{
-    Batch, CommitPreview, Engine, Execution, Member, MemberPreview, Terms, Undone,
+    Batch, CommitEngine, CommitPreview, CommitTerms, Execution, Member, MemberPreview, UndoReport,
 };
-use crate::config::Automatic;
+use crate::config::AutoCheckpoint;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
-use crate::fs::private::{self, DirLock};
+use crate::fs::state_dir::{self, DirLock};
 use crate::model::text::Location;
-use crate::model::{Action, Cleanup, Expected, Phase, PlanState, Work};
-use crate::policy::select::Selection;
-use crate::resource::Graph;
-use crate::store::{Journal, Plan, Resource};
+use crate::model::{Action, CleanupPolicy, Expected, JournaledWork, Phase, PlanState};
+use crate::policy::select::ReleaseSelection;
+use crate::resource::ResourceGraph;
+use crate::store::{JournalEntry, Plan, Resource};
 use crate::strategy::Session;
 
 /// How a plan is to be committed.
@@ -27,14 +27,14 @@ pub struct CommitRequest<'a> {
     /// Why, in the user's words.
     pub message: Option<&'a str>,
     /// Under which terms.
-    pub terms: Terms,
+    pub terms: CommitTerms,
     /// What is to be released; anything else is refused. `None`: whatever the sandboxes hold.
     pub expected: Option<&'a Expected>,
 }
 
 /// A plan that was committed.
 #[derive(Debug)]
-pub struct Released {
+pub struct CommitReport {
     /// What was found before, in the order in which it was released.
     pub preview: CommitPreview,
     /// Sandboxes that could not be removed afterwards, and why.
@@ -42,13 +42,13 @@ pub struct Released {
 }
 
 impl Manager {
-    pub(super) fn engine<'a>(&'a self, observer: &'a dyn Observer) -> Engine<'a> {
-        Engine {
+    pub(super) fn engine<'a>(&'a self, observer: &'a dyn Observer) -> CommitEngine<'a> {
+        CommitEngine {
             store: &self.store,
             registry: self.registry(),
             origin: &*self.options.origin,
             observer,
-            keeps: self.settings().cleanup == Cleanup::Manual,
+            keeps: self.settings().cleanup == CleanupPolicy::Manual,
             home: &self.home,
             areas: &self.areas,
         }
@@ -59,20 +59,20 @@ impl Manager {
         &'a self,
         plan: &Plan,
         observer: &'a dyn Observer,
-    ) -> Result<Engine<'a>> {
-        Ok(Engine {
-            keeps: self.settings_of(plan)?.cleanup == Cleanup::Manual,
+    ) -> Result<CommitEngine<'a>> {
+        Ok(CommitEngine {
+            keeps: self.settings_of(plan)?.cleanup == CleanupPolicy::Manual,
             ..self.engine(observer)
         })
     }
 
     pub(super) fn members(
         &self,
-        engine: &Engine<'_>,
+        engine: &CommitEngine<'_>,
         views: Vec<SandboxView>,
     ) -> Result<Vec<Member>> {
         let resources = self.store.resources()?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         let member = |view: SandboxView| {
             let depth = graph.depth(&view.resource);
             Member::new(engine, view.sandbox, view.resource, depth)
@@ -83,7 +83,7 @@ impl Manager {
     /// In the order in which sandboxes are discarded (rule C8).
     pub(super) fn parents_first(&self, mut views: Vec<SandboxView>) -> Result<Vec<SandboxView>> {
         let resources = self.store.resources()?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         views.sort_by_key(|view| graph.depth(&view.resource));
         Ok(views)
     }
@@ -106,11 +106,13 @@ impl Manager {
     ) -> Result<Vec<DirLock>> {
         let mut open = Vec::new();
         for resource in resources {
-            // One that is gone needs no lock; whoever needs it will say that it is gone.
+            // One that is gone needs no lock; what needs it will say that it is gone.
             let dir = match resource.root() {
                 Some(root) => Dir::open(root),
                 // What has no path has a place of its own to be locked at.
-                None => private::room(&self.locks, format!("{}.original", resource.id).as_bytes()),
+                None => {
+                    state_dir::room(&self.locks, format!("{}.original", resource.id).as_bytes())
+                }
             };
             if let Ok(dir) = dir {
                 let meta = dir.meta()?;
@@ -133,14 +135,14 @@ impl Manager {
     fn committable(&self, plan: &Plan) -> Result<Vec<SandboxView>> {
         let views = self.live_sandboxes(plan)?;
         for view in &views {
-            super::work::check_readable(plan, view)?;
+            super::content::check_readable(plan, view)?;
         }
         Ok(views)
     }
 
     /// What a commit would do. Nothing is written.
-    pub fn preview(&self, plan: &Plan, terms: Terms) -> Result<CommitPreview> {
-        self.preview_part(plan, terms, &Selection::default(), false)
+    pub fn preview(&self, plan: &Plan, terms: CommitTerms) -> Result<CommitPreview> {
+        self.preview_part(plan, terms, &ReleaseSelection::default(), false)
     }
 
     /// What a commit of what was selected would do, and what would stay; with its digest, for which contents are read, or
@@ -148,8 +150,8 @@ impl Manager {
     pub fn preview_part(
         &self,
         plan: &Plan,
-        terms: Terms,
-        selection: &Selection,
+        terms: CommitTerms,
+        selection: &ReleaseSelection,
         digest: bool,
     ) -> Result<CommitPreview> {
         self.permit_commit(plan)?;
@@ -159,8 +161,8 @@ impl Manager {
     fn preview_as(
         &self,
         plan: &Plan,
-        terms: Terms,
-        (selection, digest): (&Selection, bool),
+        terms: CommitTerms,
+        (selection, digest): (&ReleaseSelection, bool),
         alone: bool,
     ) -> Result<CommitPreview> {
         let _lock = self.begin_call(plan, !alone)?;
@@ -174,18 +176,18 @@ impl Manager {
         let previewed = batch.preview(terms, &looking_as(alone))?;
         let previewed = previewed.select(selection)?;
         let mut preview = previewed.show();
-        let judged = self.judge_release(&preview, &views);
-        self.denied(Action::Commit, Some(plan), judged)?;
+        let authorized = self.authorize_release(&preview, &views);
+        self.denied(Action::Commit, Some(plan), authorized)?;
         preview.digest = digest.then(|| previewed.digest()).transpose()?;
         Ok(preview)
     }
 
     /// Refuses to release what the policy protects, however it came into the sandbox.
-    fn judge_release(&self, preview: &CommitPreview, views: &[SandboxView]) -> Result<()> {
+    fn authorize_release(&self, preview: &CommitPreview, views: &[SandboxView]) -> Result<()> {
         for view in views {
             let ours = |member: &&MemberPreview| member.resource == view.resource.name;
             if let Some(member) = preview.members.iter().find(ours) {
-                self.judge_changes(Action::Commit, view, &member.diff)?;
+                self.authorize_changes(Action::Commit, view, &member.diff)?;
             }
         }
         Ok(())
@@ -197,8 +199,8 @@ impl Manager {
         plan: &Plan,
         request: &CommitRequest<'_>,
         observer: &dyn Observer,
-    ) -> Result<Released> {
-        self.commit_part(plan, request, &Selection::default(), observer)
+    ) -> Result<CommitReport> {
+        self.commit_part(plan, request, &ReleaseSelection::default(), observer)
     }
 
     /// Commits what was selected, in all sandboxes or in none. If anything is left, it stays in them and the
@@ -207,15 +209,15 @@ impl Manager {
         &self,
         plan: &Plan,
         request: &CommitRequest<'_>,
-        selection: &Selection,
+        selection: &ReleaseSelection,
         observer: &dyn Observer,
-    ) -> Result<Released> {
+    ) -> Result<CommitReport> {
         self.permit_commit(plan)?;
         let lock = self.begin_call(plan, false)?;
         self.check_quiet(plan)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        let about = About {
+        let about = OperationSubject {
             message: request.message,
             ..self.about("commit", Some(plan.id), &plan.name)?
         };
@@ -234,8 +236,8 @@ impl Manager {
             self.check_neighbours(plan, &resources)?;
             // Only what was worked in can be committed; one that was never touched counts as worked in.
             self.activate(&views)?;
-            // Whoever was killed at a checkpoint may have left what looks like further names of files.
-            self.let_go(plan)?;
+            // A process that was killed at a checkpoint may have left what looks like further names of files.
+            self.release_checkpoints(plan)?;
             let engine = self.engine_of(plan, observer)?;
             let members = self.members(&engine, views.clone())?;
             let batch = Batch::new(engine, plan.clone(), members);
@@ -245,8 +247,8 @@ impl Manager {
             for member in &preview.members {
                 touched.all(&member.resource, &member.diff);
             }
-            self.judge_release(&preview, &views)?;
-            match self.keep_by_itself(plan, Automatic::BeforeCommit, observer) {
+            self.authorize_release(&preview, &views)?;
+            match self.checkpoint_automatically(plan, AutoCheckpoint::BeforeCommit, observer) {
                 // What cannot be kept can still be committed, and undone.
                 Err(error) if error.kind() == Kind::Unsupported => {
                     let why = chain(&error);
@@ -256,7 +258,7 @@ impl Manager {
             }
             let prepared = previewed.prepare(request.message, request.expected)?;
             let ended = prepared.decide()?.execute()?;
-            Ok(Released {
+            Ok(CommitReport {
                 preview,
                 left: ended.left,
             })
@@ -279,12 +281,12 @@ impl Manager {
     }
 
     /// Takes the newest commit of a plan back that was not taken back yet.
-    pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<Undone> {
+    pub fn undo(&self, plan: &Plan, observer: &dyn Observer) -> Result<UndoReport> {
         let nothing = |plan: &Plan| Error::NothingToUndo {
             plan: plan.name.clone(),
             state: plan.state,
         };
-        let stands = |journal: &Journal| journal.phase != Phase::Undone;
+        let stands = |journal: &JournalEntry| journal.phase != Phase::Undone;
         let over = matches!(plan.state, PlanState::CleanedUp | PlanState::RolledBack);
         if over
             && !self
@@ -364,7 +366,7 @@ impl Manager {
         }
         let journals = self.store.journals_of(plan.id)?;
         let views = self.all_sandboxes(plan)?;
-        // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
+        // First the need for it is forgotten: a process that is killed after this finds the rest by its name.
         if !journals.is_empty() {
             self.store.forget_commits(plan.id)?;
         }
@@ -383,7 +385,7 @@ impl Manager {
             for parent in [area.parent(), view.resource.root()] {
                 match parent.map(Dir::open) {
                     Some(Ok(parent)) => {
-                        private::sweep_commits(&self.home, &parent, view.sandbox.id, forget)?;
+                        state_dir::sweep_commits(&self.home, &parent, view.sandbox.id, forget)?;
                     }
                     Some(Err(error)) if !error.is_absent() => return Err(error.into()),
                     _ => {}
@@ -401,7 +403,7 @@ impl Manager {
                 if member.area.as_bytes().is_empty() {
                     continue;
                 }
-                let kept = private::give_up_commit(&self.home, member.area.as_path())?;
+                let kept = state_dir::give_up_commit(&self.home, member.area.as_path())?;
                 if let Some(at) = kept.map(Location::from) {
                     self.notice(format!(
                         "what the commit had staged or kept stays in '{at}'; remove it once nothing of it is needed"
@@ -414,7 +416,11 @@ impl Manager {
     }
 
     /// The sandboxes of a commit, in its order.
-    pub(super) fn journal_views(&self, plan: &Plan, journal: &Journal) -> Result<Vec<SandboxView>> {
+    pub(super) fn journal_views(
+        &self,
+        plan: &Plan,
+        journal: &JournalEntry,
+    ) -> Result<Vec<SandboxView>> {
         let all = self.all_sandboxes(plan)?;
         let mut views = Vec::new();
         for member in &journal.members {
@@ -429,11 +435,11 @@ impl Manager {
     }
 
     /// Refuses where a commit of another plan into the same originals is still to be brought to an
-    /// end: nobody knows what they will be.
+    /// end: it is not known what they will be.
     pub(super) fn check_neighbours(&self, plan: &Plan, resources: &[&Resource]) -> Result<()> {
         for journal in self.store.unfinished()? {
             // Only a commit changes originals.
-            if journal.plan_id == plan.id || journal.work != Work::Commit {
+            if journal.plan_id == plan.id || journal.work != JournaledWork::Commit {
                 continue;
             }
             let Some(other) = self.store.plan(journal.plan_id)? else {
@@ -442,7 +448,7 @@ impl Manager {
             let views = self.journal_views(&other, &journal)?;
             let known = self.store.resources()?;
             let theirs: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-            let graph = Graph::new(&known);
+            let graph = ResourceGraph::new(&known);
             let mut near = false;
             for resource in resources {
                 near |= theirs.iter().any(|one| one.at == resource.at)

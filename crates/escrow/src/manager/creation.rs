@@ -1,4 +1,4 @@
-//! Creation: a plan is made with all its sandboxes, or not at all.
+//! Creation: a plan is created with all its sandboxes, or not at all.
 //!
 //! One transaction records the plan as being created, with a pending sandbox of each resource; then each area is
 //! filled; one sync for each file system makes all of them durable; one transaction makes the plan open and every
@@ -10,19 +10,20 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use super::records::About;
+use super::audit::OperationSubject;
 use super::resources::{check_name, free_name};
 use super::{Manager, PlanView, SandboxView};
 use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
-use crate::fs::private::{self, Lock, Place};
-use crate::fs::{Dir, durable};
+use crate::failpoints;
+use crate::fs::Dir;
+use crate::fs::atomic_file;
+use crate::fs::state_dir::{self, AreaLocation, Lock};
 use crate::model::text::Location;
 use crate::model::{Action, PlanId, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
-use crate::resource::{Graph, SandboxRequest};
-use crate::seeded;
-use crate::store::{Begun, Plan, PlanConfig, Resource, Sandbox};
+use crate::resource::{ResourceGraph, SandboxRequest};
+use crate::store::{BeginOutcome, Plan, PlanConfig, Resource, SandboxRecord};
 use crate::strategy::{CreateRequest, Snapshot};
 
 /// How often a resource is taken again that others forget and add meanwhile.
@@ -51,7 +52,7 @@ impl Manager {
     ) -> Result<PlanView> {
         self.permit(Action::Create, None, Scope::Within(None))?;
         self.recover_dead()?;
-        let directory = Location::from(private::canonical(directory)?);
+        let directory = Location::from(state_dir::canonical(directory)?);
         self.check_new_name(name)?;
         if let Some(strategy) = strategy {
             self.registry().check_name(strategy)?;
@@ -119,7 +120,7 @@ impl Manager {
         self.make_plan(id, config, name, directory, &new, observer)
     }
 
-    /// Forgets the resources among `typed` that nobody named and nobody uses.
+    /// Forgets the resources among `typed` that the user did not name and no plan uses.
     fn forget_new_resources(&self, typed: &[OsString], directory: &Location) -> Result<()> {
         for typed in typed {
             if let Ok(resource) = self.find_resource(typed, directory.as_path()) {
@@ -183,7 +184,7 @@ impl Manager {
         new: &[NewSandbox<'_>],
         observer: &dyn Observer,
     ) -> Result<Plan> {
-        let about = About {
+        let about = OperationSubject {
             action: "plan create",
             plan: Some(plan.id),
             target: &plan.name,
@@ -201,7 +202,7 @@ impl Manager {
             }
             let mut sandboxes = self.pending(plan, new)?;
             // With the seeded bug the plan is usable from the beginning, with what is there of it.
-            let early = seeded::bug(match forks {
+            let early = failpoints::bug(match forks {
                 true => "fork-one-by-one",
                 false => "create-one-by-one",
             });
@@ -231,7 +232,7 @@ impl Manager {
         &self,
         plan: &Plan,
         new: &[NewSandbox<'_>],
-        sandboxes: &mut [Sandbox],
+        sandboxes: &mut [SandboxRecord],
         early: bool,
         observer: &dyn Observer,
     ) -> Result<()> {
@@ -254,7 +255,7 @@ impl Manager {
         plan: &Plan,
         new: &NewSandbox<'_>,
         observer: &dyn Observer,
-    ) -> Result<Sandbox> {
+    ) -> Result<SandboxRecord> {
         let mut sandboxes = self.pending(plan, std::slice::from_ref(new))?;
         self.begin(plan, None, &sandboxes)?;
         let resources = self.store.resources()?;
@@ -278,18 +279,18 @@ impl Manager {
         &self,
         plan: &Plan,
         new: Option<Option<&PlanConfig>>,
-        sandboxes: &[Sandbox],
+        sandboxes: &[SandboxRecord],
     ) -> Result<()> {
         let name = plan.name.clone();
         let new = new.map(|config| (plan, config));
         match self.store.begin_sandboxes(new, sandboxes)? {
-            Begun::Recorded => Ok(()),
-            Begun::NameTaken => Err(Error::PlanExists { name }),
-            Begun::Exists => Err(Error::Busy {
+            BeginOutcome::Recorded => Ok(()),
+            BeginOutcome::NameTaken => Err(Error::PlanExists { name }),
+            BeginOutcome::Exists => Err(Error::Busy {
                 plan: name,
                 owner: None,
             }),
-            Begun::Forgotten(id) => {
+            BeginOutcome::Forgotten(id) => {
                 let resource = self.store.resource(id)?;
                 let resource = resource.map_or_else(|| id.to_string(), |one| one.name);
                 Err(Error::Forgotten { resource })
@@ -298,7 +299,7 @@ impl Manager {
     }
 
     /// The records of sandboxes that are about to be made.
-    fn pending(&self, plan: &Plan, new: &[NewSandbox<'_>]) -> Result<Vec<Sandbox>> {
+    fn pending(&self, plan: &Plan, new: &[NewSandbox<'_>]) -> Result<Vec<SandboxRecord>> {
         let resources = self.store.resources()?;
         let mut sandboxes = Vec::new();
         for one in new {
@@ -311,7 +312,7 @@ impl Manager {
                 None => (self.areas.path().to_owned(), Default::default()),
             };
             let name = format!("{prefix}{id}");
-            sandboxes.push(Sandbox {
+            sandboxes.push(SandboxRecord {
                 id,
                 reference: SandboxRef {
                     plan_id: plan.id,
@@ -335,7 +336,7 @@ impl Manager {
     fn fill(
         &self,
         new: &NewSandbox<'_>,
-        sandbox: &mut Sandbox,
+        sandbox: &mut SandboxRecord,
         resources: &[Resource],
         observer: &dyn Observer,
     ) -> Result<()> {
@@ -343,14 +344,14 @@ impl Manager {
         let resource = &new.resource;
         let mut target = resource.target();
         if new.from.is_none() {
-            target.carved = Graph::new(resources).carved(resource)?;
+            target.carved = ResourceGraph::new(resources).carved(resource)?;
         }
         let from = new.from;
         let request = CreateRequest {
             plan_id: sandbox.reference.plan_id,
             target: &target,
             area: Some(sandbox.area.as_path()),
-            from: from.map(|(view, moment)| (&view.sandbox.reference, moment)),
+            from: from.map(|(view, snapshot)| (&view.sandbox.reference, snapshot)),
             observer,
         };
         let (created, reasons) = match new.from {
@@ -382,17 +383,17 @@ impl Manager {
     }
 
     /// Where the area of a sandbox of `original` goes: never into another resource.
-    pub(super) fn place(&self, original: &Path) -> Result<Place> {
+    pub(super) fn place(&self, original: &Path) -> Result<AreaLocation> {
         self.place_among(&self.store.resources()?, original)
     }
 
-    fn place_among(&self, resources: &[Resource], original: &Path) -> Result<Place> {
+    fn place_among(&self, resources: &[Resource], original: &Path) -> Result<AreaLocation> {
         let others: Vec<&Path> = resources
             .iter()
             .filter_map(Resource::path)
             .filter(|at| *at != original)
             .collect();
-        Ok(private::place(&self.areas, original, &others)?)
+        Ok(state_dir::place(&self.areas, original, &others)?)
     }
 }
 
@@ -404,16 +405,16 @@ fn with_state(plan: &Plan, state: PlanState) -> Plan {
 }
 
 /// The area of a new sandbox.
-fn make_room(sandbox: &Sandbox) -> Result<()> {
+fn make_room(sandbox: &SandboxRecord) -> Result<()> {
     let area = sandbox.area.as_path();
     let parent = Dir::open(area.parent().unwrap_or(area))?;
     let name = area.file_name().unwrap_or_default();
-    let made = private::make_plain(&parent, name.as_encoded_bytes())?;
-    private::keep_reserve(&made);
+    let made = state_dir::make_plain(&parent, name.as_encoded_bytes())?;
+    state_dir::keep_reserve(&made);
     Ok(())
 }
 
-fn sync_areas(sandboxes: &[Sandbox]) -> Result<()> {
+fn sync_areas(sandboxes: &[SandboxRecord]) -> Result<()> {
     let areas = sandboxes.iter().map(|sandbox| sandbox.area.as_path());
-    Ok(durable::sync_file_systems(areas)?)
+    Ok(atomic_file::sync_file_systems(areas)?)
 }

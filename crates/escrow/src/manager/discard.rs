@@ -4,18 +4,18 @@
 //! each sandbox is discarded; one sync and one transaction end it. What is interrupted, or fails in the middle, is
 //! finished by `recover` and by every command that changes something; until then the plan cannot be used.
 
-use super::work::check_readable;
+use super::content::check_readable;
 use super::{Manager, SandboxView};
 use crate::commit::prepare_discard;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::model::{Action, Cleanup, Phase, SandboxState};
-use crate::store::{Journal, Plan, Resource};
+use crate::model::{Action, CleanupPolicy, Phase, SandboxState};
+use crate::store::{JournalEntry, Plan, Resource};
 use crate::strategy::{Session, unsupported};
 
 /// A sandbox whose changes were discarded.
 #[derive(Debug)]
-pub struct Discarded {
+pub struct DiscardedSandbox {
     /// The resource.
     pub resource: String,
     /// What was done.
@@ -25,7 +25,7 @@ pub struct Discarded {
 impl Manager {
     /// Discards the changes of every sandbox of the plan. What cannot be discarded is found before anything is;
     /// one that fails then does not stop the others, and is discarded by `recover`.
-    pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<Discarded>> {
+    pub fn rollback(&self, plan: &Plan, observer: &dyn Observer) -> Result<Vec<DiscardedSandbox>> {
         self.permit_plan(Action::Rollback, plan)?;
         self.make_room_to_clean()?;
         self.make_room_for(plan.id)?;
@@ -39,12 +39,12 @@ impl Manager {
             let engine = self.engine(observer);
             let members = self.members(&engine, views.clone())?;
             let ended = prepare_discard(engine, plan, members)?.execute()?;
-            let one = |(resource, message)| Discarded { resource, message };
+            let one = |(resource, message)| DiscardedSandbox { resource, message };
             Ok(ended.messages.into_iter().map(one).collect::<Vec<_>>())
         })?;
         // What was released in parts can be taken back, into the sandboxes it came from.
-        let ends = self.settings_of(plan)?.cleanup == Cleanup::OnTerminal;
-        let stands = |one: &Journal| one.phase == Phase::Committed;
+        let ends = self.settings_of(plan)?.cleanup == CleanupPolicy::OnTerminal;
+        let stands = |one: &JournalEntry| one.phase == Phase::Committed;
         if ends && !self.store.journals_of(plan.id)?.iter().any(stands) {
             match self.remove_plan(plan, lock, false) {
                 Ok(_) => {

@@ -1,4 +1,4 @@
-//! How much of the disk plans take. This walks every tree, so it is done only when asked for.
+//! Disk usage of plans. Walks every tree, so it runs only on request.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::store::{CommitArea, Plan};
 
 /// Bytes on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Disk {
+pub struct DiskUsage {
     /// Workspaces and scratch: what only they hold.
     pub private: u64,
     /// What has another name outside: it stays when they go.
@@ -22,14 +22,14 @@ pub struct Disk {
     pub unread: u64,
 }
 
-impl Disk {
+impl DiskUsage {
     /// All of it.
     pub fn total(&self) -> u64 {
         self.private + self.shared + self.undo
     }
 }
 
-impl std::ops::AddAssign for Disk {
+impl std::ops::AddAssign for DiskUsage {
     fn add_assign(&mut self, other: Self) {
         self.private += other.private;
         self.shared += other.shared;
@@ -57,14 +57,14 @@ pub(super) fn measured(path: &Path) -> Usage {
 impl Manager {
     /// How much of the disk each of these plans takes: its workspaces, its scratch, what it keeps for
     /// undo.
-    pub fn disks(&self, plans: Vec<Plan>) -> Result<Vec<(PlanId, Disk)>> {
+    pub fn disks(&self, plans: Vec<Plan>) -> Result<Vec<(PlanId, DiskUsage)>> {
         let commits = self.store.commit_areas()?;
         let views = self.views(plans)?;
         let of = |view: &PlanView| (view.plan.id, self.disk(view, &commits));
         Ok(views.iter().map(of).collect())
     }
 
-    fn disk(&self, view: &PlanView, commits: &[CommitArea]) -> Disk {
+    fn disk(&self, view: &PlanView, commits: &[CommitArea]) -> DiskUsage {
         let mut work = measured(&self.scratch_path(&view.plan));
         let sandboxes = view.sandboxes.iter().map(|one| &one.sandbox);
         for sandbox in sandboxes.filter(|one| one.state != SandboxState::CleanedUp) {
@@ -75,7 +75,7 @@ impl Manager {
         for (_, area) in commits.filter_map(|one| one.area.as_ref()) {
             undo += measured(area.as_path());
         }
-        Disk {
+        DiskUsage {
             private: work.private,
             shared: work.shared + undo.shared,
             undo: undo.private,

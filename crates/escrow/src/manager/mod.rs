@@ -1,4 +1,4 @@
-//! The one way in: plans, sandboxes and everything done with them, for the command line and for
+//! The entry point of the engine: plans, sandboxes and all operations on them, for the command line and for
 //! programs.
 //!
 //! Every call can come from another process than the one before, also after a crash or a reboot:
@@ -22,78 +22,78 @@
 //! | `commits` | commit, undo: all sandboxes of a plan or none |
 //! | `recovery` | what a crashed process left is brought to an end, once for each call, before anything else |
 //! | `validation` | commands of the configuration that a plan must pass before it is committed |
-//! | `access` | every way in is judged by the policy |
-//! | `answers` | one resource of a plan, and what a caller is told, in the fields that programs read |
+//! | `access` | every way in is authorized by the policy |
+//! | `answers` | one resource of a plan, and what a caller is reported, in the fields that programs read |
 //! | `records` | whatever is done or denied is in the log |
 //! | `garbage` | what finished work left goes, what is not finished never does |
 //! | `disk` | how much of the disk plans take |
 //! | `survey` | what there is and what works here, without changing anything |
 
 mod access;
-mod answers;
+mod audit;
 mod builder;
 mod checkpoints;
 mod commits;
-mod configured;
+mod config_resources;
+mod configuration;
+mod content;
 mod creation;
-mod declared;
 mod discard;
 mod disk;
 mod garbage;
-mod live;
 mod plans;
-mod records;
 mod recovery;
 mod removal;
+mod report;
 mod resources;
 mod runs;
 mod sandboxes;
-mod survey;
+mod sessions;
+mod status;
 mod validation;
-mod work;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use answers::Handle;
 pub use builder::Builder;
-pub use checkpoints::Restored;
-pub use commits::{CommitRequest, Released};
-pub use configured::Examined;
-pub use discard::Discarded;
-pub use disk::Disk;
-pub use garbage::{Collected, GarbageRequest, Leftover, LeftoverKind, Orphan, Spared};
+pub use checkpoints::RestoreOutcome;
+pub use commits::{CommitReport, CommitRequest};
+pub use configuration::ExaminedConfig;
+pub use content::{PlanDiff, ResourceDiff};
+pub use discard::DiscardedSandbox;
+pub use disk::DiskUsage;
+pub use garbage::{GarbageReport, GarbageRequest, KeptLeftover, Leftover, LeftoverKind, Orphan};
 pub use plans::PlanView;
-pub use removal::Cleaned;
+pub use removal::CleanupReport;
+pub use report::ResourceHandle;
 pub use resources::NewResource;
 pub use runs::RunRequest;
-pub use sandboxes::{Made, SandboxView};
-pub use survey::{Doctor, Running, Status, Unfinished, Verdict};
-pub use work::{PlanDiff, ResourceDiff};
+pub use sandboxes::{SandboxCreation, SandboxView};
+pub use status::{DoctorReport, RunningOperation, StatusReport, StrategyVerdict, UnfinishedWork};
 
 pub use crate::fs::Resolver;
 
-use crate::config::{Loaded, Settings, Sources};
+use super::failpoints;
+use super::fs::state_dir::{self, Lock, ScratchDir};
+use crate::config::{ConfigSources, LoadedConfigs, Settings};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
-use crate::fs::private::{self, Lock, Scratch};
-use crate::model::{Keep, Origin, PlanId, PlanState, SandboxId};
+use crate::model::{IdSource, PlanId, PlanState, Retention, SandboxId};
 use crate::policy::Policy;
 use crate::run::Console;
-use crate::seeded;
 use crate::store::{Plan, Store};
 use crate::strategy::Registry;
 use crate::strategy::registry::RegistryError;
-use configured::Configured;
+use configuration::ConfigState;
 
 /// What a manager is given; it asks the environment for nothing.
-pub struct Options {
+pub struct ManagerOptions {
     /// The directory of all state; made where it is missing.
     pub home: PathBuf,
     /// The time and fresh ids.
-    pub origin: Arc<dyn Origin>,
+    pub origin: Arc<dyn IdSource>,
     /// The strategies there are.
     pub registry: Registry,
     /// Who asks.
@@ -109,9 +109,9 @@ pub struct Options {
     /// What counts where no configuration says anything else.
     pub settings: Settings,
     /// How long what is finished stays, unless a configuration says something else.
-    pub keep: Keep,
+    pub keep: Retention,
     /// Where configurations may be.
-    pub sources: Sources,
+    pub sources: ConfigSources,
     /// The program that becomes the way into the sandboxes, and answers commands inside: `escrow`, or one that passes its
     /// words on to it.
     pub helper: PathBuf,
@@ -126,27 +126,27 @@ const STATE: &str = "state.db";
 
 /// The engine, opened on one home.
 pub struct Manager {
-    options: Options,
+    options: ManagerOptions,
     home: Dir,
     areas: Dir,
     locks: Dir,
     store: Store,
-    configured: Configured,
+    configured: ConfigState,
     notices: Mutex<Vec<String>>,
 }
 
 impl Manager {
     /// Opens the state in `options.home`, which is made and brought to the present version. A
     /// configuration that cannot be used is an error before that.
-    pub fn open(mut options: Options) -> Result<Self> {
-        let loaded = Loaded::read(&options.sources, &options.home, &options.registry)?;
-        let home = private::make_all(&options.home)?;
-        let areas = private::room(&home, b"sandboxes")?;
-        let locks = private::room(&home, b"locks")?;
+    pub fn open(mut options: ManagerOptions) -> Result<Self> {
+        let loaded = LoadedConfigs::read(&options.sources, &options.home, &options.registry)?;
+        let home = state_dir::make_all(&options.home)?;
+        let areas = state_dir::room(&home, b"sandboxes")?;
+        let locks = state_dir::room(&home, b"locks")?;
         let store = Store::open(&home.path().join(STATE))?;
-        private::keep_ballast(&home);
+        state_dir::keep_ballast(&home);
         options.registry.remember_in(&home.path().join("memory"));
-        let configured = Configured::settle(loaded, &options, &store)?;
+        let configured = ConfigState::settle(loaded, &options, &store)?;
         let programs = configured.general.settings.custom_strategies.keys();
         options.registry.announce(programs.cloned());
         let manager = Self {
@@ -161,7 +161,7 @@ impl Manager {
         manager.tell_files();
         let strategy = manager.usual_strategy(&manager.configured.general);
         match manager.registry().check_name(&strategy) {
-            // Who uses it is told; the rest goes on.
+            // Who uses it is reported; the rest goes on.
             Ok(()) | Err(RegistryError::Custom { .. }) => Ok(manager),
             Err(error) => Err(error.into()),
         }
@@ -175,8 +175,8 @@ impl Manager {
     /// Makes room for what frees space, such as a cleanup: where the file system of the home is nearly full, the
     /// ballast is given up before anything fails for want of a few blocks, or of a file.
     fn make_room_to_clean(&self) -> Result<()> {
-        if !seeded::bug("ballast-kept") && private::is_tight(&self.home)? {
-            private::release_ballast(&self.home)?;
+        if !failpoints::bug("ballast-kept") && state_dir::is_tight(&self.home)? {
+            state_dir::release_ballast(&self.home)?;
         }
         Ok(())
     }
@@ -188,18 +188,18 @@ impl Manager {
         let commits = commits.filter(|one| one.plan_id == plan);
         let areas = sandboxes.map(|one| one.area);
         for area in areas.chain(commits.filter_map(|one| Some(one.area?.1))) {
-            match private::release_reserve(area.as_path()) {
-                // What is out of reach is told by what needs it, and stops nothing else (rule C17).
+            match state_dir::release_reserve(area.as_path()) {
+                // What is out of reach is reported by what needs it, and stops nothing else (rule C17).
                 Ok(()) | Err(_) => {}
             }
         }
         Ok(())
     }
 
-    /// A directory for a moment, among the engine's own.
-    pub fn scratch(&self) -> Result<Scratch> {
+    /// A temporary directory, among the engine's own.
+    pub fn scratch(&self) -> Result<ScratchDir> {
         let unique = SandboxId::new(&*self.options.origin).to_string();
-        Ok(Scratch::make(self.areas.again(), "scratch-", &unique)?)
+        Ok(ScratchDir::make(self.areas.again(), "scratch-", &unique)?)
     }
 
     /// What happened beside what was asked for, since this was last asked.

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::sandboxes::unknown;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
-use crate::fs::private;
+use crate::fs::state_dir;
 use crate::model::text::{Location, escape};
 use crate::model::{PlanId, PlanState, ResourceId, SandboxState};
 use crate::store::{Plan, Resource};
@@ -174,7 +174,7 @@ impl Manager {
     /// Those of `plans`, in their order, that were made right in `directory`, or have a sandbox of a resource that
     /// `directory` lies in; with the length of the path they have in common.
     fn plans_near(&self, directory: &Path, plans: Vec<Plan>) -> Result<Vec<(usize, Plan)>> {
-        let directory = private::canonical(directory)?;
+        let directory = state_dir::canonical(directory)?;
         let mut found = Vec::new();
         for view in self.views(plans)? {
             let (plan, views) = (view.plan, view.sandboxes);
@@ -196,6 +196,6 @@ impl Manager {
 
 /// The path of a directory as messages show it.
 fn shown(directory: &Path) -> Location {
-    let known = private::canonical(directory);
+    let known = state_dir::canonical(directory);
     Location::from(known.unwrap_or_else(|_| directory.to_owned()))
 }

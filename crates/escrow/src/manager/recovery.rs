@@ -1,18 +1,24 @@
 //! What a crashed process left is brought to an end: here, and once for each call that changes something.
 //!
-//! [`begin_call`](Manager::begin_call) is how such a call begins: other plans are recovered as far as nobody works on them, the plan
-//! of the call is locked, and recovered under its lock. Everything that locks later in the same call only locks.
+//! [`begin_call`](Manager::begin_call) is how such a call begins: other plans are recovered as far as no
+//! process works on them, the plan of the call is locked, and recovered under its lock. Everything that locks
+//! later in the same call only locks.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::Manager;
-use crate::commit::{Execution, Recovered, Settled};
+use crate::commit::{Execution, RecoveredPlan, Settled};
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
-use crate::fs::private::Lock;
+use crate::fs::state_dir::Lock;
 use crate::fs::times;
-use crate::model::{Action, Phase, PlanId, PlanState, Scope, Work};
-use crate::store::{Ended, Journal, Outcome, Plan, Resource};
+use crate::model::{Action, JournaledWork, Phase, PlanId, PlanState, Scope};
+use crate::store::{JournalEntry, OperationEnd, OperationOutcome, Plan, Resource};
+
+/// How long a lock may outlive its holder: a thread of the same program that starts a process at that moment hands all
+/// descriptors on to it until it executes another program.
+const FORKED: Duration = Duration::from_millis(50);
 
 impl Manager {
     /// Begins a call on an open plan: takes its lock, shared to look, alone to change. Before a change everything is
@@ -44,49 +50,32 @@ impl Manager {
     pub(super) fn begin_unsettled_call(&self, plan: &Plan) -> Result<Lock> {
         self.recover_others(Some(plan.id))?;
         let lock = self.lock(plan, false)?;
-        if self.bury(plan.id)? {
-            self.drop_dead_fork(plan)?;
-        }
+        self.end_dead_operations(plan)?;
         Ok(lock)
     }
 
     /// Finishes or takes back everything that a crashed process left half done: commits, restores and rollbacks, and
     /// plans that were being created or removed. One that cannot be does not stop the others (rule C17).
-    pub fn recover(&self) -> Result<Vec<(String, Result<Recovered>)>> {
+    pub fn recover(&self) -> Result<Vec<(String, Result<RecoveredPlan>)>> {
         self.recover_settled(&Settled::new())
     }
 
     /// The same, where a person says what became of steps whose outcome no strategy knows (rule C19).
-    pub fn recover_settled(&self, settled: &Settled) -> Result<Vec<(String, Result<Recovered>)>> {
+    pub fn recover_settled(
+        &self,
+        settled: &Settled,
+    ) -> Result<Vec<(String, Result<RecoveredPlan>)>> {
         self.permit(Action::Admin, None, Scope::All)?;
         self.check_asked(settled)?;
         self.make_room_to_clean()?;
-        self.recover_forks()?;
         self.recover_all(None, settled)
-    }
-
-    /// Removes what validations of crashed processes left.
-    fn recover_forks(&self) -> Result<()> {
-        for operation in self.store.running()? {
-            let plan = operation.plan_id.map(|plan| self.store.plan(plan));
-            let Some(plan) = plan.transpose()?.flatten() else {
-                continue;
-            };
-            let (name, limit) = (plan.id.to_string(), Duration::ZERO);
-            if let Some(_lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)?
-                && self.bury(plan.id)?
-            {
-                self.drop_dead_fork(&plan)?;
-            }
-        }
-        Ok(())
     }
 
     /// Refuses what is said of a resource that no commit past its point of no return waits for.
     fn check_asked(&self, settled: &Settled) -> Result<()> {
         let mut asked: Vec<String> = Vec::new();
         for journal in self.store.unfinished()? {
-            let forward = journal.phase == Phase::Forward && journal.work == Work::Commit;
+            let forward = journal.phase == Phase::Forward && journal.work == JournaledWork::Commit;
             if let Some(plan) = self.store.plan(journal.plan_id)?.filter(|_| forward) {
                 let views = self.journal_views(&plan, &journal)?;
                 for (view, member) in views.into_iter().zip(&journal.members) {
@@ -111,17 +100,22 @@ impl Manager {
         &self,
         but: Option<PlanId>,
         settled: &Settled,
-    ) -> Result<Vec<(String, Result<Recovered>)>> {
-        self.bury_strays()?;
+    ) -> Result<Vec<(String, Result<RecoveredPlan>)>> {
+        self.mark_strays_interrupted()?;
         self.put_times_back();
         let mut answers = Vec::new();
         let unfinished = self.store.unfinished()?.into_iter();
         let unfinished = unfinished.map(|journal| journal.plan_id);
-        let left = self.store.half_plans()?.into_iter().chain(unfinished);
-        for id in left.filter(|id| Some(*id) != but) {
-            let (name, limit) = (id.to_string(), Duration::ZERO);
-            // The process that holds the lock is alive, and at it.
-            let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, limit)? else {
+        let mut left = self.store.half_plans()?;
+        left.extend(unfinished.chain(self.dead_operations()?));
+        let mut looked_at = HashSet::new();
+        for id in left.into_iter().filter(|id| Some(*id) != but) {
+            if !looked_at.insert(id) {
+                continue;
+            }
+            let name = id.to_string();
+            // A process that holds the lock for longer is alive, and at it.
+            let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, FORKED)? else {
                 continue;
             };
             // Another process may have been quicker.
@@ -144,13 +138,28 @@ impl Manager {
             if plan.state.is_half() || journal.is_some() {
                 let recovered = recover(journal);
                 answers.push((plan.name, recovered));
+            } else if let Err(error) = self.end_dead_operations(&plan) {
+                answers.push((plan.name, Err(error)));
             }
         }
         Ok(answers)
     }
 
+    /// The plans in which a process crashed that had begun an operation.
+    fn dead_operations(&self) -> Result<Vec<PlanId>> {
+        let mut plans = Vec::new();
+        for operation in self.store.running()? {
+            if let Some(plan) = operation.plan_id
+                && !operation.owner.is_alive()?
+            {
+                plans.push(plan);
+            }
+        }
+        Ok(plans)
+    }
+
     /// What is still to be brought to an end of a plan.
-    fn unfinished_of(&self, plan: PlanId) -> Result<Option<Journal>> {
+    fn unfinished_of(&self, plan: PlanId) -> Result<Option<JournalEntry>> {
         let journal = self.store.journal_of(plan)?;
         Ok(journal.filter(|journal| journal.phase.is_unfinished()))
     }
@@ -162,21 +171,24 @@ impl Manager {
         }
     }
 
-    fn recover_one(&self, plan: &Plan, journal: Journal, settled: &Settled) -> Result<Recovered> {
+    fn recover_one(
+        &self,
+        plan: &Plan,
+        journal: JournalEntry,
+        settled: &Settled,
+    ) -> Result<RecoveredPlan> {
         let views = self.journal_views(plan, &journal)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        // Whoever only wants to do something else does not wait long for this.
+        // A process that only wants to do something else does not wait long for this.
         let patience = self.options.patience.min(Duration::from_secs(2));
-        let shared = journal.work == Work::Rollback;
+        let shared = journal.work == JournaledWork::Rollback;
         let _originals = self.lock_originals_for(&resources, shared, patience)?;
-        if self.bury(plan.id)? {
-            self.drop_dead_fork(plan)?;
-        }
+        self.end_dead_operations(plan)?;
         self.put_times_back();
         self.record("recover", Some(plan.id), &plan.name, || {
             let engine = self.engine_of(plan, &Unobserved)?;
             let members = self.members(&engine, views.clone())?;
-            let restores = journal.work == Work::Restore;
+            let restores = journal.work == JournaledWork::Restore;
             // A command may have outlived the process that restored under it.
             let _paused = match restores {
                 true => self.pause(plan)?,
@@ -185,13 +197,13 @@ impl Manager {
             let undecided = journal.phase == Phase::Preparing;
             let found = Execution::found(engine, plan.clone(), journal, members)?;
             if restores && !undecided {
-                self.keep_present(plan)?;
+                self.checkpoint_present(plan)?;
             }
             found.recover(settled)
         })
     }
 
-    /// Recovers before anything is changed. What cannot be recovered is told, and refused where it
+    /// Recovers before anything is changed. What cannot be recovered is reported, and refused where it
     /// matters.
     pub(super) fn recover_dead(&self) -> Result<()> {
         self.recover_others(None)
@@ -200,7 +212,7 @@ impl Manager {
     /// The same, but for a plan that the caller deals with.
     fn recover_others(&self, but: Option<PlanId>) -> Result<()> {
         for (plan, answer) in self.recover_all(but, &Settled::new())? {
-            self.notice(told(&plan, answer.as_ref()));
+            self.notice(notice(&plan, answer.as_ref()));
         }
         Ok(())
     }
@@ -213,7 +225,7 @@ impl Manager {
         let (work, phase) = (journal.work, journal.phase);
         let done = self.recover_one(plan, journal, &Settled::new());
         let done = done.map_err(|error| needed(plan, work, phase, Some(chain(&error))))?;
-        self.notice(told(&plan.name, Ok(&done)));
+        self.notice(notice(&plan.name, Ok(&done)));
         Ok(())
     }
 
@@ -225,8 +237,17 @@ impl Manager {
         }
     }
 
+    /// Notes that operations of this plan whose process died were interrupted, and removes what their validations left.
+    /// The plan is locked.
+    fn end_dead_operations(&self, plan: &Plan) -> Result<()> {
+        if self.mark_interrupted(plan.id)? {
+            self.drop_dead_fork(plan)?;
+        }
+        Ok(())
+    }
+
     /// Notes that operations of this plan whose process died were interrupted; whether there were any. The plan is locked.
-    pub(super) fn bury(&self, plan: PlanId) -> Result<bool> {
+    pub(super) fn mark_interrupted(&self, plan: PlanId) -> Result<bool> {
         let mut found = false;
         for operation in self.store.running()? {
             if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
@@ -239,7 +260,7 @@ impl Manager {
 
     /// The same for operations that no open plan will be locked for again: of no plan, of one that came to
     /// nothing before it was there, and of one that is over.
-    fn bury_strays(&self) -> Result<()> {
+    fn mark_strays_interrupted(&self) -> Result<()> {
         for operation in self.store.running()? {
             let stray = match operation.plan_id {
                 Some(plan) => !self.is_open(plan)?,
@@ -247,7 +268,7 @@ impl Manager {
             };
             if stray && !operation.owner.is_alive()? {
                 match self.store.end(operation.id, &self.interrupted()) {
-                    // Whoever makes room must not be stopped by it.
+                    // What makes room must not be stopped by it.
                     Err(error) if error.wants_room() => {}
                     ended => ended?,
                 }
@@ -256,13 +277,13 @@ impl Manager {
         Ok(())
     }
 
-    fn interrupted(&self) -> Ended {
-        Ended::plain(Outcome::Interrupted, self.options.origin.now())
+    fn interrupted(&self) -> OperationEnd {
+        OperationEnd::plain(OperationOutcome::Interrupted, self.options.origin.now())
     }
 }
 
 /// Something of a plan must be brought to an end first.
-pub(super) fn needed(plan: &Plan, what: Work, phase: Phase, why: Option<String>) -> Error {
+pub(super) fn needed(plan: &Plan, what: JournaledWork, phase: Phase, why: Option<String>) -> Error {
     Error::RecoveryNeeded {
         what,
         plan: plan.name.clone(),
@@ -272,24 +293,24 @@ pub(super) fn needed(plan: &Plan, what: Work, phase: Phase, why: Option<String>)
 }
 
 /// What became of an interrupted commit, for people.
-fn told(plan: &str, answer: std::result::Result<&Recovered, &Error>) -> String {
+fn notice(plan: &str, answer: std::result::Result<&RecoveredPlan, &Error>) -> String {
     match answer {
         Ok(done) => {
             let because = done.because.as_ref().map(|why| format!(" ({why})"));
             let because = because.unwrap_or_default();
             let mut text = format!(
-                "the {} of the plan '{plan}' had been interrupted ({}): {}{because}",
+                "an interrupted {} of the plan '{plan}' ({}) was settled: {}{because}",
                 done.work,
                 done.found,
                 done.outcome()
             );
             for (resource, path, at) in &done.kept {
                 text = format!(
-                    "{text}; somebody else's version of {resource}:{path} is kept in '{at}'"
+                    "{text}; another program's version of {resource}:{path} is kept in '{at}'"
                 );
             }
             text
         }
-        Err(error) => format!("the plan '{plan}' cannot be recovered: {}", chain(error)),
+        Err(error) => format!("cannot recover the plan '{plan}': {}", chain(error)),
     }
 }

@@ -1,4 +1,4 @@
-//! Removal: all of a plan goes, and from its first step on nothing else can be done with the plan.
+//! Removal: deletes all of a plan. From its first step on nothing else can be done with the plan.
 //!
 //! One transaction marks the plan and all its sandboxes as being removed; then what they have on disk goes; one
 //! transaction notes that nothing is left. A plan that is found in between is removed further by `recover`, by
@@ -8,20 +8,21 @@
 use std::path::Path;
 
 use super::{Manager, SandboxView};
-use crate::commit::{Recovered, Side, lent, remove_sandbox_area};
+use crate::commit::shared_layers;
+use crate::commit::{RecoveredPlan, RecoveredTo, remove_sandbox_area};
 use crate::error::{Error, Result};
 use crate::event::Unobserved;
+use crate::failpoints;
 use crate::fs::Dir;
-use crate::fs::private::Lock;
+use crate::fs::state_dir::Lock;
 use crate::model::text::Location;
-use crate::model::{Action, Phase, PlanState, SandboxState, Work};
-use crate::seeded;
+use crate::model::{Action, JournaledWork, Phase, PlanState, SandboxState};
 use crate::store::{Plan, Resource};
 use crate::strategy::Session;
 
 /// What a cleanup removed.
 #[derive(Debug)]
-pub struct Cleaned {
+pub struct CleanupReport {
     /// The resource whose sandbox it was.
     pub resource: String,
     /// The area that is gone.
@@ -34,18 +35,18 @@ impl Manager {
     ///
     /// An area that cannot be found is an error where its file system may be away; `forget` counts
     /// it as removed.
-    pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+    pub fn cleanup(&self, plan: &Plan, forget: bool) -> Result<Vec<CleanupReport>> {
         self.permit_plan(Action::Cleanup, plan)?;
         self.make_room_to_clean()?;
         self.make_room_for(plan.id)?;
         let lock = self.begin_unsettled_call(plan)?;
         self.check_quiet(plan)?;
         match self.settle(plan) {
-            // What can never be brought to an end is let go of, if that is what is wanted.
+            // What can never be brought to an end is dropped, if that is wanted.
             Err(Error::RecoveryNeeded { .. }) if forget => self.abandon_commit(plan)?,
             // What is half discarded goes as a whole.
             Err(Error::RecoveryNeeded {
-                what: Work::Rollback,
+                what: JournaledWork::Rollback,
                 ..
             }) => {}
             answer => answer?,
@@ -59,15 +60,15 @@ impl Manager {
         plan: &Plan,
         lock: Lock,
         forget: bool,
-    ) -> Result<Vec<Cleaned>> {
+    ) -> Result<Vec<CleanupReport>> {
         let cleaned = self.record("cleanup", Some(plan.id), &plan.name, || {
             if !forget {
                 self.check_reachable(plan)?;
             }
-            if !seeded::bug("cleanup-one-by-one") {
+            if !failpoints::bug("cleanup-one-by-one") {
                 self.store.begin_removal(plan.id)?;
             }
-            self.go_on_removing(plan, forget)
+            self.continue_removal(plan, forget)
         })?;
         self.forget_live(plan)?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
@@ -90,30 +91,34 @@ impl Manager {
     }
 
     /// Removes what is left of a plan that is marked as being removed. The mark goes last.
-    fn go_on_removing(&self, plan: &Plan, forget: bool) -> Result<Vec<Cleaned>> {
+    fn continue_removal(&self, plan: &Plan, forget: bool) -> Result<Vec<CleanupReport>> {
         let (cleaned, needs) = self.remove_sandboxes(plan, forget)?;
         self.forget_commits(plan, forget)?;
         self.drop_scratch(plan)?;
         self.store.end_removal(plan.id)?;
-        lent::take_in(&self.engine(&Unobserved), &needs)?;
+        shared_layers::reclaim(&self.engine(&Unobserved), &needs)?;
         Ok(cleaned)
     }
 
     /// Removes the areas of a plan's sandboxes; also returns the areas of others that they lived on.
-    fn remove_sandboxes(&self, plan: &Plan, forget: bool) -> Result<(Vec<Cleaned>, Vec<Location>)> {
+    fn remove_sandboxes(
+        &self,
+        plan: &Plan,
+        forget: bool,
+    ) -> Result<(Vec<CleanupReport>, Vec<Location>)> {
         let engine = self.engine(&Unobserved);
-        let others = lent::by_others(&engine, plan.id)?;
+        let others = shared_layers::needed_by_others(&engine, plan.id)?;
         let is_needed = |area: &Location| others.contains(area);
         let (mut cleaned, mut failed, mut needs) = (Vec::new(), Vec::new(), Vec::new());
         for view in &self.live_sandboxes(plan)? {
-            let removed = match seeded::bug("cleanup-one-by-one") {
+            let removed = match failpoints::bug("cleanup-one-by-one") {
                 true => self.clean_one(view, forget).map(|()| Vec::new()),
                 false => self.remove_sandbox(view, forget, is_needed(&view.sandbox.area)),
             };
             match removed {
                 Ok(lenders) => {
                     needs.extend(lenders);
-                    cleaned.push(Cleaned {
+                    cleaned.push(CleanupReport {
                         resource: view.resource.name.clone(),
                         area: view.sandbox.area.clone(),
                     });
@@ -158,14 +163,14 @@ impl Manager {
     /// Removes one sandbox of a plan that is over.
     pub(super) fn clean_one(&self, view: &SandboxView, forget: bool) -> Result<()> {
         let (sandbox, engine) = (&view.sandbox, self.engine(&Unobserved));
-        // From here on it is not whole: whoever finds it half removed must know.
+        // From here on it is not whole: a process that finds it half removed must know.
         let state = sandbox.state.go(SandboxState::Errored)?;
         self.store.set_sandbox_states(&[(sandbox.id, state)])?;
-        let is_needed = lent::is_needed(&engine, &sandbox.area, sandbox.id)?;
+        let is_needed = shared_layers::is_needed(&engine, &sandbox.area, sandbox.id)?;
         let needs = self.remove_sandbox(view, forget, is_needed)?;
         let state = state.go(SandboxState::CleanedUp)?;
         self.store.set_sandbox_states(&[(sandbox.id, state)])?;
-        lent::take_in(&engine, &needs)
+        shared_layers::reclaim(&engine, &needs)
     }
 
     /// Removes a plan that was never wholly created, with everything made for it; the plan is locked. What takes room
@@ -173,29 +178,29 @@ impl Manager {
     pub(super) fn unmake(&self, plan: &Plan) -> Result<()> {
         let (_, needs) = self.remove_sandboxes(plan, false)?;
         self.store.forget_plan(plan.id)?;
-        lent::take_in(&self.engine(&Unobserved), &needs)
+        shared_layers::reclaim(&self.engine(&Unobserved), &needs)
     }
 
     /// Removes a plan that a crashed process left half made or half removed.
-    pub(super) fn recover_half(&self, plan: &Plan, lock: Lock) -> Result<Recovered> {
-        self.bury(plan.id)?;
+    pub(super) fn recover_half(&self, plan: &Plan, lock: Lock) -> Result<RecoveredPlan> {
+        self.mark_interrupted(plan.id)?;
         let recovered = self.recover_plan(plan)?;
         self.forget_live(plan)?;
         lock.remove(&self.locks, plan.id.to_string().as_bytes())?;
         Ok(recovered)
     }
 
-    fn recover_plan(&self, plan: &Plan) -> Result<Recovered> {
+    fn recover_plan(&self, plan: &Plan) -> Result<RecoveredPlan> {
         self.record("recover", Some(plan.id), &plan.name, || match plan.state {
             PlanState::Creating => {
                 self.unmake(plan)?;
-                let (work, found) = (Work::Creation, Phase::Preparing);
-                Ok(Recovered::plain(plan, work, found, Side::Old))
+                let (work, found) = (JournaledWork::Creation, Phase::Preparing);
+                Ok(RecoveredPlan::plain(plan, work, found, RecoveredTo::Old))
             }
             _ => {
-                self.go_on_removing(plan, false)?;
-                let (work, found) = (Work::Removal, Phase::Decided);
-                Ok(Recovered::plain(plan, work, found, Side::New))
+                self.continue_removal(plan, false)?;
+                let (work, found) = (JournaledWork::Removal, Phase::Decided);
+                Ok(RecoveredPlan::plain(plan, work, found, RecoveredTo::New))
             }
         })
     }

@@ -1,16 +1,16 @@
-//! Which real things there are, and which must not be touched.
+//! Resources: adds, finds and removes them, and refuses locations that must not be touched.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use super::Manager;
-use super::records::About;
-use crate::config::Declared;
+use super::audit::OperationSubject;
+use crate::config::ConfigResource;
 use crate::error::{Error, Result};
-use crate::fs::private;
+use crate::fs::state_dir;
 use crate::model::text::{Location, escape};
 use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, plan};
-use crate::resource::{Graph, Handler, INHERIT, detect, handler};
+use crate::resource::{Handler, INHERIT, ResourceGraph, detect, handler};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
 
@@ -135,12 +135,13 @@ impl Manager {
             shape: handler.shape(),
         };
         self.check_place(&resource)?;
-        self.record_about(About::resource("resource add", new.name), |_| {
-            match self.store.add_resource(&resource) {
+        self.record_about(
+            OperationSubject::resource("resource add", new.name),
+            |_| match self.store.add_resource(&resource) {
                 Err(StoreError::Exists) => Err(self.taken(&resource)?),
                 answer => Ok(answer?),
-            }
-        })?;
+            },
+        )?;
         Ok(resource)
     }
 
@@ -148,7 +149,7 @@ impl Manager {
     /// a sandbox it does not lie in.
     fn check_place(&self, resource: &Resource) -> Result<()> {
         let resources = self.store.resources()?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         if resource.strategy == INHERIT {
             let parent = resource.parent.clone().unwrap_or_default();
             let bad = |why| Error::BadParent {
@@ -165,8 +166,8 @@ impl Manager {
                 return Err(bad("it does not lie in it, so it cannot share its sandbox"));
             }
         }
-        // What nobody named belongs to the plan that uses it, and is compared there. What is known
-        // already is told as such.
+        // What the user did not name belongs to the plan that uses it, and is compared there. What is known
+        // already is reported as such.
         let named =
             |one: &&Resource| one.named && one.name != resource.name && one.at != resource.at;
         let others: Vec<&Resource> = resources.iter().filter(named).collect();
@@ -179,7 +180,7 @@ impl Manager {
     /// Refuses resources of a new plan that overlap each other.
     pub(super) fn check_apart(&self, resources: &[&Resource]) -> Result<()> {
         let known = self.store.resources()?;
-        let graph = Graph::new(&known);
+        let graph = ResourceGraph::new(&known);
         for (position, resource) in resources.iter().enumerate() {
             if let Some(other) = graph.overlap(resource, &resources[..position])? {
                 return Err(overlap(resource, other));
@@ -193,7 +194,7 @@ impl Manager {
         let views = self.live_sandboxes(plan)?;
         let others: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let resources = self.store.resources()?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         if let Some(other) = graph.overlap(resource, &others)? {
             return Err(overlap(resource, other));
         }
@@ -217,7 +218,7 @@ impl Manager {
             return Ok((resource.clone(), ResourcePath::root()));
         }
         let resources = self.store.resources()?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         let boundary = graph.boundary(resource);
         let path = match &boundary {
             Some(boundary) => graph.root_in(resource, boundary)?,
@@ -250,7 +251,7 @@ impl Manager {
         let scope = Scope::Resource(resource.name.clone());
         self.permit(Action::Admin, None, scope)?;
         self.recover_dead()?;
-        self.record_about(About::resource("resource remove", name), |_| {
+        self.record_about(OperationSubject::resource("resource remove", name), |_| {
             if self.store.forget_resource(resource.id, false)? {
                 return Ok(());
             }
@@ -274,7 +275,7 @@ impl Manager {
     pub fn find_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
         let resources = self.store.resources()?;
         let named = |resource: &&Resource| typed == resource.name.as_str();
-        let path = private::known_as(&directory.join(typed));
+        let path = state_dir::known_as(&directory.join(typed));
         let located = |resource: &&Resource| path.as_deref() == Some(resource.at.as_path());
         let found = resources
             .iter()
@@ -297,14 +298,14 @@ impl Manager {
             return self.declare_all(declared);
         }
         let path = directory.join(typed);
-        if let Some(known) = private::known_as(&path) {
-            self.tell_unnamed(&known);
+        if let Some(known) = state_dir::known_as(&path) {
+            self.warn_unnamed(&known);
         }
         match self.find_resource(typed, directory) {
             Err(error @ Error::UnknownResource { .. }) => {
                 // What has a slash can only be a path, so say what is wrong with the path.
                 let is_path = typed.is_empty() || typed.as_encoded_bytes().contains(&b'/');
-                if !is_path && private::canonical_or_file(&path).is_err() {
+                if !is_path && state_dir::canonical_or_file(&path).is_err() {
                     return Err(error);
                 }
             }
@@ -322,7 +323,7 @@ impl Manager {
             if let Some(known) = resources.iter().find(|resource| resource.at == at) {
                 return Ok(known.clone());
             }
-            // Nobody takes the name of a resource that is only declared, and its permissions with it.
+            // No process takes the name of a resource that is only declared, and its permissions with it.
             let taken = self.known_names(&resources);
             let name = free_name(&at, |name| taken.iter().any(|other| other == name));
             let new = NewResource {
@@ -342,7 +343,7 @@ impl Manager {
         }
     }
 
-    /// The one path of what may be a resource, all links resolved. Too large a target is refused: nobody
+    /// The one path of what may be a resource, all links resolved. Too large a target is refused: no process
     /// means the whole machine or a whole home by it.
     pub(super) fn take_location(&self, typed: &Path, allow_root: bool) -> Result<Location> {
         let refuse = |why| {
@@ -359,12 +360,12 @@ impl Manager {
                 "a path that ends in '..' is too easily another one than meant; name the directory",
             );
         }
-        let at = private::canonical_or_file(typed)?;
+        let at = state_dir::canonical_or_file(typed)?;
         if at == Path::new("/") && !allow_root {
             return refuse("it is the whole machine");
         }
         let user_home = self.options.user_home.as_deref();
-        if let Some(home) = user_home.and_then(|home| private::canonical(home).ok()) {
+        if let Some(home) = user_home.and_then(|home| state_dir::canonical(home).ok()) {
             if home == at && !allow_root {
                 return refuse("it is your whole home directory");
             }
@@ -384,7 +385,7 @@ impl Manager {
 
 /// Refuses a resource by its name, where the file that gives the name is not trusted with it: who asks
 /// for it by that name expects what the file says. By its path it is sandboxed as any directory is.
-fn check_named(declared: &Declared, typed: &OsStr) -> Result<()> {
+fn check_named(declared: &ConfigResource, typed: &OsStr) -> Result<()> {
     let Some(untrusted) = declared.untrusted.as_ref() else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! A command inside the sandboxes of a plan.
+//! Runs a command inside the sandboxes of a plan.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -9,23 +9,23 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::live::Entry;
+use super::sessions::NamespaceEntry;
 use super::validation::forked;
 use super::{Manager, SandboxView};
 use crate::commit::scratch_name;
-use crate::config::{Automatic, RunDefaults};
+use crate::config::{AutoCheckpoint, RunDefaults};
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::Unobserved;
-use crate::fs::private;
-use crate::fs::{Cause, Dir, Handle, exposure, remove};
+use crate::fs::state_dir;
+use crate::fs::{Cause, Dir, EntryHandle, exposure, remove};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
 use crate::run::{
-    Attached, Ended, Helper, Look, Output, Outside, RunError, Shown, Spec, connect, output,
-    program, step, supervise, unconfined,
+    Attached, CommandExit, Helper, MountedSandbox, NamespaceOptions, Output, RunError, RunSpec,
+    SupervisorOptions, connect, output, program, step, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{LiveView, Mount, Session, Strategy, overlay, unsupported};
@@ -45,7 +45,7 @@ pub struct RunRequest<'a> {
     /// Whether the home directory gets a layer that is thrown away, or is read-only; left out, what
     /// those who are inside have, else what the configuration says, else the layer.
     pub scratch: Option<bool>,
-    /// Paths that can be written for real; none, and nobody inside: what the configuration says.
+    /// Paths that can be written for real; none, and no command inside: what the configuration says.
     pub writable: Vec<PathBuf>,
     /// Whether the network can be reached; left out, what those who are inside have, else what the
     /// configuration says, else yes.
@@ -77,7 +77,7 @@ const LEADS_OUT: [&str; 3] = ["SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "ESCR
 
 impl Manager {
     /// Runs a command inside the sandboxes of a plan, together with those that are there already.
-    pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Ended> {
+    pub fn run(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<CommandExit> {
         self.permit_plan(Action::Run, plan)?;
         if !request.writable.is_empty() {
             // No resource has it as its own: only who may do anything may do this.
@@ -86,15 +86,15 @@ impl Manager {
         let mut lock = Some(self.begin_call(plan, false)?);
         let views = self.live_sandboxes(plan)?;
         for view in &views {
-            super::work::check_readable(plan, view)?;
+            super::content::check_readable(plan, view)?;
             self.permit_release(plan, view, None)?;
         }
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.check_neighbours(plan, &resources)?;
-        let entry = self.go_in(plan)?;
+        let entry = self.enter_namespace(plan)?;
         if entry.there.is_none() {
             let _originals = self.lock_originals(&resources, true)?;
-            match self.keep_by_itself(plan, Automatic::BeforeRun, &Unobserved) {
+            match self.checkpoint_automatically(plan, AutoCheckpoint::BeforeRun, &Unobserved) {
                 // What cannot be kept can still be worked in.
                 Err(error) if error.kind() == Kind::Unsupported => {
                     let why = chain(&error);
@@ -113,13 +113,13 @@ impl Manager {
                 drop(lock.take());
             });
             drop(lock.take());
-            let last = self.come_out(plan, entry)?;
+            let last = self.leave_namespace(plan, entry)?;
             if last {
                 self.notice_open(&spec)?;
             }
             let ended = ended?;
             if last && ended.status() != 0 {
-                self.keep_failed(plan);
+                self.checkpoint_failed(plan);
                 self.explain_limits(&views);
             }
             Ok(ended)
@@ -131,20 +131,20 @@ impl Manager {
         Ok(attached.map_err(failed_step("share the terminal and signals"))?)
     }
 
-    /// Carries out what a description says. Commands that come later find the inside, and those inside can ask, for a
-    /// plan that is given.
+    /// Carries out what a description says. Commands that come later find the namespace, and those inside can
+    /// ask, for a plan that is given.
     pub(super) fn supervise(
         &self,
-        spec: &Spec,
+        spec: &RunSpec,
         attached: Attached,
         output: Output,
-        entry: &Entry,
+        entry: &NamespaceEntry,
         plan: Option<&Plan>,
         started: impl FnOnce(),
-    ) -> Result<Ended> {
+    ) -> Result<CommandExit> {
         let console = &*self.options.console;
-        let mut door = self.helper();
-        connect(&mut door, console, output).map_err(failed_step("connect the command"))?;
+        let mut launcher = self.helper();
+        connect(&mut launcher, console, output).map_err(failed_step("connect the command"))?;
         let mut helper = Some(Helper {
             program: self.options.helper.clone(),
             home: self.home().to_owned(),
@@ -160,8 +160,8 @@ impl Manager {
         } = attached;
         let ended = supervise(
             spec,
-            Outside {
-                door: &mut door,
+            SupervisorOptions {
+                launcher: &mut launcher,
                 signals: &signals,
                 terminal,
                 held: entry.held(),
@@ -202,7 +202,10 @@ impl Manager {
             Ok(output) if output.status.success() => None,
             Ok(output) => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                let first = said.lines().next().unwrap_or("it ended without a word");
+                let first = said
+                    .lines()
+                    .next()
+                    .unwrap_or("it ended without an error message");
                 Some(first.trim_start_matches("error: ").to_owned())
             }
             Err(error) => Some(error.to_string()),
@@ -227,8 +230,8 @@ impl Manager {
     }
 
     /// Says which sandboxes a process outside can still write, since a command handed it a descriptor.
-    fn notice_open(&self, spec: &Spec) -> Result<()> {
-        for Shown { at, view, area, .. } in &spec.views {
+    fn notice_open(&self, spec: &RunSpec) -> Result<()> {
+        for MountedSandbox { at, view, area, .. } in &spec.views {
             let layers = matches!(view, View::Layers(_));
             let Some(area) = area.as_ref().filter(|_| layers) else {
                 continue;
@@ -244,16 +247,16 @@ impl Manager {
     }
 
     /// Keeps what a command left that failed. That it cannot be kept is no failure of the command.
-    fn keep_failed(&self, plan: &Plan) {
+    fn checkpoint_failed(&self, plan: &Plan) {
         let kept = self.lock_open(plan, false).and_then(|_lock| {
             self.check_quiet(plan)?;
             let _originals = self.steady_originals(plan)?;
-            self.keep_by_itself(plan, Automatic::OnError, &Unobserved)
+            self.checkpoint_automatically(plan, AutoCheckpoint::OnError, &Unobserved)
         });
         if let Err(error) = kept {
             let why = chain(&error);
             self.notice(format!(
-                "what the command left was not kept as a checkpoint: {why}"
+                "no checkpoint was taken of what the command left: {why}"
             ));
         }
     }
@@ -277,7 +280,7 @@ impl Manager {
 
     /// Runs a command in the directory of the first sandbox of a plan, where nothing confines it. It may do anything to
     /// the machine, so only who may do anything may begin it.
-    pub fn run_unconfined(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<Ended> {
+    pub fn run_unconfined(&self, plan: &Plan, request: &RunRequest<'_>) -> Result<CommandExit> {
         self.permit_plan(Action::Run, plan)?;
         self.permit(Action::Admin, Some(plan), Scope::All)?;
         let views = self.live_sandboxes(plan)?;
@@ -301,14 +304,14 @@ impl Manager {
         })
     }
 
-    /// How the inside looks: as it was asked for, unless it is there already.
+    /// How the namespace looks: as it was asked for, unless it is there already.
     fn look(
         &self,
         plan: &Plan,
         views: &[SandboxView],
         request: &RunRequest<'_>,
-        there: Option<&Look>,
-    ) -> Result<Look> {
+        there: Option<&NamespaceOptions>,
+    ) -> Result<NamespaceOptions> {
         let usual = &match there {
             None => self.run_defaults(plan)?,
             Some(_) => RunDefaults::default(),
@@ -320,13 +323,13 @@ impl Manager {
         let mut writable = Vec::new();
         let configured = request.writable.is_empty();
         for path in wanted {
-            let links = private::ways_to(path);
-            let path = Location::from(private::canonical_any(path)?);
+            let links = state_dir::ways_to(path);
+            let path = Location::from(state_dir::canonical_any(path)?);
             let forbidden = |why| Error::Unwritable {
                 at: path.clone(),
                 why,
             };
-            // What was trusted is the name; in the tree somebody else decides where that leads.
+            // What was trusted is the name; in the tree another process decides where that leads.
             let links = links.split_last().map_or(&[][..], |(_, links)| links);
             let in_tree = |link: &PathBuf| {
                 let mut trees = views.iter().map(|view| view.resource.at.as_path());
@@ -334,7 +337,7 @@ impl Manager {
             };
             if configured && links.iter().any(in_tree) {
                 return Err(forbidden(
-                    "the configuration names a link in a resource, which can be made to lead anywhere",
+                    "the configuration names a symbolic link in a resource, whose target can be changed",
                 ));
             }
             if views.iter().any(|view| view.resource.at == path) {
@@ -344,18 +347,18 @@ impl Manager {
                 .map(Path::new)
                 .contains(&path.as_path())
             {
-                return Err(forbidden("the inside has its own"));
+                return Err(forbidden("the namespace has its own"));
             }
             writable.push(path);
         }
         let other = |what| {
-            Err(Error::OtherLook {
+            Err(Error::OtherOptions {
                 plan: plan.name.clone(),
                 what,
             })
         };
         match there {
-            None => Ok(Look {
+            None => Ok(NamespaceOptions {
                 scratch: request.scratch.or(usual.scratch).unwrap_or(true),
                 writable,
                 network: request.network.or(usual.network).unwrap_or(true),
@@ -380,10 +383,10 @@ impl Manager {
         plan: &Plan,
         views: &[SandboxView],
         request: &RunRequest<'_>,
-        entry: &Entry,
+        entry: &NamespaceEntry,
         attached: &Attached,
         fork: Option<&Dir>,
-    ) -> Result<Spec> {
+    ) -> Result<RunSpec> {
         let there = entry.there.as_ref();
         let look = self.look(plan, views, request, there.map(|(_, look)| look))?;
         let (mut shown, mut variables) = (Vec::new(), Vec::new());
@@ -407,7 +410,7 @@ impl Manager {
                     Some(fork) => forked(fork, shown.len(), seen, view.resource.shape)?,
                     None => seen,
                 };
-                shown.push(Shown {
+                shown.push(MountedSandbox {
                     at,
                     view: seen,
                     area: isolates.then(|| view.sandbox.area.clone()),
@@ -437,12 +440,12 @@ impl Manager {
             Some(home) => self.scratch_layers(plan, home, views, fork)?,
             None => None,
         };
-        Ok(Spec {
+        Ok(RunSpec {
             views: shown,
             scratch,
             hidden,
             look,
-            directory: Location::from(private::canonical(request.directory)?),
+            directory: Location::from(state_dir::canonical(request.directory)?),
             command: request.command.iter().map(text).collect(),
             environment,
             socket,
@@ -464,7 +467,7 @@ impl Manager {
         views: &[SandboxView],
         fork: Option<&Dir>,
     ) -> Result<Option<(Location, Layers)>> {
-        let Ok(lower) = private::canonical(home).and_then(|home| Dir::open(&home)) else {
+        let Ok(lower) = state_dir::canonical(home).and_then(|home| Dir::open(&home)) else {
             return Ok(None);
         };
         let sandboxed = |view: &SandboxView| lower.path().starts_with(view.resource.at.as_path());
@@ -473,7 +476,7 @@ impl Manager {
         }
         let home = Location::from(lower.path());
         let mode = (lower.meta()?.mode | 0o700) & !0o022;
-        let area = private::room(&self.areas, &scratch_name(plan))?;
+        let area = state_dir::room(&self.areas, &scratch_name(plan))?;
         let mut below = vec![home.clone()];
         let area = match fork {
             None => area,
@@ -482,12 +485,12 @@ impl Manager {
                 if area.stat(b"upper")?.is_some() {
                     below.insert(0, Location::from(area.path().join("upper")));
                 }
-                private::room(fork, b"home")?
+                state_dir::room(fork, b"home")?
             }
         };
         let layers = layer_over(&area, below)?;
         let upper = Dir::open(layers.upper.as_path())?;
-        Handle::of(&upper)
+        EntryHandle::of(&upper)
             .set_mode(mode)
             .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
         Ok(Some((home, layers)))
@@ -512,7 +515,7 @@ impl Manager {
             Err(error) if error.is_absent() => Ok(DiffView::default()),
             upper => Ok(overlay::compare(
                 &upper?,
-                &Dir::open(&private::canonical(home)?)?,
+                &Dir::open(&state_dir::canonical(home)?)?,
             )?),
         }
     }
@@ -551,10 +554,10 @@ fn line(command: &[OsString]) -> String {
 
 /// A layer in an area, over others.
 pub(super) fn layer_over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
-    let upper = private::room(area, b"upper")?;
+    let upper = state_dir::room(area, b"upper")?;
     // What the kernel left from an earlier command would be refused.
     remove::remove(area, b"work")?;
-    let work = private::room(area, b"work")?;
+    let work = state_dir::room(area, b"work")?;
     Ok(Layers {
         below,
         upper: Location::from(upper.path()),

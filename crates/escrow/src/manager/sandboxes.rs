@@ -1,29 +1,29 @@
-//! Sandboxes of a plan: which there are, and one more made once for a resource.
+//! Sandboxes of a plan: lists them, and creates one more for a resource, once.
 
 use super::Manager;
+use super::audit::OperationSubject;
+use super::content::check_readable;
 use super::creation::NewSandbox;
-use super::records::About;
-use super::work::check_readable;
 use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::model::{Action, PlanId, ResourceId, SandboxState, Scope};
-use crate::resource::{Graph, INHERIT};
-use crate::store::{Plan, Resource, Sandbox};
+use crate::resource::{INHERIT, ResourceGraph};
+use crate::store::{Plan, Resource, SandboxRecord};
 use crate::strategy::registry::AUTO;
 
 /// A sandbox and what it is a sandbox of.
 #[derive(Debug, Clone)]
 pub struct SandboxView {
     /// The sandbox.
-    pub sandbox: Sandbox,
+    pub sandbox: SandboxRecord,
     /// Its resource.
     pub resource: Resource,
 }
 
 /// The answer to a wish for a sandbox.
 #[derive(Debug)]
-pub struct Made {
+pub struct SandboxCreation {
     /// The sandbox.
     pub view: SandboxView,
     /// Whether it was made now; otherwise it was there (rule P4).
@@ -63,7 +63,7 @@ impl Manager {
         let of = |table: &str, name: &str| format!("{table}.{name}.");
         let own = of("resources", &resource.name);
         let of_kind = of("resource_types", &resource.kind);
-        self.tell_ignored(&effective, |key| match key {
+        self.warn_ignored(&effective, |key| match key {
             "sandbox.strategy" => typed.is_none(),
             key if key.starts_with("sandbox.") => true,
             key => typed.is_none() && (key.starts_with(&own) || key.starts_with(&of_kind)),
@@ -90,7 +90,7 @@ impl Manager {
     /// that come with the engine name theirs for sandboxes of their own only.
     fn wanted_by_sharers(&self, boundary: &Resource) -> Result<Vec<String>> {
         let resources = self.store.resources()?;
-        let graph = Graph::new(&resources);
+        let graph = ResourceGraph::new(&resources);
         let mut wanted = Vec::new();
         for one in resources.iter().filter(|one| one.strategy == INHERIT) {
             let shares = graph.boundary(one).is_some_and(|of| of.id == boundary.id);
@@ -108,7 +108,7 @@ impl Manager {
         resource: &Resource,
         strategy: Option<&str>,
         observer: &dyn Observer,
-    ) -> Result<Made> {
+    ) -> Result<SandboxCreation> {
         // Resources of one boundary share one sandbox.
         let (boundary, _) = self.boundary(resource)?;
         let resource = &boundary;
@@ -117,7 +117,7 @@ impl Manager {
         self.permit(Action::Create, Some(plan), scope)?;
         self.check_strategy(plan.id, resource, strategy)?;
         let _lock = self.begin_call(plan, false)?;
-        // Nobody commits into the original while it is looked at.
+        // No process commits into the original while it is looked at.
         let _original = self.lock_originals(&[resource], true)?;
         self.check_neighbours(plan, &[resource])?;
         let there = self.live_sandboxes(plan)?;
@@ -128,7 +128,7 @@ impl Manager {
         if let Some(view) = found {
             if view.sandbox.state != SandboxState::Pending {
                 check_readable(plan, &view)?;
-                return Ok(Made {
+                return Ok(SandboxCreation {
                     view,
                     created: false,
                 });
@@ -140,7 +140,7 @@ impl Manager {
         // Begun anew, it is made as it was to be made.
         let requested = unfinished.as_ref().map(|old| old.requested.clone());
         let strategy = strategy.or(requested.as_deref());
-        let about = About::one("create", plan, &resource.name, resource);
+        let about = OperationSubject::one("create", plan, &resource.name, resource);
         self.record_about(about, |_| {
             if let Some(old) = unfinished {
                 remove_sandbox_area(&old)?;
@@ -153,7 +153,7 @@ impl Manager {
             };
             let sandbox = self.add_sandbox(plan, &new, observer)?;
             let resource = new.resource;
-            Ok(Made {
+            Ok(SandboxCreation {
                 view: SandboxView { sandbox, resource },
                 created: true,
             })

@@ -1,4 +1,4 @@
-//! Validation: the commands of the configuration look at a plan before it is committed.
+//! Validation: runs commands in a plan before its commit, and discards what they wrote.
 //!
 //! They run in a throw-away fork: each sandbox under a layer of its own that takes whatever they write, at the path of its
 //! original. The plan is locked from before the first of them until the commit is over, so what is released is what
@@ -7,19 +7,20 @@
 
 use std::path::Path;
 
-use super::live::Live;
+use super::sessions::SessionState;
 use super::{Manager, RunRequest, SandboxView};
 use crate::commit::scratch_name;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{At, Care, copy_file};
-use crate::fs::{Cause, Dir, Handle, private, remove};
+use crate::fs::copy::{DirAndName, ExpectedWriters, copy_file};
+use crate::fs::state_dir;
+use crate::fs::{Cause, Dir, EntryHandle, remove};
 use crate::manager::runs::layer_over;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 use crate::model::{Action, Shape};
-use crate::run::{Ended, Output};
+use crate::run::{CommandExit, Output};
 use crate::store::Plan;
 
 /// Where the layers are, in the area of the scratch layer.
@@ -60,11 +61,16 @@ impl Manager {
         passed
     }
 
-    fn validate_by(&self, plan: &Plan, views: &[SandboxView], command: &[String]) -> Result<Ended> {
+    fn validate_by(
+        &self,
+        plan: &Plan,
+        views: &[SandboxView],
+        command: &[String],
+    ) -> Result<CommandExit> {
         self.permit_plan(Action::Run, plan)?;
-        let area = private::room(&self.areas, &scratch_name(plan))?;
-        let fork = private::room(&area, FORK)?;
-        let entry = self.go_in(plan)?;
+        let area = state_dir::room(&self.areas, &scratch_name(plan))?;
+        let fork = state_dir::room(&area, FORK)?;
+        let entry = self.enter_namespace(plan)?;
         if entry.there.is_some() {
             return Err(self.live_error(plan));
         }
@@ -78,7 +84,7 @@ impl Manager {
         let target = command.join(" ");
         self.record("validate", Some(plan.id), &target, || {
             let ended = self.supervise(&spec, attached, request.output, &entry, None, || {});
-            self.come_out(plan, entry)?;
+            self.leave_namespace(plan, entry)?;
             ended
         })
     }
@@ -94,8 +100,8 @@ impl Manager {
     /// The same for those that a crashed process left, once nothing of it runs any more. The plan is locked.
     pub(super) fn drop_dead_fork(&self, plan: &Plan) -> Result<()> {
         match self.live(plan)? {
-            Live::Nobody => self.drop_fork(plan),
-            Live::Passing | Live::Inside(_) => Ok(()),
+            SessionState::Idle => self.drop_fork(plan),
+            SessionState::Passing | SessionState::Inside(_) => Ok(()),
         }
     }
 }
@@ -104,15 +110,20 @@ impl Manager {
 pub(super) fn forked(fork: &Dir, number: usize, seen: View, shape: Shape) -> Result<View> {
     let name = number.to_string();
     let is_new = fork.stat(name.as_bytes())?.is_none();
-    let area = private::room(fork, name.as_bytes())?;
+    let area = state_dir::room(fork, name.as_bytes())?;
     let below = match seen {
         View::Directory(from) if shape == Shape::File => {
             if is_new {
                 let path = from.as_path();
                 let dir = Dir::open(path.parent().unwrap_or(Path::new("/")))?;
                 let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-                let to: At<'_> = (&area, b"file");
-                copy_file((&dir, name), to, &Reflinks::wanted(), Care::Quiet)?;
+                let to: DirAndName<'_> = (&area, b"file");
+                copy_file(
+                    (&dir, name),
+                    to,
+                    &Reflinks::wanted(),
+                    ExpectedWriters::Quiet,
+                )?;
             }
             return Ok(View::Directory(Location::from(area.path().join("file"))));
         }
@@ -124,7 +135,7 @@ pub(super) fn forked(fork: &Dir, number: usize, seen: View, shape: Shape) -> Res
     let layers = layer_over(&area, below)?;
     let upper = Dir::open(layers.upper.as_path())?;
     if is_new {
-        let set = Handle::of(&upper).redress(&look);
+        let set = EntryHandle::of(&upper).reapply_metadata(&look);
         set.map_err(|errno| upper.error("set the metadata of", b"", Cause::Os(errno)))?;
     }
     Ok(View::Layers(layers))

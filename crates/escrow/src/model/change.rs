@@ -1,4 +1,4 @@
-//! What a diff is made of: one [`Change`] for each item that differs, nothing else.
+//! Changes and diffs: one [`Change`] for each path that differs.
 
 use std::ops::Deref;
 
@@ -77,7 +77,7 @@ impl ChangeKind {
 /// One respect in which two versions of an entry differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Field {
+pub enum ChangedField {
     /// A file's bytes.
     Content,
     /// Where a symbolic link points.
@@ -92,12 +92,12 @@ pub enum Field {
 
 /// The respects in which two versions differ; in one byte, since there is one for each changed path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "Vec<Field>", into = "Vec<Field>")]
-pub struct Fields(u8);
+#[serde(from = "Vec<ChangedField>", into = "Vec<ChangedField>")]
+pub struct ChangedFields(u8);
 
-impl Fields {
+impl ChangedFields {
     /// Whether they differ in this one.
-    pub fn contains(self, field: &Field) -> bool {
+    pub fn contains(self, field: &ChangedField) -> bool {
         self.0 & (1 << *field as u8) != 0
     }
 
@@ -107,30 +107,30 @@ impl Fields {
     }
 }
 
-impl From<Vec<Field>> for Fields {
-    fn from(fields: Vec<Field>) -> Self {
+impl From<Vec<ChangedField>> for ChangedFields {
+    fn from(fields: Vec<ChangedField>) -> Self {
         let bits = fields.into_iter().map(|field| 1 << field as u8);
         Self(bits.fold(0, |all, bit: u8| all | bit))
     }
 }
 
-impl From<Fields> for Vec<Field> {
-    fn from(fields: Fields) -> Self {
+impl From<ChangedFields> for Vec<ChangedField> {
+    fn from(fields: ChangedFields) -> Self {
         let all = [
-            Field::Content,
-            Field::Target,
-            Field::Mode,
-            Field::Owner,
-            Field::Xattrs,
+            ChangedField::Content,
+            ChangedField::Target,
+            ChangedField::Mode,
+            ChangedField::Owner,
+            ChangedField::Xattrs,
         ];
-        let differs = |field: &Field| fields.contains(field);
+        let differs = |field: &ChangedField| fields.contains(field);
         all.into_iter().filter(differs).collect()
     }
 }
 
 /// What is known of one version of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct EntryInfo {
     /// What it is.
     #[serde(rename = "type")]
     pub kind: EntryKind,
@@ -189,16 +189,16 @@ pub struct RowDetail {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDetail {
     /// In which respects, for [`ChangeKind::Modified`] and [`ChangeKind::ModeChanged`].
-    pub fields: Fields,
+    pub fields: ChangedFields,
     /// The original's version; `None` for what was added.
-    pub old: Option<Facts>,
+    pub old: Option<EntryInfo>,
     /// The sandbox's version; `None` for what was deleted.
-    pub new: Option<Facts>,
+    pub new: Option<EntryInfo>,
 }
 
 /// What is read where there are no versions of a file.
 const NO_FILE: FileDetail = FileDetail {
-    fields: Fields(0),
+    fields: ChangedFields(0),
     old: None,
     new: None,
 };
@@ -218,27 +218,27 @@ impl Change {
     fn of_file(
         path: ResourcePath,
         kind: ChangeKind,
-        fields: Fields,
-        old: Option<Facts>,
-        new: Option<Facts>,
+        fields: ChangedFields,
+        old: Option<EntryInfo>,
+        new: Option<EntryInfo>,
     ) -> Self {
         let detail = Detail::File(FileDetail { fields, old, new });
         Self { path, kind, detail }
     }
 
     /// A path that only the sandbox has.
-    pub fn added(path: ResourcePath, new: Facts) -> Self {
-        Self::of_file(path, ChangeKind::Added, Fields(0), None, Some(new))
+    pub fn added(path: ResourcePath, new: EntryInfo) -> Self {
+        Self::of_file(path, ChangeKind::Added, ChangedFields(0), None, Some(new))
     }
 
     /// A path that only the original has.
-    pub fn deleted(path: ResourcePath, old: Facts) -> Self {
-        Self::of_file(path, ChangeKind::Deleted, Fields(0), Some(old), None)
+    pub fn deleted(path: ResourcePath, old: EntryInfo) -> Self {
+        Self::of_file(path, ChangeKind::Deleted, ChangedFields(0), Some(old), None)
     }
 
     /// A file with other content.
-    pub fn replaced(path: ResourcePath, old: Facts, new: Facts) -> Self {
-        let fields = Fields::from(vec![Field::Content]);
+    pub fn replaced(path: ResourcePath, old: EntryInfo, new: EntryInfo) -> Self {
+        let fields = ChangedFields::from(vec![ChangedField::Content]);
         Self::of_file(path, ChangeKind::Modified, fields, Some(old), Some(new))
     }
 
@@ -249,12 +249,18 @@ impl Change {
     }
 
     /// A path that both have; `None` where they do not differ.
-    pub fn between(path: ResourcePath, old: Facts, new: Facts, fields: Vec<Field>) -> Option<Self> {
-        let mut fields = Fields::from(fields);
+    pub fn between(
+        path: ResourcePath,
+        old: EntryInfo,
+        new: EntryInfo,
+        fields: Vec<ChangedField>,
+    ) -> Option<Self> {
+        let mut fields = ChangedFields::from(fields);
         let kind = if old.kind != new.kind {
-            fields = Fields::default();
+            fields = ChangedFields::default();
             ChangeKind::TypeChanged
-        } else if fields.contains(&Field::Content) || fields.contains(&Field::Target) {
+        } else if fields.contains(&ChangedField::Content) || fields.contains(&ChangedField::Target)
+        {
             ChangeKind::Modified
         } else if fields.is_empty() {
             return None;

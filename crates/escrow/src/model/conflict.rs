@@ -1,8 +1,8 @@
-//! Where original and sandbox contradict each other.
+//! Conflicts between a sandbox and its original.
 
 use serde::Serialize;
 
-use super::change::Facts;
+use super::change::EntryInfo;
 use super::path::ResourcePath;
 
 /// A path that both sides changed. Nothing is committed over it by accident (rule C15).
@@ -13,9 +13,9 @@ pub struct Conflict {
     /// What happened there and here, in words.
     pub what: String,
     /// The sandbox's version; `None` where it has none.
-    pub ours: Option<Facts>,
+    pub ours: Option<EntryInfo>,
     /// The original's version; `None` where it has none.
-    pub theirs: Option<Facts>,
+    pub theirs: Option<EntryInfo>,
 }
 
 impl Conflict {

@@ -1,4 +1,4 @@
-//! Identifiers that sort by the time they were made, and the one source of time and randomness.
+//! Identifiers that sort by creation time, and the one source of time and randomness.
 //!
 //! An id is a version 7 UUID shown as a prefix and 26 lower-case base32 characters
 //! (`plan_01k9…`): safe in file names and shells, and the prefix says what it names.
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 /// Where ids and the time come from. Handed in, so that tests can decide both.
-pub trait Origin: Send + Sync {
+pub trait IdSource: Send + Sync {
     /// The time now. Shown to people and stored; only how long finished things stay is decided by it.
     fn now(&self) -> Timestamp;
     /// A fresh time-ordered UUID.
@@ -19,9 +19,9 @@ pub trait Origin: Send + Sync {
 
 /// The clock and the randomness of the machine.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct SystemOrigin;
+pub struct SystemIdSource;
 
-impl Origin for SystemOrigin {
+impl IdSource for SystemIdSource {
     fn now(&self) -> Timestamp {
         #[expect(
             clippy::disallowed_methods,
@@ -71,7 +71,7 @@ macro_rules! id {
             pub const PREFIX: &str = $prefix;
 
             /// A fresh id.
-            pub fn new(origin: &dyn Origin) -> Self {
+            pub fn new(origin: &dyn IdSource) -> Self {
                 Self(origin.uuid())
             }
 
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn ids_survive_the_round_trip_and_sort_by_time() {
-        let first = PlanId::new(&SystemOrigin);
-        let second = PlanId::new(&SystemOrigin);
+        let first = PlanId::new(&SystemIdSource);
+        let second = PlanId::new(&SystemIdSource);
         assert_eq!(first.to_string().parse::<PlanId>(), Ok(first));
         assert!(first.to_string() < second.to_string());
         assert_eq!(first.to_string().len(), "plan_".len() + 26);
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn an_id_of_another_kind_is_refused() {
-        let plan = PlanId::new(&SystemOrigin).to_string();
+        let plan = PlanId::new(&SystemIdSource).to_string();
         assert!(plan.parse::<SandboxId>().is_err());
         assert!("plan_".parse::<PlanId>().is_err());
         assert!("plan_zzzzzzzzzzzzzzzzzzzzzzzzzz".parse::<PlanId>().is_err());

@@ -1,36 +1,37 @@
-//! Pure words and rules: nothing here touches a file, a clock or a database.
+//! Pure types and rules: nothing here touches a file, a clock or a database.
 
-pub mod amount;
+pub mod autorun;
 pub mod change;
 pub mod conflict;
 pub mod digest;
 pub mod id;
-pub mod keep;
-pub mod later;
 pub mod path;
 pub mod phase;
 pub mod plan;
 pub mod policy;
 pub mod resource;
+pub mod retention;
 pub mod sandbox;
 pub mod target;
 pub mod text;
+pub mod units;
 pub mod view;
 
+pub use autorun::AutorunChange;
 pub use change::{
-    Change, ChangeKind, Detail, DiffView, EntryKind, Facts, Field, Fields, FileDetail, RowDetail,
+    Change, ChangeKind, ChangedField, ChangedFields, Detail, DiffView, EntryInfo, EntryKind,
+    FileDetail, RowDetail,
 };
 pub use conflict::Conflict;
 pub use digest::{Expected, PlanDigest};
 pub use id::{
-    CheckpointId, CommitId, OperationId, Origin, PlanId, ResourceId, SandboxId, SystemOrigin,
+    CheckpointId, CommitId, IdSource, OperationId, PlanId, ResourceId, SandboxId, SystemIdSource,
 };
-pub use keep::{Cleanup, Keep};
-pub use later::RunsLater;
 pub use path::{InvalidPath, ResourcePath};
-pub use phase::{Phase, Work};
+pub use phase::{JournaledWork, Phase};
 pub use plan::PlanState;
 pub use policy::{Action, Decision, Scope};
-pub use resource::{ResourceType, Shape, Types};
+pub use resource::{ResourceType, ResourceTypes, Shape};
+pub use retention::{CleanupPolicy, Retention};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};
 pub use target::{Target, TargetLocation};

@@ -1,11 +1,11 @@
-//! What is done with all sandboxes of a plan as one, and where it stands: the one table of phases.
+//! Journaled operations on a plan and their phases: the one table of phases.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// What is done with all sandboxes of a plan as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Work {
+pub enum JournaledWork {
     /// Their changes go into the originals.
     Commit,
     /// They return to a checkpoint.
@@ -18,7 +18,7 @@ pub enum Work {
     Removal,
 }
 
-impl Work {
+impl JournaledWork {
     /// Every kind.
     pub const ALL: [Self; 5] = [
         Self::Commit,
@@ -40,13 +40,13 @@ impl Work {
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for JournaledWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Work {
+impl FromStr for JournaledWork {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
@@ -62,17 +62,17 @@ impl FromStr for Work {
 pub enum Phase {
     /// Nothing is decided; no original was touched.
     Preparing,
-    /// It will be carried out, whoever finds it.
+    /// It will be carried out, by the process that finds it.
     Decided,
     /// A step that cannot be taken back may have been made: it will be carried out, and nothing is taken back.
     Forward,
-    /// It will be taken back, whoever finds it.
+    /// It will be taken back, by the process that finds it.
     Aborting,
     /// Every original holds the new state; the sandboxes may go.
     Applied,
     /// It is over, and can be undone.
     Committed,
-    /// It is being undone, whoever finds it.
+    /// It is being undone, by the process that finds it.
     Undoing,
     /// It was undone.
     Undone,
@@ -120,7 +120,7 @@ impl Phase {
         }
     }
 
-    /// Whether somebody must bring it to an end.
+    /// Whether another process must bring it to an end.
     pub fn is_unfinished(self) -> bool {
         !matches!(self, Self::Committed | Self::Undone)
     }

@@ -1,4 +1,4 @@
-//! A plan: a named set of sandboxes that are released together.
+//! The state of a plan: a named set of sandboxes that are released together.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Who may do what on what: the words of a policy and of what it decides.
+//! Principals, actions, scopes and decisions: the vocabulary of a policy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ pub enum Action {
     Undo,
     /// Remove the sandboxes.
     Cleanup,
-    /// Remove what nobody needs any more.
+    /// Remove what is not needed any more.
     Gc,
     /// Change resources and types; recover.
     Admin,
@@ -123,7 +123,8 @@ impl Scope {
 
     /// Reads what was typed: `*`, a resource, or `resource:path`.
     pub fn parse(typed: &str) -> Result<Self, String> {
-        let refuse = |why: &str| format!("'{}' is no scope: {why}", escape(typed.as_bytes()));
+        let refuse =
+            |why: &str| format!("'{}' is not a valid scope: {why}", escape(typed.as_bytes()));
         let (name, path) = match typed.split_once(':') {
             _ if typed == "*" => return Ok(Self::All),
             Some((name, path)) => (name, Some(path)),
@@ -174,7 +175,7 @@ pub fn principal_fault(text: &str) -> Option<&'static str> {
         _ if text.len() > 128 => Some("it is over 128 bytes long"),
         _ if text.trim() != text => Some("it begins or ends with a space"),
         _ if harmless(text.as_bytes()) != text || text.contains(['\n', '\t']) => {
-            Some("it has characters that cannot be seen")
+            Some("it has invisible characters")
         }
         _ => None,
     }

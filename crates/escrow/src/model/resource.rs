@@ -82,7 +82,7 @@ pub struct ResourceType {
 }
 
 /// One line of the table of what comes with the engine.
-struct Builtin {
+struct BuiltinType {
     name: &'static str,
     description: &'static str,
     default: &'static str,
@@ -94,8 +94,8 @@ struct Builtin {
 const DIRECTORY: &[&str] = &["overlay", "copy_on_write", "filesystem_copy"];
 
 /// What comes with the engine. What is not supported yet says what it will take.
-const BUILTIN: &[Builtin] = &[
-    Builtin {
+const BUILTIN: &[BuiltinType] = &[
+    BuiltinType {
         name: FS_DIRECTORY,
         description: "a directory and everything in it",
         default: AUTO,
@@ -103,7 +103,7 @@ const BUILTIN: &[Builtin] = &[
         allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
         supported: true,
     },
-    Builtin {
+    BuiltinType {
         name: FS_MOUNT,
         description: "a directory where a file system is mounted",
         default: AUTO,
@@ -111,7 +111,7 @@ const BUILTIN: &[Builtin] = &[
         allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
         supported: true,
     },
-    Builtin {
+    BuiltinType {
         name: FS_FILE,
         description: "one file",
         default: "copy_on_write",
@@ -119,7 +119,7 @@ const BUILTIN: &[Builtin] = &[
         allowed: &["copy_on_write", "filesystem_copy", "none"],
         supported: true,
     },
-    Builtin {
+    BuiltinType {
         name: "git-checkout",
         description: "a checkout of a git repository",
         default: "git_worktree",
@@ -133,7 +133,7 @@ const BUILTIN: &[Builtin] = &[
         ],
         supported: false,
     },
-    Builtin {
+    BuiltinType {
         name: "sqlite",
         description: "a SQLite database",
         default: "snapshot",
@@ -146,7 +146,7 @@ const BUILTIN: &[Builtin] = &[
         ],
         supported: false,
     },
-    Builtin {
+    BuiltinType {
         name: "postgres",
         description: "a PostgreSQL database",
         default: "transaction_rollback",
@@ -156,7 +156,7 @@ const BUILTIN: &[Builtin] = &[
     },
 ];
 
-impl Builtin {
+impl BuiltinType {
     fn to_type(&self) -> ResourceType {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         ResourceType {
@@ -174,15 +174,15 @@ impl Builtin {
 
 /// Every kind there is: what comes with the engine, then the user's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Types(Vec<ResourceType>);
+pub struct ResourceTypes(Vec<ResourceType>);
 
-impl Default for Types {
+impl Default for ResourceTypes {
     fn default() -> Self {
-        Self(BUILTIN.iter().map(Builtin::to_type).collect())
+        Self(BUILTIN.iter().map(BuiltinType::to_type).collect())
     }
 }
 
-impl Types {
+impl ResourceTypes {
     /// Every kind.
     pub fn all(&self) -> &[ResourceType] {
         &self.0

@@ -1,4 +1,4 @@
-//! A sandbox: what refers to it, and the one table of its states (rule P5).
+//! The reference to a sandbox, and the one table of its states (rule P5).
 
 use std::fmt;
 use std::str::FromStr;

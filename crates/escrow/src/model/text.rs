@@ -47,8 +47,8 @@ pub fn harmless(bytes: &[u8]) -> String {
     shown(bytes, |c| matches!(c, '\n' | '\t'))
 }
 
-/// Words that somebody chose, as a part of one line: no tab and no line end stays either, so that nobody's words
-/// look like another line. It does not come back.
+/// Words that another process chose, as a part of one line: no tab and no line end stays either, so that no
+/// process's words look like another line. It does not come back.
 pub fn one_line(text: &str) -> String {
     shown(text.as_bytes(), |_| false)
 }
@@ -151,7 +151,7 @@ pub fn nearest(typed: &str, known: &[String]) -> Option<String> {
 
 /// How many letters must be added, dropped, changed or swapped.
 fn distance(a: &str, b: &str) -> usize {
-    // Nobody types so much by mistake, and comparing would take long.
+    // A user does not type so much by mistake, and comparing would take long.
     let [a, b] = [a, b].map(|text| text.to_lowercase().chars().take(200).collect::<Vec<char>>());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
     for (i, from) in a.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a command sees at a path: a directory or a file that is elsewhere, or layers as one.
+//! What a command sees at a path: a directory or file from elsewhere, or merged layers.
 
 use serde::{Deserialize, Serialize};
 

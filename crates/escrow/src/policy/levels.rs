@@ -1,7 +1,6 @@
-//! Several policies at once: of the system, of the user, of a project, of a plan. Each of them must
-//! permit; none of them can relax another. The reason of every answer names the file it comes from.
+//! Several policies at once: system, user, project, plan. Each must permit; none can relax another.
 
-use super::{Form, Policy};
+use super::{Policy, ResultingEntry};
 use crate::model::policy::{Action, Decision, Scope};
 use crate::model::text::Location;
 
@@ -74,15 +73,21 @@ impl Policies {
     }
 
     /// Whether `principal` may do `action`: whether every policy permits it. `names` are the names of
-    /// one and the same thing, as in [`Policy::judge`].
-    pub fn judge(&self, principal: &str, action: Action, names: &[Scope], form: Form) -> Decision {
+    /// one and the same thing, as in [`Policy::authorize`].
+    pub fn authorize(
+        &self,
+        principal: &str,
+        action: Action,
+        names: &[Scope],
+        form: ResultingEntry,
+    ) -> Decision {
         let mut permitted = None;
         for one in self
             .all
             .iter()
             .filter(|one| !one.policy.permits_everything())
         {
-            let mut decision = one.policy.judge(principal, action, names, form);
+            let mut decision = one.policy.authorize(principal, action, names, form);
             if let Some(file) = &one.file {
                 decision.reason = format!("{} (in '{file}')", decision.reason);
             }
@@ -91,10 +96,10 @@ impl Policies {
             }
             permitted = Some(decision);
         }
-        permitted.unwrap_or_else(|| Policy::default().judge(principal, action, names, form))
+        permitted.unwrap_or_else(|| Policy::default().authorize(principal, action, names, form))
     }
 
-    /// The same for words that somebody typed; those that mean nothing are denied. `names` gives
+    /// The same for text that the user typed; those that mean nothing are denied. `names` gives
     /// every name of what is meant.
     pub fn check<E>(
         &self,
@@ -118,7 +123,9 @@ impl Policies {
             Err(why) => return refuse(why),
         };
         match Scope::parse(scope) {
-            Ok(scope) => Ok(self.judge(principal, action, &names(scope)?, Form::Entry)),
+            Ok(scope) => {
+                Ok(self.authorize(principal, action, &names(scope)?, ResultingEntry::Entry))
+            }
             Err(why) => refuse(why),
         }
     }

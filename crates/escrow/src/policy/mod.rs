@@ -1,7 +1,8 @@
-//! Who may do what on what. A denial wins over a permission; what nothing permits is denied.
+//! The policy: which principal may do what on what. A denial wins over a permission; what no rule permits is
+//! denied.
 //!
 //! In local mode, the default, everything is permitted, and every answer says so. A policy that
-//! cannot be read denies everything: in doubt nothing is done, and the reason is told (rule S6).
+//! cannot be read denies everything: in doubt nothing is done, and the reason is reported (rule S6).
 //!
 //! | file | promise |
 //! |---|---|
@@ -26,42 +27,42 @@ use rules::Rule;
 
 /// What becomes of a path, as far as that matters to a rule about paths below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ResultingEntry {
     /// It is used, or changes.
     Entry,
     /// It becomes a link: whatever lies below it is another thing from then on.
     Link,
     /// It becomes a directory: the way to what lies below it.
     Directory,
-    /// Anything below it may change, and nobody will look at what did.
+    /// Anything below it may change, and no process will look at what did.
     Whole,
 }
 
 /// What is permitted to whom.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    stance: Stance,
+    stance: PolicyMode,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Stance {
+enum PolicyMode {
     /// Everything is permitted.
     #[default]
     Local,
     /// What the rules say.
     Enforce(Vec<Rule>),
-    /// Nothing is permitted, because nobody knows what should be.
+    /// Nothing is permitted, because it is not known what should be.
     Unreadable(String),
 }
 
 impl Policy {
     /// Reads a policy: `{mode: local | enforce, rules: [{allow | deny: […], principal, scope}]}`.
     pub fn from_value(value: &Value) -> Result<Self, PolicyError> {
-        // Rules that make no sense are told of in every mode.
+        // Rules that make no sense are reported in every mode.
         let (enforced, rules) = read::read(value)?;
         let stance = match enforced {
-            true => Stance::Enforce(rules),
-            false => Stance::Local,
+            true => PolicyMode::Enforce(rules),
+            false => PolicyMode::Local,
         };
         Ok(Self { stance })
     }
@@ -69,24 +70,24 @@ impl Policy {
     /// What stands for a policy that is there but cannot be read: it denies everything.
     pub fn unreadable(why: impl std::fmt::Display) -> Self {
         Self {
-            stance: Stance::Unreadable(why.to_string()),
+            stance: PolicyMode::Unreadable(why.to_string()),
         }
     }
 
     /// Whether the answer depends on who asks for what.
     pub fn has_rules(&self) -> bool {
-        matches!(self.stance, Stance::Enforce(_))
+        matches!(self.stance, PolicyMode::Enforce(_))
     }
 
     /// Whether the answer is always yes.
     pub fn permits_everything(&self) -> bool {
-        matches!(self.stance, Stance::Local)
+        matches!(self.stance, PolicyMode::Local)
     }
 
-    /// Whether a rule permits something on a resource by its name alone: whoever gives that name to
+    /// Whether a rule permits something on a resource by its name alone: the process that gives that name to
     /// something else gives it the permission.
     pub fn permits_by_name(&self, resource: &str) -> bool {
-        let Stance::Enforce(rules) = &self.stance else {
+        let PolicyMode::Enforce(rules) = &self.stance else {
             return false;
         };
         let mut permits = rules.iter().filter(|rule| !rule.denies);
@@ -95,15 +96,21 @@ impl Policy {
 
     /// Whether a rule is about a resource by its name: another name for the same thing escapes it.
     pub fn names_resources(&self) -> bool {
-        let Stance::Enforce(rules) = &self.stance else {
+        let PolicyMode::Enforce(rules) = &self.stance else {
             return false;
         };
         rules.iter().any(Rule::names_one)
     }
 
     /// Whether `principal` may do `action`. `names` are the names of one and the same thing: what
-    /// is denied by any of them is denied. The first is the one that is told.
-    pub fn judge(&self, principal: &str, action: Action, names: &[Scope], form: Form) -> Decision {
+    /// is denied by any of them is denied. The first is the one that is reported.
+    pub fn authorize(
+        &self,
+        principal: &str,
+        action: Action,
+        names: &[Scope],
+        form: ResultingEntry,
+    ) -> Decision {
         let scope = names.first().map(Scope::to_string).unwrap_or_default();
         let decide = |permitted, reason, rule| Decision {
             permitted,
@@ -118,15 +125,15 @@ impl Policy {
             return decide(false, reason, None);
         }
         let rules = match &self.stance {
-            Stance::Unreadable(why) => {
+            PolicyMode::Unreadable(why) => {
                 let reason = format!("the policy cannot be read: {why}");
                 return decide(false, reason, None);
             }
-            Stance::Local => {
+            PolicyMode::Local => {
                 let reason = "local mode: everything is permitted".to_owned();
                 return decide(true, reason, None);
             }
-            Stance::Enforce(rules) => rules,
+            PolicyMode::Enforce(rules) => rules,
         };
         let mine = || rules.iter().filter(|rule| rule.is_about(principal, action));
         let covers = |rule: &&Rule| names.iter().any(|name| rule.covers(name, form));

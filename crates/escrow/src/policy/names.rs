@@ -1,4 +1,4 @@
-//! Names that some file system takes for the same.
+//! Name folding: names that some file system treats as equal.
 //!
 //! What must not be touched must not be touched under another spelling either: a tree that is
 //! released here may be checked out where case, trailing dots and invisible characters do not count,

@@ -1,10 +1,10 @@
-//! What is written becomes rules, or an error that says where it is wrong.
+//! Parses the policy of a configuration into rules. Errors say where it is wrong.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::rules::{Rule, Written};
+use super::rules::{Rule, WrittenRule};
 
 /// Why a policy is none, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,12 +82,12 @@ impl PolicyError {
     }
 }
 
-type Read<T> = Result<T, PolicyError>;
+type PolicyResult<T> = Result<T, PolicyError>;
 
 const MODES: [&str; 2] = ["local", "enforce"];
 
 /// Reads a policy: its rules, and whether they are enforced.
-pub(super) fn read(value: &Value) -> Read<(bool, Vec<Rule>)> {
+pub(super) fn read(value: &Value) -> PolicyResult<(bool, Vec<Rule>)> {
     let keys = keys(value, &["mode", "rules"])?;
     let enforced = match keys.get("mode").map(|mode| text(mode, "mode")) {
         None => false,
@@ -107,10 +107,10 @@ pub(super) fn read(value: &Value) -> Read<(bool, Vec<Rule>)> {
         let rule = rule(value).and_then(|written| Rule::new(index + 1, written));
         rule.map_err(|error| error.within(index))
     });
-    Ok((enforced, rules.collect::<Read<_>>()?))
+    Ok((enforced, rules.collect::<PolicyResult<_>>()?))
 }
 
-fn rule(value: &Value) -> Read<Written<'_>> {
+fn rule(value: &Value) -> PolicyResult<WrittenRule<'_>> {
     let keys = keys(value, &["allow", "deny", "principal", "scope"])?;
     let actions = |key: &str| match keys.get(key) {
         // As if it was left out.
@@ -118,14 +118,14 @@ fn rule(value: &Value) -> Read<Written<'_>> {
         Some(words) => {
             let words = list(words, key)?.iter().enumerate();
             let words = words.map(|(at, word)| text(word, &format!("{key}[{at}]")));
-            words.collect::<Read<Vec<&str>>>().map(Some)
+            words.collect::<PolicyResult<Vec<&str>>>().map(Some)
         }
     };
     let needed = |key: &str| match keys.get(key) {
         Some(value) => text(value, key),
         None => Err(PolicyError::of("", format!("the key '{key}' is missing"))),
     };
-    Ok(Written {
+    Ok(WrittenRule {
         allow: actions("allow")?,
         deny: actions("deny")?,
         principal: needed("principal")?,
@@ -133,7 +133,7 @@ fn rule(value: &Value) -> Read<Written<'_>> {
     })
 }
 
-fn keys<'v>(value: &'v Value, known: &[&str]) -> Read<&'v Map<String, Value>> {
+fn keys<'v>(value: &'v Value, known: &[&str]) -> PolicyResult<&'v Map<String, Value>> {
     let Some(keys) = value.as_object() else {
         return Err(PolicyError::of("", "keys with values are expected here"));
     };
@@ -149,12 +149,12 @@ fn keys<'v>(value: &'v Value, known: &[&str]) -> Read<&'v Map<String, Value>> {
     }
 }
 
-fn list<'v>(value: &'v Value, key: &str) -> Read<&'v Vec<Value>> {
+fn list<'v>(value: &'v Value, key: &str) -> PolicyResult<&'v Vec<Value>> {
     let list = value.as_array();
     list.ok_or_else(|| PolicyError::of(key, "a list is expected here"))
 }
 
-fn text<'v>(value: &'v Value, key: &str) -> Read<&'v str> {
+fn text<'v>(value: &'v Value, key: &str) -> PolicyResult<&'v str> {
     let what = match value {
         Value::Null => "the value is missing",
         _ => "a text is expected here",

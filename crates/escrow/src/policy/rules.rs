@@ -1,4 +1,4 @@
-//! What a rule says, and what it covers.
+//! One rule of a policy, and what it covers.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,14 +7,14 @@ use std::path::Path;
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::names::{fold, fold_case};
-use super::{Form, PolicyError};
+use super::{PolicyError, ResultingEntry};
 use crate::model::ResourcePath;
 use crate::model::plan::is_name;
 use crate::model::policy::{Action, Scope};
 use crate::model::text::escape;
 
 /// A rule as it is written.
-pub(super) struct Written<'a> {
+pub(super) struct WrittenRule<'a> {
     pub(super) allow: Option<Vec<&'a str>>,
     pub(super) deny: Option<Vec<&'a str>>,
     pub(super) principal: &'a str,
@@ -32,21 +32,21 @@ pub(super) struct Rule {
     pub(super) text: String,
     actions: Vec<Action>,
     principal: GlobMatcher,
-    covered: Covered,
+    covered: RuleCoverage,
 }
 
 /// What a rule covers.
 #[derive(Debug, Clone)]
-enum Covered {
+enum RuleCoverage {
     All,
     Resource(String),
     /// Paths of one resource, or of any.
-    Paths(Option<String>, Box<Paths>),
+    Paths(Option<String>, Box<PathGlob>),
 }
 
 /// A pattern of paths.
 #[derive(Debug, Clone)]
-pub(super) struct Paths {
+pub(super) struct PathGlob {
     /// The paths themselves.
     exact: Vec<GlobMatcher>,
     /// The directories on the way to them.
@@ -57,7 +57,7 @@ pub(super) struct Paths {
 }
 
 impl Rule {
-    pub(super) fn new(number: usize, written: Written<'_>) -> Result<Self, PolicyError> {
+    pub(super) fn new(number: usize, written: WrittenRule<'_>) -> Result<Self, PolicyError> {
         let (key, words) = match (written.allow, written.deny) {
             (Some(words), None) => ("allow", words),
             (None, Some(words)) => ("deny", words),
@@ -102,15 +102,15 @@ impl Rule {
         let protects = self.denies
             && action == Action::Commit
             && self.actions.contains(&Action::Write)
-            && matches!(self.covered, Covered::Paths(..));
+            && matches!(self.covered, RuleCoverage::Paths(..));
         (self.actions.contains(&action) || protects) && self.principal.is_match(principal)
     }
 
     /// Whether it is about this resource by name.
     pub(super) fn names(&self, resource: &str) -> bool {
         match &self.covered {
-            Covered::Resource(name) | Covered::Paths(Some(name), _) => name == resource,
-            Covered::All | Covered::Paths(None, _) => false,
+            RuleCoverage::Resource(name) | RuleCoverage::Paths(Some(name), _) => name == resource,
+            RuleCoverage::All | RuleCoverage::Paths(None, _) => false,
         }
     }
 
@@ -118,34 +118,35 @@ impl Rule {
     pub(super) fn names_one(&self) -> bool {
         matches!(
             self.covered,
-            Covered::Resource(_) | Covered::Paths(Some(_), _)
+            RuleCoverage::Resource(_) | RuleCoverage::Paths(Some(_), _)
         )
     }
 
     /// Whether it decides about all of `scope`; a rule that permits, whether about the part that is
     /// not known yet.
-    pub(super) fn covers(&self, scope: &Scope, form: Form) -> bool {
+    pub(super) fn covers(&self, scope: &Scope, form: ResultingEntry) -> bool {
         let named = |rule: &String, name: &String| rule == name;
         match (&self.covered, scope) {
-            (Covered::All, _) => true,
+            (RuleCoverage::All, _) => true,
             (_, Scope::All) => false,
             (_, Scope::Within(None)) => !self.denies,
             (
-                Covered::Resource(rule),
+                RuleCoverage::Resource(rule),
                 Scope::Resource(name) | Scope::Path(name, _) | Scope::Within(Some(name)),
             ) => named(rule, name),
-            (Covered::Paths(rule, _), Scope::Within(Some(name))) => {
+            (RuleCoverage::Paths(rule, _), Scope::Within(Some(name))) => {
                 !self.denies && rule.as_ref().is_none_or(|rule| named(rule, name))
             }
             // Every path of the resource is concerned.
-            (Covered::Paths(rule, _), Scope::Resource(name)) => {
-                let all = self.denies && matches!(form, Form::Link | Form::Whole);
+            (RuleCoverage::Paths(rule, _), Scope::Resource(name)) => {
+                let all =
+                    self.denies && matches!(form, ResultingEntry::Link | ResultingEntry::Whole);
                 all && rule.as_ref().is_none_or(|rule| named(rule, name))
             }
-            (Covered::Paths(rule, paths), Scope::Path(name, path)) => {
+            (RuleCoverage::Paths(rule, paths), Scope::Path(name, path)) => {
                 let ours = rule.as_ref().is_none_or(|rule| named(rule, name));
                 // What lies below a path is not compared with a pattern: it may be anything.
-                let below = self.denies && form == Form::Whole;
+                let below = self.denies && form == ResultingEntry::Whole;
                 ours && (below || paths.cover(path, form, self.denies))
             }
         }
@@ -154,8 +155,11 @@ impl Rule {
     /// Whether it decides about a part of `scope` only.
     pub(super) fn covers_part(&self, scope: &Scope) -> bool {
         match (&self.covered, scope) {
-            (Covered::Resource(_) | Covered::Paths(..), Scope::All | Scope::Within(None)) => true,
-            (Covered::Paths(rule, _), Scope::Resource(name) | Scope::Within(Some(name))) => {
+            (
+                RuleCoverage::Resource(_) | RuleCoverage::Paths(..),
+                Scope::All | Scope::Within(None),
+            ) => true,
+            (RuleCoverage::Paths(rule, _), Scope::Resource(name) | Scope::Within(Some(name))) => {
                 rule.as_ref().is_none_or(|rule| rule == name)
             }
             _ => false,
@@ -163,22 +167,22 @@ impl Rule {
     }
 }
 
-impl Paths {
+impl PathGlob {
     /// Whether it is like this very path.
     pub(super) fn names(&self, path: &ResourcePath) -> bool {
         let path = Path::new(OsStr::from_bytes(path.as_bytes()));
         self.exact.iter().any(|glob| glob.is_match(path))
     }
 
-    fn cover(&self, path: &ResourcePath, form: Form, denies: bool) -> bool {
+    fn cover(&self, path: &ResourcePath, form: ResultingEntry, denies: bool) -> bool {
         let any = |globs: &[GlobMatcher], path: &[u8]| {
             let path = Path::new(OsStr::from_bytes(path));
             globs.iter().any(|glob| glob.is_match(path))
         };
         // To be permitted, the way must be a directory; to be denied, it must lead elsewhere.
         let way = match denies {
-            true => form == Form::Link,
-            false => form == Form::Directory,
+            true => form == ResultingEntry::Link,
+            false => form == ResultingEntry::Directory,
         };
         let bytes = path.as_bytes();
         if any(&self.exact, bytes) || way && any(&self.above, bytes) {
@@ -189,7 +193,7 @@ impl Paths {
     }
 }
 
-fn covered(scope: &str, denies: bool) -> Result<Covered, String> {
+fn covered(scope: &str, denies: bool) -> Result<RuleCoverage, String> {
     let bad = || {
         let scope = escape(scope.as_bytes());
         format!("its scope '{scope}' is neither `*`, a resource nor `resource:path-glob`")
@@ -202,16 +206,16 @@ fn covered(scope: &str, denies: bool) -> Result<Covered, String> {
     match scope.split_once(':') {
         Some((name, pattern)) => {
             let paths = paths(pattern, denies)?;
-            Ok(Covered::Paths(resource(name)?, Box::new(paths)))
+            Ok(RuleCoverage::Paths(resource(name)?, Box::new(paths)))
         }
         None => Ok(match resource(scope)? {
-            Some(name) => Covered::Resource(name),
-            None => Covered::All,
+            Some(name) => RuleCoverage::Resource(name),
+            None => RuleCoverage::All,
         }),
     }
 }
 
-pub(super) fn paths(pattern: &str, denies: bool) -> Result<Paths, String> {
+pub(super) fn paths(pattern: &str, denies: bool) -> Result<PathGlob, String> {
     let parts = parts(pattern)?;
     let plain = |part: &String| !matches!(part.as_str(), "" | "." | "..");
     if !parts.iter().all(plain) {
@@ -239,7 +243,7 @@ pub(super) fn paths(pattern: &str, denies: bool) -> Result<Paths, String> {
         let lower = patterns.iter().map(|one| fold_case(one));
         globs(&lower.collect::<Vec<_>>())
     };
-    Ok(Paths {
+    Ok(PathGlob {
         like: if denies { lower(&exact)? } else { Vec::new() },
         like_above: if denies { lower(&above)? } else { Vec::new() },
         exact: globs(&exact)?,

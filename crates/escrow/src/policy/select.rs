@@ -1,22 +1,22 @@
-//! Which changes a release takes: patterns of paths, in the language of the scopes of a policy.
+//! Release patterns: select changes by path, in the syntax of policy scopes.
 
 use std::collections::BTreeMap;
 
-use super::rules::{Paths, paths};
+use super::rules::{PathGlob, paths};
 use crate::model::plan::is_name;
 use crate::model::text::{escape, nearest};
 use crate::model::{Change, ResourcePath};
 
 /// One pattern: `[resource:]path-glob`. What it names it takes with everything below.
 #[derive(Debug, Clone)]
-pub struct Pattern {
+pub struct ReleasePattern {
     typed: String,
     resource: Option<String>,
     /// `None`: the whole resource.
-    paths: Option<Box<Paths>>,
+    paths: Option<Box<PathGlob>>,
 }
 
-impl Pattern {
+impl ReleasePattern {
     /// Reads what was typed, or says what is wrong with it.
     pub fn parse(typed: &str) -> Result<Self, String> {
         let (resource, pattern) = match typed.split_once(':') {
@@ -52,7 +52,7 @@ impl Pattern {
         paths.names(path) || path.ancestors().any(|above| paths.names(&above))
     }
 
-    /// A pattern that is like this one and takes something of these, for whoever mistyped.
+    /// A pattern that is like this one and takes something of these, for a user who mistyped.
     fn nearest(&self, members: &[(&str, &[Change])]) -> Option<String> {
         let bare = self.typed.rsplit(':').next().unwrap_or_default();
         let anywhere = Self::parse(&format!("**/{bare}")).ok()?;
@@ -83,23 +83,23 @@ const MOST: usize = 2000;
 
 /// What of a plan is released.
 #[derive(Debug, Clone, Default)]
-pub struct Selection {
+pub struct ReleaseSelection {
     /// Only what one of these covers; everything if there is none.
-    pub only: Vec<Pattern>,
+    pub only: Vec<ReleasePattern>,
     /// But nothing that one of these covers.
-    pub exclude: Vec<Pattern>,
+    pub exclude: Vec<ReleasePattern>,
 }
 
 /// A pattern that covers no change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unmatched {
+pub struct UnmatchedPattern {
     /// What was typed, fit to be shown.
     pub pattern: String,
     /// What may have been meant.
     pub near: Option<String>,
 }
 
-impl Selection {
+impl ReleaseSelection {
     /// Whether everything is released.
     pub fn is_everything(&self) -> bool {
         self.only.is_empty() && self.exclude.is_empty()
@@ -107,13 +107,14 @@ impl Selection {
 
     /// Whether a path is wanted.
     pub fn takes(&self, resource: &str, path: &ResourcePath) -> bool {
-        let any = |patterns: &[Pattern]| patterns.iter().any(|one| one.covers(resource, path));
+        let any =
+            |patterns: &[ReleasePattern]| patterns.iter().any(|one| one.covers(resource, path));
         (self.only.is_empty() || any(&self.only)) && !any(&self.exclude)
     }
 
     /// The first pattern that covers none of these changes.
-    pub fn unmatched(&self, members: &[(&str, &[Change])]) -> Option<Unmatched> {
-        let covered = |pattern: &&Pattern| {
+    pub fn unmatched(&self, members: &[(&str, &[Change])]) -> Option<UnmatchedPattern> {
+        let covered = |pattern: &&ReleasePattern| {
             let member = |(resource, changes): &(&str, &[Change])| {
                 let mut paths = changes.iter().map(|change| &change.path);
                 paths.any(|path| pattern.covers(resource, path))
@@ -121,7 +122,7 @@ impl Selection {
             !members.iter().any(member)
         };
         let found = self.only.iter().chain(&self.exclude).find(covered)?;
-        Some(Unmatched {
+        Some(UnmatchedPattern {
             pattern: escape(found.typed.as_bytes()),
             near: found.nearest(members),
         })
@@ -131,7 +132,7 @@ impl Selection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{EntryKind, Facts};
+    use crate::model::{EntryInfo, EntryKind};
 
     fn path(text: &str) -> ResourcePath {
         ResourcePath::parse(text.as_bytes()).expect("a plain path")
@@ -157,7 +158,7 @@ mod tests {
             ("-x", "app", "-x", true),
         ];
         for (typed, resource, at, expected) in rows {
-            let pattern = Pattern::parse(typed).expect("a pattern");
+            let pattern = ReleasePattern::parse(typed).expect("a pattern");
             assert_eq!(
                 pattern.covers(resource, &path(at)),
                 expected,
@@ -165,13 +166,13 @@ mod tests {
             );
         }
         for typed in ["", "app:", "a/../b", "/etc", "a//b", "a[", "app:/x"] {
-            assert!(Pattern::parse(typed).is_err(), "{typed}");
+            assert!(ReleasePattern::parse(typed).is_err(), "{typed}");
         }
     }
 
     #[test]
     fn who_mistypes_is_told_what_is_near() {
-        let facts = Facts {
+        let facts = EntryInfo {
             kind: EntryKind::File,
             size: 0,
             mode: 0,
@@ -180,8 +181,8 @@ mod tests {
         let changes =
             ["src/main.rs", "docs/guide.md"].map(|text| Change::added(path(text), facts.clone()));
         let near = |typed: &str| {
-            let selection = Selection {
-                only: vec![Pattern::parse(typed).expect("a pattern")],
+            let selection = ReleaseSelection {
+                only: vec![ReleasePattern::parse(typed).expect("a pattern")],
                 exclude: Vec::new(),
             };
             let found = selection.unmatched(&[("app", &changes)]);

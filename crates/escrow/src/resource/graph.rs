@@ -1,4 +1,4 @@
-//! Which resource lies in which, who shares a sandbox, and what must not overlap.
+//! The resource graph: which resource contains which, which share a sandbox, and which must not overlap.
 //!
 //! A resource names its parent. From that follows the order of a commit (children before parents)
 //! and of a discard (parents before children), and which sandbox a resource lives in: its own,
@@ -9,7 +9,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use crate::fs::Result;
-use crate::fs::mounts::Place;
+use crate::fs::mounts::MountLocation;
 use crate::model::{ResourcePath, Shape};
 use crate::store::Resource;
 
@@ -17,11 +17,11 @@ use crate::store::Resource;
 pub const INHERIT: &str = "inherit";
 
 /// All resources there are.
-pub struct Graph<'a> {
+pub struct ResourceGraph<'a> {
     resources: &'a [Resource],
 }
 
-impl<'a> Graph<'a> {
+impl<'a> ResourceGraph<'a> {
     /// The graph of these.
     pub fn new(resources: &'a [Resource]) -> Self {
         Self { resources }
@@ -35,7 +35,7 @@ impl<'a> Graph<'a> {
             let Some(next) = self.resources.iter().find(|one| one.name == name) else {
                 break;
             };
-            // Whoever is its own ancestor was made so by hand.
+            // A process that is its own ancestor was made so by hand.
             if next.id == resource.id || found.iter().any(|one| one.id == next.id) {
                 break;
             }
@@ -139,7 +139,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-fn path_within(inner: &Place, outer: &Place) -> Option<ResourcePath> {
+fn path_within(inner: &MountLocation, outer: &MountLocation) -> Option<ResourcePath> {
     let path = inner.within(outer)?;
     match path.as_os_str().is_empty() {
         true => Some(ResourcePath::root()),
@@ -148,11 +148,11 @@ fn path_within(inner: &Place, outer: &Place) -> Option<ResourcePath> {
 }
 
 /// Where a resource lies, or would; `None` where it has no path.
-fn expected(resource: &Resource) -> Result<Option<Place>> {
+fn expected(resource: &Resource) -> Result<Option<MountLocation>> {
     let Some(root) = resource.root() else {
         return Ok(None);
     };
-    let place = Place::expected(root)?;
+    let place = MountLocation::expected(root)?;
     let name = resource.at.as_path().file_name();
     Ok(Some(match (resource.shape, name) {
         (Shape::File, Some(name)) => place.entry(name),
@@ -162,11 +162,11 @@ fn expected(resource: &Resource) -> Result<Option<Place>> {
 
 /// Where a resource really lies; `None` where it is gone. A file has its place also while it is deleted:
 /// a commit may be about to put it there again.
-fn place(resource: &Resource) -> Result<Option<Place>> {
+fn place(resource: &Resource) -> Result<Option<MountLocation>> {
     let Some(root) = resource.root() else {
         return Ok(None);
     };
-    let place = match Place::of(root) {
+    let place = match MountLocation::of(root) {
         Err(error) if error.is_absent() => return Ok(None),
         answer => answer?,
     };

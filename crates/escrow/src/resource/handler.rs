@@ -1,4 +1,4 @@
-//! What each type of resource takes, and how a sandbox of it is begun.
+//! Handlers by resource type: what a location must be, and how a sandbox of it is created.
 //!
 //! One handler for each type that comes with the engine; a type of the user's own is served by that of
 //! the type it extends. What is the same for all of them is written here once.
@@ -39,13 +39,13 @@ pub enum HandlerError {
 
 /// What stands at a location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct There {
+pub struct LocationInfo {
     kind: EntryKind,
     mounted: bool,
     sqlite: bool,
 }
 
-impl There {
+impl LocationInfo {
     /// Looks at a canonical path.
     pub fn look(at: &Path) -> fs::Result<Self> {
         let meta = Dir::look(at)?;
@@ -83,7 +83,7 @@ pub struct SandboxRequest<'a> {
 
 /// A sandbox that was just made, and why by this strategy.
 #[derive(Debug)]
-pub struct Begun {
+pub struct CreatedSandbox {
     /// What the strategy made.
     pub created: Created,
     /// What each strategy that was asked said.
@@ -99,11 +99,11 @@ pub trait Handler: Send + Sync {
     fn shape(&self) -> Shape;
 
     /// Refuses what is not of the type, with the reason.
-    fn check(&self, there: &There) -> Result<(), &'static str>;
+    fn check(&self, there: &LocationInfo) -> Result<(), &'static str>;
 
     /// Refuses a location at which something else stands.
     fn accept(&self, at: &Path) -> Result<(), HandlerError> {
-        self.check(&There::look(at)?)
+        self.check(&LocationInfo::look(at)?)
             .map_err(|why| HandlerError::Refused {
                 at: Location::from(at),
                 kind: Some(self.kind()),
@@ -113,7 +113,7 @@ pub trait Handler: Send + Sync {
 
     /// Makes a sandbox by the strategy that is asked for, or the first that works. What stands at the
     /// location is looked at again: it may be another thing than when the resource was named.
-    fn create_sandbox(&self, request: &SandboxRequest<'_>) -> Result<Begun, HandlerError> {
+    fn create_sandbox(&self, request: &SandboxRequest<'_>) -> Result<CreatedSandbox, HandlerError> {
         let CreateRequest { target, area, .. } = request.create;
         if let Some(path) = target.path() {
             self.accept(path)?;
@@ -131,7 +131,7 @@ pub trait Handler: Send + Sync {
         created.warnings.extend(choice.warning);
         let reason = |(name, probe): &(String, Probe)| probe.summary(name);
         let reasons = choice.probes.iter().map(reason).collect();
-        Ok(Begun { created, reasons })
+        Ok(CreatedSandbox { created, reasons })
     }
 }
 
@@ -147,7 +147,7 @@ impl Handler for FsDirectory {
         Shape::Tree
     }
 
-    fn check(&self, there: &There) -> Result<(), &'static str> {
+    fn check(&self, there: &LocationInfo) -> Result<(), &'static str> {
         match there.kind {
             EntryKind::Directory => Ok(()),
             EntryKind::File => Err("it is a file; use the type fs-file"),
@@ -169,7 +169,7 @@ impl Handler for FsMount {
         Shape::Tree
     }
 
-    fn check(&self, there: &There) -> Result<(), &'static str> {
+    fn check(&self, there: &LocationInfo) -> Result<(), &'static str> {
         FsDirectory.check(there)?;
         match there.mounted {
             true => Ok(()),
@@ -190,7 +190,7 @@ impl Handler for FsFile {
         Shape::File
     }
 
-    fn check(&self, there: &There) -> Result<(), &'static str> {
+    fn check(&self, there: &LocationInfo) -> Result<(), &'static str> {
         match there.kind {
             EntryKind::File if there.mounted => {
                 Err("something is mounted on it, so no new version can be put in its place")
@@ -217,7 +217,7 @@ impl Handler for Elsewhere {
         self.shape
     }
 
-    fn check(&self, _there: &There) -> Result<(), &'static str> {
+    fn check(&self, _there: &LocationInfo) -> Result<(), &'static str> {
         Err("it is named by its type, not by what stands at a path")
     }
 
@@ -240,7 +240,7 @@ fn special(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::Fifo => "it is a named pipe, which holds nothing that could be sandboxed",
         EntryKind::Socket => "it is a socket, which holds nothing that could be sandboxed",
-        EntryKind::Device => "it is a device, which no sandbox can stand in for",
+        EntryKind::Device => "it is a device, which cannot be sandboxed",
         EntryKind::Symlink => "it is a symbolic link; name what it leads to",
         EntryKind::File | EntryKind::Directory => "it is of another type",
     }
@@ -261,9 +261,9 @@ pub fn handler(kind: &ResourceType) -> Option<&'static dyn Handler> {
     found.copied()
 }
 
-/// The handler for what stands at a canonical path whose type nobody named.
+/// The handler for what stands at a canonical path whose type the user did not name.
 pub fn detect(at: &Path) -> Result<&'static dyn Handler, HandlerError> {
-    let there = There::look(at)?;
+    let there = LocationInfo::look(at)?;
     let refused = |why| HandlerError::Refused {
         at: Location::from(at),
         kind: None,
@@ -276,19 +276,24 @@ pub fn detect(at: &Path) -> Result<&'static dyn Handler, HandlerError> {
         ));
     }
     let found = HANDLERS.iter().find(|one| one.check(&there).is_ok());
-    let why = || FsFile.check(&there).err().unwrap_or("nothing takes it");
+    let why = || {
+        FsFile
+            .check(&there)
+            .err()
+            .unwrap_or("no resource type accepts it")
+    };
     found.copied().ok_or_else(|| refused(why()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Types;
+    use crate::model::ResourceTypes;
 
     // rule P8
     #[test]
     fn every_supported_type_has_a_handler_and_no_other() {
-        for kind in Types::default().all() {
+        for kind in ResourceTypes::default().all() {
             let served = handler(kind).map(Handler::kind);
             let expected = kind.supported.then_some(kind.base);
             assert_eq!(served, expected, "{}", kind.name);
@@ -297,12 +302,12 @@ mod tests {
 
     #[test]
     fn what_stands_there_decides() {
-        let there = |kind, mounted| There {
+        let there = |kind, mounted| LocationInfo {
             kind,
             mounted,
             sqlite: false,
         };
-        let takers = |there: There| -> Vec<&str> {
+        let takers = |there: LocationInfo| -> Vec<&str> {
             let takes = |one: &&&dyn Handler| one.check(&there).is_ok();
             HANDLERS
                 .iter()

@@ -1,4 +1,4 @@
-//! Resources: what each type takes, and how they belong together.
+//! Resources: handlers by type, and how resources contain each other.
 //!
 //! | file | promise |
 //! |---|---|
@@ -6,10 +6,10 @@
 //! | `answers` | what is answered, in the fields that programs read |
 //! | `graph` | which resource lies in which, who shares a sandbox, and what must not overlap |
 
-pub mod answers;
 pub mod graph;
 pub mod handler;
+pub mod report;
 
-pub use answers::{CheckpointAnswer, RestoreAnswer, SandboxAnswer};
-pub use graph::{Graph, INHERIT};
+pub use graph::{INHERIT, ResourceGraph};
 pub use handler::{Handler, HandlerError, SandboxRequest, detect, handler};
+pub use report::{CheckpointReport, RestoreReport, SandboxReport};

@@ -1,5 +1,5 @@
-//! The user namespace of an ordinary user's command: the own user and group, and the groups that `/etc/subgid` grants,
-//! each mapped to itself.
+//! The user namespace of an ordinary user's command: maps the user, the own group, and the groups that
+//! `/etc/subgid` grants, each to itself.
 //!
 //! The kernel copies a file into an overlay's layer only if its owner and its group are mapped (`EOVERFLOW` otherwise), so
 //! each group more is one whose files can be changed inside. Only the setuid helper `newgidmap` may map a group that is not
@@ -26,7 +26,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, getegid, geteuid, kill_process, waitpid};
 use rustix::thread::UnshareFlags;
 
-use super::door::{Step, at};
+use super::launcher::{StepResult, at};
 use super::sys;
 use crate::fs::accounts::{self, IdRange};
 
@@ -82,8 +82,8 @@ fn disjoint(own: u32, mut ranges: Vec<IdRange>) -> Vec<IdRange> {
 
 /// Goes into a new user namespace. Returns what has to be said when it has fewer groups than it could have. Many systems
 /// grant groups to every user and have no helper: nothing is said then, unless a file of such a group is found (see
-/// `strategy/overlay/foreign.rs`).
-pub(super) fn enter() -> Step<Option<String>> {
+/// `strategy/overlay/unmapped.rs`).
+pub(super) fn enter() -> StepResult<Option<String>> {
     let groups = granted();
     let mapped = match groups.is_empty() || helper().is_none() {
         true => None,
@@ -108,8 +108,8 @@ fn join_new(groups: &[IdRange]) -> Result<(), String> {
 }
 
 /// A new user namespace with the own user and group only, for this process.
-fn plain() -> Step<()> {
-    // Asked before: in the new namespace nobody has an id until it is mapped.
+fn plain() -> StepResult<()> {
+    // Asked before: in the new namespace no process has an id until it is mapped.
     let (uid_map, gid_map) = (itself(geteuid().as_raw()), itself(getegid().as_raw()));
     sys::unshare(UnshareFlags::NEWUSER).map_err(at(
         "make namespaces (are unprivileged user namespaces forbidden here?)",
@@ -143,7 +143,7 @@ fn helper() -> Option<&'static str> {
 /// there is none.
 pub fn namespace(groups: &[IdRange]) -> Result<OwnedFd, String> {
     let helper = helper().ok_or("newgidmap is not installed (Debian: package uidmap)")?;
-    let holder = Holder::start()?;
+    let holder = NamespaceHolder::start()?;
     let mut ids = vec![(getegid().as_raw(), 1)];
     ids.extend(groups.iter().map(|range| (range.first, range.count)));
     map(helper, holder.pid, &ids)?;
@@ -194,11 +194,11 @@ fn map(helper: &str, pid: Pid, ids: &[(u32, u32)]) -> Result<(), String> {
 }
 
 /// A process in a user namespace of its own that has no descriptor of ours and waits to be ended.
-struct Holder {
+struct NamespaceHolder {
     pid: Pid,
 }
 
-impl Holder {
+impl NamespaceHolder {
     fn start() -> Result<Self, String> {
         let step = "make a user namespace";
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| said(step, errno));
@@ -223,7 +223,7 @@ impl Holder {
     }
 }
 
-impl Drop for Holder {
+impl Drop for NamespaceHolder {
     fn drop(&mut self) {
         // Nothing else takes our children away, so the number is still its own.
         let ended = kill_process(self.pid, Signal::KILL)

@@ -1,44 +1,43 @@
-//! A command inside a plan's sandboxes: it sees its files at their usual paths, and changes nothing
-//! real.
+//! Runs a command inside a plan's sandboxes: it sees its files at their usual paths, and changes nothing real.
 //!
 //! ```text
 //! escrow run ── supervisor: the terminal, signals, exit status
-//!   └─ door: joins the namespaces of the plan, waits for the keeper
-//!        ├─ keeper: starts the command, ends whatever it leaves
+//!   └─ launcher: joins the namespaces of the plan, waits for the monitor
+//!        ├─ monitor: starts the command, ends whatever it leaves
 //!        │    └─ the command: no capability, nothing but descriptors 0 to 2
-//!        └─ warden, if nobody was inside yet: makes namespaces and mounts, holds the lock `live`
+//!        └─ reaper, if nobody was inside yet: makes namespaces and mounts, holds the lock `live`
 //!             └─ process 1: nothing but its place
 //! ```
 //!
 //! Each sandbox appears at the path of its original; everything else is read-only; the home directory
 //! gets a layer that is thrown away, `/tmp` and `/dev` are private, `/run` and the state are hidden.
 //!
-//! Every command is alike: whoever comes first has the inside made, and then joins it as the others
-//! do. Each holds a share of the lock `inside`, by its supervisor, door and keeper. The warden waits
+//! Every command is alike: the process that comes first has the namespace made, and then joins it as the others
+//! do. Each holds a share of the lock `inside`, by its supervisor, launcher and monitor. The reaper waits
 //! for all of that lock; once it has it, it kills process 1, and the kernel ends the rest. The lock
-//! `live` is free only when nothing is left. A supervisor that dies is noticed by its keeper through
+//! `live` is free only when nothing is left. A supervisor that dies is noticed by its monitor through
 //! the channel between them. No mount ever exists outside.
 //!
 //! | file | promise |
 //! |---|---|
-//! | `spec` | what the inside looks like, as a value |
-//! | `door` | the way in, and the warden; fails before the command begins, with the step that failed |
+//! | `spec` | what the namespace looks like, as a value |
+//! | `launcher` | the way in, and the reaper; fails before the command begins, with the step that failed |
 //! | `idmap` | which ids the user namespace of an ordinary user knows |
 //! | `mounts` | what is seen inside |
-//! | `keeper` | starts the command, passes signals on, leaves nothing of it running |
+//! | `monitor` | starts the command, passes signals on, leaves nothing of it running |
 //! | `supervise` | the outside: terminal, job control, exit status |
 //! | `console` | terminal, standard input and signals, as the caller shares them |
 //! | `ask` | questions from inside, answered by the helper program |
 //! | `program` | other programs are started here, and have a time limit |
 //! | `unconfined` | a command in the directory of a sandbox, where nothing confines it |
-//! | `pause` | everybody inside stands still while a moment is kept or restored |
+//! | `pause` | every process inside is paused while a snapshot is kept or restored |
 //! | `sys` | the system calls that have no safe form |
 
 mod ask;
 mod console;
-mod door;
 pub mod idmap;
-mod keeper;
+mod launcher;
+mod monitor;
 mod mounts;
 mod pause;
 mod program;
@@ -51,17 +50,17 @@ pub(crate) use ask::Helper;
 pub use ask::{AGENT, Answer, Question, ask};
 pub(crate) use console::connect;
 pub use console::{Attached, Console, Detached, Output};
-pub use door::{enter, probe};
-pub use pause::{Paused, pause};
+pub use launcher::{enter, probe};
+pub use pause::{PausedProcesses, pause};
 pub(crate) use program::{output, program};
-pub use spec::{Build, Look, Shown, Spec};
-pub use supervise::{Ended, RunError};
-pub(crate) use supervise::{Outside, step, supervise};
+pub use spec::{BuildLocks, MountedSandbox, NamespaceOptions, RunSpec};
+pub use supervise::{CommandExit, RunError};
+pub(crate) use supervise::{SupervisorOptions, step, supervise};
 pub(crate) use unconfined::unconfined;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fs::process::Owner;
+use crate::fs::process::ProcessIdentity;
 
 /// Whether a command that shares the network with the machine cannot reach abstract Unix sockets of others.
 pub fn scopes_abstract_sockets() -> bool {
@@ -70,11 +69,11 @@ pub fn scopes_abstract_sockets() -> bool {
 
 /// What those inside tell the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
-enum News {
+enum Event {
     /// The namespaces are there, and this is their process 1.
     Built(u32),
-    /// The inside is ready, and this is its process 1.
-    Inside(Owner),
+    /// The namespace is ready, and this is its process 1.
+    Ready(ProcessIdentity),
     /// Something could not be had, and was done without.
     Notice(String),
     /// A socket inside, whose other end comes with this.
@@ -93,7 +92,7 @@ enum News {
 
 /// What the supervisor asks of those inside.
 #[derive(Debug, Serialize, Deserialize)]
-enum Wish {
+enum Request {
     /// Everything outside is ready: go on.
     Go,
     /// Let the command go on, and give it the terminal if it is to stand in front.

@@ -1,5 +1,5 @@
-//! What the inside looks like, as mounts. They are made detached before anything is covered, and then
-//! moved into place.
+//! The mounts of the namespace. They are created detached before anything is covered, and then moved into
+//! place.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,8 @@ use rustix::mount::{
     self, FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
 };
 
-use super::door::{Step, at};
-use super::spec::{SOCKETS, Shown, Spec};
+use super::launcher::{StepResult, at};
+use super::spec::{MountedSandbox, RunSpec, SOCKETS};
 use super::sys;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
@@ -26,17 +26,17 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A mount that is nowhere yet.
-struct Detached {
+struct DetachedMount {
     fd: OwnedFd,
     at: PathBuf,
 }
 
 /// Makes all of them. Returns what is mounted of each sandbox, in the order of the sandboxes.
-pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
+pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
     let mut ready = Vec::new();
     let mut held = Vec::new();
     if let Some((at, scratch)) = &spec.scratch {
-        ready.push(Detached {
+        ready.push(DetachedMount {
             fd: overlay(at, scratch, true)?,
             at: at.as_path().to_owned(),
         });
@@ -44,13 +44,13 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
     for path in &spec.look.writable {
         let fd = clone_tree(path.as_path(), true)?;
         sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{path}'")))?;
-        ready.push(Detached {
+        ready.push(DetachedMount {
             fd,
             at: path.as_path().to_owned(),
         });
     }
     for shown in &spec.views {
-        let Shown { at: path, view, .. } = shown;
+        let MountedSandbox { at: path, view, .. } = shown;
         let fd = match view {
             View::Layers(layers) => overlay(path, layers, shown.throw_away)?,
             View::Directory(from) => {
@@ -60,7 +60,7 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
             }
         };
         held.push(rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(at("hold a sandbox"))?);
-        ready.push(Detached {
+        ready.push(DetachedMount {
             fd,
             at: path.as_path().to_owned(),
         });
@@ -78,7 +78,7 @@ pub(super) fn make(spec: &Spec) -> Step<Vec<OwnedFd>> {
     }
     put_devices(devices)?;
     ready.extend(names);
-    for Detached { fd, at: path } in &ready {
+    for DetachedMount { fd, at: path } in &ready {
         let stat = fs::fstat(fd).map_err(at(format!("look at '{}'", path.display())))?;
         match fs::FileType::from_raw_mode(stat.st_mode) {
             fs::FileType::Directory => make_point(path)?,
@@ -120,7 +120,7 @@ pub(super) fn freeze(mount: BorrowedFd<'_>, layers: bool) -> Result<(), Errno> {
 }
 
 /// Layers as one, mounted nowhere.
-fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> Step<OwnedFd> {
+fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> StepResult<OwnedFd> {
     let step = || format!("lay a layer over '{over}'");
     let open = |path: &Path| {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -154,7 +154,7 @@ fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> Step<OwnedFd> 
 }
 
 /// Another view of what is at a path, mounted nowhere.
-fn clone_tree(path: &Path, deep: bool) -> Step<OwnedFd> {
+fn clone_tree(path: &Path, deep: bool) -> StepResult<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if deep {
         flags |= OpenTreeFlags::AT_RECURSIVE;
@@ -163,14 +163,14 @@ fn clone_tree(path: &Path, deep: bool) -> Step<OwnedFd> {
 }
 
 /// The same for what must not be a link by now.
-fn clone_itself(path: &Path) -> Step<OwnedFd> {
+fn clone_itself(path: &Path) -> StepResult<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
     mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
 }
 
-fn tmpfs(mode: &str) -> Step<OwnedFd> {
+fn tmpfs(mode: &str) -> StepResult<OwnedFd> {
     let make = || -> Result<OwnedFd, Errno> {
         let fs = mount::fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         mount::fsconfig_set_string(fs.as_fd(), c"mode", mode)?;
@@ -186,7 +186,7 @@ fn is_there(path: &Path) -> bool {
     fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
-fn put(mount: BorrowedFd<'_>, path: &Path) -> Step<()> {
+fn put(mount: BorrowedFd<'_>, path: &Path) -> StepResult<()> {
     mount::move_mount(
         mount,
         c"",
@@ -198,7 +198,7 @@ fn put(mount: BorrowedFd<'_>, path: &Path) -> Step<()> {
 }
 
 /// The place for a mount, where a directory in memory covers the one that was there.
-fn make_point(path: &Path) -> Step<()> {
+fn make_point(path: &Path) -> StepResult<()> {
     if is_there(path) {
         return Ok(());
     }
@@ -213,7 +213,7 @@ fn make_point(path: &Path) -> Step<()> {
     Ok(())
 }
 
-fn make_file(path: &Path) -> Step<()> {
+fn make_file(path: &Path) -> StepResult<()> {
     if let Some(parent) = path.parent() {
         make_point(parent)?;
     }
@@ -224,7 +224,7 @@ fn make_file(path: &Path) -> Step<()> {
 }
 
 /// The few devices that programs need; disks and memory are not among them.
-fn devices() -> Step<Vec<Detached>> {
+fn devices() -> StepResult<Vec<DetachedMount>> {
     const DEVICES: [(&str, u32, u32); 6] = [
         ("null", 1, 3),
         ("zero", 1, 5),
@@ -240,7 +240,7 @@ fn devices() -> Step<Vec<Detached>> {
             continue;
         }
         let fd = clone_tree(&path, false)?;
-        // Looked at once it is held: whoever put something else there must not choose what is shown.
+        // Looked at once it is held: the process that put something else there must not choose what is shown.
         let step = || {
             format!(
                 "use '{}', which is not the device it should be",
@@ -254,14 +254,14 @@ fn devices() -> Step<Vec<Detached>> {
         }
         // It is the machine's own: root inside owns it, and could give it another mode.
         sys::fixed(fd.as_fd()).map_err(at(format!("restrict '{}'", path.display())))?;
-        found.push(Detached { fd, at: path });
+        found.push(DetachedMount { fd, at: path });
     }
     Ok(found)
 }
 
-fn put_devices(devices: Vec<Detached>) -> Step<()> {
+fn put_devices(devices: Vec<DetachedMount>) -> StepResult<()> {
     put(tmpfs("0755")?.as_fd(), Path::new("/dev"))?;
-    for Detached { fd, at } in devices {
+    for DetachedMount { fd, at } in devices {
         make_file(&at)?;
         put(fd.as_fd(), &at)?;
     }
@@ -286,12 +286,12 @@ fn put_devices(devices: Vec<Detached>) -> Step<()> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
     };
-    let terminals = terminals().map_err(at("make terminals for the inside"))?;
+    let terminals = terminals().map_err(at("mount terminals for the namespace"))?;
     put(terminals.as_fd(), Path::new("/dev/pts"))
 }
 
 /// The file that says how names are looked up, if it lies in what is covered.
-fn names() -> Step<Option<Detached>> {
+fn names() -> StepResult<Option<DetachedMount>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let Ok(fd) = fs::open(c"/etc/resolv.conf", flags, Mode::empty()) else {
         return Ok(None);
@@ -306,11 +306,11 @@ fn names() -> Step<Option<Detached>> {
     }
     let fd = clone_tree(&target, false)?;
     sys::fixed(fd.as_fd()).map_err(at(format!("restrict '{}'", target.display())))?;
-    Ok(Some(Detached { fd, at: target }))
+    Ok(Some(DetachedMount { fd, at: target }))
 }
 
-/// The processes of the inside, and nothing of the kernel's that could be changed.
-pub(super) fn fresh_proc() -> Step<()> {
+/// The processes of the namespace, and nothing of the kernel's that could be changed.
+pub(super) fn fresh_proc() -> StepResult<()> {
     let make = || -> Result<OwnedFd, Errno> {
         let fs = mount::fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
         mount::fsconfig_create(fs.as_fd())?;
@@ -319,7 +319,7 @@ pub(super) fn fresh_proc() -> Step<()> {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
     };
-    let proc = make().map_err(at("show the processes of the inside"))?;
+    let proc = make().map_err(at("mount /proc"))?;
     put(proc.as_fd(), Path::new("/proc"))?;
     for name in ["sys", "sysrq-trigger", "irq", "bus", "fs"] {
         let path = Path::new("/proc").join(name);

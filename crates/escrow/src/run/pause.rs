@@ -1,7 +1,7 @@
-//! Everybody inside stands still for a while, and goes on as if nothing had been.
+//! Pauses all processes inside a namespace, by ptrace, and resumes them without a trace.
 //!
 //! Each thread is held by the kernel's means for debuggers: neither it nor its parent gets a signal, a
-//! shell inside sees no stopped job, and if whoever holds them dies, the kernel lets them go.
+//! shell inside sees no stopped job, and if the process that holds them dies, the kernel lets them go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::supervise::RunError;
-use super::sys::{self, Traced};
-use crate::fs::process::{self, Owner};
+use super::sys::{self, TraceEvent};
+use crate::fs::process::{self, ProcessIdentity};
 
-/// How long one waits for somebody who does not stand still.
+/// How long to wait for a process that cannot be paused.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one waits before looking again.
-const MOMENT: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// Those who stand still, for as long as this lives. Bound to the thread that holds them.
-pub struct Paused {
+/// The paused processes, for as long as this lives. Bound to the thread that holds them.
+pub struct PausedProcesses {
     /// Each thread, and the signal it was about to get; `None` for one that waits in the kernel for
     /// another one of these.
     held: BTreeMap<u32, Option<i32>>,
     thread: PhantomData<*const ()>,
 }
 
-/// Lets everybody inside stand still. Nobody new may be on the way in.
-pub fn pause(inside: &Owner) -> Result<Paused, RunError> {
-    let mut paused = Paused {
+/// Lets every process inside are paused. No process new may be on the way in.
+pub fn pause(inside: &ProcessIdentity) -> Result<PausedProcesses, RunError> {
+    let mut paused = PausedProcesses {
         held: BTreeMap::new(),
         thread: PhantomData,
     };
@@ -41,15 +41,15 @@ pub fn pause(inside: &Owner) -> Result<Paused, RunError> {
                 continue;
             }
             match paused.hold(thread, until)? {
-                Held::Yes => new = true,
-                Held::Gone => {}
-                Held::No(errno) => busy = Some((thread, errno)),
+                HoldOutcome::Yes => new = true,
+                HoldOutcome::Gone => {}
+                HoldOutcome::No(errno) => busy = Some((thread, errno)),
             }
         }
         match busy {
             None if !new && paused.is_whole() => return Ok(paused),
             Some((thread, errno)) if Instant::now() >= until => {
-                return Err(restless(thread, errno));
+                return Err(still_running(thread, errno));
             }
             None if Instant::now() >= until => {
                 return Err(RunError::Restless {
@@ -57,60 +57,60 @@ pub fn pause(inside: &Owner) -> Result<Paused, RunError> {
                     errno: Errno::TIMEDOUT,
                 });
             }
-            Some(_) => std::thread::sleep(MOMENT),
-            // Whoever was started while others were held is found in another round.
-            None => std::thread::sleep(MOMENT),
+            Some(_) => std::thread::sleep(POLL_INTERVAL),
+            // A process that was started while others were held is found in another round.
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
 
-fn restless(thread: u32, errno: Errno) -> RunError {
+fn still_running(thread: u32, errno: Errno) -> RunError {
     let who = match errno {
-        // Whoever is traced already cannot be held a second time.
+        // A process that is traced already cannot be held a second time.
         Errno::PERM => format!("process {thread}, which may be traced by another,"),
         _ => format!("process {thread}"),
     };
     RunError::Restless { who, errno }
 }
 
-enum Held {
+enum HoldOutcome {
     Yes,
     Gone,
     No(Errno),
 }
 
-impl Paused {
-    fn hold(&mut self, thread: u32, until: Instant) -> Result<Held, RunError> {
+impl PausedProcesses {
+    fn hold(&mut self, thread: u32, until: Instant) -> Result<HoldOutcome, RunError> {
         match sys::seize(thread) {
             Ok(()) => {}
-            Err(_) if process::has_ended(thread) => return Ok(Held::Gone),
-            Err(errno) => return Ok(Held::No(errno)),
+            Err(_) if process::has_ended(thread) => return Ok(HoldOutcome::Gone),
+            Err(errno) => return Ok(HoldOutcome::No(errno)),
         }
-        // From here on it is let go of whatever happens.
+        // From here on it is released whatever happens.
         self.held.insert(thread, None);
         loop {
             match sys::look_at(thread) {
-                Ok(Traced::Stopped(signal)) => {
+                Ok(TraceEvent::Stopped(signal)) => {
                     self.held.insert(thread, Some(signal));
-                    return Ok(Held::Yes);
+                    return Ok(HoldOutcome::Yes);
                 }
-                Ok(Traced::Gone) | Err(Errno::CHILD) => {
+                Ok(TraceEvent::Gone) | Err(Errno::CHILD) => {
                     self.held.remove(&thread);
-                    return Ok(Held::Gone);
+                    return Ok(HoldOutcome::Gone);
                 }
                 // It may wait for a child, which comes later in the round.
-                Ok(Traced::Runs) if makes_process(thread) => return Ok(Held::Yes),
-                Ok(Traced::Runs) if Instant::now() < until => std::thread::sleep(MOMENT),
-                Ok(Traced::Runs) => return Err(restless(thread, Errno::TIMEDOUT)),
-                Err(errno) => return Err(restless(thread, errno)),
+                Ok(TraceEvent::Runs) if makes_process(thread) => return Ok(HoldOutcome::Yes),
+                Ok(TraceEvent::Runs) if Instant::now() < until => std::thread::sleep(POLL_INTERVAL),
+                Ok(TraceEvent::Runs) => return Err(still_running(thread, Errno::TIMEDOUT)),
+                Err(errno) => return Err(still_running(thread, errno)),
             }
         }
     }
 }
 
-impl Paused {
+impl PausedProcesses {
     /// Whether those who are held are still the same: a thread that becomes another program takes the
-    /// number of the first one of its process, and nobody holds it. It is forgotten here.
+    /// number of the first one of its process, and no process holds it. It is forgotten here.
     fn is_whole(&mut self) -> bool {
         let before = self.held.len();
         // Not the process but the thread holds them.
@@ -126,15 +126,15 @@ impl Paused {
         let waiting: Vec<u32> = waiting.map(|(thread, _)| *thread).collect();
         for thread in waiting {
             match sys::look_at(thread) {
-                Ok(Traced::Stopped(signal)) => drop(self.held.insert(thread, Some(signal))),
-                // In the kernel until a child of its own, which stands still, has become another
+                Ok(TraceEvent::Stopped(signal)) => drop(self.held.insert(thread, Some(signal))),
+                // In the kernel until a child of its own, which is paused, has become another
                 // program: it stands as still as that child does.
-                Ok(Traced::Runs) => {
+                Ok(TraceEvent::Runs) => {
                     let held = |child: &u32| self.held.contains_key(child);
                     let children = process::children_of(thread);
                     whole &= makes_process(thread) && children.iter().any(held);
                 }
-                Ok(Traced::Gone) | Err(_) => drop(self.held.remove(&thread)),
+                Ok(TraceEvent::Gone) | Err(_) => drop(self.held.remove(&thread)),
             }
         }
         whole
@@ -145,25 +145,25 @@ fn makes_process(thread: u32) -> bool {
     process::call_of(thread).is_some_and(sys::makes_process)
 }
 
-impl Drop for Paused {
+impl Drop for PausedProcesses {
     fn drop(&mut self) {
         for (thread, signal) in &self.held {
             if let Some(signal) = signal {
-                sys::let_go(*thread, *signal);
+                sys::release(*thread, *signal);
             }
         }
-        // These can be let go of once they stand still, which they do when those they wait for go on.
+        // These can be released once they are paused, which they do when those they wait for go on.
         let until = Instant::now() + PATIENCE;
         let waiting = self.held.iter().filter(|(_, signal)| signal.is_none());
         for (thread, _) in waiting {
             while Instant::now() < until {
                 match sys::look_at(*thread) {
-                    Ok(Traced::Stopped(signal)) => {
-                        sys::let_go(*thread, signal);
+                    Ok(TraceEvent::Stopped(signal)) => {
+                        sys::release(*thread, signal);
                         break;
                     }
-                    Ok(Traced::Gone) | Err(_) => break,
-                    Ok(Traced::Runs) => std::thread::sleep(MOMENT),
+                    Ok(TraceEvent::Gone) | Err(_) => break,
+                    Ok(TraceEvent::Runs) => std::thread::sleep(POLL_INTERVAL),
                 }
             }
         }
@@ -171,9 +171,9 @@ impl Drop for Paused {
 }
 
 /// Every thread inside but those of process 1, which does nothing, and of the keepers.
-fn threads(inside: &Owner) -> Result<Vec<u32>, RunError> {
+fn threads(inside: &ProcessIdentity) -> Result<Vec<u32>, RunError> {
     let looked = |error: crate::fs::FsError| RunError::Step {
-        step: format!("see who is inside ({error})"),
+        step: format!("list the processes inside ({error})"),
         errno: Errno::IO,
     };
     let parents = process::parents().map_err(looked)?;
@@ -189,7 +189,7 @@ fn threads(inside: &Owner) -> Result<Vec<u32>, RunError> {
             .is_none_or(|parent| !members.contains(parent))
     };
     let keepers: BTreeSet<u32> = members.iter().copied().filter(top).collect();
-    // Whoever made a namespace of his own inside came from here all the same.
+    // A process that made a namespace of its own inside came from here all the same.
     loop {
         let born = |(_, parent): &(&u32, &u32)| members.contains(parent);
         let born: Vec<u32> = parents.iter().filter(born).map(|(pid, _)| *pid).collect();

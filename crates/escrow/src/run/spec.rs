@@ -1,8 +1,8 @@
-//! What the inside looks like, as a value that is handed to the process that builds it.
+//! The description of a namespace and its command, passed to the process that builds it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::fs::process::Owner;
+use crate::fs::process::ProcessIdentity;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
 
@@ -11,7 +11,7 @@ pub const SOCKETS: &str = "/dev/escrow";
 
 /// What every command in one inside shares; the first one decides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct NamespaceOptions {
     /// Whether the home directory has a layer that is thrown away.
     pub scratch: bool,
     /// Paths that can be written for real.
@@ -20,10 +20,10 @@ pub struct Look {
     pub network: bool,
 }
 
-/// Descriptors of the locks that whoever builds an inside holds.
+/// Descriptors of the locks that the process that builds a namespace holds.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Build {
-    /// Held for as long as the inside is there.
+pub struct BuildLocks {
+    /// Held for as long as the namespace is there.
     pub live: i32,
     /// Every command has a share of it; who gets all of it knows that the last one is gone.
     pub last: i32,
@@ -31,7 +31,7 @@ pub struct Build {
 
 /// A sandbox as it appears inside.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Shown {
+pub struct MountedSandbox {
     /// Where: at the path of its original.
     pub at: Location,
     /// What.
@@ -42,17 +42,17 @@ pub struct Shown {
     pub throw_away: bool,
 }
 
-/// Everything about the inside, and about the command.
+/// Everything about the namespace, and about the command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Spec {
+pub struct RunSpec {
     /// What appears where.
-    pub views: Vec<Shown>,
+    pub views: Vec<MountedSandbox>,
     /// The home directory, and a layer over it that is thrown away.
     pub scratch: Option<(Location, Layers)>,
     /// Directories of which nothing can be seen.
     pub hidden: Vec<Location>,
     /// What was chosen.
-    pub look: Look,
+    pub look: NamespaceOptions,
     /// Where the command begins.
     pub directory: Location,
     /// The program and its arguments.
@@ -67,10 +67,10 @@ pub struct Spec {
     pub terminal: bool,
     /// Whether the command gets the terminal at once.
     pub front: bool,
-    /// Process 1 of the inside to join.
-    pub inside: Option<Owner>,
-    /// If there is none yet: what its warden holds.
-    pub build: Option<Build>,
+    /// Process 1 of the namespace to join.
+    pub inside: Option<ProcessIdentity>,
+    /// If there is none yet: what its reaper holds.
+    pub build: Option<BuildLocks>,
     /// The descriptor of this command's share.
     pub share: i32,
 }

@@ -1,4 +1,4 @@
-//! The outside of a run: the terminal, job control, signals and the exit status pass through.
+//! The supervisor of a run: passes terminal, job control, signals and exit status through.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,21 +15,21 @@ use rustix::termios::{OptionalActions, Termios};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::spec::Spec;
-use super::{News, Wish, sys};
-use crate::fs::process::Owner;
+use super::spec::RunSpec;
+use super::{Event, Request, sys};
+use crate::fs::process::ProcessIdentity;
 
 /// How a command ended.
 #[must_use = "a command that failed is no error of the run"]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandExit {
     /// With this status.
     Exited(i32),
     /// By this signal.
     Signaled(i32),
 }
 
-impl Ended {
+impl CommandExit {
     /// The status that a shell would show.
     pub fn status(self) -> i32 {
         match self {
@@ -40,10 +40,10 @@ impl Ended {
 }
 
 /// How a child of this process ended.
-pub(super) fn ended(status: ExitStatus) -> Ended {
+pub(super) fn ended(status: ExitStatus) -> CommandExit {
     match (status.code(), status.signal()) {
-        (Some(code), _) => Ended::Exited(code),
-        (None, signal) => Ended::Signaled(signal.unwrap_or_default()),
+        (Some(code), _) => CommandExit::Exited(code),
+        (None, signal) => CommandExit::Signaled(signal.unwrap_or_default()),
     }
 }
 
@@ -58,16 +58,16 @@ pub enum RunError {
         /// Why it failed.
         errno: Errno,
     },
-    /// Somebody inside could not be brought to stand still.
-    #[error("{who} inside does not stand still: {}", std::io::Error::from(*.errno))]
+    /// Another process inside could not be paused.
+    #[error("could not pause {who}: {}", std::io::Error::from(*.errno))]
     Restless {
         /// Who.
         who: String,
         /// Why.
         errno: Errno,
     },
-    /// The inside ended before it said how.
-    #[error("the command was ended together with its keeper: something inside killed both")]
+    /// The namespace ended before it said how.
+    #[error("the command was killed together with its monitor by a process inside")]
     Silent,
 }
 
@@ -105,7 +105,7 @@ impl Channel {
     }
 
     /// Sends a descriptor with a message.
-    pub(super) fn tell_with(
+    pub(super) fn send_with(
         &self,
         message: &impl Serialize,
         fd: BorrowedFd<'_>,
@@ -119,18 +119,18 @@ impl Channel {
         rustix::net::sendmsg(&self.0, &parts, &mut with, SendFlags::NOSIGNAL).map(drop)
     }
 
-    pub(super) fn tell(&self, message: &impl Serialize) -> Result<(), Errno> {
+    pub(super) fn send(&self, message: &impl Serialize) -> Result<(), Errno> {
         let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
         rustix::net::send(&self.0, &bytes, SendFlags::NOSIGNAL).map(drop)
     }
 
     /// The next message; `None` when the other side is gone.
-    pub(super) fn hear<T: DeserializeOwned>(&self) -> Result<Option<T>, Errno> {
-        Ok(self.hear_with()?.map(|(message, _)| message))
+    pub(super) fn receive<T: DeserializeOwned>(&self) -> Result<Option<T>, Errno> {
+        Ok(self.receive_with()?.map(|(message, _)| message))
     }
 
     /// The next message and the descriptor that came with it.
-    fn hear_with<T: DeserializeOwned>(&self) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
+    fn receive_with<T: DeserializeOwned>(&self) -> Result<Option<(T, Option<OwnedFd>)>, Errno> {
         let mut buffer = vec![0; 16 * 1024];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut with = RecvAncillaryBuffer::new(&mut space);
@@ -181,27 +181,30 @@ pub(crate) fn step(step: &str) -> impl FnOnce(Errno) -> RunError {
 }
 
 /// The outside of a run.
-pub(crate) struct Outside<'a> {
+pub(crate) struct SupervisorOptions<'a> {
     /// A program that calls [`enter`](super::enter) with the two descriptors it is given as words.
-    pub(crate) door: &'a mut Command,
+    pub(crate) launcher: &'a mut Command,
     /// Signals, each readable when this process gets it.
     pub(crate) signals: &'a [(i32, OwnedFd)],
     /// The terminal.
     pub(crate) terminal: Option<OwnedFd>,
     /// The descriptors that the description names.
     pub(crate) held: Vec<BorrowedFd<'a>>,
-    /// Is told where the inside is, before anything happens there.
-    pub(crate) built: &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
-    /// Is told when the command has begun.
+    /// Receives where the namespace is, before anything happens there.
+    pub(crate) built: &'a mut dyn FnMut(ProcessIdentity) -> Result<(), RunError>,
+    /// Is called when the command has begun.
     pub(crate) started: &'a mut dyn FnMut(),
     /// Is given the socket on which those inside ask.
     pub(crate) asked: &'a mut dyn FnMut(OwnedFd),
-    /// Is told what was done without.
+    /// Receives what was done without.
     pub(crate) notice: &'a mut dyn FnMut(String),
 }
 
 /// Runs the command that `spec` describes.
-pub(crate) fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunError> {
+pub(crate) fn supervise(
+    spec: &RunSpec,
+    outside: SupervisorOptions<'_>,
+) -> Result<CommandExit, RunError> {
     use std::os::unix::process::CommandExt;
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -211,8 +214,8 @@ pub(crate) fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunE
     )
     .map_err(step("make a channel"))?;
     let described = describe(spec)?;
-    let Outside {
-        door,
+    let SupervisorOptions {
+        launcher,
         signals,
         terminal,
         held,
@@ -226,20 +229,23 @@ pub(crate) fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunE
         let all = handed.into_iter().chain(held.iter().copied());
         let all: Vec<Inheritable<'_>> = all.map(Inheritable::new).collect::<Result<_, _>>()?;
         // A group of its own: what the terminal sends to ours is ours to pass on.
-        door.arg(all[0].word()).arg(all[1].word()).process_group(0);
-        door.spawn()
+        launcher
+            .arg(all[0].word())
+            .arg(all[1].word())
+            .process_group(0);
+        launcher.spawn()
     };
     let mut child = child.map_err(|error| RunError::Step {
-        step: "start the way in".to_owned(),
+        step: "start the launcher".to_owned(),
         errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
     })?;
     drop((theirs, described));
-    let mut job = Job::new(terminal, spec.front);
+    let mut job = TerminalJob::new(terminal, spec.front);
     let channel = Channel::new(ours);
     let told = (built, started, asked, notice);
     let ended = listen(&channel, &mut job, signals, told);
     job.take_back();
-    // With the channel the inside ends, should it still be there.
+    // With the channel the namespace ends, should it still be there.
     drop(channel);
     let reaped = child.wait();
     for (signal, _) in signals {
@@ -254,23 +260,24 @@ pub(crate) fn supervise(spec: &Spec, outside: Outside<'_>) -> Result<Ended, RunE
 }
 
 /// The description in a file without a name.
-fn describe(spec: &Spec) -> Result<OwnedFd, RunError> {
+fn describe(spec: &RunSpec) -> Result<OwnedFd, RunError> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let fd = rustix::fs::memfd_create(c"inside", flags).map_err(step("describe the inside"))?;
+    let fd = rustix::fs::memfd_create(c"inside", flags).map_err(step("describe the namespace"))?;
     let text = serde_json::to_vec(spec).expect("paths and words are JSON");
     let mut rest = &text[..];
     while !rest.is_empty() {
-        let written = rustix::io::write(&fd, rest).map_err(step("describe the inside"))?;
+        let written = rustix::io::write(&fd, rest).map_err(step("describe the namespace"))?;
         rest = &rest[written..];
     }
-    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0)).map_err(step("describe the inside"))?;
+    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0))
+        .map_err(step("describe the namespace"))?;
     Ok(fd)
 }
 
-/// Who is told of what happens: where the inside is, that the command has begun, on which socket
+/// Who is reported what happens: where the namespace is, that the command has begun, on which socket
 /// those inside ask, and what was done without.
-type Told<'a> = (
-    &'a mut dyn FnMut(Owner) -> Result<(), RunError>,
+type EventListener<'a> = (
+    &'a mut dyn FnMut(ProcessIdentity) -> Result<(), RunError>,
     &'a mut dyn FnMut(),
     &'a mut dyn FnMut(OwnedFd),
     &'a mut dyn FnMut(String),
@@ -278,12 +285,12 @@ type Told<'a> = (
 
 fn listen(
     channel: &Channel,
-    job: &mut Job,
+    job: &mut TerminalJob,
     signals: &[(i32, OwnedFd)],
-    (built, started, asked, notice): Told<'_>,
-) -> Result<Ended, RunError> {
-    let wish = |wish: Wish| match channel.tell(&wish) {
-        // Whoever is gone says so by an end of the channel.
+    (built, started, asked, notice): EventListener<'_>,
+) -> Result<CommandExit, RunError> {
+    let request = |request: Request| match channel.send(&request) {
+        // A process that is gone says so by an end of the channel.
         Ok(()) | Err(_) => {}
     };
     loop {
@@ -296,45 +303,47 @@ fn listen(
         let came: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
         for ((signal, fd), _) in signals.iter().zip(&came[1..]).filter(|(_, came)| **came) {
             sys::drain(fd);
-            wish(match *signal {
-                libc::SIGCONT => job.go_on(),
-                signal => Wish::Signal(signal),
+            request(match *signal {
+                libc::SIGCONT => job.resume(),
+                signal => Request::Signal(signal),
             });
         }
         if !came[0] {
             continue;
         }
-        match channel.hear_with::<News>() {
-            Ok(Some((News::Inside(inside), _))) => {
+        match channel.receive_with::<Event>() {
+            Ok(Some((Event::Ready(inside), _))) => {
                 built(inside)?;
-                channel.tell(&Wish::Go).map_err(step("start the command"))?;
+                channel
+                    .send(&Request::Go)
+                    .map_err(step("start the command"))?;
             }
-            Ok(Some((News::Listening, Some(socket)))) => asked(socket),
-            Ok(Some((News::Notice(text), _))) => notice(text),
-            Ok(Some((News::Started, _))) => started(),
-            Ok(Some((News::Listening | News::Built(_), _))) => {}
-            Ok(Some((News::Stopped(signal), _))) => match job.stopped(signal) {
-                Some(answer) => wish(answer),
+            Ok(Some((Event::Listening, Some(socket)))) => asked(socket),
+            Ok(Some((Event::Notice(text), _))) => notice(text),
+            Ok(Some((Event::Started, _))) => started(),
+            Ok(Some((Event::Listening | Event::Built(_), _))) => {}
+            Ok(Some((Event::Stopped(signal), _))) => match job.stopped(signal) {
+                Some(answer) => request(answer),
                 None => job.stop(),
             },
-            Ok(Some((News::Exited(status), _))) => return Ok(Ended::Exited(status)),
-            Ok(Some((News::Signaled(signal), _))) => return Ok(Ended::Signaled(signal)),
-            Ok(Some((News::Failed(what, errno), _))) => {
+            Ok(Some((Event::Exited(status), _))) => return Ok(CommandExit::Exited(status)),
+            Ok(Some((Event::Signaled(signal), _))) => return Ok(CommandExit::Signaled(signal)),
+            Ok(Some((Event::Failed(what, errno), _))) => {
                 let errno = Errno::from_raw_os_error(errno);
                 return Err(RunError::Step { step: what, errno });
             }
             Ok(None) => return Err(RunError::Silent),
-            Err(errno) => return Err(step("hear from the command")(errno)),
+            Err(errno) => return Err(step("receive from the monitor")(errno)),
         }
     }
 }
 
 /// The command as a job of the shell that started us.
 ///
-/// It has a process group of its own, so that it can signal its group and reach nobody outside. It
+/// It has a process group of its own, so that it can signal its group and reach no process outside. It
 /// gets the terminal at once if all our streams are the terminal and we stand in front; else, as in a
 /// pipeline whose other members may need it, when it first asks for it.
-struct Job {
+struct TerminalJob {
     terminal: Option<OwnedFd>,
     modes: Option<Termios>,
     /// Whether it is to have the terminal whenever we could have it.
@@ -343,7 +352,7 @@ struct Job {
     lent: bool,
 }
 
-impl Job {
+impl TerminalJob {
     fn new(terminal: Option<OwnedFd>, front: bool) -> Self {
         let modes = terminal.as_ref();
         Self {
@@ -362,19 +371,19 @@ impl Job {
     }
 
     /// What to do when the command was stopped; `None`: stop with it.
-    fn stopped(&mut self, signal: i32) -> Option<Wish> {
+    fn stopped(&mut self, signal: i32) -> Option<Request> {
         let wants = [libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
         (wants && self.is_front()).then(|| {
             (self.lent, self.eager) = (true, true);
-            Wish::Continue { front: true }
+            Request::Continue { front: true }
         })
     }
 
-    /// What to do when somebody told us to go on.
-    fn go_on(&mut self) -> Wish {
+    /// What to do when another process told us to go on.
+    fn resume(&mut self) -> Request {
         let front = self.eager && self.is_front();
         self.lent |= front;
-        Wish::Continue { front }
+        Request::Continue { front }
     }
 
     /// Stops with the command, so that the shell sees it.
@@ -395,7 +404,7 @@ impl Job {
             return;
         };
         sys::set_signal(libc::SIGTTOU, true);
-        // Whoever took it away has it.
+        // A process that took it away has it.
         match sys::give_terminal(terminal.as_fd(), sys::own_group()) {
             Ok(()) | Err(_) => {}
         }

@@ -1,4 +1,4 @@
-//! The system calls that have no safe form, each with the reason why it is sound here.
+//! System calls that have no safe wrapper, each with the reason why its use is sound.
 #![allow(
     unsafe_code,
     reason = "fork, prctl, seccomp and terminals have no safe form; nothing else in this room is unsafe"
@@ -61,11 +61,11 @@ pub(super) fn set_dumpable() -> Result<(), Errno> {
 /// Gives every capability up, for this process and whatever it becomes, and every way to gain one.
 pub(super) fn give_up_privileges() -> Result<(), Errno> {
     #[repr(C)]
-    struct Header {
+    struct CapabilityHeader {
         version: u32,
         pid: i32,
     }
-    let header = Header {
+    let header = CapabilityHeader {
         version: 0x2008_0522,
         pid: 0,
     };
@@ -162,7 +162,7 @@ pub(super) fn exec(program: &CString, command: &[CString], environment: &[CStrin
 }
 
 /// What became of a child.
-pub(super) enum Child {
+pub(super) enum ChildEvent {
     /// It ended with this status.
     Exited(i32),
     /// It was ended by this signal.
@@ -173,7 +173,7 @@ pub(super) enum Child {
 
 /// Waits for any child; `None` where there is none to wait for, or none has changed and `block` is
 /// not set.
-pub(super) fn wait_any(block: bool) -> Result<Option<(u32, Child)>, Errno> {
+pub(super) fn wait_any(block: bool) -> Result<Option<(u32, ChildEvent)>, Errno> {
     let mut status = 0;
     let flags = libc::WUNTRACED | if block { 0 } else { libc::WNOHANG };
     // SAFETY: `status` is a number of ours.
@@ -182,13 +182,18 @@ pub(super) fn wait_any(block: bool) -> Result<Option<(u32, Child)>, Errno> {
         0 => Ok(None),
         -1 if matches!(last(), Errno::CHILD | Errno::INTR) => Ok(None),
         -1 => Err(last()),
-        pid if libc::WIFSTOPPED(status) => {
-            Ok(Some((pid as u32, Child::Stopped(libc::WSTOPSIG(status)))))
-        }
-        pid if libc::WIFSIGNALED(status) => {
-            Ok(Some((pid as u32, Child::Signaled(libc::WTERMSIG(status)))))
-        }
-        pid => Ok(Some((pid as u32, Child::Exited(libc::WEXITSTATUS(status))))),
+        pid if libc::WIFSTOPPED(status) => Ok(Some((
+            pid as u32,
+            ChildEvent::Stopped(libc::WSTOPSIG(status)),
+        ))),
+        pid if libc::WIFSIGNALED(status) => Ok(Some((
+            pid as u32,
+            ChildEvent::Signaled(libc::WTERMSIG(status)),
+        ))),
+        pid => Ok(Some((
+            pid as u32,
+            ChildEvent::Exited(libc::WEXITSTATUS(status)),
+        ))),
     }
 }
 
@@ -222,14 +227,14 @@ pub(super) fn terminal_group(terminal: BorrowedFd<'_>) -> Result<i32, Errno> {
     check(unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) }.into()).map(|group| group as i32)
 }
 
-/// Parts from the terminal and from the streams of whoever started us.
+/// Parts from the terminal and from the streams of the parent process.
 pub(super) fn leave_terminal() -> Result<(), Errno> {
     // SAFETY: takes nothing.
     check(unsafe { libc::setsid() }.into())?;
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let null = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty())?;
     for stream in 0..3 {
-        // SAFETY: takes numbers only; the three streams are nobody's value.
+        // SAFETY: takes numbers only; the three streams belong to no value.
         check(unsafe { libc::dup2(null.as_raw_fd(), stream) }.into())?;
     }
     Ok(())
@@ -237,7 +242,7 @@ pub(super) fn leave_terminal() -> Result<(), Errno> {
 
 /// A descriptor that came by its number.
 pub(super) fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: whoever described the inside opened it for this process, and nobody else here knows it.
+    // SAFETY: the process that described the namespace opened it for this process, and no other process here knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     // It goes no further.
     match rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC) {
@@ -252,7 +257,7 @@ pub(super) fn close(fd: BorrowedFd<'_>) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
-/// Whoever loses his parent among those started from here becomes a child of this process.
+/// A process that loses its parent among those started from here becomes a child of this process.
 pub(super) fn adopt_orphans() -> Result<(), Errno> {
     // SAFETY: takes numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }.into()).map(drop)
@@ -260,7 +265,7 @@ pub(super) fn adopt_orphans() -> Result<(), Errno> {
 
 /// Whether there is any child, in whatever state.
 pub(super) fn has_children() -> bool {
-    // SAFETY: the answer is asked for by nobody, and no child is taken.
+    // SAFETY: the answer is ignored, and no child is taken.
     let answer = unsafe {
         libc::waitid(
             libc::P_ALL,
@@ -298,7 +303,7 @@ pub(super) fn unblock_signals() {
 }
 
 /// Closes every descriptor but the first three and these. What the caller had open, and did not mean
-/// for the inside, does not get there.
+/// for the namespace, does not get there.
 pub(super) fn keep_only(mut kept: Vec<i32>) -> Result<(), Errno> {
     kept.retain(|number| *number >= 3);
     kept.sort_unstable();
@@ -335,7 +340,7 @@ pub(super) fn can_scope_abstract_sockets() -> bool {
 pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
     const ABSTRACT_UNIX_SOCKET: u64 = 1;
     #[repr(C)]
-    struct Rules {
+    struct LandlockRules {
         files: u64,
         network: u64,
         scoped: u64,
@@ -343,13 +348,13 @@ pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
     if !can_scope_abstract_sockets() {
         return Ok(());
     }
-    let rules = Rules {
+    let rules = LandlockRules {
         files: 0,
         network: 0,
         scoped: ABSTRACT_UNIX_SOCKET,
     };
-    let size = size_of::<Rules>();
-    // SAFETY: the rules are of the size that is told, and live until the call returns.
+    let size = size_of::<LandlockRules>();
+    // SAFETY: the rules are of the size that is passed, and live until the call returns.
     let made =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0) };
     // SAFETY: the descriptor is new and ours.
@@ -387,19 +392,19 @@ pub(super) fn frozen(at: BorrowedFd<'_>) -> Result<(), Errno> {
 
 fn restrict(at: BorrowedFd<'_>, more: u64, deep: i32) -> Result<(), Errno> {
     #[repr(C)]
-    struct Attributes {
+    struct MountAttributes {
         set: u64,
         clear: u64,
         propagation: u64,
         namespace: u64,
     }
-    let attributes = Attributes {
+    let attributes = MountAttributes {
         set: more | NOSUID,
         clear: 0,
         propagation: libc::MS_PRIVATE,
         namespace: 0,
     };
-    // SAFETY: the path is a literal, the struct is of the size that is told.
+    // SAFETY: the path is a literal, the struct is of the size that is passed.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -407,7 +412,7 @@ fn restrict(at: BorrowedFd<'_>, more: u64, deep: i32) -> Result<(), Errno> {
             c"".as_ptr(),
             libc::AT_EMPTY_PATH | deep,
             &raw const attributes,
-            size_of::<Attributes>(),
+            size_of::<MountAttributes>(),
         )
     })
     .map(drop)
@@ -435,8 +440,8 @@ pub(super) fn drain(fd: &impl std::os::fd::AsFd) {
 }
 
 /// What a thread that was seized does.
-pub(super) enum Traced {
-    /// It stands still; it was about to get this signal, if it is not 0.
+pub(super) enum TraceEvent {
+    /// It is paused; it was about to get this signal, if it is not 0.
     Stopped(i32),
     /// It runs, or waits in the kernel.
     Runs,
@@ -444,7 +449,7 @@ pub(super) enum Traced {
     Gone,
 }
 
-/// Holds a thread as a debugger does, and has it stand still as soon as it can.
+/// Holds a thread as a debugger does, and has it are paused as soon as it can.
 pub(super) fn seize(thread: u32) -> Result<(), Errno> {
     let (none, thread) = (std::ptr::null_mut::<libc::c_void>(), thread as i32);
     // SAFETY: neither call reads or writes memory of ours.
@@ -453,24 +458,24 @@ pub(super) fn seize(thread: u32) -> Result<(), Errno> {
     check(unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, thread, none, none) }).map(drop)
 }
 
-/// Whether it stands still by now.
-pub(super) fn look_at(thread: u32) -> Result<Traced, Errno> {
+/// Whether it is paused by now.
+pub(super) fn look_at(thread: u32) -> Result<TraceEvent, Errno> {
     let mut status = 0;
     // SAFETY: `status` is a number of ours.
     let pid =
         unsafe { libc::waitpid(thread as i32, &raw mut status, libc::__WALL | libc::WNOHANG) };
     match pid {
         -1 => Err(last()),
-        0 => Ok(Traced::Runs),
+        0 => Ok(TraceEvent::Runs),
         // The number above the signal says that the kernel, and no signal, stopped it.
-        _ if libc::WIFSTOPPED(status) && status >> 16 != 0 => Ok(Traced::Stopped(0)),
-        _ if libc::WIFSTOPPED(status) => Ok(Traced::Stopped(libc::WSTOPSIG(status))),
-        _ => Ok(Traced::Gone),
+        _ if libc::WIFSTOPPED(status) && status >> 16 != 0 => Ok(TraceEvent::Stopped(0)),
+        _ if libc::WIFSTOPPED(status) => Ok(TraceEvent::Stopped(libc::WSTOPSIG(status))),
+        _ => Ok(TraceEvent::Gone),
     }
 }
 
 /// Lets a thread go on, with the signal it was about to get.
-pub(super) fn let_go(thread: u32, signal: i32) {
+pub(super) fn release(thread: u32, signal: i32) {
     let none = std::ptr::null_mut::<libc::c_void>();
     let signal = signal as usize as *mut libc::c_void;
     // SAFETY: takes numbers only. One that is gone needs nothing.

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::console::Console;
-use super::supervise::{Ended, ended};
+use super::supervise::{CommandExit, ended};
 use super::{RunError, step};
 
 /// Runs a command whose environment is set, in a directory, and waits for its end.
@@ -15,7 +15,7 @@ pub(crate) fn unconfined(
     mut command: Command,
     directory: &Path,
     console: &dyn Console,
-) -> Result<Ended, RunError> {
+) -> Result<CommandExit, RunError> {
     let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     if !console.input() {
         command.stdin(Stdio::null());

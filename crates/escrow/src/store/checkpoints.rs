@@ -1,4 +1,4 @@
-//! Checkpoints: which there are, and what each sandbox needs to return to one.
+//! Checkpoints in the store, with the snapshot of each sandbox.
 
 use rusqlite::params;
 
@@ -24,14 +24,14 @@ impl Store {
                     checkpoint.created_at.to_string(),
                 ],
             )?;
-            for (sandbox, moment) in &checkpoint.moments {
+            for (sandbox, snapshot) in &checkpoint.snapshots {
                 connection.execute(
                     "INSERT INTO checkpoint_member (checkpoint_id, sandbox_id, moment)
                      VALUES (?1, ?2, ?3)",
                     params![
                         checkpoint.id.to_string(),
                         sandbox.to_string(),
-                        self.stored_text(moment)
+                        self.stored_text(snapshot)
                     ],
                 )?;
             }
@@ -53,7 +53,7 @@ impl Store {
                     label: row.get(2)?,
                     reason: row.get(3)?,
                     created_at: parsed(row, 4)?,
-                    moments: Vec::new(),
+                    snapshots: Vec::new(),
                 })
             })?;
             let mut found: Vec<Checkpoint> = found.collect::<rusqlite::Result<_>>()?;
@@ -62,10 +62,10 @@ impl Store {
                  WHERE checkpoint_id = ?1 ORDER BY sandbox_id",
             )?;
             for checkpoint in &mut found {
-                let moments = query.query_map([checkpoint.id.to_string()], |row| {
+                let snapshots = query.query_map([checkpoint.id.to_string()], |row| {
                     Ok((parsed(row, 0)?, self.found_text(row.get(1)?)))
                 })?;
-                checkpoint.moments = moments.collect::<rusqlite::Result<_>>()?;
+                checkpoint.snapshots = snapshots.collect::<rusqlite::Result<_>>()?;
             }
             Ok(found)
         })

@@ -1,4 +1,4 @@
-//! Whether a store is the one that made the areas beside it, and knows all of them.
+//! The identity of a store: whether it made the areas beside it, and knows all of them.
 //!
 //! Each record of an area raises the store's generation in the same transaction; then the number is written into
 //! `$ESCROW_HOME/generation`, and only then the area is made. A store that counts less than that file, has another
@@ -10,18 +10,18 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::sqlite::{Result, Store, StoreError, location};
+use crate::failpoints;
 use crate::fs::Dir;
 use crate::fs::areas;
 use crate::fs::generation::Generation;
 use crate::model::text::Location;
 use crate::model::{CommitId, PlanId};
-use crate::seeded;
 
 /// How a store differs from the one that made the areas.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum LostRecords {
     /// There is no store, or an empty one.
-    #[error("it is empty or gone, but areas were made with it")]
+    #[error("it is empty or missing, but areas were recorded in it")]
     Empty,
     /// It is an earlier state of the same store.
     #[error(
@@ -60,14 +60,17 @@ pub(super) fn identity(connection: &Connection) -> rusqlite::Result<Option<Gener
 }
 
 /// What is wrong with a store that says this of itself, beside a file that says that.
-pub(super) fn compare(own: Option<&Generation>, written: Option<&Generation>) -> Option<Lost> {
+pub(super) fn compare(
+    own: Option<&Generation>,
+    written: Option<&Generation>,
+) -> Option<LostRecords> {
     let written = written?;
     match own {
-        Some(own) if own.store != written.store => Some(Lost::Other {
+        Some(own) if own.store != written.store => Some(LostRecords::Other {
             created: written.created.clone(),
         }),
         Some(own) if own.number >= written.number => None,
-        own => Some(Lost::Older {
+        own => Some(LostRecords::Older {
             found: own.map_or(0, |own| own.number),
             written: written.number,
         }),
@@ -103,7 +106,7 @@ impl Store {
         };
         let written = self.with_room(|| Ok(generation.raise(self.home_dir())?));
         if written.is_err() {
-            // The first failure is the one to tell; a record that stays is one of an area that was never made.
+            // The first failure is the one to report; a record that stays is one of an area that was never made.
             match self.run(withdraw) {
                 Ok(_) | Err(_) => {}
             }
@@ -155,9 +158,9 @@ pub(super) fn end_commit(connection: &Connection, id: CommitId) -> rusqlite::Res
 }
 
 /// The error of a store that lost records; the seeded bug is what was the case before stores were compared.
-pub(super) fn refuse(path: &Path, lost: Option<Lost>) -> Result<()> {
+pub(super) fn refuse(path: &Path, lost: Option<LostRecords>) -> Result<()> {
     match lost {
-        Some(lost) if !seeded::bug("gc-takes-unknown") => Err(StoreError::Lost {
+        Some(lost) if !failpoints::bug("gc-takes-unknown") => Err(StoreError::Lost {
             path: Location::from(path),
             lost,
         }),

@@ -1,4 +1,4 @@
-//! The journal of commits, of returns to checkpoints and of rollbacks: a table, not a second format.
+//! The journal of commits, restores and rollbacks: a table, not a second format.
 //!
 //! Whatever is durable here decides on which side a commit comes out. Each step is one
 //! transaction; what a member needs is stored with a checksum, and what does not match it is never
@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 
 use super::identity;
-use super::life::{set_plan, set_states};
-use super::rows::{CommitArea, Journal};
+use super::lifecycle::{set_plan, set_states};
+use super::rows::{CommitArea, JournalEntry};
 use super::sqlite::{Result, Store, StoreError, conversion, parsed};
 use crate::model::text::Location;
-use crate::model::{CommitId, Phase, PlanId, PlanState, SandboxId, SandboxState, Work};
+use crate::model::{CommitId, JournaledWork, Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::rows::JournalMember;
 
 impl Store {
@@ -31,7 +31,7 @@ impl Store {
     }
 
     /// Notes that a commit begins, and where each member will stage it, before anything is there.
-    pub fn begin_commit(&self, journal: &Journal) -> Result<()> {
+    pub fn begin_commit(&self, journal: &JournalEntry) -> Result<()> {
         let record = |connection: &Connection| {
             connection.execute(
                 "INSERT INTO journal (id, plan_id, phase, message, created_at, checkpoint, part,
@@ -73,7 +73,7 @@ impl Store {
     }
 
     /// Stores what each member needs that has been prepared, at once.
-    pub fn put_intents(&self, journal: &Journal) -> Result<()> {
+    pub fn put_intents(&self, journal: &JournalEntry) -> Result<()> {
         self.transact(|connection| {
             for (position, member) in journal.members.iter().enumerate() {
                 if let Some(intent) = &member.intent {
@@ -116,7 +116,7 @@ impl Store {
     /// which only a part was committed stays open.
     pub fn finish_commit(
         &self,
-        journal: &Journal,
+        journal: &JournalEntry,
         intents: &[Option<String>],
         sandboxes: &[(SandboxId, SandboxState)],
     ) -> Result<()> {
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// Ends an undo: its plan is rolled back. After that of a part, the plan is what it was.
-    pub fn finish_undo(&self, journal: &Journal) -> Result<()> {
+    pub fn finish_undo(&self, journal: &JournalEntry) -> Result<()> {
         let done = self.transact(|connection| {
             let (from, to) = (Phase::Undoing, Phase::Undone);
             if journal.part {
@@ -208,23 +208,23 @@ impl Store {
         })
     }
 
-    /// The commits that somebody must bring to an end, oldest first.
-    pub fn unfinished(&self) -> Result<Vec<Journal>> {
+    /// The commits that another process must bring to an end, oldest first.
+    pub fn unfinished(&self) -> Result<Vec<JournalEntry>> {
         let mut found = self.journals(None)?;
         found.retain(|journal| journal.phase.is_unfinished());
         Ok(found)
     }
 
     /// The newest commit of a plan that was not undone; if all were, the newest.
-    pub fn journal_of(&self, plan: PlanId) -> Result<Option<Journal>> {
+    pub fn journal_of(&self, plan: PlanId) -> Result<Option<JournalEntry>> {
         let all = self.journals(Some(plan))?;
-        let stands = |journal: &&Journal| journal.phase != Phase::Undone;
+        let stands = |journal: &&JournalEntry| journal.phase != Phase::Undone;
         let newest = all.iter().rev().find(stands).or(all.last());
         Ok(newest.cloned())
     }
 
     /// All commits of a plan, oldest first.
-    pub fn journals_of(&self, plan: PlanId) -> Result<Vec<Journal>> {
+    pub fn journals_of(&self, plan: PlanId) -> Result<Vec<JournalEntry>> {
         self.journals(Some(plan))
     }
 
@@ -245,8 +245,8 @@ impl Store {
         })
     }
 
-    fn journals(&self, plan: Option<PlanId>) -> Result<Vec<Journal>> {
-        let mut journals: Vec<Journal> = self.run(|connection| {
+    fn journals(&self, plan: Option<PlanId>) -> Result<Vec<JournalEntry>> {
+        let mut journals: Vec<JournalEntry> = self.run(|connection| {
             let mut query = connection.prepare_cached(
                 "SELECT id, plan_id, phase, message, created_at, checkpoint, part, kind
                  FROM journal WHERE CASE WHEN ?1 IS NULL THEN phase NOT IN ('committed', 'undone')
@@ -312,7 +312,7 @@ impl Store {
                 .collect()
         })?;
         let damaged = rows.iter().any(|(_, right)| !right);
-        let what = "what it needs is not what was written".to_owned();
+        let what = "its intent is damaged".to_owned();
         let members = rows.into_iter().map(|(member, _)| member).collect();
         Ok((members, damaged.then_some(what)))
     }
@@ -334,7 +334,7 @@ impl Store {
     }
 
     /// One sandbox.
-    pub fn sandbox(&self, id: SandboxId) -> Result<Option<super::Sandbox>> {
+    pub fn sandbox(&self, id: SandboxId) -> Result<Option<super::SandboxRecord>> {
         self.run(|connection| {
             let query = "SELECT plan_id FROM sandbox WHERE id = ?1";
             connection
@@ -382,8 +382,8 @@ fn move_phase(
     Ok(moved == 1)
 }
 
-fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
-    Ok(Journal {
+fn journal_row(row: &Row<'_>) -> rusqlite::Result<JournalEntry> {
+    Ok(JournalEntry {
         id: parsed(row, 0)?,
         plan_id: parsed(row, 1)?,
         phase: parsed::<Phase>(row, 2).map_err(|error| conversion(2, error))?,
@@ -394,7 +394,7 @@ fn journal_row(row: &Row<'_>) -> rusqlite::Result<Journal> {
             None => None,
         },
         part: row.get(6)?,
-        work: parsed::<Work>(row, 7)?,
+        work: parsed::<JournaledWork>(row, 7)?,
         members: Vec::new(),
         damaged: None,
     })

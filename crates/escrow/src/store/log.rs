@@ -1,4 +1,4 @@
-//! The log: one append-only chain of events, in which a later change is seen.
+//! The operation log, in hash chains that reveal a later change.
 //!
 //! An operation is two events: that it began, with everything known then, and how it ended. The hash of an event covers
 //! the one before it. The number of events and the last hash are kept apart from them, so that a missing end is seen as
@@ -7,7 +7,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::rows::{Ended, LogCheck, LogFault, Logged, Operation, Outcome};
+use super::rows::{LogCheck, LogFault, LoggedOperation, Operation, OperationEnd, OperationOutcome};
 use super::sqlite::{Result, Store, StoreError, json};
 use crate::model::text::Location;
 use crate::model::{OperationId, PlanId};
@@ -36,7 +36,7 @@ impl Store {
     }
 
     /// Notes how an operation ended; one that another process ended already stays as it is.
-    pub fn end(&self, id: OperationId, ended: &Ended) -> Result<()> {
+    pub fn end(&self, id: OperationId, ended: &OperationEnd) -> Result<()> {
         let found = self.transact(|connection| end(connection, id, ended))?;
         match found {
             true => Ok(()),
@@ -48,7 +48,7 @@ impl Store {
     }
 
     /// Notes an operation that ended before it began.
-    pub fn note(&self, operation: &Operation, ended: &Ended) -> Result<()> {
+    pub fn note(&self, operation: &Operation, ended: &OperationEnd) -> Result<()> {
         self.transact(|connection| {
             begin(connection, operation)?;
             end(connection, operation.id, ended).map(drop)
@@ -69,7 +69,7 @@ impl Store {
 
     /// The operations that began after an event, or those of one plan, oldest first: some of them, and none where
     /// there are no more.
-    pub fn log_page(&self, plan: Option<PlanId>, after: i64) -> Result<Vec<Logged>> {
+    pub fn log_page(&self, plan: Option<PlanId>, after: i64) -> Result<Vec<LoggedOperation>> {
         self.run(|connection| {
             let of = match plan {
                 Some(_) => "began.plan_id = ?1",
@@ -133,7 +133,7 @@ fn begin(connection: &Connection, operation: &Operation) -> rusqlite::Result<()>
 }
 
 /// Whether there is such an operation.
-fn end(connection: &Connection, id: OperationId, ended: &Ended) -> rusqlite::Result<bool> {
+fn end(connection: &Connection, id: OperationId, ended: &OperationEnd) -> rusqlite::Result<bool> {
     let id = id.to_string();
     let query = "SELECT 1 FROM event WHERE operation_id = ?1 AND kind = ?2";
     let has = |kind| {
@@ -155,13 +155,13 @@ fn text(body: &impl serde::Serialize) -> String {
     serde_json::to_string(body).expect("texts and numbers are JSON")
 }
 
-fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
+fn logged(row: &Row<'_>) -> rusqlite::Result<LoggedOperation> {
     let has_ended = row.get_ref(2)? != rusqlite::types::ValueRef::Null;
-    let ended: Option<Ended> = has_ended.then(|| json(row, 2)).transpose()?;
+    let ended: Option<OperationEnd> = has_ended.then(|| json(row, 2)).transpose()?;
     let outcome = ended
         .as_ref()
-        .map_or(Outcome::Running, |ended| ended.outcome);
-    let mut logged = Logged {
+        .map_or(OperationOutcome::Running, |ended| ended.outcome);
+    let mut logged = LoggedOperation {
         seq: row.get(0)?,
         operation: json(row, 1)?,
         paths: Vec::new(),

@@ -1,4 +1,5 @@
-//! The memory that processes share through `state.db-shm`: allocated in full before SQLite touches it.
+//! Allocates the shared memory of SQLite (`state.db-shm`) before it is used, so that a full disk is an error
+//! and not a SIGBUS.
 //!
 //! SQLite extends that file by one byte a page. With blocks smaller than a page this leaves holes, and a file system
 //! that copies on write needs a new block for each page that is written again: on a full disk the next touch of the
@@ -41,9 +42,10 @@ pub(super) fn allocate_before_use() {
                 c_int,
                 libc::off_t,
             ) -> *mut c_void = map;
-            type Call = unsafe extern "C" fn();
-            let open = std::mem::transmute::<*const c_void, Call>(open as *const c_void);
-            let map = std::mem::transmute::<*const c_void, Call>(map as *const c_void);
+            type SystemCallPointer = unsafe extern "C" fn();
+            let open =
+                std::mem::transmute::<*const c_void, SystemCallPointer>(open as *const c_void);
+            let map = std::mem::transmute::<*const c_void, SystemCallPointer>(map as *const c_void);
             set(vfs, c"open".as_ptr(), Some(open));
             set(vfs, c"mmap".as_ptr(), Some(map));
         }

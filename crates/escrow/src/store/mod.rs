@@ -1,4 +1,4 @@
-//! The state store: which plans, sandboxes and resources there are, and what was done to them.
+//! The state store: plans, sandboxes, resources, the journal and the log.
 //!
 //! ```text
 //! $ESCROW_HOME/
@@ -17,7 +17,7 @@ mod checkpoints;
 mod configs;
 mod identity;
 mod journal;
-mod life;
+mod lifecycle;
 mod log;
 mod mapping;
 mod portable;
@@ -25,10 +25,10 @@ mod rows;
 mod sqlite;
 
 pub use configs::{PlanConfig, TrustedConfig};
-pub use identity::Lost;
-pub use life::Begun;
+pub use identity::LostRecords;
+pub use lifecycle::BeginOutcome;
 pub use rows::{
-    Checkpoint, CommitArea, Ended, Journal, JournalMember, LogCheck, LogFault, Logged, Operation,
-    Outcome, Plan, Resource, Sandbox,
+    Checkpoint, CommitArea, JournalEntry, JournalMember, LogCheck, LogFault, LoggedOperation,
+    Operation, OperationEnd, OperationOutcome, Plan, Resource, SandboxRecord,
 };
 pub use sqlite::{Store, StoreError};

@@ -1,5 +1,4 @@
-//! Paths below the home are stored relative to it, so that a home can be moved or seen through
-//! another mount.
+//! Stores paths below the home relative to it, so that a home can be moved or reached through another mount.
 //!
 //! A location in a column of its own is stored without the home in front: all others are absolute, so
 //! a relative one is below the home. In JSON that a strategy made, a string that names something

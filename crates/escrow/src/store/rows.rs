@@ -1,4 +1,4 @@
-//! What the store holds, as values.
+//! The rows of the store, as values.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -7,11 +7,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::fs::process::Owner;
+use crate::fs::process::ProcessIdentity;
+use crate::model::autorun;
 use crate::model::text::Location;
 use crate::model::{
-    CheckpointId, CommitId, DiffView, OperationId, Phase, PlanId, PlanState, ResourceId,
-    ResourcePath, RunsLater, SandboxId, SandboxRef, SandboxState, Shape, Work, later,
+    AutorunChange, CheckpointId, CommitId, DiffView, JournaledWork, OperationId, Phase, PlanId,
+    PlanState, ResourceId, ResourcePath, SandboxId, SandboxRef, SandboxState, Shape,
 };
 use crate::model::{Target, TargetLocation};
 
@@ -26,13 +27,13 @@ pub struct Resource {
     pub kind: String,
     /// Where it is.
     pub at: Location,
-    /// The name of the resource it lies in, if it was told.
+    /// The name of the resource it lies in, if it was reported.
     pub parent: Option<String>,
     /// The strategy it asks for; `auto` if none.
     pub strategy: String,
     /// When it was added.
     pub created_at: Timestamp,
-    /// Somebody gave it its name; otherwise it is forgotten with the last plan that uses it.
+    /// The user named it; otherwise it is forgotten with the last plan that uses it.
     pub named: bool,
     /// A directory with everything in it, or one file.
     pub shape: Shape,
@@ -78,10 +79,10 @@ impl Resource {
     }
 
     /// The changes of it that will run later.
-    pub fn runs_later(&self, diff: &DiffView) -> Vec<RunsLater> {
+    pub fn runs_later(&self, diff: &DiffView) -> Vec<AutorunChange> {
         match self.shape {
-            Shape::Tree => later::runs_later(diff),
-            Shape::File => later::runs_later_at(diff, &self.at),
+            Shape::Tree => autorun::runs_later(diff),
+            Shape::File => autorun::autorun_at(diff, &self.at),
             Shape::Url | Shape::Opaque => Vec::new(),
         }
     }
@@ -112,7 +113,7 @@ pub struct Plan {
 
 /// One plan's private version of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sandbox {
+pub struct SandboxRecord {
     /// Its id.
     pub id: SandboxId,
     /// What refers to it; without metadata while it is pending.
@@ -136,7 +137,7 @@ pub struct Sandbox {
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// It has not ended; its owner may be dead.
     Running,
     /// It did what it was asked.
@@ -149,7 +150,7 @@ pub enum Outcome {
     Interrupted,
 }
 
-impl Outcome {
+impl OperationOutcome {
     /// The word in the store, in JSON and on the screen.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -176,7 +177,7 @@ pub struct Operation {
     /// On what in it.
     pub target: String,
     /// By which process.
-    pub owner: Owner,
+    pub owner: ProcessIdentity,
     /// Since when.
     pub started_at: Timestamp,
     /// What the user said about it.
@@ -187,9 +188,9 @@ pub struct Operation {
 
 /// How an operation ended, and what it did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct OperationEnd {
     /// How.
-    pub outcome: Outcome,
+    pub outcome: OperationOutcome,
     /// Why it failed.
     pub error: Option<String>,
     /// Why it was denied.
@@ -202,9 +203,9 @@ pub struct Ended {
     pub at: Timestamp,
 }
 
-impl Ended {
+impl OperationEnd {
     /// An end of which nothing else is known.
-    pub fn plain(outcome: Outcome, at: Timestamp) -> Self {
+    pub fn plain(outcome: OperationOutcome, at: Timestamp) -> Self {
         Self {
             outcome,
             error: None,
@@ -216,7 +217,7 @@ impl Ended {
     }
 }
 
-/// One moment of every sandbox of a plan.
+/// The saved state of every sandbox of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Its id.
@@ -225,23 +226,23 @@ pub struct Checkpoint {
     pub plan_id: PlanId,
     /// What its user calls it.
     pub label: Option<String>,
-    /// Why it was taken, if nobody asked for it.
+    /// Why it was taken, if the user did not ask for it.
     pub reason: Option<String>,
     /// When.
     pub created_at: Timestamp,
     /// What each sandbox needs to return to it.
-    pub moments: Vec<(SandboxId, String)>,
+    pub snapshots: Vec<(SandboxId, String)>,
 }
 
 /// One commit of a plan, one return to a checkpoint, or one rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Journal {
+pub struct JournalEntry {
     /// Its id.
     pub id: CommitId,
     /// The plan.
     pub plan_id: PlanId,
     /// What is done.
-    pub work: Work,
+    pub work: JournaledWork,
     /// Where it stands.
     pub phase: Phase,
     /// Why it was made, in the user's words.
@@ -287,7 +288,7 @@ pub struct CommitArea {
 
 /// An operation and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Logged {
+pub struct LoggedOperation {
     /// Its place in the log.
     pub seq: i64,
     /// What was done.
@@ -306,7 +307,7 @@ pub struct Logged {
     pub finished_at: Option<Timestamp>,
 }
 
-impl Logged {
+impl LoggedOperation {
     /// How long it took; a clock that was set back meanwhile counts as none.
     pub fn took(&self) -> Option<Duration> {
         let took = self.finished_at?.duration_since(self.operation.started_at);
@@ -320,7 +321,7 @@ impl Logged {
 pub struct LogCheck {
     /// How many entries are as they were recorded.
     pub entries: u64,
-    /// The last hash of these. Whoever keeps it elsewhere can tell a log that was made anew.
+    /// The last hash of these. A process that keeps it elsewhere can tell a log that was made anew.
     pub head: String,
     /// The first entry that is not as it was recorded.
     pub fault: Option<LogFault>,

@@ -1,4 +1,4 @@
-//! The store in SQLite.
+//! The SQLite database: opens it, migrates it, and runs transactions.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,15 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, ffi, params};
 use rustix::io::Errno;
 
-use super::identity::{self, Lost};
-use super::rows::{Plan, Resource, Sandbox};
+use super::identity::{self, LostRecords};
+use super::rows::{Plan, Resource, SandboxRecord};
 use super::{log, mapping};
+use crate::failpoints;
 use crate::fs::generation::Generation;
-use crate::fs::{Dir, FsError, private};
+use crate::fs::state_dir;
+use crate::fs::{Dir, FsError};
 use crate::model::text::Location;
 use crate::model::{PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Shape};
-use crate::seeded;
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
 const MIGRATIONS: &[&str] = &[
@@ -102,7 +103,7 @@ pub enum StoreError {
         /// The database.
         path: Location,
         /// How it differs from the one that made the areas.
-        lost: Lost,
+        lost: LostRecords,
     },
     /// What lies beside it cannot be read or written.
     #[error(transparent)]
@@ -163,8 +164,8 @@ impl Store {
         let absent = || Ok::<_, StoreError>(home.stat(name)?.is_none());
         if absent()? {
             let lost = (written.is_some() || identity::has_areas(&home)?) && absent()?;
-            identity::refuse(path, lost.then_some(Lost::Empty))?;
-            with_room(&home, || Ok(private::make_file(&home, name)?))?;
+            identity::refuse(path, lost.then_some(LostRecords::Empty))?;
+            with_room(&home, || Ok(state_dir::make_file(&home, name)?))?;
         }
         let connection = with_room(&home, || {
             let opened = Connection::open(path);
@@ -193,7 +194,9 @@ impl Store {
             own = self.look()?;
         }
         let lost = match &own {
-            None if written.is_some() || identity::has_areas(&self.home)? => Some(Lost::Empty),
+            None if written.is_some() || identity::has_areas(&self.home)? => {
+                Some(LostRecords::Empty)
+            }
             None => None,
             Some(own) => identity::compare(own.as_ref(), written),
         };
@@ -203,7 +206,7 @@ impl Store {
     /// What a store of a known version says of itself; `None` where the file is empty.
     fn look(&self) -> Result<Option<Option<Generation>>> {
         let path = || Location::from(self.path.as_path());
-        // In one transaction: another process may be making the store at this moment.
+        // In one transaction: another process may be making the store now.
         let (found, application, entries, own) = self.run(|connection| {
             let looked = connection.unchecked_transaction()?;
             let number = |query: &str| looked.query_row(query, [], |row| row.get::<_, i64>(0));
@@ -379,8 +382,8 @@ impl Store {
         })
     }
 
-    /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that nobody
-    /// named. Says whether it did. Sandboxes that were made of it keep their record.
+    /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that the user did not name.
+    /// Says whether it did. Sandboxes that were made of it keep their record.
     pub fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
         self.run(|connection| forget_resource(connection, id, unnamed_only))
     }
@@ -406,7 +409,7 @@ impl Store {
     }
 
     /// Adds a sandbox, or replaces the record of the same id.
-    pub fn put_sandbox(&self, sandbox: &Sandbox) -> Result<()> {
+    pub fn put_sandbox(&self, sandbox: &SandboxRecord) -> Result<()> {
         self.run(|connection| self.insert_sandbox(connection, sandbox))
     }
 
@@ -420,7 +423,7 @@ impl Store {
     }
 
     /// The sandboxes of all plans, or of one, oldest first.
-    pub fn sandboxes(&self, plan: Option<PlanId>) -> Result<Vec<Sandbox>> {
+    pub fn sandboxes(&self, plan: Option<PlanId>) -> Result<Vec<SandboxRecord>> {
         self.run(|connection| {
             let mut query = connection.prepare(
                 "SELECT id, plan_id, resource_id, requested, strategy, state, area, metadata,
@@ -433,8 +436,8 @@ impl Store {
         })
     }
 
-    fn sandbox_row(&self, row: &Row<'_>) -> rusqlite::Result<Sandbox> {
-        Ok(Sandbox {
+    fn sandbox_row(&self, row: &Row<'_>) -> rusqlite::Result<SandboxRecord> {
+        Ok(SandboxRecord {
             id: parsed(row, 0)?,
             reference: SandboxRef {
                 plan_id: parsed(row, 1)?,
@@ -455,7 +458,7 @@ impl Store {
     pub(super) fn insert_sandbox(
         &self,
         connection: &Connection,
-        sandbox: &Sandbox,
+        sandbox: &SandboxRecord,
     ) -> rusqlite::Result<()> {
         let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
         let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
@@ -488,10 +491,10 @@ impl Store {
 /// Does `work`, and once more where the disk is full and there is ballast to give up.
 fn with_room<T>(home: &Dir, work: impl Fn() -> Result<T>) -> Result<T> {
     match work() {
-        Err(error) if error.wants_room() && !seeded::bug("ballast-kept") => {
-            match private::release_ballast(home) {
+        Err(error) if error.wants_room() && !failpoints::bug("ballast-kept") => {
+            match state_dir::release_ballast(home) {
                 Ok(true) => work(),
-                // The first failure is the one to tell.
+                // The first failure is the one to report.
                 Ok(false) | Err(_) => Err(error),
             }
         }

@@ -8,16 +8,16 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::Probe;
-use super::tree_copy::{CopyKind, TreeCopy};
+use super::copy::{CopyKind, TreeCopy};
 use crate::fs::content::{Reflinks, can_share};
 use crate::fs::copy::CopyReport;
 use crate::fs::{Cause, Dir};
 
-pub(super) struct Shared;
+pub(super) struct ReflinkCopy;
 
-pub(super) type CopyOnWrite = TreeCopy<Shared>;
+pub(super) type CopyOnWrite = TreeCopy<ReflinkCopy>;
 
-impl CopyKind for Shared {
+impl CopyKind for ReflinkCopy {
     const NAME: &'static str = "copy_on_write";
     const STRENGTH: u8 = 5;
 

@@ -1,4 +1,4 @@
-//! Why a strategy could not do what it was asked, named by what the caller can do about it.
+//! The strategy error, by what the caller can do about it.
 
 use crate::fs::FsError;
 use crate::model::ResourcePath;
@@ -68,8 +68,8 @@ pub enum StrategyError {
         /// Where.
         path: ResourcePath,
     },
-    /// What a moment had at a path is nowhere any more.
-    #[error("'{path}' cannot be had as it was then: {what}")]
+    /// What a snapshot had at a path is nowhere any more.
+    #[error("'{path}' cannot be restored: {what}")]
     Lost {
         /// Where.
         path: ResourcePath,
@@ -113,9 +113,7 @@ pub enum StrategyError {
         why: String,
     },
     /// A layer holds marks that OverlayFS itself would refuse to follow.
-    #[error(
-        "'{path}' carries the overlay mark '{mark}', which nothing of ours makes and nothing follows"
-    )]
+    #[error("'{path}' has the overlay mark '{mark}', which Escrow neither makes nor follows")]
     ForgedMark {
         /// Where.
         path: ResourcePath,
@@ -129,7 +127,7 @@ pub enum StrategyError {
         what: String,
     },
     /// What a commit wrote down before it was decided is not what is there now.
-    #[error("what the commit needs, in '{path}', is not what was written")]
+    #[error("the intent in '{path}' is damaged")]
     Altered {
         /// The file.
         path: Location,

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use super::Probe;
-use super::tree_copy::{CopyKind, TreeCopy};
+use super::copy::{CopyKind, TreeCopy};
 use crate::fs::content::Reflinks;
 use crate::fs::copy::CopyReport;
 
-pub(super) struct Full;
+pub(super) struct FullCopy;
 
-pub(super) type FilesystemCopy = TreeCopy<Full>;
+pub(super) type FilesystemCopy = TreeCopy<FullCopy>;
 
-impl CopyKind for Full {
+impl CopyKind for FullCopy {
     const NAME: &'static str = "filesystem_copy";
     const STRENGTH: u8 = 4;
 

@@ -1,4 +1,4 @@
-//! How one resource is sandboxed: the contract that every strategy keeps.
+//! The strategy contract: how one resource is sandboxed.
 //!
 //! A strategy gives one resource a private version, shows how the two differ, and throws the
 //! private one away. It keeps no state of its own between calls: everything it needs later is in
@@ -15,28 +15,24 @@
 //! [`Snapshot`] is an intent too, made by `prepare_restore`. The order of the steps over several sandboxes is the business
 //! of [`crate::commit`].
 
-mod closed;
-mod closed_dirs;
 pub mod conformance;
+mod copy;
 mod copy_on_write;
 mod error;
 mod filesystem_copy;
-mod moments;
 mod moves;
 mod none;
 pub mod overlay;
+mod partial_commits;
 mod preview;
 pub mod registry;
-mod released;
+mod snapshot_diff;
 mod tree;
 mod tree_commit;
-mod tree_copy;
-mod tree_diff;
 mod tree_digest;
-mod tree_fork;
 mod tree_intent;
-mod tree_moments;
-mod tree_restore;
+mod unreadable;
+mod unreadable_dirs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -45,11 +41,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
-pub use preview::{Note, OnConflict, Preview, PreviewOptions};
+pub use preview::{OnConflict, Preview, PreviewNote, PreviewOptions};
 pub use registry::Registry;
 
 use crate::event::Observer;
-use crate::fs::process::Owner;
+use crate::fs::process::ProcessIdentity;
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
 use crate::model::view::View;
@@ -203,7 +199,7 @@ pub struct CreateRequest<'a> {
     pub target: &'a Target,
     /// An existing, private directory for this sandbox alone, if the strategy needs one.
     pub area: Option<&'a Path>,
-    /// The sandbox of the same original, and the moment of it, at which this one begins; without one it begins as the
+    /// The sandbox of the same original, and the snapshot of it, at which this one begins; without one it begins as the
     /// original.
     pub from: Option<(&'a SandboxRef, &'a Snapshot)>,
     /// Who watches.
@@ -249,10 +245,10 @@ pub struct Access {
 pub enum Session {
     /// To look, or to write one item, while others may look too. The original may be gone.
     Shared,
-    /// To change it, while nobody else looks or works in it; the original is there. Whatever is closed to the sandbox's own
-    /// user is opened where that is needed, until the session ends.
+    /// To change it, while no other process looks or works in it; the original is there. Whatever is closed to
+    /// the sandbox's own user is opened where that is needed, until the session ends.
     Exclusive,
-    /// The same while a command works in the sandbox, and stands still.
+    /// The same while a command works in the sandbox, and is paused.
     Live(LiveView),
 }
 
@@ -264,7 +260,7 @@ pub struct LiveView {
     /// The path of the sandbox in it.
     pub path: Location,
     /// The first process inside; with it the view ends.
-    pub process: Owner,
+    pub process: ProcessIdentity,
 }
 
 /// What a commit is prepared from and where.
@@ -335,7 +331,7 @@ pub enum Outcome {
     Done,
     /// It was not, or calling again finishes it and does nothing twice.
     NotDone,
-    /// That cannot be told.
+    /// That is not known.
     Unknown,
 }
 
@@ -346,30 +342,30 @@ pub struct Snapshot(pub serde_json::Value);
 
 /// What a commit left.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedCommit {
     /// By which it can be undone.
     pub intent: Intent,
-    /// What somebody should know.
-    pub notes: Vec<Note>,
+    /// What the caller should know.
+    pub notes: Vec<PreviewNote>,
 }
 
 /// What an undo did.
 #[derive(Debug, Default)]
-pub struct RolledBack {
+pub struct RollbackReport {
     /// Versions that another process wrote into the original meanwhile, and where they are now.
     pub kept: Vec<(ResourcePath, Location)>,
     /// The paths of the original that are as before again, where a commit was taken back and they are known.
-    pub paths: Paths,
+    pub paths: PathSample,
 }
 
 /// Paths that something was done to: the first of them, and how many there are.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Paths {
+pub struct PathSample {
     first: BTreeSet<ResourcePath>,
     count: u64,
 }
 
-impl Paths {
+impl PathSample {
     /// How many are named.
     pub const NAMED: usize = 100;
 
@@ -449,18 +445,18 @@ pub trait Strategy: Send + Sync {
     /// *Errors:* some of it may be done; [`undo`](Self::undo) takes it back where [`Capabilities::undoes`] says so.
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()>;
 
-    /// Takes back what was carried out of an intent, however much that is; of one that was never carried out, lets go of what
-    /// was prepared. What lies in the request's area is removed by the caller.
+    /// Takes back what was carried out of an intent, however much that is; of one that was never carried out,
+    /// releases what was prepared. What lies in the request's area is removed by the caller.
     ///
     /// *Guarantees:* the original, or the sandbox, is as before, as far as no other process changed it; what another process
     /// wrote is kept and named. *After a crash:* some of it may be done; calling again finishes. *Idempotent:* yes.
     /// *Errors:* [`Unsupported`](StrategyError::Unsupported) where a commit was carried out and nothing undoes: it never
     /// claims what it did not do.
-    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RolledBack>;
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RollbackReport>;
 
     /// Whether an intent was carried out. Asked before anything is done to what another process prepared.
     ///
-    /// *Guarantees:* changes nothing; never a guess: what cannot be told is [`Unknown`](Outcome::Unknown), and waits for a
+    /// *Guarantees:* changes nothing; never a guess: what is not known is [`Unknown`](Outcome::Unknown), and waits for a
     /// person. *Errors:* [`Altered`](StrategyError::Altered) where what the intent refers to is not what was written.
     fn outcome(&self, intent: &Intent) -> Result<Outcome>;
 
@@ -472,7 +468,7 @@ pub trait Strategy: Send + Sync {
     /// Ends a commit, once the sandbox is gone unless it stays: nothing of the sandbox is shared with the original any more, and
     /// a sandbox of which only a part was released counts that part as the original's. Returns the intent by which the commit
     /// can be undone later. *Idempotent:* yes, from the intent that was committed.
-    fn finish(&self, intent: Intent) -> Result<Finished>;
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit>;
 
     /// Removes everything the sandbox has outside its area directory; the area itself is
     /// the caller's.
@@ -536,7 +532,7 @@ pub trait Sandbox: Send {
         observer: &dyn Observer,
     ) -> Result<Snapshot>;
 
-    /// Lets go of every snapshot but these. *Idempotent:* yes.
+    /// Releases every snapshot but these. *Idempotent:* yes.
     fn retain(&self, keep: &[Snapshot]) -> Result<()>;
 
     /// What a commit would do, and what contradicts it.

@@ -17,9 +17,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::error::Result;
-use crate::fs::durable::Draft;
-use crate::fs::private::{self, Lock};
-use crate::fs::{Cause, Dir, Moved, Moves, Stamp, remove};
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::state_dir::{self, Lock};
+use crate::fs::{Cause, Dir, MovedEntries, MovedEntry, Stamp, remove};
 
 /// How long a process waits for another one that writes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct MoveLog {
     directory: OnceLock<PathBuf>,
     /// What is remembered while there is no directory.
-    here: Mutex<Vec<(u64, Moved)>>,
+    here: Mutex<Vec<(u64, MovedEntry)>>,
 }
 
 impl MoveLog {
@@ -39,7 +39,7 @@ impl MoveLog {
     }
 
     /// Notes what was moved on a file system.
-    pub(super) fn add(&self, device: u64, moved: &[Moved]) -> Result<()> {
+    pub(super) fn add(&self, device: u64, moved: &[MovedEntry]) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl MoveLog {
     }
 
     /// Everything that was moved on a file system.
-    pub(super) fn read(&self, device: u64) -> Result<Moves> {
+    pub(super) fn read(&self, device: u64) -> Result<MovedEntries> {
         let Some(directory) = self.directory.get() else {
             let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
             let own = here.iter().filter(|(of, _)| *of == device);
@@ -91,8 +91,8 @@ fn name(device: u64) -> Vec<u8> {
     format!("moves-{device}").into_bytes()
 }
 
-fn append(directory: &Path, device: u64, moved: &[Moved]) -> crate::fs::Result<()> {
-    let dir = private::make_all(directory)?;
+fn append(directory: &Path, device: u64, moved: &[MovedEntry]) -> crate::fs::Result<()> {
+    let dir = state_dir::make_all(directory)?;
     let name = name(device);
     let lock = [&name[..], b".lock"].concat();
     let _lock = Lock::take(&dir, &lock, false, PATIENCE)?;
@@ -100,12 +100,12 @@ fn append(directory: &Path, device: u64, moved: &[Moved]) -> crate::fs::Result<(
         Err(error) if error.is_absent() => Vec::new(),
         text => text?,
     };
-    for Moved { ino, before, after } in moved {
+    for MovedEntry { ino, before, after } in moved {
         let numbers = [before.sec, before.nsec.into(), after.sec, after.nsec.into()];
         let [a, b, c, d] = numbers;
         text.extend_from_slice(format!("{ino} {a} {b} {c} {d}\n").as_bytes());
     }
-    let draft = Draft {
+    let draft = AtomicFile {
         stage: &dir,
         to: &dir,
         name: &name,
@@ -127,7 +127,7 @@ fn read(dir: &Dir, name: &[u8]) -> crate::fs::Result<Vec<u8>> {
     }
 }
 
-fn parse(line: &[u8]) -> Option<Moved> {
+fn parse(line: &[u8]) -> Option<MovedEntry> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let ino = words.next()?.parse().ok()?;
     let mut stamp = || {
@@ -135,5 +135,5 @@ fn parse(line: &[u8]) -> Option<Moved> {
         Some(Stamp { sec, nsec })
     };
     let (before, after) = (stamp()?, stamp()?);
-    Some(Moved { ino, before, after })
+    Some(MovedEntry { ino, before, after })
 }

@@ -1,4 +1,4 @@
-//! `none`: no isolation. The sandbox is the original itself, only where the user says so by name.
+//! `none`: no isolation. The sandbox is the original itself; only when asked for by name.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Finished, Intent,
-    Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest, RolledBack,
-    Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
+    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest,
+    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -23,7 +23,7 @@ const NAME: &str = "none";
 pub(super) struct NoIsolation;
 
 #[derive(Serialize, Deserialize)]
-struct Metadata {
+struct NoneMetadata {
     original: Original,
     area: Location,
     #[serde(default)]
@@ -31,7 +31,7 @@ struct Metadata {
 }
 
 fn no_snapshots(what: &str) -> StrategyError {
-    let why = "nothing is isolated, so there is nothing of its own to keep";
+    let why = "nothing is isolated, so there is nothing to save";
     unsupported(NAME, what, why)
 }
 
@@ -75,7 +75,7 @@ impl Strategy for NoIsolation {
         let area = Dir::open(place)?;
         remove::remove(&area, STAGE)?;
         area.make_dir(STAGE, 0o700)?;
-        let metadata = Metadata {
+        let metadata = NoneMetadata {
             original,
             area: Location::from(place),
             carved: request.target.carved.clone(),
@@ -93,7 +93,7 @@ impl Strategy for NoIsolation {
     }
 
     fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
-        let metadata: Metadata = tree::metadata(sandbox)?;
+        let metadata: NoneMetadata = tree::metadata(sandbox)?;
         if session == Session::Exclusive {
             metadata.original.open()?;
         }
@@ -105,7 +105,7 @@ impl Strategy for NoIsolation {
         Ok(())
     }
 
-    fn undo(&self, _intent: &Intent, _observer: &dyn Observer) -> Result<RolledBack> {
+    fn undo(&self, _intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
         Err(nothing_isolated("undo a commit"))
     }
 
@@ -117,9 +117,9 @@ impl Strategy for NoIsolation {
         Ok(Vec::new())
     }
 
-    fn finish(&self, intent: Intent) -> Result<Finished> {
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         let notes = Vec::new();
-        Ok(Finished { intent, notes })
+        Ok(FinishedCommit { intent, notes })
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
@@ -128,7 +128,7 @@ impl Strategy for NoIsolation {
     }
 }
 
-impl Sandbox for Metadata {
+impl Sandbox for NoneMetadata {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         self.original.check(path)?;
         tree::check_carved(path, &self.carved)?;

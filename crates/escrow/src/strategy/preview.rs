@@ -1,4 +1,4 @@
-//! What a commit of one sandbox would do: found once, shown, and then prepared as it was shown.
+//! The preview of one sandbox's commit: computed once, shown, and then prepared as it was shown.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct PreviewOptions {
 
 /// Something that will not come across as it is in the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Note {
+pub struct PreviewNote {
     /// Where.
     pub path: ResourcePath,
     /// What is left out or taken away, and why.
@@ -32,7 +32,7 @@ pub struct Preview {
     /// Where the original contradicts that.
     pub conflicts: Vec<Conflict>,
     /// What will not come across as it is.
-    pub notes: Vec<Note>,
+    pub notes: Vec<PreviewNote>,
     /// Bytes in the files that the sandbox adds or changes.
     pub bytes: u64,
     /// Only a part of what the sandbox changed is in the diff; the rest stays there.

@@ -1,4 +1,4 @@
-//! The only way to a strategy: by its name, resolved in one place (rules P1, P7).
+//! The strategy registry: the only way to a strategy, by its name (rules P1, P7).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Registration {
 /// Why a name leads to no strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// Nobody registered it.
+    /// It is not registered.
     #[error("there is no strategy '{name}'")]
     Unknown {
         /// The name that was asked for.
@@ -119,7 +119,7 @@ pub enum RegistryError {
 }
 
 /// A strategy that was chosen, and why.
-pub struct Choice {
+pub struct StrategyChoice {
     /// It.
     pub strategy: Arc<dyn Strategy>,
     /// What every candidate answered, in the order they were asked.
@@ -131,14 +131,14 @@ pub struct Choice {
 }
 
 /// A question that was asked already: of which strategy, about which resource, with its area in which directory.
-type Asked = (String, TargetLocation, Option<PathBuf>);
+type ProbeCache = (String, TargetLocation, Option<PathBuf>);
 
 /// All strategies there are.
 pub struct Registry {
     strategies: Vec<Registration>,
     custom: Vec<String>,
     moves: Arc<MoveLog>,
-    asked: Mutex<HashMap<Asked, Probe>>,
+    asked: Mutex<HashMap<ProbeCache, Probe>>,
 }
 
 impl Registry {
@@ -275,7 +275,7 @@ impl Registry {
         kind: &ResourceType,
         target: &Target,
         area: Option<&Path>,
-    ) -> Result<Choice, RegistryError> {
+    ) -> Result<StrategyChoice, RegistryError> {
         self.check(requested, kind)?;
         let candidates: Vec<&str> = match requested {
             AUTO => kind.auto.iter().map(String::as_str).collect(),
@@ -298,7 +298,7 @@ impl Registry {
                     let passed_by = |(other, why): (Arc<dyn Strategy>, String)| {
                         format!("{name} was taken instead of {}: {why}", other.name())
                     };
-                    return Ok(Choice {
+                    return Ok(StrategyChoice {
                         strategy,
                         probes,
                         instead: None,
@@ -308,7 +308,7 @@ impl Registry {
             }
         }
         if let Some((strategy, limit)) = limited {
-            return Ok(Choice {
+            return Ok(StrategyChoice {
                 strategy,
                 probes,
                 instead: None,
@@ -325,7 +325,7 @@ impl Registry {
         kind: &ResourceType,
         last: Option<&str>,
         probes: Vec<(String, Probe)>,
-    ) -> Result<Choice, RegistryError> {
+    ) -> Result<StrategyChoice, RegistryError> {
         let reason = probes.last().map(|(_, probe)| probe.reason.clone());
         let reason = reason.unwrap_or_else(|| "auto takes none of them; name one".to_owned());
         let nothing = |reason| RegistryError::NothingWorks {
@@ -341,10 +341,10 @@ impl Registry {
             _ => return Err(nothing(reason)),
         };
         let other = name != requested;
-        Ok(Choice {
+        Ok(StrategyChoice {
             strategy: Arc::clone(self.get(name)?),
             probes,
-            instead: other.then(|| format!("{requested} cannot be had here ({reason})")),
+            instead: other.then(|| format!("{requested} does not work here ({reason})")),
             warning: None,
         })
     }

@@ -1,5 +1,4 @@
-//! What all directory strategies share: where original and area are, one way to write a file,
-//! one way to compare two entries.
+//! Shared by all directory strategies: opens original and area, writes a file, compares two entries.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::{CreateRequest, LiveView, Mount, unsupported};
-use crate::fs::durable::Draft;
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Flags, FsError, Handle, Meta, content, lease, private};
+use crate::fs::{Cause, Dir, EntryHandle, Flags, FsError, Meta, content, lease};
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, EntryKind, ResourcePath, SandboxRef};
@@ -104,7 +104,7 @@ impl Original {
         }
     }
 
-    /// Refuses to commit what is beside the file, which nobody would ever see again, and anything but
+    /// Refuses to commit what is beside the file, which no process would ever see again, and anything but
     /// a file in its place.
     pub(super) fn check_changes(&self, changes: &[Change]) -> Result<()> {
         let Some(only) = &self.only else {
@@ -152,17 +152,17 @@ impl Original {
 
 /// Leaves out what belongs to others: the paths of other resources with everything below, the
 /// removal of directories that they lie in, and areas of ours. Work that was done in what belongs to
-/// another resource is refused, since nobody would commit it.
+/// another resource is refused, since no process would commit it.
 pub(super) fn only_own(changes: &mut Vec<Change>, carved: &[ResourcePath]) {
     changes.retain(|change| {
-        let ours = change.path.parts().any(private::is_area_beside);
+        let ours = change.path.parts().any(state_dir::is_area_beside);
         let apart = carved.iter().all(|one| !change.path.lies_in(one));
         let holds = |one: &ResourcePath| one.lies_in(&change.path);
         !ours && apart && !(change.new.is_none() && carved.iter().any(holds))
     });
 }
 
-/// Refuses to commit while there is work in what belongs to another resource: nobody would ever see
+/// Refuses to commit while there is work in what belongs to another resource: no process would ever see
 /// it again.
 pub(super) fn check_stray(changes: &[Change], carved: &[ResourcePath]) -> Result<()> {
     let stray = changes.iter().find(|change| {
@@ -338,7 +338,7 @@ pub(super) fn put(
     content: &mut dyn Read,
 ) -> Result<Change> {
     let old = before.as_ref().map(|(meta, _)| meta.facts());
-    let draft = Draft {
+    let draft = AtomicFile {
         stage,
         to,
         name,
@@ -394,7 +394,7 @@ fn pour(
 
 /// The attributes of a directory.
 pub(super) fn xattrs_of(dir: &Dir) -> Result<Xattrs> {
-    xattr::read(&Handle::of(dir)).map_err(|errno| {
+    xattr::read(&EntryHandle::of(dir)).map_err(|errno| {
         dir.error("read the attributes of", b"", Cause::Os(errno))
             .into()
     })
@@ -441,8 +441,8 @@ fn keep(
 ) -> crate::fs::Result<()> {
     meta.mode &= !0o6000;
     attributes.retain(|(attribute, _)| attribute != b"security.capability");
-    let lost = Handle::of(file)
-        .dress_timeless(&meta, &attributes)
+    let lost = EntryHandle::of(file)
+        .apply_metadata_without_times(&meta, &attributes)
         .map_err(|errno| dir.error("set the metadata of", name, Cause::Os(errno)))?;
     // Where what it replaces is not here, or may not be read, its flags come when it is released.
     if let Ok((old, _)) = dir.file(name) {
@@ -473,7 +473,7 @@ pub(super) fn xattrs_if_open(dir: &Dir, name: &[u8]) -> Result<Option<Xattrs>> {
     }
 }
 
-/// Whether nobody has a file open for writing.
+/// Whether no process has a file open for writing.
 pub(super) fn is_quiet(dir: &Dir, name: &[u8]) -> Result<bool> {
     let (file, _) = dir.file(name)?;
     Ok(lease::is_quiet(&file))

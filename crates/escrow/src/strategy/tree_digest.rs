@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::error::Result;
 use super::tree;
-use super::tree_commit::{CAPABILITY, Versions, introduced, without};
+use super::tree_commit::{CAPABILITY, VersionSource, introduced, without};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, Meta};
 use crate::model::digest::{VersionDigest, VersionDigests};
@@ -14,7 +14,7 @@ use crate::model::{Change, EntryKind};
 
 /// What each changed path of a sandbox would become: without the privileges that a commit drops, and without sockets.
 pub(super) fn sandbox(
-    root: &dyn Versions,
+    root: &dyn VersionSource,
     visible: fn(Xattrs) -> Xattrs,
     changes: &[Change],
 ) -> Result<VersionDigests> {

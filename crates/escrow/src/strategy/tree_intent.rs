@@ -2,24 +2,25 @@
 
 use super::error::Result;
 use super::moves::MoveLog;
-use super::{Finished, Intent, Outcome, RolledBack, released, tree_commit};
+use super::partial_commits;
+use super::{FinishedCommit, Intent, Outcome, RollbackReport, tree_commit};
+use crate::failpoints;
 use crate::fs::Dir;
 use crate::model::Conflict;
 use crate::model::text::Location;
-use crate::seeded;
 
 /// Takes a commit back; a sandbox of which it released a part has those changes again.
-pub(super) fn undo(intent: &Intent, moves: &MoveLog) -> Result<RolledBack> {
+pub(super) fn undo(intent: &Intent, moves: &MoveLog) -> Result<RollbackReport> {
     let (done, moved) = tree_commit::undo(intent)?;
     moves.add(tree_commit::device(intent)?, &moved)?;
     let part_of = tree_commit::part_of(intent)?;
-    if let Some(area) = part_of.filter(|_| !seeded::bug("part-returned-late")) {
+    if let Some(area) = part_of.filter(|_| !failpoints::bug("part-returned-late")) {
         match Dir::open(area.as_path()) {
             // The sandbox is gone.
             Err(error) if error.is_absent() => {}
             area => {
                 let area = area?;
-                released::forget(&area, &tree_commit::area_of(intent)?)?;
+                partial_commits::forget(&area, &tree_commit::area_of(intent)?)?;
             }
         }
     }
@@ -44,14 +45,14 @@ pub(super) fn finish(
     intent: Intent,
     moves: &MoveLog,
     identity: impl FnOnce(&Dir) -> Result<String>,
-) -> Result<Finished> {
+) -> Result<FinishedCommit> {
     let (finished, moved) = tree_commit::finish(intent)?;
     moves.add(tree_commit::device(&finished.intent)?, &moved)?;
     let part_of: Option<Location> = tree_commit::part_of(&finished.intent)?;
-    if let Some(area) = part_of.filter(|_| !seeded::bug("part-recorded-late")) {
+    if let Some(area) = part_of.filter(|_| !failpoints::bug("part-recorded-late")) {
         let area = Dir::open(area.as_path())?;
         let release = tree_commit::released(&finished.intent)?;
-        released::add(&area, &identity(&area)?, release)?;
+        partial_commits::add(&area, &identity(&area)?, release)?;
     }
     Ok(finished)
 }

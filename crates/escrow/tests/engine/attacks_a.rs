@@ -21,7 +21,7 @@ use crate::support::{
     ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, open, options, sh,
 };
 
-/// No path inside a resource, whoever makes one of it.
+/// No path inside a resource, the process that makes one of it.
 fn is_refused(typed: &str) {
     let error = ResourcePath::parse(typed.as_bytes()).expect_err(typed);
     assert!(error.to_string().contains(typed), "{error}");

@@ -86,7 +86,7 @@ fn b1_a_link_that_leads_out_as_user() {
     rerun_test_as_user("attacks_b::b1_a_link_that_leads_out");
 }
 
-/// A link is told by its kind, whichever strategy is asked.
+/// A link is reported by its kind, whichever strategy is asked.
 // rule F2
 #[test]
 fn a_link_is_no_file() {
@@ -206,7 +206,7 @@ fn b3_a_directory_exchanged_with_a_link() {
         opened > 0 && refused > 0,
         "{opened} opened, {refused} refused: no race"
     );
-    // The race is real: whoever checks first and opens then is caught by it.
+    // The race is real: the process that checks first and opens then is caught by it.
     let start = Instant::now();
     let mut tries = 0u64;
     while naive(&tree).as_deref() != Some("outside") {

@@ -362,7 +362,7 @@ fn c12_groups_of_hard_links() {
     }
 }
 
-/// A file that is rewritten all the time, with one byte throughout at each moment.
+/// A file that is rewritten all the time, with one byte throughout at each snapshot.
 // rule F6
 #[test]
 fn c14_a_file_that_changes_while_it_is_copied() {

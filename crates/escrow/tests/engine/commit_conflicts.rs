@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use escrow::commit::Terms;
+use escrow::commit::CommitTerms;
 use escrow::error::Error;
 use escrow::event::{Observer, Unobserved};
 use escrow::internals::store::Plan;
@@ -46,7 +46,7 @@ fn set_up(world: &World, strategy: &str, by: By, row: &Row, name: &str) -> Sandb
 }
 
 /// Commits on terms that let it pass, looks, and undoes it.
-fn passes(sandbox: &Sandboxed, terms: Terms, after: &str, when: &str) {
+fn passes(sandbox: &Sandboxed, terms: CommitTerms, after: &str, when: &str) {
     let theirs = signature(&sandbox.original);
     let released = sandbox.commit_with(terms, &Unobserved);
     released.unwrap_or_else(|error| panic!("{when}: {}", told(&error)));
@@ -113,7 +113,7 @@ fn try_rows(strategy: &str, by: By, rows: &[Row]) {
         let tried = std::panic::catch_unwind(|| try_row(&world, strategy, by, row, &name));
         if let Err(panic) = tried {
             let said = panic.downcast_ref::<String>().cloned();
-            failed.push(said.unwrap_or_else(|| "it said nothing".to_owned()));
+            failed.push(said.unwrap_or_else(|| "no message".to_owned()));
             continue;
         }
         assert_swept(&world.home());
@@ -298,7 +298,7 @@ fn fail_late(sandbox: &Sandboxed) {
     panic!("it never succeeded");
 }
 
-/// What was moved away and put back is nobody's change: not to a plan made before, not to one made
+/// What was moved away and put back is no change: not to a plan made before, not to one made
 /// between two attempts, and not to one made after.
 // rule C6, C15
 #[test]

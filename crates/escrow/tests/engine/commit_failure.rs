@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use escrow::commit::{Side, Terms};
+use escrow::commit::{CommitTerms, RecoveredTo};
 use escrow::error::{Error, Kind as Failure, Result};
 use escrow::event::Unobserved;
-use escrow::manager::Released;
+use escrow::manager::CommitReport;
 use escrow::model::{PlanState, ResourceId, SandboxState};
 use escrow_testkit::World;
 
@@ -28,7 +28,7 @@ pub(crate) struct Failed {
 }
 
 #[track_caller]
-pub(crate) fn failed(answer: Result<Released>) -> Failed {
+pub(crate) fn failed(answer: Result<CommitReport>) -> Failed {
     let error = answer.map(drop).expect_err("it was made to fail");
     let (text, kind) = (told(&error), error.kind());
     match error {
@@ -62,7 +62,7 @@ pub(crate) fn named(parts: &[&Part]) -> Vec<String> {
 }
 
 impl Batch {
-    pub(crate) fn commit(&self, terms: Terms) -> Result<Released> {
+    pub(crate) fn commit(&self, terms: CommitTerms) -> Result<CommitReport> {
         self.manager
             .commit(&self.plan, &request(terms), &Unobserved)
     }
@@ -95,7 +95,7 @@ impl Batch {
 
     /// Without faults it succeeds, and the originals are what the sandboxes were.
     #[track_caller]
-    fn assert_succeeds(&self, terms: Terms, when: &str) {
+    fn assert_succeeds(&self, terms: CommitTerms, when: &str) {
         self.script.set(&[]);
         let wanted: Vec<_> = self
             .parts
@@ -413,7 +413,7 @@ fn an_undo_that_fails_does_not_stop_the_others() {
             let [(plan, Ok(recovered))] = &recovered[..] else {
                 panic!("{when}: {recovered:?}");
             };
-            assert_eq!((plan.as_str(), recovered.side), ("plan", Side::Old));
+            assert_eq!((plan.as_str(), recovered.side), ("plan", RecoveredTo::Old));
             batch.assert_old(&diffs, &[], &when);
             batch.assert_succeeds(PLAIN, &when);
         }
@@ -550,7 +550,7 @@ fn a_finish_that_fails_is_finished_later() {
         let [(_, Ok(recovered))] = &recovered[..] else {
             panic!("{recovered:?}");
         };
-        assert_eq!(recovered.side, Side::New);
+        assert_eq!(recovered.side, RecoveredTo::New);
         let manager = batch.again();
         manager.undo(&batch.plan, &Unobserved).expect("it is over");
         for part in &batch.parts {
@@ -582,7 +582,7 @@ fn an_undo_of_a_plan_that_fails_half_way() {
         assert_eq!(not_undone.len(), 1);
         batch.script.set(&[]);
         let recovered = recovered(&batch.again());
-        assert!(matches!(&recovered[..], [(_, Ok(one))] if one.side == Side::Old));
+        assert!(matches!(&recovered[..], [(_, Ok(one))] if one.side == RecoveredTo::Old));
         for part in &batch.parts {
             assert_tree(&part.before, &part.original, "undone");
         }

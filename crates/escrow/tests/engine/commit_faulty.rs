@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use escrow::event::{Observer, Unobserved};
 use escrow::internals::store::{Plan, Resource, Store};
-use escrow::manager::{Manager, NewResource, Options};
+use escrow::manager::{Manager, ManagerOptions, NewResource};
 use escrow::model::digest::VersionDigests;
 use escrow::model::{
     Change, Conflict, DiffView, ResourceId, ResourcePath, SandboxRef, SandboxState,
 };
 use escrow::strategy::registry::Registration;
 use escrow::strategy::{
-    Access, Capabilities, CreateRequest, Created, Finished, Intent, Outcome, PrepareRequest,
-    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RolledBack, Sandbox,
-    Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
+    Access, Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, PrepareRequest,
+    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RollbackReport,
+    Sandbox, Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
 };
 use escrow_testkit::World;
 use escrow_testkit::signature::{Sig, signature};
@@ -62,10 +62,10 @@ pub(crate) enum Kind {
     Unprepared,
     /// It prepares, but what was carried out stays.
     Final,
-    /// The same, and it cannot tell whether that happened.
+    /// The same, and it does not know whether that happened.
     FinalBlind,
     Irreversible,
-    /// The same, and it cannot tell whether that happened.
+    /// The same, and it does not know whether that happened.
     Blind,
 }
 
@@ -324,7 +324,7 @@ impl Strategy for Faulty {
         core.trip(sandbox, Verb::Commit, work, half)
     }
 
-    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RolledBack> {
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RollbackReport> {
         let core = &self.0;
         let (sandbox, intent) = &unsigned(intent);
         let carried = outcome_of(&core.script.original(sandbox)) == Outcome::Done;
@@ -338,9 +338,9 @@ impl Strategy for Faulty {
                         format!("find . -mindepth 1 -delete; cp -a '{from}/.' .; rm -r '{from}'");
                     sh(&core.script.original(sandbox), &back);
                 }
-                Ok(RolledBack::default())
+                Ok(RollbackReport::default())
             }
-            // What was only prepared can be let go of.
+            // What was only prepared can be released.
             Kind::Final | Kind::FinalBlind if !carried => core.inner.undo(intent, observer),
             _ => {
                 let why = "what it did is done";
@@ -373,16 +373,16 @@ impl Strategy for Faulty {
         self.0.trip(sandbox, Verb::CheckUndo, work, || {})
     }
 
-    fn finish(&self, intent: Intent) -> Result<Finished> {
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         let (sandbox, intent) = unsigned(&intent);
         let work = || {
             if intent.0.is_null() {
                 let (intent, notes) = (signed(&sandbox, &intent), Vec::new());
-                return Ok(Finished { intent, notes });
+                return Ok(FinishedCommit { intent, notes });
             }
             let finished = self.0.inner.finish(intent.clone())?;
             let intent = signed(&sandbox, &finished.intent);
-            Ok(Finished { intent, ..finished })
+            Ok(FinishedCommit { intent, ..finished })
         };
         self.0.trip(&sandbox, Verb::Finish, work, || {})
     }
@@ -514,7 +514,7 @@ fn registry(script: &Arc<Script>) -> Registry {
 
 /// A manager that knows the strategies that fail.
 pub(crate) fn open(home: &Path, script: &Arc<Script>) -> Manager {
-    let options = Options {
+    let options = ManagerOptions {
         registry: registry(script),
         ..options(home)
     };
@@ -594,7 +594,7 @@ impl Batch {
 
     /// Hands a sandbox over to the strategy that fails. The type of a directory takes no strategy
     /// of others, so it cannot be asked for by name.
-    fn adopt(&self, mut sandbox: escrow::internals::store::Sandbox, kind: Kind) {
+    fn adopt(&self, mut sandbox: escrow::internals::store::SandboxRecord, kind: Kind) {
         let store = Store::open(&self.manager.home().join("state.db")).expect("it is ours");
         sandbox.reference.strategy_name = kind.name().to_owned();
         store.put_sandbox(&sandbox).expect("it can be recorded");

@@ -1,8 +1,8 @@
 //! A commit past its point of no return goes forward, and nothing is undone any more.
 
-use escrow::commit::{Settled, Side};
+use escrow::commit::{RecoveredTo, Settled};
 use escrow::error::{Error, Kind as Failure, Result};
-use escrow::manager::Released;
+use escrow::manager::CommitReport;
 use escrow::strategy::Outcome;
 use escrow_testkit::World;
 
@@ -14,7 +14,7 @@ use Kind::{Blind, Final, FinalBlind, Irreversible, Undoable};
 
 /// The error of a commit that only goes forward: what is still to be done.
 #[track_caller]
-fn still_to_do(answer: Result<Released>, when: &str) -> Vec<String> {
+fn still_to_do(answer: Result<CommitReport>, when: &str) -> Vec<String> {
     let error = answer.map(drop).expect_err("it was made to fail");
     let text = told(&error);
     assert_eq!(error.kind(), Failure::RecoveryNeeded, "{when}: {text}");
@@ -55,7 +55,7 @@ impl Batch {
         self.script.set(&[]);
         let recovered = recovered(&self.again());
         assert!(
-            matches!(&recovered[..], [(_, Ok(one))] if one.side == Side::New),
+            matches!(&recovered[..], [(_, Ok(one))] if one.side == RecoveredTo::New),
             "{when}: {recovered:?}"
         );
         for part in &self.parts {
@@ -131,7 +131,7 @@ fn what_was_done_all_the_same_is_not_done_twice() {
     assert_eq!(calls, 3, "each once");
 }
 
-/// What nobody but a person can tell waits for one: nothing is done and nothing is undone until then.
+/// What no process but a person can tell waits for one: nothing is done and nothing is undone until then.
 // rule C18, C19
 #[test]
 fn an_unknown_outcome_waits_for_a_person() {
@@ -163,7 +163,7 @@ fn an_unknown_outcome_waits_for_a_person() {
             let settled = Settled::from([(name.clone(), truth)]);
             let answers = manager.recover_settled(&settled).expect("it can be asked");
             assert!(
-                matches!(&answers[..], [(_, Ok(one))] if one.side == Side::New),
+                matches!(&answers[..], [(_, Ok(one))] if one.side == RecoveredTo::New),
                 "{when}: {answers:?}"
             );
             for part in &batch.parts {

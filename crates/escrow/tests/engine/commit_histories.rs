@@ -1,5 +1,5 @@
-//! Plans and an editor at work on one directory at once, at random: no edit is lost, every conflict is told, nobody waits
-//! for ever.
+//! Plans and an editor at work on one directory at once, at random: no edit is lost, every conflict is
+//! reported, no process waits for ever.
 //!
 //! Every write carries a token of its own, so whatever lies in the original tells who wrote it. An edit may vanish only
 //! under a later edit, or under a commit whose sandbox was made after it or whose user chose the sandbox's version.
@@ -63,7 +63,7 @@ enum End {
     /// With these paths in conflict, where a side was chosen.
     Done(BTreeSet<String>),
     Refused(BTreeSet<String>),
-    /// Somebody was quicker while it was applied.
+    /// Another process was quicker while it was applied.
     TakenBack,
 }
 
@@ -109,7 +109,7 @@ fn token_at(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Edits the original until it is told to stop.
+/// Edits the original until it is reported to stop.
 fn edit(original: &Path, aside: &Path, mut rng: Rng, log: &Log, stop: &mpsc::Receiver<()>) {
     for number in 0.. {
         let in_place = rng.one_in(3);
@@ -199,7 +199,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
     let paths = |conflicts: &mut dyn Iterator<Item = String>| conflicts.collect::<BTreeSet<_>>();
     let end = match answer {
         Ok(released) => {
-            // An editor may be in the middle of writing a file in place; then that is told.
+            // An editor may be in the middle of writing a file in place; then that is reported.
             let mut left = released.left;
             left.retain(|(_, why)| !why.contains("still had it open for writing"));
             assert_eq!(left, [], "{name}");
@@ -229,7 +229,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
         std::thread::sleep(Duration::from_micros(rng.next_u64() % 6_000));
         let (undo, answer) = Span::of(|| manager.undo(&plan, &Unobserved));
         match answer {
-            // Somebody was quicker than the undo: what he wrote is kept, and named.
+            // Another process was quicker than the undo: what he wrote is kept, and named.
             Ok(undone) => {
                 let tokens = undone
                     .kept
@@ -280,7 +280,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// What lay at a path when somebody looked, behind the edits before it.
+    /// What lay at a path when another process looked, behind the edits before it.
     fn look(&mut self, path: &str, found: Option<&str>, looked: Span, before: &[Edit]) {
         let last = before.iter().rev().find(|edit| edit.path == path);
         let since = last.map(|edit| edit.span);
@@ -289,7 +289,7 @@ impl Judge<'_> {
         if found == Some(expected) || self.kept.contains(expected) {
             return;
         }
-        // Somebody's commit may have replaced it: one that knew it, or was told to.
+        // Another process's commit may have replaced it: one that knew it, or was reported to.
         let may = |story: &&Story| {
             let after = since.is_none_or(|since| story.commit.1 > since.0);
             let knew = since.is_none_or(|since| story.made.1 > since.0);
@@ -394,7 +394,7 @@ impl Judge<'_> {
     }
 }
 
-fn judge(log: Log, original: &Path) -> Vec<String> {
+fn authorize(log: Log, original: &Path) -> Vec<String> {
     let edits = log.edits.into_inner().expect("nobody panicked");
     let stories = log.stories.into_inner().expect("nobody panicked");
     let kept = log.kept.into_inner().expect("nobody panicked");
@@ -471,7 +471,7 @@ fn history(seed: u64) -> Vec<String> {
         editing.join().expect("the editor works alone");
     });
     assert_eq!(unfinished(&open(&world.home())), [""; 0]);
-    judge(log, &original)
+    authorize(log, &original)
 }
 
 fn histories(seeds: std::ops::Range<u64>) {

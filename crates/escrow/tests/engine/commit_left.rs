@@ -1,11 +1,11 @@
-//! What a commit does not take along: power that nobody granted, what is no file, and hands that still hold a file.
+//! What a commit does not take along: power that no process granted, what is no file, and hands that still hold a file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
 use escrow::error::Error;
-use escrow::strategy::{Note, StrategyError};
+use escrow::strategy::{PreviewNote, StrategyError};
 use escrow_testkit::World;
 use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::user::rerun_test_as_user;
@@ -15,8 +15,8 @@ use crate::commit_trees::assert_clean;
 use crate::overlay::original;
 use crate::support::{COPIES, ISOLATING, Sandboxed, names, sh};
 
-fn noted(notes: &[Note]) -> Vec<String> {
-    let line = |note: &Note| format!("{}: {}", note.path, note.what);
+fn noted(notes: &[PreviewNote]) -> Vec<String> {
+    let line = |note: &PreviewNote| format!("{}: {}", note.path, note.what);
     notes.iter().map(line).collect()
 }
 
@@ -98,7 +98,7 @@ fn capabilities_are_not_released() {
     }
 }
 
-/// A file written over keeps no power, whoever wrote it: root's writes do not take it away.
+/// A file written over keeps no power, the process that wrote it: root's writes do not take it away.
 // rule F7
 #[test]
 fn an_edited_file_loses_its_privileges() {
@@ -190,7 +190,7 @@ fn device_nodes_are_refused() {
     }
 }
 
-/// Whoever still has a file of the sandbox open does not write into the original.
+/// A process that still has a file of the sandbox open does not write into the original.
 #[test]
 fn a_file_that_is_held_open() {
     let world = World::new();
@@ -240,7 +240,7 @@ fn a_file_that_is_held_open_and_closed_to_its_owner() {
         let mut file = file.expect("it is there");
         sh(&tree, "chmod 0 new");
         match sandbox.commit() {
-            // It may be refused: nobody can copy it.
+            // It may be refused: no process can copy it.
             Err(error) => assert!(told(&error).contains("new"), "{}", told(&error)),
             Ok(_) => {
                 file.write_all(b" and later").expect("it is still open");

@@ -1,4 +1,4 @@
-//! Who commits does so alone: others wait, are told, or find a conflict where they overlap; the dead hold nothing.
+//! Who commits does so alone: others wait, are reported, or find a conflict where they overlap; the dead hold nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -19,14 +19,14 @@ use crate::commit_support::{
 use crate::overlay::{BASE, original};
 use crate::support::{ISOLATING, Sandboxed, at, open, options, sh};
 
-/// A manager that waits for nobody.
+/// A manager that waits for no process.
 fn impatient(home: &Path) -> Manager {
     let mut options = options(home);
     options.patience = Duration::from_millis(50);
     Manager::open(options).expect("it opens beside others")
 }
 
-/// Whether somebody else was quicker.
+/// Whether another process was quicker.
 fn is_late<T>(answer: &Result<T>) -> bool {
     matches!(
         answer,
@@ -39,7 +39,7 @@ fn is_late<T>(answer: &Result<T>) -> bool {
 
 const EDITS: &str = "printf new > file; rm -r a; mkdir -p n/d; printf x > n/d/x; chmod 0700 b";
 
-/// One of many commits a plan; the others are told.
+/// One of many commits a plan; the others are reported.
 // rule C14
 #[test]
 fn many_threads_commit_one_plan() {
@@ -89,9 +89,9 @@ fn child_that_commits() {
             wait_for("the start", || world.join("go").exists());
             manager.commit(&plan, &request(PLAIN), &Unobserved)
         }
-        Some(moment) => {
+        Some(snapshot) => {
             let halting = Halting {
-                moment: moment.parse().expect("a number was handed over"),
+                snapshot: snapshot.parse().expect("a number was handed over"),
                 seen: AtomicU64::new(0),
                 marker: world.join("marker"),
             };
@@ -108,14 +108,14 @@ fn child_that_commits() {
 
 /// Says when so many entries were moved, and then waits for its end.
 struct Halting {
-    moment: u64,
+    snapshot: u64,
     seen: AtomicU64,
     marker: PathBuf,
 }
 
 impl Observer for Halting {
     fn copied(&self, entries: u64, _bytes: u64) {
-        if self.seen.fetch_add(entries, Ordering::SeqCst) + entries >= self.moment {
+        if self.seen.fetch_add(entries, Ordering::SeqCst) + entries >= self.snapshot {
             std::fs::write(&self.marker, "now").expect("the world is writable");
             loop {
                 std::thread::park();
@@ -169,18 +169,18 @@ fn many_processes_commit_one_plan() {
     }
 }
 
-/// Whoever is killed holds nothing: the next one goes on, and the plan comes out on one side.
+/// A process that is killed holds nothing: the next one goes on, and the plan ends on one side.
 // rule C3, C14
 #[test]
 fn a_commit_that_is_killed_holds_no_lock() {
     for strategy in ["filesystem_copy", "overlay"] {
-        for moment in [1, 3, 5, 6, 7] {
+        for snapshot in [1, 3, 5, 6, 7] {
             let world = World::new();
             let sandbox = shared_plan(&world, strategy);
             let (before, promised) = (signature(&sandbox.original), sandbox.promised());
             let other = Sandboxed::new(&world.home(), &sandbox.original, strategy);
             other.write("b/other", b"other").expect("it can be written");
-            let word = format!("halt-{moment}");
+            let word = format!("halt-{snapshot}");
             let mut child = start_child("commit_locks::child_that_commits", world.path(), &word);
             let marker = world.path().join("marker");
             wait_for("the commit comes so far", || {
@@ -189,7 +189,7 @@ fn a_commit_that_is_killed_holds_no_lock() {
             if !marker.exists() {
                 let output = child.wait_with_output().expect("it is our child");
                 let stderr = String::from_utf8_lossy(&output.stderr);
-                panic!("{strategy} {moment} ended by itself: {stderr}");
+                panic!("{strategy} {snapshot} ended by itself: {stderr}");
             }
             let busy = impatient(&world.home()).commit(&other.plan, &request(PLAIN), &Unobserved);
             assert_eq!(busy.expect_err("somebody is at it").kind(), Kind::Busy);
@@ -214,10 +214,10 @@ fn a_commit_that_is_killed_holds_no_lock() {
                 tried
             });
             let released = released.expect("it was tried");
-            released.unwrap_or_else(|error| panic!("{strategy} {moment}: {}", told(&error)));
+            released.unwrap_or_else(|error| panic!("{strategy} {snapshot}: {}", told(&error)));
             assert!(
                 notices.contains("'shared'"),
-                "{strategy} {moment}: {notices}"
+                "{strategy} {snapshot}: {notices}"
             );
             other.undone();
             let now = signature(&sandbox.original);
@@ -241,15 +241,15 @@ fn a_commit_that_is_killed_holds_no_lock() {
                 .state;
             match state {
                 PlanState::Open => {
-                    assert!(is(&before), "{strategy} {moment}: neither old nor new");
+                    assert!(is(&before), "{strategy} {snapshot}: neither old nor new");
                     assert!(notices.contains("before"), "{notices}");
                     sandbox.committed();
                 }
                 PlanState::Committed => {
-                    assert!(is(&promised), "{strategy} {moment}: neither old nor new");
+                    assert!(is(&promised), "{strategy} {snapshot}: neither old nor new");
                     assert!(notices.contains("new"), "{notices}");
                 }
-                state => panic!("{strategy} {moment}: {state}"),
+                state => panic!("{strategy} {snapshot}: {state}"),
             }
             sandbox.undone();
             let now = signature(&sandbox.original);
@@ -263,7 +263,7 @@ fn a_commit_that_is_killed_holds_no_lock() {
             );
             assert!(
                 found.is_empty(),
-                "{strategy} {moment}: {}",
+                "{strategy} {snapshot}: {}",
                 found.join("\n")
             );
         }
@@ -290,8 +290,8 @@ impl Observer for Waiting {
     }
 }
 
-/// Runs `work` while a commit of `sandbox` stands still at one of its entries.
-fn during(sandbox: &Sandboxed, moment: u64, work: impl FnOnce()) {
+/// Runs `work` while a commit of `sandbox` is paused at one of its entries.
+fn during(sandbox: &Sandboxed, snapshot: u64, work: impl FnOnce()) {
     let (began, has_begun) = mpsc::channel();
     let (go, gone_on) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -299,7 +299,7 @@ fn during(sandbox: &Sandboxed, moment: u64, work: impl FnOnce()) {
         let plan = &sandbox.plan;
         let committing = scope.spawn(move || {
             let observer = Waiting {
-                left: Mutex::new(moment),
+                left: Mutex::new(snapshot),
                 ends: Mutex::new((began, gone_on)),
             };
             open(&home).commit(plan, &request(PLAIN), &observer)
@@ -322,7 +322,7 @@ fn during(sandbox: &Sandboxed, moment: u64, work: impl FnOnce()) {
 fn operations_during_a_commit() {
     for strategy in ISOLATING {
         // Once while it stages, once while it applies.
-        for moment in [1, 7] {
+        for snapshot in [1, 7] {
             let world = World::new();
             let original = original(&world, "original", BASE);
             let sandbox = Sandboxed::new(&world.home(), &original, strategy);
@@ -333,7 +333,7 @@ fn operations_during_a_commit() {
             let fresh = open(&world.home());
             let view = fresh.create_plan(Some("fresh"), world.path(), &[], None, &Unobserved);
             let empty = view.expect("a plan needs no resource").plan;
-            during(&sandbox, moment, || {
+            during(&sandbox, snapshot, || {
                 let manager = impatient(&world.home());
                 let (plan, resource) = (&sandbox.plan, &sandbox.resource);
                 let mut bytes = &b"x"[..];
@@ -386,7 +386,7 @@ fn operations_during_a_commit() {
                 for (what, answer) in refused {
                     match answer {
                         Err(error) if error.kind() == Kind::Busy => {}
-                        answer => panic!("{strategy} {moment}: {what}: {answer:?}"),
+                        answer => panic!("{strategy} {snapshot}: {what}: {answer:?}"),
                     }
                 }
                 let status = manager.status().expect("looking is always possible");
@@ -403,7 +403,7 @@ fn operations_during_a_commit() {
                 manager.plans().expect("looking is always possible");
                 manager.log(None).expect("looking is always possible");
             });
-            assert_tree(&promised, &original, &format!("{strategy} {moment}"));
+            assert_tree(&promised, &original, &format!("{strategy} {snapshot}"));
             other.committed();
         }
     }

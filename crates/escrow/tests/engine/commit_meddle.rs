@@ -1,6 +1,6 @@
-//! Somebody writes into an original while it is being committed: nothing of his is lost, wherever it ends up.
+//! Another process writes into an original while it is being committed: nothing of his is lost, wherever it ends up.
 //!
-//! The observer stands in for him: it is told of every entry that is staged, and of every step that was made.
+//! The observer stands in for him: it is reported every entry that is staged, and of every step that was made.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ impl Observer for Meddler<'_> {
 }
 
 struct Row {
-    /// What the sandbox did; later steps follow, so that there is a moment between.
+    /// What the sandbox did; later steps follow, so that there is a snapshot between.
     here: &'static str,
     /// When he acts.
     ripe: &'static str,
@@ -295,7 +295,7 @@ fn each(rows: &[Row], gives_up: bool) {
             let tried = || meddle(&world, strategy, row, gives_up);
             if let Err(panic) = std::panic::catch_unwind(tried) {
                 let said = panic.downcast_ref::<String>().cloned();
-                failed.push(said.unwrap_or_else(|| "it said nothing".to_owned()));
+                failed.push(said.unwrap_or_else(|| "no message".to_owned()));
             }
         }
     }
@@ -328,7 +328,7 @@ fn before_a_step() {
     each(BEFORE_A_STEP, false);
 }
 
-/// The mode of a directory that somebody closes while it is being committed into stays his.
+/// The mode of a directory that another process closes while it is being committed into stays his.
 // rule C15
 #[test]
 fn a_directory_that_is_closed_meanwhile() {

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use escrow::error::{Error, Kind, Result};
 use escrow::event::Unobserved;
-use escrow::manager::Released;
+use escrow::manager::CommitReport;
 use escrow::model::{ChangeKind, PlanState, SandboxState};
-use escrow::policy::select::{Pattern, Selection};
+use escrow::policy::select::{ReleasePattern, ReleaseSelection};
 use escrow_testkit::World;
 use escrow_testkit::model::{Model, Rng};
 use escrow_testkit::signature::{Ignore, Kind as Entry, Sig, differences, signature};
@@ -45,10 +45,10 @@ const EDITS: &str = "printf ours > file; rm gone; rm a/f; mkdir -p n/deep; print
                      rm third; mkdir third; printf t > third/t; mv old new; \
                      rm -r tofile; printf f > tofile; printf h > h1; ln h1 h2";
 
-fn selection(words: &str) -> Selection {
-    let mut selection = Selection::default();
+fn selection(words: &str) -> ReleaseSelection {
+    let mut selection = ReleaseSelection::default();
     for word in words.split_whitespace() {
-        let parse = |text: &str| Pattern::parse(text).expect("a pattern");
+        let parse = |text: &str| ReleasePattern::parse(text).expect("a pattern");
         match word.strip_prefix('!') {
             Some(word) => selection.exclude.push(parse(word)),
             None => selection.only.push(parse(word)),
@@ -58,7 +58,7 @@ fn selection(words: &str) -> Selection {
 }
 
 impl Sandboxed {
-    fn part(&self, words: &str) -> Result<Released> {
+    fn part(&self, words: &str) -> Result<CommitReport> {
         let selection = selection(words);
         let request = request(PLAIN);
         self.manager
@@ -250,12 +250,14 @@ fn parts_at_random() {
                     continue;
                 }
                 let paths: Vec<Vec<u8>> = sandbox.diff().into_keys().collect();
-                let mut selection = Selection::default();
+                let mut selection = ReleaseSelection::default();
                 for path in paths.iter().filter(|_| rng.one_in(3)) {
                     let text = String::from_utf8_lossy(path);
                     let text: String = text.chars().flat_map(|c| ['\\', c]).collect();
                     let text = text.replace("\\/", "/");
-                    selection.only.extend(Pattern::parse(&format!("*:{text}")));
+                    selection
+                        .only
+                        .extend(ReleasePattern::parse(&format!("*:{text}")));
                 }
                 if selection.only.is_empty() {
                     continue;
@@ -437,7 +439,7 @@ fn conflicts_are_those_of_what_is_released() {
     }
 }
 
-/// Another plan sees what was released as anybody's change.
+/// Another plan sees what was released as any process's change.
 // rule C14
 #[test]
 fn another_plan_sees_it() {

@@ -1,4 +1,4 @@
-//! What the sandbox did, what somebody did to the original since, and what must come of it: one table.
+//! What the sandbox did, what another process did to the original since, and what must come of it: one table.
 
 /// One line of the table. Scripts are run by `sh -eu`; those that assert, in the original.
 #[derive(Clone)]
@@ -227,7 +227,7 @@ pub(crate) const APART: &[Row] = &[
         ours: "test \"$(cat n/x n/y)\" = ourstheirs",
         theirs: "test \"$(cat n/x n/y)\" = theirstheirs",
     },
-    // Whoever made a directory private keeps it so.
+    // A process that made a directory private keeps it so.
     Row {
         here: "mkdir -m 0755 n; printf ours > n/x",
         writes: &[],

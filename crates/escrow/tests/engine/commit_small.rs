@@ -208,7 +208,7 @@ fn a_member_without_changes() {
         1,
         "only the other one keeps undo data"
     );
-    // Whoever changes what was not committed does not stand in the way of the undo.
+    // A process that changes what was not committed does not stand in the way of the undo.
     std::fs::write(still.join("file"), "somebody's").expect("it is ours");
     let moments = stamps(&still);
     manager.undo(&plan, &Unobserved).expect("it can be undone");

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use escrow::commit::{Recovered, Terms, Undone};
+use escrow::commit::{CommitTerms, RecoveredPlan, UndoReport};
 use escrow::error::{Error, Result};
 use escrow::event::{Observer, Unobserved};
-use escrow::manager::{CommitRequest, Manager, Released};
+use escrow::manager::{CommitReport, CommitRequest, Manager};
 use escrow::strategy::OnConflict;
 use escrow_testkit::World;
 use escrow_testkit::signature::{Ignore, Kind, Sig, differences, signature};
@@ -17,34 +17,34 @@ use escrow_testkit::signature::{Ignore, Kind, Sig, differences, signature};
 use crate::support::{Sandboxed, chain, names, sh};
 
 /// Nothing is resolved, nothing is let pass.
-pub(crate) const PLAIN: Terms = Terms {
+pub(crate) const PLAIN: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Abort,
     strict: false,
     allow_partial: false,
 };
 /// The sandbox's version counts.
-pub(crate) const OURS: Terms = Terms {
+pub(crate) const OURS: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Ours,
     ..PLAIN
 };
 /// The original's version counts.
-pub(crate) const THEIRS: Terms = Terms {
+pub(crate) const THEIRS: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Theirs,
     ..PLAIN
 };
 /// Whatever moved is a conflict.
-pub(crate) const STRICT: Terms = Terms {
+pub(crate) const STRICT: CommitTerms = CommitTerms {
     strict: true,
     ..PLAIN
 };
 /// What cannot be undone may be more than one.
-pub(crate) const PARTIAL: Terms = Terms {
+pub(crate) const PARTIAL: CommitTerms = CommitTerms {
     allow_partial: true,
     ..PLAIN
 };
 
 /// A request without a message.
-pub(crate) fn request(terms: Terms) -> CommitRequest<'static> {
+pub(crate) fn request(terms: CommitTerms) -> CommitRequest<'static> {
     CommitRequest {
         message: None,
         terms,
@@ -53,17 +53,21 @@ pub(crate) fn request(terms: Terms) -> CommitRequest<'static> {
 }
 
 impl Sandboxed {
-    pub(crate) fn commit(&self) -> Result<Released> {
+    pub(crate) fn commit(&self) -> Result<CommitReport> {
         self.commit_with(PLAIN, &Unobserved)
     }
 
-    pub(crate) fn commit_with(&self, terms: Terms, observer: &dyn Observer) -> Result<Released> {
+    pub(crate) fn commit_with(
+        &self,
+        terms: CommitTerms,
+        observer: &dyn Observer,
+    ) -> Result<CommitReport> {
         self.manager.commit(&self.plan, &request(terms), observer)
     }
 
     /// Commits, or fails the test with every word of the error.
     #[track_caller]
-    pub(crate) fn committed(&self) -> Released {
+    pub(crate) fn committed(&self) -> CommitReport {
         match self.commit() {
             Ok(released) => {
                 assert_eq!(released.left, [], "every sandbox can be removed");
@@ -73,12 +77,12 @@ impl Sandboxed {
         }
     }
 
-    pub(crate) fn undo(&self) -> Result<Undone> {
+    pub(crate) fn undo(&self) -> Result<UndoReport> {
         self.manager.undo(&self.plan, &Unobserved)
     }
 
     #[track_caller]
-    pub(crate) fn undone(&self) -> Undone {
+    pub(crate) fn undone(&self) -> UndoReport {
         match self.undo() {
             Ok(undone) => undone,
             Err(error) => panic!("cannot undo: {}", told(&error)),
@@ -208,11 +212,11 @@ pub(crate) fn unfinished(manager: &Manager) -> Vec<String> {
 
 /// Recovers every plan there is to recover.
 ///
-/// A program that another test starts just now has for a moment everything open that we have, a
-/// lock that we gave back among it: whoever holds that counts as alive.
-pub(crate) fn recovered(manager: &Manager) -> Vec<(String, Result<Recovered>)> {
+/// A program that another test starts just now has temporarily everything open that we have, a
+/// lock that we gave back among it: the process that holds that counts as alive.
+pub(crate) fn recovered(manager: &Manager) -> Vec<(String, Result<RecoveredPlan>)> {
     let wanted = unfinished(manager).len();
-    let mut answers: Vec<(String, Result<Recovered>)> = Vec::new();
+    let mut answers: Vec<(String, Result<RecoveredPlan>)> = Vec::new();
     wait_for("every lock is free", || {
         for (plan, answer) in manager.recover().expect("it can be asked") {
             answers.retain(|(known, _)| *known != plan);

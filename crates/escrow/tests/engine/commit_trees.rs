@@ -405,7 +405,7 @@ fn the_root_of_a_file_system() {
         let promised = sandbox.promised();
         sandbox.committed();
         assert_same(&promised, &without_areas(original), &Ignore::default());
-        // Nobody else takes what is kept for undo along.
+        // No other process takes what is kept for undo along.
         assert_eq!(beside.listing(), [""; 0]);
         let after = Sandboxed::new(&world.home(), original, "filesystem_copy");
         sh(&after.tree(), "rm -rf .escrow-*");

@@ -62,7 +62,7 @@ fn each<T>(moves: &[T], name: impl Fn(&T) -> &'static str, try_one: impl Fn(&Wor
     );
 }
 
-/// Where the original moved on, an undo would lose what somebody did: nothing is undone.
+/// Where the original moved on, an undo would lose what another process did: nothing is undone.
 // rule C15, C17
 #[test]
 fn the_original_moved_on() {
@@ -122,7 +122,7 @@ fn the_original_moved_on() {
     );
 }
 
-/// Another name for an old file is taken away again, unless somebody put another file there.
+/// Another name for an old file is taken away again, unless another process put another file there.
 // rule C15, F3
 #[test]
 fn a_name_that_the_commit_added() {
@@ -175,7 +175,7 @@ fn a_directory_of_the_commit_is_gone() {
     );
 }
 
-/// What somebody did elsewhere does not matter, and is kept.
+/// What another process did elsewhere does not matter, and is kept.
 // rule C15
 #[test]
 fn what_is_elsewhere_is_kept() {
@@ -239,7 +239,7 @@ fn what_is_elsewhere_is_kept() {
     );
 }
 
-/// An undo can be made once, by anybody, and not before there is something to undo.
+/// An undo can be made once, by any process, and not before there is something to undo.
 // rule P5, C13
 #[test]
 fn undo_is_made_once() {
@@ -360,7 +360,7 @@ fn undo_of_several_directories() {
     for (original, now) in originals.iter().zip(&now) {
         assert_tree(now, original, "nothing was undone");
     }
-    // As it was is not enough: somebody wrote it. Nothing but the commit's own file will do.
+    // As it was is not enough: another process wrote it. Nothing but the commit's own file will do.
     edit(&originals[2], "new");
     assert_eq!(conflict_paths(undo()), ["file"]);
     manager

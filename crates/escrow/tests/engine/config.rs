@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use escrow::config::{Automatic, ConfigError, Settings, begin, schema, write_new};
+use escrow::config::{AutoCheckpoint, ConfigError, Settings, begin, schema, write_new};
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
-use escrow::manager::{Manager, Options};
-use escrow::model::Cleanup;
-use escrow::model::Types;
+use escrow::manager::{Manager, ManagerOptions};
+use escrow::model::CleanupPolicy;
+use escrow::model::ResourceTypes;
 use escrow::strategy::Registry;
 use escrow_testkit::World;
 
@@ -57,9 +57,9 @@ validate:
 fn everything_that_is_said_arrives() {
     let settings = read(FULL).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(settings.strategy.as_deref(), Some("filesystem_copy"));
-    assert_eq!(settings.cleanup, Cleanup::OnTerminal);
+    assert_eq!(settings.cleanup, CleanupPolicy::OnTerminal);
     assert_eq!(settings.undo_keep, Duration::from_secs(36 * 3600));
-    assert_eq!(settings.checkpoint.auto, [Automatic::BeforeCommit]);
+    assert_eq!(settings.checkpoint.auto, [AutoCheckpoint::BeforeCommit]);
     assert_eq!(settings.checkpoint.keep, 3);
     let custom: Vec<&String> = settings.custom_strategies.keys().collect();
     assert_eq!(custom, ["s3_versioned", "zfs"]);
@@ -219,13 +219,13 @@ fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
         (
             "/allOf/1/then/properties/resources/additionalProperties/properties/type/enum"
                 .to_owned(),
-            Types::default().names(),
+            ResourceTypes::default().names(),
         ),
     ] {
         assert_eq!(names_at(&schema, &pointer), expected, "{pointer}");
     }
     // What a type that can be used takes is known, and everything known is taken by one.
-    let types = Types::default();
+    let types = ResourceTypes::default();
     for kind in types.all().iter().filter(|kind| kind.supported) {
         for name in kind.allowed.iter().chain(&kind.auto) {
             assert!(registered.contains(name), "{}: {name}", kind.name);
@@ -360,7 +360,7 @@ fn configured(world: &World, text: &str) -> Manager {
     let settings = Settings::parse(text.as_bytes(), &file, &registry);
     let settings = settings.unwrap_or_else(|error| panic!("{error}"));
     registry.announce(settings.custom_strategies.keys().cloned());
-    let options = Options {
+    let options = ManagerOptions {
         settings,
         registry,
         ..options(&world.home())
@@ -424,7 +424,7 @@ fn the_configuration_counts_anew_while_nobody_uses_a_resource() {
     };
     let mut manager = configured(&world, &text("a", "overlay"));
     plan(&mut manager, &world, "one", "app").expect("it is made");
-    // Somebody uses it as it was.
+    // Another process uses it as it was.
     for changed in [text("a", "filesystem_copy"), text("b", "overlay")] {
         let mut manager = configured(&world, &changed);
         let error = plan(&mut manager, &world, "two", "app").expect_err("it contradicts");
@@ -434,7 +434,7 @@ fn the_configuration_counts_anew_while_nobody_uses_a_resource() {
     let one = manager
         .resolve_plan(Some("one"), world.path())
         .expect("it is open");
-    manager.cleanup(&one, false).expect("it is removed");
+    manager.cleanup(&one, false).expect("removed");
     let mut manager = configured(&world, &text("b", "filesystem_copy"));
     let requested = plan(&mut manager, &world, "two", "app").expect("nobody uses the other");
     assert_eq!(requested, "filesystem_copy");
@@ -461,7 +461,7 @@ fn parents_and_children_of_the_configuration_belong_together() {
     assert_eq!(names, ["app", "data"]);
     // A child that the configuration forgot is no hole in its parent any more.
     let plan_one = view.plan.clone();
-    manager.cleanup(&plan_one, false).expect("it is removed");
+    manager.cleanup(&plan_one, false).expect("removed");
     let mut manager = configured(&world, "resources: {app: {at: app}}\n");
     plan(&mut manager, &world, "two", "app").expect("it is made");
     let known = manager.resources().expect("they can be listed");

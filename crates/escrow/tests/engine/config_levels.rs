@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use escrow::commit::Terms;
-use escrow::config::{Settings, Sources};
+use escrow::commit::CommitTerms;
+use escrow::config::{ConfigSources, Settings};
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
-use escrow::manager::{Manager, Options};
+use escrow::manager::{Manager, ManagerOptions};
 use escrow::strategy::OnConflict;
 use escrow_testkit::World;
 use escrow_testkit::user::rerun_test_as_user;
@@ -37,17 +37,17 @@ impl Scene {
         std::fs::write(file, text).expect("there is room");
     }
 
-    fn sources(&self) -> Sources {
-        Sources {
+    fn sources(&self) -> ConfigSources {
+        ConfigSources {
             system: Some(self.world.dir("system").join("escrow.yaml")),
             user: Some(self.world.dir("user").join("escrow.yaml")),
             directory: Some(self.project.clone()),
-            ..Sources::default()
+            ..ConfigSources::default()
         }
     }
 
-    fn open_with(&self, sources: Sources) -> Manager {
-        let options = Options {
+    fn open_with(&self, sources: ConfigSources) -> Manager {
+        let options = ManagerOptions {
             sources,
             ..options(&self.world.home())
         };
@@ -70,7 +70,7 @@ impl Scene {
     }
 }
 
-const TERMS: Terms = Terms {
+const TERMS: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Abort,
     strict: false,
     allow_partial: false,
@@ -309,7 +309,7 @@ fn every_key_of_a_found_file_only_tightens() {
         );
         // Named by the user it counts, too.
         let scene = Scene::new(user, project);
-        let named = scene.open_with(Sources {
+        let named = scene.open_with(ConfigSources {
             named: Some(PathBuf::from("escrow.yaml")),
             ..scene.sources()
         });
@@ -382,7 +382,7 @@ fn every_policy_must_permit() {
     scene.trust();
     assert!(scene.may("undo") && !scene.may("commit"));
     // What the caller denies no file permits.
-    let options = Options {
+    let options = ManagerOptions {
         policy: escrow::policy::Policy::unreadable("a reason"),
         sources: scene.sources(),
         ..options(&scene.world.home())
@@ -410,10 +410,10 @@ fn a_plan_is_bound_to_its_configuration() {
         .create_plan(Some("p"), &tree, &typed, None, &Unobserved);
     let plan = made.expect("it is made").plan;
     let elsewhere = |named: Option<&str>| {
-        scene.open_with(Sources {
+        scene.open_with(ConfigSources {
             directory: Some(PathBuf::from("/")),
             named: named.map(PathBuf::from),
-            ..Sources::default()
+            ..ConfigSources::default()
         })
     };
     let path = crate::support::at("secret");

@@ -1,7 +1,7 @@
 //! The conformance suite is held to its own word: a strategy that breaks one promise about parts is found, by
 //! the checks that ask for it and by no others.
 //!
-//! Each wrong strategy is a right one with one mistake that somebody could make.
+//! Each wrong strategy is a right one with one mistake that another process could make.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Cursor, Read};
@@ -14,9 +14,9 @@ use escrow::model::digest::VersionDigests;
 use escrow::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
 use escrow::strategy::conformance::{DirectoryFixture, FileFixture, Fixture, run};
 use escrow::strategy::{
-    Access, Capabilities, CreateRequest, Created, Finished, Intent, Outcome, PrepareRequest,
-    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RolledBack, Sandbox,
-    Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
+    Access, Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, PrepareRequest,
+    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RollbackReport,
+    Sandbox, Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
 };
 use escrow_testkit::World;
 
@@ -43,7 +43,7 @@ enum Lie {
     AdvancesTooFar,
     /// A second finish is an error.
     FinishesOnce,
-    /// What was released is taken for somebody else's.
+    /// What was released is taken for another process's.
     FearsItself,
     /// Once something was released, nothing contradicts any more.
     TrustsEverybody,
@@ -72,9 +72,9 @@ enum Lie {
 const RELEASED: &str =
     "a part is all that is released, and the rest all that stays, or it says it cannot";
 const FOLLOWED: &str = "a part is no conflict for what follows, and both are the whole";
-const WORKED_ON: &str = "what becomes of a released path later is judged from there";
+const WORKED_ON: &str = "later changes of a released path are compared with the release";
 const TAKEN_BACK: &str = "a part that is undone leaves no trace, and is the sandbox's again";
-const GIVEN_UP: &str = "a part that is given up, at whichever step, changes nothing";
+const GIVEN_UP: &str = "a part that is aborted, at whichever step, changes nothing";
 const DISCARDED: &str = "after a part a rollback discards the rest and nothing else";
 /// Every promise for which something is staged as a whole.
 const STAGED: [&str; 4] = [
@@ -158,7 +158,7 @@ struct WrongSession {
     inner: Box<dyn Sandbox>,
 }
 
-/// Where a commit keeps what it replaced: what tells it from others.
+/// Where a commit keeps what it replaced: what distinguishes it from others.
 fn name_of(intent: &Intent) -> String {
     intent.0["area"].to_string()
 }
@@ -247,7 +247,7 @@ impl Strategy for Wrong {
         Ok(())
     }
 
-    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RolledBack> {
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RollbackReport> {
         let core = &self.0;
         let part = core.of(intent, |part| {
             let over = part.finished > 0;
@@ -258,8 +258,8 @@ impl Strategy for Wrong {
             return core.inner.undo(intent, observer);
         };
         match core.lie {
-            Lie::UndoesNothing if over => Ok(RolledBack::default()),
-            Lie::GivesUpInTheMiddle if !over => Ok(RolledBack::default()),
+            Lie::UndoesNothing if over => Ok(RollbackReport::default()),
+            Lie::GivesUpInTheMiddle if !over => Ok(RollbackReport::default()),
             Lie::DropDiscards if !committed => {
                 let session = core.inner.open(&sandbox, Session::Exclusive)?;
                 session.rollback(observer)?;
@@ -283,7 +283,7 @@ impl Strategy for Wrong {
         self.0.inner.check_undo(intent)
     }
 
-    fn finish(&self, mut intent: Intent) -> Result<Finished> {
+    fn finish(&self, mut intent: Intent) -> Result<FinishedCommit> {
         let times = self.0.of(&intent, |part| {
             part.finished += 1;
             part.finished
@@ -381,7 +381,7 @@ impl Sandbox for WrongSession {
         let released = self.released();
         match self.core.lie {
             Lie::FearsItself => preview.conflicts.extend(released.into_iter().map(|path| {
-                let what = "somebody changed it".to_owned();
+                let what = "another program changed it".to_owned();
                 Conflict {
                     path,
                     what,

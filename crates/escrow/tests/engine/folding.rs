@@ -67,13 +67,13 @@ fn hundreds_of_checkpoints_leave_few_layers() {
                 .write(&at(&path), &mut text.as_bytes())
                 .unwrap_or_else(|error| panic!("{path}: {error}"));
         }
-        let last = kept.back().map(|(_, moment)| moment.clone());
-        let moment = session().checkpoint(last.as_ref(), Purpose::Return, &Unobserved);
-        kept.push_back((round, moment.expect("there is always room for another")));
+        let last = kept.back().map(|(_, snapshot)| snapshot.clone());
+        let snapshot = session().checkpoint(last.as_ref(), Purpose::Return, &Unobserved);
+        kept.push_back((round, snapshot.expect("there is always room for another")));
         if kept.len() > KEEP {
             kept.pop_front();
         }
-        let moments: Vec<Snapshot> = kept.iter().map(|(_, moment)| moment.clone()).collect();
+        let moments: Vec<Snapshot> = kept.iter().map(|(_, snapshot)| snapshot.clone()).collect();
         session().retain(&moments).expect("the others can go");
         most = most.max(layers());
     }
@@ -103,7 +103,7 @@ fn hundreds_of_checkpoints_leave_few_layers() {
     );
 }
 
-// One that is taken where nothing was done since another one, which goes, is as much a moment as that was.
+// One that is taken where nothing was done since another one, which goes, is as much a snapshot as that was.
 #[test]
 fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
     let world = World::new();
@@ -119,8 +119,8 @@ fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
                 .write(&at("file"), &mut text.as_bytes())
                 .expect("it can be written");
         }
-        let moment = session().checkpoint(None, Purpose::Return, &Unobserved);
-        moment.expect("it can be kept")
+        let snapshot = session().checkpoint(None, Purpose::Return, &Unobserved);
+        snapshot.expect("it can be kept")
     };
     let keep = |kept: &[Snapshot]| session().retain(kept).expect("they go");
     let mut kept: Vec<Snapshot> = (0..31).map(|round| take(&format!("{round}"))).collect();
@@ -141,7 +141,7 @@ fn a_checkpoint_taken_twice_is_not_folded_into_what_came_after() {
     assert_eq!(text, "then");
 }
 
-/// Whoever takes checkpoints, for whatever, leaves room for those with which a restore begins.
+/// A process that takes checkpoints, for whatever, leaves room for those with which a restore begins.
 // rule R2, R5
 #[test]
 fn checkpoints_leave_room_for_a_restore() {
@@ -174,12 +174,12 @@ fn checkpoints_leave_room_for_a_restore() {
                 Err(error) => break error.to_string(),
             }
         };
-        assert!(refused.contains("let go of checkpoints"), "{refused}");
+        assert!(refused.contains("deleted checkpoints"), "{refused}");
         limits.push(layers());
     }
     // Each purpose leaves some to the next.
     assert_eq!(limits, [400, 430, 460]);
-    // What was let go of makes room again.
+    // What was released makes room again.
     kept.truncate(100);
     session().retain(&kept).expect("the others can go");
     take(Purpose::Keep).expect("there is room");

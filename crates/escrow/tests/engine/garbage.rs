@@ -8,8 +8,8 @@ use std::time::Duration;
 use escrow::event::Unobserved;
 use escrow::internals::fs::Dir;
 use escrow::internals::fs::usage::{Usage, measure};
-use escrow::manager::{Collected, GarbageRequest, LeftoverKind, Manager, Options};
-use escrow::model::{Cleanup, Keep, Origin, PlanState, SystemOrigin};
+use escrow::manager::{GarbageReport, GarbageRequest, LeftoverKind, Manager, ManagerOptions};
+use escrow::model::{CleanupPolicy, IdSource, PlanState, Retention, SystemIdSource};
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::{Fs, LoopFs, World, tree};
 
@@ -20,22 +20,22 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 /// A clock that goes ahead.
 struct Ahead(Duration);
 
-impl Origin for Ahead {
+impl IdSource for Ahead {
     fn now(&self) -> jiff::Timestamp {
-        SystemOrigin.now() + self.0
+        SystemIdSource.now() + self.0
     }
 
     fn uuid(&self) -> uuid::Uuid {
-        SystemOrigin.uuid()
+        SystemIdSource.uuid()
     }
 }
 
-fn manager(home: &Path, cleanup: Cleanup, ahead: Duration) -> Manager {
-    let keep = Keep {
+fn manager(home: &Path, cleanup: CleanupPolicy, ahead: Duration) -> Manager {
+    let keep = Retention {
         cleanup,
         undo: 48 * HOUR,
     };
-    let options = Options {
+    let options = ManagerOptions {
         keep,
         origin: Arc::new(Ahead(ahead)),
         ..options(home)
@@ -44,7 +44,7 @@ fn manager(home: &Path, cleanup: Cleanup, ahead: Duration) -> Manager {
 }
 
 /// A plan over `app` that was committed.
-fn committed(world: &World, strategy: &str, cleanup: Cleanup) -> Sandboxed {
+fn committed(world: &World, strategy: &str, cleanup: CleanupPolicy) -> Sandboxed {
     let app = world.dir("app");
     tree::build(&app, "a \"old\\n\"\nb \"stays\\n\"\n");
     let mut sandboxed = Sandboxed::new(&world.home(), &app, strategy);
@@ -60,7 +60,7 @@ fn collect(manager: &Manager, older_than: Option<Duration>) -> Vec<LeftoverKind>
         older_than,
         ..GarbageRequest::default()
     };
-    let Collected {
+    let GarbageReport {
         removed, failed, ..
     } = manager.collect_garbage(&request).expect("it can look");
     assert_eq!(failed, []);
@@ -76,13 +76,13 @@ fn state(sandboxed: &Sandboxed) -> PlanState {
 #[test]
 fn undo_data_goes_when_its_time_is_over_and_not_before() {
     let world = World::new();
-    let sandboxed = committed(&world, "overlay", Cleanup::OnCommit);
+    let sandboxed = committed(&world, "overlay", CleanupPolicy::OnCommit);
     for (ahead, older_than) in [(47, None), (72, Some(96 * HOUR))] {
-        let later = manager(&world.home(), Cleanup::OnCommit, ahead * HOUR);
+        let later = manager(&world.home(), CleanupPolicy::OnCommit, ahead * HOUR);
         assert_eq!(collect(&later, older_than), []);
         assert_eq!(state(&sandboxed), PlanState::Committed);
     }
-    let later = manager(&world.home(), Cleanup::OnCommit, 49 * HOUR);
+    let later = manager(&world.home(), CleanupPolicy::OnCommit, 49 * HOUR);
     assert_eq!(collect(&later, Some(24 * HOUR)), [LeftoverKind::Undo]);
     assert_eq!(state(&sandboxed), PlanState::CleanedUp);
     sandboxed.undo().expect_err("there is nothing left for it");
@@ -101,7 +101,7 @@ fn a_workspace_that_stayed_goes_and_the_plan_can_still_be_undone() {
         };
         let app = world.dir("app");
         let mut sandboxed = Sandboxed::new(&world.home(), &app, strategy);
-        sandboxed.manager = manager(&world.home(), Cleanup::Manual, Duration::ZERO);
+        sandboxed.manager = manager(&world.home(), CleanupPolicy::Manual, Duration::ZERO);
         sandboxed.native("echo new > a; echo more > c");
         let area = sandboxed.area();
         sandboxed.committed();
@@ -126,10 +126,10 @@ fn a_commit_without_changes_ends_with_its_time_too() {
     let app = world.dir("app");
     let sandboxed = Sandboxed::new(&world.home(), &app, "overlay");
     sandboxed.committed();
-    let later = manager(&world.home(), Cleanup::OnCommit, 47 * HOUR);
+    let later = manager(&world.home(), CleanupPolicy::OnCommit, 47 * HOUR);
     assert_eq!(collect(&later, None), []);
     assert_eq!(state(&sandboxed), PlanState::Committed);
-    let later = manager(&world.home(), Cleanup::OnCommit, 49 * HOUR);
+    let later = manager(&world.home(), CleanupPolicy::OnCommit, 49 * HOUR);
     assert_eq!(collect(&later, None), []);
     assert_eq!(state(&sandboxed), PlanState::CleanedUp);
 }
@@ -138,7 +138,7 @@ fn a_commit_without_changes_ends_with_its_time_too() {
 #[test]
 fn a_plan_that_somebody_works_on_is_left_alone() {
     let world = World::new();
-    let sandboxed = committed(&world, "overlay", Cleanup::OnCommit);
+    let sandboxed = committed(&world, "overlay", CleanupPolicy::OnCommit);
     let lock = world
         .home()
         .join("locks")
@@ -172,7 +172,7 @@ fn many_collect_while_others_work() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
-                    let manager = manager(&home, Cleanup::OnCommit, Duration::ZERO);
+                    let manager = manager(&home, CleanupPolicy::OnCommit, Duration::ZERO);
                     let done = manager.collect_garbage(&request).expect("it can look");
                     assert_eq!(done.failed, []);
                 }
@@ -187,7 +187,7 @@ fn many_collect_while_others_work() {
                 sandboxed.committed();
                 let now = std::fs::read_to_string(app.join("a")).expect("it is there");
                 assert_eq!(now, text);
-                // Whoever was quicker took what it needs.
+                // A process that was quicker took what it needs.
                 match sandboxed.manager.undo(&sandboxed.plan, &Unobserved) {
                     Ok(_) => {}
                     Err(error) => assert!(
@@ -201,7 +201,7 @@ fn many_collect_while_others_work() {
         stop.store(true, Ordering::SeqCst);
         worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    let manager = manager(&home, Cleanup::OnCommit, Duration::ZERO);
+    let manager = manager(&home, CleanupPolicy::OnCommit, Duration::ZERO);
     manager.collect_garbage(&request).expect("it can look");
     for room in ["sandboxes", "locks"] {
         let left = std::fs::read_dir(home.join(room)).expect("it is there");

@@ -1,17 +1,17 @@
-//! When workspaces go: with the commit, with whatever ends the work, or only when somebody asks.
+//! When workspaces go: with the commit, with whatever ends the work, or only when another process asks.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use escrow::manager::{Manager, Options};
-use escrow::model::{Cleanup, Keep, PlanState, SandboxState};
+use escrow::manager::{Manager, ManagerOptions};
+use escrow::model::{CleanupPolicy, PlanState, Retention, SandboxState};
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::{World, tree};
 
 use crate::support::{ISOLATING, Sandboxed, options};
 
 /// A sandbox of `app` in a home whose workspaces go as `cleanup` says.
-fn kept(world: &World, strategy: &str, cleanup: Cleanup) -> Sandboxed {
+fn kept(world: &World, strategy: &str, cleanup: CleanupPolicy) -> Sandboxed {
     let app = world.dir("app");
     tree::build(
         &app,
@@ -23,12 +23,12 @@ fn kept(world: &World, strategy: &str, cleanup: Cleanup) -> Sandboxed {
     sandboxed
 }
 
-fn manager(home: &Path, cleanup: Cleanup) -> Manager {
-    let keep = Keep {
+fn manager(home: &Path, cleanup: CleanupPolicy) -> Manager {
+    let keep = Retention {
         cleanup,
-        ..Keep::default()
+        ..Retention::default()
     };
-    let options = Options {
+    let options = ManagerOptions {
         keep,
         ..options(home)
     };
@@ -50,7 +50,7 @@ fn names(path: &Path) -> usize {
 fn with_on_commit_the_workspace_goes_and_the_plan_can_be_undone() {
     for strategy in ISOLATING {
         let world = World::new();
-        let sandboxed = kept(&world, strategy, Cleanup::OnCommit);
+        let sandboxed = kept(&world, strategy, CleanupPolicy::OnCommit);
         let (area, before) = (sandboxed.area(), signature(&sandboxed.original));
         sandboxed.committed();
         assert!(!area.exists(), "{strategy}");
@@ -65,7 +65,7 @@ fn with_on_commit_the_workspace_goes_and_the_plan_can_be_undone() {
 fn with_manual_the_workspace_stays_and_shares_nothing_with_the_original() {
     for strategy in ISOLATING {
         let world = World::new();
-        let sandboxed = kept(&world, strategy, Cleanup::Manual);
+        let sandboxed = kept(&world, strategy, CleanupPolicy::Manual);
         let (area, before) = (sandboxed.area(), signature(&sandboxed.original));
         let promised = sandboxed.promised();
         sandboxed.committed();
@@ -95,14 +95,14 @@ fn with_manual_the_workspace_stays_and_shares_nothing_with_the_original() {
 fn with_on_terminal_a_rollback_ends_the_plan() {
     for strategy in ISOLATING {
         let world = World::new();
-        let sandboxed = kept(&world, strategy, Cleanup::OnTerminal);
+        let sandboxed = kept(&world, strategy, CleanupPolicy::OnTerminal);
         let (area, before) = (sandboxed.area(), signature(&sandboxed.original));
         sandboxed.rollback();
         assert!(!area.exists(), "{strategy}");
         assert_eq!(state(&sandboxed), PlanState::CleanedUp, "{strategy}");
         assert_same(&before, &signature(&sandboxed.original), &Ignore::default());
         let world = World::new();
-        let sandboxed = kept(&world, strategy, Cleanup::OnTerminal);
+        let sandboxed = kept(&world, strategy, CleanupPolicy::OnTerminal);
         let area = sandboxed.area();
         sandboxed.committed();
         assert!(!area.exists(), "{strategy}");
@@ -112,7 +112,7 @@ fn with_on_terminal_a_rollback_ends_the_plan() {
 
 #[test]
 fn with_the_others_a_rolled_back_workspace_can_be_worked_in_again() {
-    for cleanup in [Cleanup::OnCommit, Cleanup::Manual] {
+    for cleanup in [CleanupPolicy::OnCommit, CleanupPolicy::Manual] {
         let world = World::new();
         let sandboxed = kept(&world, "filesystem_copy", cleanup);
         sandboxed.rollback();

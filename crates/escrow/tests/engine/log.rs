@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use escrow::event::Unobserved;
-use escrow::internals::store::{LogCheck, Logged};
+use escrow::internals::store::{LogCheck, LoggedOperation};
 use escrow::manager::Manager;
 use escrow_testkit::{World, tree};
 
@@ -56,7 +56,7 @@ fn found(statements: &str, entry: u64, what: &str) {
 
 fn entries(manager: &Manager) -> Vec<(String, String)> {
     let log = manager.log(None).expect("the log can be read");
-    let one = |one: Logged| (one.operation.action, one.outcome);
+    let one = |one: LoggedOperation| (one.operation.action, one.outcome);
     log.into_iter().map(one).collect()
 }
 
@@ -104,7 +104,7 @@ fn a_commit_tells_what_it_changed_however_much() {
     sandbox.native("i=0; while [ $i -lt 130 ]; do i=$((i+1)); : > \"f$i\"; done");
     let request = escrow::manager::CommitRequest {
         message: Some("all of it"),
-        terms: escrow::commit::Terms {
+        terms: escrow::commit::CommitTerms {
             on_conflict: escrow::strategy::OnConflict::Abort,
             strict: false,
             allow_partial: false,

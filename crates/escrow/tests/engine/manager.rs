@@ -44,7 +44,7 @@ fn threads_share_one_manager() {
             scope.spawn(move || {
                 let path = at(format!("thread-{number}"));
                 let wrote = manager.write(plan, resource, &path, &mut &b"x"[..]);
-                // Nobody waits for the diff, which is still there.
+                // No process waits for the diff, which is still there.
                 wrote.expect("threads take turns");
                 let found = manager.diff(plan, None).expect("it can be compared");
                 assert!(
@@ -290,7 +290,7 @@ fn cleanup_from_every_state() {
                     sandbox.cleanup();
                     std::fs::rename(&away, &original).expect("it can be moved back");
                 }
-                // Somebody was there before us.
+                // Another process was there before us.
                 "lost" => escrow_testkit::world::remove_tree(&sandbox.area()),
                 _ => {}
             }
@@ -380,7 +380,7 @@ impl Observer for Waiting {
     }
 }
 
-/// Who waits for a plan in vain is told who works on it.
+/// Who waits for a plan in vain is reported who works on it.
 // rule S5
 #[test]
 fn a_busy_plan_names_its_owner() {

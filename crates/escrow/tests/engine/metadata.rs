@@ -95,7 +95,7 @@ fn faithful(world: &World, strategy: &str) -> String {
     assert_eq!(sandbox.listing(), [""; 0]);
     for script in [WRECK_ALL, WRECK_SOME] {
         sh(&tree, script);
-        // To whoever cannot read all of it any more, it can still be given back.
+        // To the process that cannot read all of it any more, it can still be given back.
         if is_root() {
             assert_ne!(sandbox.listing(), [""; 0]);
         }

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use escrow::commit::Terms;
+use escrow::commit::CommitTerms;
 use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
-use escrow::manager::{CommitRequest, Manager, NewResource, Options};
+use escrow::manager::{CommitRequest, Manager, ManagerOptions, NewResource};
 use escrow::model::resource::OPAQUE;
 use escrow::model::{
-    PlanState, ResourceId, ResourcePath, ResourceType, SystemOrigin, Target, TargetLocation,
+    PlanState, ResourceId, ResourcePath, ResourceType, SystemIdSource, Target, TargetLocation,
 };
 use escrow::strategy::conformance::{Case, Fixture, run};
 use escrow::strategy::registry::Registration;
@@ -32,7 +32,7 @@ struct Document(PathBuf);
 
 impl Fixture for Documents {
     fn fresh(&self) -> std::result::Result<Box<dyn Case>, String> {
-        let at = self.0.join(ResourceId::new(&SystemOrigin).to_string());
+        let at = self.0.join(ResourceId::new(&SystemIdSource).to_string());
         let map: Map = [("known", "its own"), ("other", "another")]
             .map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()))
             .into();
@@ -51,7 +51,7 @@ impl Case for Document {
     fn target(&self) -> Target {
         Target {
             location: TargetLocation::Opaque(self.0.display().to_string()),
-            ..Target::at(ResourceId::new(&SystemOrigin), "document", &self.0)
+            ..Target::at(ResourceId::new(&SystemIdSource), "document", &self.0)
         }
     }
 
@@ -142,7 +142,7 @@ fn manager(home: &Path) -> Manager {
     let mut registry = Registry::builtin();
     let registered = registry.register(Registration::new(Arc::new(Toy)));
     registered.expect("nobody else has the name");
-    let mut options = Options {
+    let mut options = ManagerOptions {
         registry,
         ..options(home)
     };
@@ -223,7 +223,7 @@ impl Mixed {
 
     fn commit(&self) -> Result<()> {
         let request = CommitRequest {
-            terms: Terms {
+            terms: CommitTerms {
                 on_conflict: OnConflict::Abort,
                 strict: false,
                 allow_partial: false,

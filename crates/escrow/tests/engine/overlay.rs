@@ -38,7 +38,7 @@ pub(crate) fn original(world: &World, name: &str, text: &str) -> std::path::Path
 fn merged(mount: &OverlayMount<'_>) -> (Model, Sig) {
     let world = World::new();
     let shown = world.path().join("merged");
-    // A name may be listed that nobody finds.
+    // A name may be listed that no process finds.
     let script = format!(
         "cp -a ./. {0}/ 2> /dev/null || test -d {0}",
         shown.display()

@@ -5,11 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use escrow::commit::Terms;
+use escrow::commit::CommitTerms;
 use escrow::error::{Error, Kind, Result};
 use escrow::event::Unobserved;
-use escrow::internals::store::{Logged, Plan, Resource};
-use escrow::manager::{CommitRequest, Manager, NewResource, Options, RunRequest};
+use escrow::internals::store::{LoggedOperation, Plan, Resource};
+use escrow::manager::{CommitRequest, Manager, ManagerOptions, NewResource, RunRequest};
 use escrow::model::Action;
 use escrow::policy::Policy;
 use escrow::strategy::OnConflict;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::support::{assert_untouched, at, open, options, sh};
 
-const TERMS: Terms = Terms {
+const TERMS: CommitTerms = CommitTerms {
     on_conflict: OnConflict::Abort,
     strict: false,
     allow_partial: false,
@@ -62,7 +62,7 @@ impl Guarded {
     }
 
     fn with(&self, principal: &str, policy: Policy) -> Manager {
-        let options = Options {
+        let options = ManagerOptions {
             principal: principal.to_owned(),
             policy,
             ..options(&self.world.home())
@@ -70,7 +70,7 @@ impl Guarded {
         Manager::open(options).expect("opening is not judged")
     }
 
-    /// Works in the sandbox by means that nobody judges.
+    /// Works in the sandbox by means that no process validates.
     fn native(&self, script: &str) {
         let manager = open(&self.world.home());
         let access = manager.access(&self.plan, &self.resource, None);
@@ -95,7 +95,7 @@ fn may_all_but(denied: Value) -> Value {
     json!([{"allow": all, "principal": "*", "scope": "*"}, denied])
 }
 
-fn last(manager: &Manager) -> Logged {
+fn last(manager: &Manager) -> LoggedOperation {
     let log = manager.log(None).expect("the log can be read");
     log.into_iter().next_back().expect("something was done")
 }
@@ -233,7 +233,7 @@ fn a_protected_path_is_not_released_however_it_was_written() {
         let path = at(".github/x");
         let written = manager.write(&guarded.plan, &guarded.resource, &path, &mut &b"x"[..]);
         denied(&manager, written, "write", why);
-        // What was denied is still there, and somebody else may release it.
+        // What was denied is still there, and another process may release it.
         let all = open(&guarded.world.home());
         guarded.commit(&all).expect("everything is permitted");
     }
@@ -552,8 +552,8 @@ fn who_is_permitted_everything_can_do_everything() {
     manager.recover().expect("it is permitted");
     let log = manager.log(None).expect("it can be read");
     assert!(log.iter().all(|one| one.outcome == "done"), "{log:?}");
-    let about = |one: &Logged| one.operation.resources == ["app"];
-    let begin = |one: &Logged| one.operation.action == "plan create";
+    let about = |one: &LoggedOperation| one.operation.resources == ["app"];
+    let begin = |one: &LoggedOperation| one.operation.action == "plan create";
     assert!(log.iter().all(|one| about(one) || begin(one)), "{log:?}");
     assert_eq!(manager.check_log().expect("it can be read").fault, None);
 }

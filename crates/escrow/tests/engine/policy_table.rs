@@ -168,25 +168,31 @@ fn every_row_of_the_table() {
         ("agent\n", "read", "app", NO, "cannot be a principal"),
         ("ag\u{202e}ent", "read", "app", NO, "cannot be a principal"),
         ("agent\u{1b}[2J", "read", "app", NO, "cannot be a principal"),
-        ("agent", "read", "", NO, "is no scope"),
-        ("agent", "read", "app:", NO, "is no scope: it is empty"),
+        ("agent", "read", "", NO, "is not a valid scope"),
+        (
+            "agent",
+            "read",
+            "app:",
+            NO,
+            "is not a valid scope: it is empty",
+        ),
         (
             "agent",
             "read",
             "app:../x",
             NO,
-            "is no scope: it contains '..'",
+            "is not a valid scope: it contains '..'",
         ),
         (
             "agent",
             "read",
             "app:/etc/passwd",
             NO,
-            "is no scope: it is absolute",
+            "is not a valid scope: it is absolute",
         ),
-        ("agent", "read", ":x", NO, "is no scope"),
-        ("agent", "read", "a b", NO, "is no scope"),
-        ("agent", "read", "*:x", NO, "is no scope"),
+        ("agent", "read", ":x", NO, "is not a valid scope"),
+        ("agent", "read", "a b", NO, "is not a valid scope"),
+        ("agent", "read", "*:x", NO, "is not a valid scope"),
     ];
     let policy = documented();
     for (principal, action, scope, permitted, reason) in rows {
@@ -347,7 +353,7 @@ fn what_cannot_be_read_is_refused_with_a_reason_and_denies_everything() {
             );
         }
     }
-    // Also where it would not be enforced: a mistake is told when it is made.
+    // Also where it would not be enforced: a mistake is reported when it is made.
     let local = json!({"rules": [{"deny": ["eat"], "principal": "*", "scope": "*"}]});
     assert!(Policy::from_value(&local).is_err());
 }

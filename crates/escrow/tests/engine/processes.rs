@@ -22,12 +22,12 @@ const WORLD: &str = "ESCROW_TEST_WORLD";
 const MOMENT: &str = "ESCROW_TEST_MOMENT";
 
 /// Starts one test of this binary as another process, with a world to work in.
-fn start(test: &str, world: &Path, moment: u64) -> Child {
+fn start(test: &str, world: &Path, snapshot: u64) -> Child {
     let exe = std::env::current_exe().expect("a test knows its own executable");
     Command::new(exe)
         .args(["--exact", test, "--nocapture"])
         .env(WORLD, world)
-        .env(MOMENT, moment.to_string())
+        .env(MOMENT, snapshot.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -42,14 +42,14 @@ fn told(name: &str) -> Option<String> {
 
 /// Says when so many entries were copied, and then waits for its end.
 struct Halting {
-    moment: u64,
+    snapshot: u64,
     copied: AtomicU64,
     marker: std::path::PathBuf,
 }
 
 impl Observer for Halting {
     fn copied(&self, entries: u64, _bytes: u64) {
-        if self.copied.fetch_add(entries, Ordering::SeqCst) + entries >= self.moment {
+        if self.copied.fetch_add(entries, Ordering::SeqCst) + entries >= self.snapshot {
             fs::write(&self.marker, "now").expect("the world is writable");
             loop {
                 std::thread::park();
@@ -61,12 +61,12 @@ impl Observer for Halting {
 /// Does nothing by itself: the process that others start and kill.
 #[test]
 fn child_that_is_killed() {
-    let (Some(world), Some(moment)) = (told(WORLD), told(MOMENT)) else {
+    let (Some(world), Some(snapshot)) = (told(WORLD), told(MOMENT)) else {
         return;
     };
     let world = Path::new(&world);
     let observer = Halting {
-        moment: moment.parse().expect("a number was handed over"),
+        snapshot: snapshot.parse().expect("a number was handed over"),
         copied: AtomicU64::new(0),
         marker: world.join("marker"),
     };
@@ -82,9 +82,9 @@ fn child_that_is_killed() {
         .expect("it is killed before it ends");
 }
 
-fn kill_while_it_copies(world: &World, moment: u64) {
+fn kill_while_it_copies(world: &World, snapshot: u64) {
     let marker = world.path().join("marker");
-    let mut child = start("processes::child_that_is_killed", world.path(), moment);
+    let mut child = start("processes::child_that_is_killed", world.path(), snapshot);
     let start = Instant::now();
     while !marker.exists() {
         let ended = child.try_wait().expect("it is our child");
@@ -112,13 +112,13 @@ fn a_create_that_is_killed() {
         );
     }
     let before = signature(&original);
-    for (turn, moment) in [1, 20, 150, 299].into_iter().enumerate() {
-        kill_while_it_copies(&world, moment);
+    for (turn, snapshot) in [1, 20, 150, 299].into_iter().enumerate() {
+        kill_while_it_copies(&world, snapshot);
         let manager = open(&world.home());
         let status = manager.status().expect("it can be shown");
         assert!(
             status.running.iter().all(|one| !one.alive),
-            "its process is dead"
+            "its process has ended"
         );
         assert!(!status.running.is_empty(), "what was interrupted is shown");
         assert!(status.plans.is_empty(), "it cannot be used");
@@ -210,7 +210,7 @@ fn many_processes_at_once() {
     let children: Vec<Child> = (0..PROCESSES)
         .map(|number| start("processes::child_that_makes_plans", world.path(), number))
         .collect();
-    // All have ended before one is judged: nobody works in a world that is gone.
+    // All have ended before one is checked: no process works in a world that is gone.
     let outputs: Vec<_> = children
         .into_iter()
         .map(|child| child.wait_with_output().expect("it is our child"))
@@ -329,7 +329,7 @@ fn a_foreign_store_is_refused() {
     assert!(untouched, "it is left as it was");
 }
 
-/// Its number says one thing and its tables another: what is wrong is told, and where, instead of a statement.
+/// Its number says one thing and its tables another: what is wrong is reported, and where, instead of a statement.
 // rule P3
 #[test]
 fn a_store_whose_tables_are_others_is_refused_in_words() {

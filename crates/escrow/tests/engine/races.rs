@@ -1,5 +1,5 @@
-//! Somebody changes the original while it is being copied. The observer stands in for them: it is
-//! told of every entry, so it can act between two of them.
+//! Another process changes the original while it is being copied. The observer stands in for them: it is
+//! reported every entry, so it can act between two of them.
 
 use std::fs;
 use std::path::Path;

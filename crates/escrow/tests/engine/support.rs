@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use escrow::error::Result;
 use escrow::event::Unobserved;
-use escrow::internals::store::{Plan, Resource, Sandbox};
-use escrow::manager::{Manager, Options};
+use escrow::internals::store::{Plan, Resource, SandboxRecord};
+use escrow::manager::{Manager, ManagerOptions};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, ResourcePath, SandboxState};
 use escrow_testkit::signature::{Ignore, differences, signature};
@@ -24,11 +24,11 @@ pub(crate) const ALL: [&str; 4] = ["filesystem_copy", "copy_on_write", "overlay"
 pub(crate) const COPIES: [&str; 2] = ["filesystem_copy", "copy_on_write"];
 
 /// What a manager on `home` is opened with.
-pub(crate) fn options(home: &Path) -> Options {
-    Options {
+pub(crate) fn options(home: &Path) -> ManagerOptions {
+    ManagerOptions {
         principal: "engine-tests".to_owned(),
         patience: Duration::from_secs(120),
-        ..Options::new(home)
+        ..ManagerOptions::new(home)
     }
 }
 
@@ -75,7 +75,7 @@ impl Sandboxed {
     }
 
     /// The record of the sandbox.
-    pub(crate) fn sandbox(&self) -> Sandbox {
+    pub(crate) fn sandbox(&self) -> SandboxRecord {
         let view = self
             .manager
             .view(self.plan.clone())

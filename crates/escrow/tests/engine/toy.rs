@@ -156,7 +156,7 @@ impl Strategy for Toy {
         edit(&at, all)
     }
 
-    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RolledBack> {
+    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
         let (at, mut values): Swap = parse(&intent.0)?;
         let now = load(&at)?.1;
         // What another process wrote is not ours to take back.
@@ -166,7 +166,7 @@ impl Strategy for Toy {
                 .into_iter()
                 .for_each(|(key, old, _)| put(map, &key, old))
         };
-        edit(&at, all).map(|()| RolledBack::default())
+        edit(&at, all).map(|()| RollbackReport::default())
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
@@ -180,9 +180,9 @@ impl Strategy for Toy {
         Ok(conflicts(values.into_iter().map(|(key, ..)| key)))
     }
 
-    fn finish(&self, intent: Intent) -> Result<Finished> {
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         let notes = Vec::new();
-        Ok(Finished { intent, notes })
+        Ok(FinishedCommit { intent, notes })
     }
 
     fn cleanup(&self, sandbox: &SandboxRef) -> Result<()> {

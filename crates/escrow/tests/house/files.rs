@@ -27,7 +27,7 @@ fn large_files_are_seen() {
     assert!(size_fault("a.rs", &"\n".repeat(MOST_LINES + 1)).is_some());
 }
 
-/// Absolute paths that exist on somebody's machine only. `/home/you` is the reader's.
+/// Absolute paths that exist on another process's machine only. `/home/you` is the reader's.
 fn machine_path_faults(file: &str, text: &str) -> Vec<String> {
     // Put together here, so that this file does not contain what it looks for.
     let places = [["/", "work/"], ["/", "root/"], ["/", "home/"]].map(|parts| parts.concat());

@@ -9,7 +9,7 @@ use crate::{none, read, sources};
 /// A new module gets its place here deliberately; `docs/architecture.md` says what each is for.
 const RANKS: &[(&str, u8)] = &[
     ("event", 0),
-    ("seeded", 0),
+    ("failpoints", 0),
     ("model", 0),
     ("fs", 1),
     ("policy", 1),

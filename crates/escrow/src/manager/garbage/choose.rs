@@ -1,4 +1,4 @@
-//! What may go now: by age, by the time a commit can be undone, or by what all of it may take.
+//! Selects the leftovers to delete: by age, by undo retention, or by total size.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{GarbageRequest, LeftoverKind};
 
 /// What counts for the choice.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Weighed {
+pub(super) struct WeighedLeftover {
     pub(super) kind: LeftoverKind,
     /// Since when it is of no use but for undo.
     pub(super) ended: Timestamp,
@@ -25,15 +25,21 @@ pub(super) fn age(ended: Timestamp, now: Timestamp) -> Duration {
 
 /// Says of each whether it goes. What belongs to nothing always does; all else only before its time
 /// where a size is to be kept to, and then the oldest first.
-pub(super) fn choose(things: &[Weighed], request: &GarbageRequest, now: Timestamp) -> Vec<bool> {
-    let old = |one: &Weighed| {
+pub(super) fn choose(
+    things: &[WeighedLeftover],
+    request: &GarbageRequest,
+    now: Timestamp,
+) -> Vec<bool> {
+    let old = |one: &WeighedLeftover| {
         let limit = request.older_than.unwrap_or_default();
         age(one.ended, now) >= limit
     };
-    let loose = |one: &Weighed| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
-    let expired = |one: &Weighed| one.kind != LeftoverKind::Undo || age(one.ended, now) >= one.undo;
+    let loose =
+        |one: &WeighedLeftover| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
+    let expired =
+        |one: &WeighedLeftover| one.kind != LeftoverKind::Undo || age(one.ended, now) >= one.undo;
     let Some(most) = request.max_size else {
-        let goes = |one: &Weighed| old(one) && (loose(one) || expired(one));
+        let goes = |one: &WeighedLeftover| old(one) && (loose(one) || expired(one));
         return things.iter().map(goes).collect();
     };
     let mut goes: Vec<bool> = things.iter().map(|one| loose(one) && old(one)).collect();
@@ -55,10 +61,10 @@ mod tests {
 
     const HOUR: i64 = 3600;
 
-    fn thing(kind: LeftoverKind, hours_ago: i64, bytes: u64) -> Weighed {
+    fn thing(kind: LeftoverKind, hours_ago: i64, bytes: u64) -> WeighedLeftover {
         let now = now().as_second();
         let ended = Timestamp::from_second(now - hours_ago * HOUR).expect("a time");
-        Weighed {
+        WeighedLeftover {
             kind,
             ended,
             bytes,
@@ -70,7 +76,11 @@ mod tests {
         Timestamp::from_second(1_800_000_000).expect("a time")
     }
 
-    fn goes(things: &[Weighed], older_than: Option<u64>, max_size: Option<u64>) -> Vec<bool> {
+    fn goes(
+        things: &[WeighedLeftover],
+        older_than: Option<u64>,
+        max_size: Option<u64>,
+    ) -> Vec<bool> {
         let request = GarbageRequest {
             older_than: older_than.map(|hours| Duration::from_secs(hours * 3600)),
             max_size,

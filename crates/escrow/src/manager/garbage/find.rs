@@ -1,24 +1,24 @@
-//! Everything that is left on disk, and whose it is. Nothing is changed.
+//! Finds everything that is left on disk, and which plan it belongs to. Changes nothing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::{Leftover, LeftoverKind, Spared};
-use crate::commit::lent;
+use super::{KeptLeftover, Leftover, LeftoverKind};
+use crate::commit::shared_layers;
 use crate::error::{Result, chain};
+use crate::failpoints;
 use crate::fs::areas::{self, Area};
 use crate::fs::{Dir, Meta, Stamp};
 use crate::manager::{Manager, disk};
 use crate::model::text::Location;
 use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
-use crate::seeded;
-use crate::store::{CommitArea, Outcome, Plan, Resource, Sandbox};
+use crate::store::{CommitArea, OperationOutcome, Plan, Resource, SandboxRecord};
 
 /// Something that may go as a whole.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(super) struct GarbageCandidate {
     pub(super) kind: LeftoverKind,
     pub(super) plan: Option<Plan>,
     pub(super) ended: Timestamp,
@@ -26,7 +26,7 @@ pub(super) struct Candidate {
     pub(super) parts: Vec<(Location, u64)>,
 }
 
-impl Candidate {
+impl GarbageCandidate {
     pub(super) fn leftovers(&self) -> impl Iterator<Item = Leftover> + '_ {
         self.parts.iter().map(|(path, bytes)| Leftover {
             kind: self.kind,
@@ -39,11 +39,11 @@ impl Candidate {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) kept: Vec<Spared>,
-    /// What stays because no record tells of it.
-    pub(super) unrecorded: Vec<Spared>,
+pub(super) struct GarbageScan {
+    pub(super) candidates: Vec<GarbageCandidate>,
+    pub(super) kept: Vec<KeptLeftover>,
+    /// What stays because it has no record.
+    pub(super) unrecorded: Vec<KeptLeftover>,
     /// Plans that are over and still have a record of something, and since when.
     pub(super) over: Vec<(Plan, Timestamp)>,
     /// Plans of which something stays until they are named.
@@ -51,7 +51,7 @@ pub(super) struct Found {
 }
 
 /// An entry among areas.
-struct Listed {
+struct ListedArea {
     path: PathBuf,
     own: bool,
     meta: Meta,
@@ -59,23 +59,23 @@ struct Listed {
 }
 
 /// What the store says.
-pub(super) struct Rows {
+pub(super) struct StoreRows {
     plans: Vec<Plan>,
-    sandboxes: Vec<Sandbox>,
+    sandboxes: Vec<SandboxRecord>,
     commits: Vec<CommitArea>,
     ended: HashMap<PlanId, Timestamp>,
     /// Names of areas, and ids, whose record was removed.
     over: HashSet<String>,
-    /// Areas that sandboxes live on which are not theirs; `None` where that cannot be told.
+    /// Areas that sandboxes live on which are not theirs; `None` where that is not known.
     lent: HashSet<Location>,
 }
 
-impl Rows {
+impl StoreRows {
     fn plan(&self, id: PlanId) -> Option<&Plan> {
         self.plans.iter().find(|plan| plan.id == id)
     }
 
-    fn sandbox(&self, id: SandboxId) -> Option<&Sandbox> {
+    fn sandbox(&self, id: SandboxId) -> Option<&SandboxRecord> {
         self.sandboxes.iter().find(|sandbox| sandbox.id == id)
     }
 
@@ -86,20 +86,20 @@ impl Rows {
             Area::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
                 let is_lent =
-                    self.lent.contains(&sandbox.area) && !seeded::bug("gc-takes-what-is-lent");
+                    self.lent.contains(&sandbox.area) && !failpoints::bug("gc-takes-what-is-lent");
                 (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
             }
             Area::Commit(_) | Area::Part(..) => {
                 let mut needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
                 needed.find_map(|one| is_of(one, area))
             }
-            Area::Aside(_) | Area::Scratch(_) | Area::Moment => None,
+            Area::Aside(_) | Area::Scratch(_) | Area::Temporary => None,
         }
     }
 
     /// Whether the state itself says that something is over: its record was removed, or its plan is not open. What
     /// it knows nothing of is never taken for that.
-    fn is_over(&self, one: &Listed, area: Area, plan: Option<&Plan>) -> bool {
+    fn is_over(&self, one: &ListedArea, area: Area, plan: Option<&Plan>) -> bool {
         let name = one.path.file_name().unwrap_or_default();
         let removed = areas::plain_name(name.as_encoded_bytes());
         if removed.is_some_and(|name| self.over.contains(name)) {
@@ -116,7 +116,7 @@ impl Rows {
                 self.over.contains(&id.to_string())
             }
             (Area::Scratch(id), None) => self.over.contains(&id.to_string()),
-            (Area::Scratch(_) | Area::Aside(_) | Area::Moment, _) => false,
+            (Area::Scratch(_) | Area::Aside(_) | Area::Temporary, _) => false,
         }
     }
 
@@ -132,8 +132,8 @@ impl Rows {
 impl Manager {
     /// Looks at everything and measures it, which walks every tree; or only at where this home puts
     /// things as it is now, which costs the same for many resources as for few.
-    pub(super) fn find_garbage(&self, measured: bool) -> Result<Found> {
-        let mut found = Found::default();
+    pub(super) fn find_garbage(&self, measured: bool) -> Result<GarbageScan> {
+        let mut found = GarbageScan::default();
         // Listed before the store is read: whatever is made meanwhile was recorded before.
         let listed = self.list_areas(measured, &mut found)?;
         let locks = self.locks.entries()?;
@@ -157,7 +157,7 @@ impl Manager {
             let plan = id.parse().ok().map(|id| rows.plan(id));
             let over = |plan: &Plan| plan.state == PlanState::CleanedUp;
             if plan.is_some_and(|plan| plan.is_none_or(over)) {
-                found.candidates.push(Candidate {
+                found.candidates.push(GarbageCandidate {
                     kind: LeftoverKind::Lock,
                     plan: None,
                     ended: time(entry.meta.ctime),
@@ -172,8 +172,8 @@ impl Manager {
     fn look_at_plan(
         &self,
         plan: &Plan,
-        rows: &Rows,
-        found: &mut Found,
+        rows: &StoreRows,
+        found: &mut GarbageScan,
         size: &dyn Fn(&Path) -> u64,
     ) {
         let (ended, is_open) = (rows.ended(plan), plan.state == PlanState::Open);
@@ -183,7 +183,7 @@ impl Manager {
             path: path.clone(),
             bytes: size(path.as_path()),
         };
-        let candidate = |kind, parts| Candidate {
+        let candidate = |kind, parts| GarbageCandidate {
             kind,
             plan: Some(plan.clone()),
             ended,
@@ -223,7 +223,7 @@ impl Manager {
                 !area.as_path().starts_with(self.home()) && is_absent(area.as_path())
             });
             if commit.phase.is_unfinished() {
-                let why = "its commit is half way; `escrow recover` brings it to one side";
+                let why = "its commit is half way; `escrow recover` finishes it or rolls it back";
                 let kept = area.map(|area| (left(LeftoverKind::Undo, area), why.into()));
                 found.kept.extend(kept);
             } else if let Some(area) = away {
@@ -248,9 +248,9 @@ impl Manager {
     /// What no record of a plan accounts for.
     fn look_at_area(
         &self,
-        one: &Listed,
-        rows: &Rows,
-        found: &mut Found,
+        one: &ListedArea,
+        rows: &StoreRows,
+        found: &mut GarbageScan,
         size: &dyn Fn(&Path) -> u64,
     ) -> Result<()> {
         let owner = |id| rows.sandbox(id).map(|one| one.reference.plan_id);
@@ -259,7 +259,7 @@ impl Manager {
                 owner(id)
             }
             Some(Area::Scratch(id)) => Some(id),
-            Some(Area::Moment) | None => None,
+            Some(Area::Temporary) | None => None,
         };
         let plan = plan.and_then(|id| rows.plan(id));
         let path = Location::from(one.path.as_path());
@@ -290,7 +290,7 @@ impl Manager {
                 return Ok(());
             }
             (Some(Area::Scratch(_)), Some(_)) => LeftoverKind::Scratch,
-            (Some(Area::Moment), _) => {
+            (Some(Area::Temporary), _) => {
                 let (parent, name) = split(&one.path)?;
                 if areas::is_held(&parent, &name)? {
                     return Ok(());
@@ -298,19 +298,21 @@ impl Manager {
                 LeftoverKind::Orphan
             }
             (Some(area), plan) if rows.is_over(one, area, plan) => LeftoverKind::Orphan,
-            (Some(_), None) if one.own && seeded::bug("gc-takes-unknown") => LeftoverKind::Orphan,
+            (Some(_), None) if one.own && failpoints::bug("gc-takes-unknown") => {
+                LeftoverKind::Orphan
+            }
             (area, plan) => {
                 let why = match (area, plan) {
                     (Some(_), None) if !one.own => "another home may know it",
                     (Some(_), _) => UNRECORDED,
-                    (None, _) => "its name says nothing",
+                    (None, _) => "its name is not one of Escrow's",
                 };
                 found.unrecorded.push(left(LeftoverKind::Unknown, why));
                 return Ok(());
             }
         };
         let ended = plan.map_or_else(|| time(one.meta.ctime), |plan| rows.ended(plan));
-        found.candidates.push(Candidate {
+        found.candidates.push(GarbageCandidate {
             kind,
             plan: plan.cloned(),
             ended,
@@ -320,7 +322,7 @@ impl Manager {
     }
 
     /// Everything among the engine's own areas, and what is ours beside and in originals.
-    fn list_areas(&self, everywhere: bool, found: &mut Found) -> Result<Vec<Listed>> {
+    fn list_areas(&self, everywhere: bool, found: &mut GarbageScan) -> Result<Vec<ListedArea>> {
         let (mut places, mut known) = (BTreeSet::new(), HashSet::new());
         for sandbox in self.store.sandboxes(None)? {
             known.extend(sandbox.area.as_path().parent().map(Path::to_owned));
@@ -341,7 +343,7 @@ impl Manager {
             let own = place == self.areas.path();
             let look = || areas::list(&Dir::open(&place)?, !own);
             match look() {
-                Ok(entries) => listed.extend(entries.into_iter().map(|entry| Listed {
+                Ok(entries) => listed.extend(entries.into_iter().map(|entry| ListedArea {
                     path: place.join(name(&entry.name)),
                     own,
                     meta: entry.meta,
@@ -364,7 +366,7 @@ impl Manager {
         Ok(listed)
     }
 
-    pub(super) fn rows(&self, with_times: bool) -> Result<Rows> {
+    pub(super) fn rows(&self, with_times: bool) -> Result<StoreRows> {
         let mut ended = HashMap::new();
         let log = match with_times {
             true => self.log(None)?,
@@ -374,14 +376,14 @@ impl Manager {
             let ends = matches!(&*one.operation.action, "commit" | "undo" | "recover");
             let plan = one.operation.plan_id.filter(|_| ends);
             if let (Some(plan), Some(at)) = (plan, one.finished_at)
-                && one.outcome == Outcome::Done.as_str()
+                && one.outcome == OperationOutcome::Done.as_str()
             {
                 ended.insert(plan, at);
             }
         }
         let sandboxes = self.store.sandboxes(None)?;
-        let lent = lent::all(&sandboxes, None);
-        Ok(Rows {
+        let lent = shared_layers::all(&sandboxes, None);
+        Ok(StoreRows {
             plans: self.store.plans()?,
             over: self.store.over()?,
             commits: self.store.commit_areas()?,
@@ -404,11 +406,9 @@ fn is_of(commit: &CommitArea, area: Area) -> Option<&Location> {
     (named == Some(area)).then_some(at)
 }
 
-const UNRECORDED: &str =
-    "no record tells of it; `escrow gc --orphans` names it, and only you can say whether it may go";
-const AWAY: &str = "it is out of reach; is its file system not mounted?";
-const ASIDE: &str = "somebody else's work, set aside when a commit was taken back; \
-                     `escrow cleanup` of its plan removes it";
+const UNRECORDED: &str = "it has no record; `escrow gc --orphans` lists it, and only you can decide whether to delete it";
+const AWAY: &str = "it cannot be reached; is its file system not mounted?";
+const ASIDE: &str = "another program's work, set aside when a commit was rolled back; `escrow cleanup` of its plan deletes it";
 
 fn is_absent(path: &Path) -> bool {
     Dir::open(path).is_err_and(|error| error.is_absent())

@@ -1,14 +1,14 @@
-//! Garbage: what finished work left on disk goes, what is not finished never does.
+//! Garbage collection: deletes leftovers of finished plans, never of unfinished ones.
 //!
 //! Everything of a plan goes under its lock, looked at again once it is held. One that cannot be
 //! removed does not stop the others (rule C17). Records change before what they tell of is removed, so
-//! that whoever is killed in between leaves something that the next one finds by its name.
+//! that a process that is killed in between leaves something that the next one finds by its name.
 //!
 //! | file | promise |
 //! |---|---|
 //! | `find` | everything that is left, and whose it is |
 //! | `choose` | what of it may go now |
-//! | `orphans` | what no record tells of is named, and goes only by its name |
+//! | `orphans` | what has no record is named, and goes only by its name |
 
 mod choose;
 mod find;
@@ -17,22 +17,23 @@ mod orphans;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use self::choose::{Weighed, age, choose};
-use self::find::{Candidate, Found};
+use self::choose::{WeighedLeftover, age, choose};
+use self::find::{GarbageCandidate, GarbageScan};
 pub use self::orphans::Orphan;
-use super::{Manager, live};
+use super::Manager;
+use super::sessions;
 use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::areas::Area;
-use crate::fs::private::Lock;
+use crate::fs::state_dir::Lock;
 use crate::model::text::Location;
 use crate::model::{Phase, PlanId, PlanState};
 use crate::store::{CommitArea, Plan};
 
 /// Who works on a plan for longer than this is at it; a process that is just being started may hold the
 /// locks of the one that starts it.
-const MOMENT: Duration = Duration::from_millis(100);
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is to go.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,9 +62,9 @@ pub enum LeftoverKind {
     Lock,
     /// What belongs to an open plan.
     Open,
-    /// Somebody else's work, set aside by an undo.
+    /// Another process's work, set aside by an undo.
     Aside,
-    /// What cannot be told to be ours.
+    /// What is not known to be ours.
     Unknown,
 }
 
@@ -97,31 +98,31 @@ pub struct Leftover {
 }
 
 /// Something that stays, and why.
-pub type Spared = (Leftover, String);
+pub type KeptLeftover = (Leftover, String);
 
 /// What became of everything that was found.
 #[derive(Debug, Default)]
-pub struct Collected {
+pub struct GarbageReport {
     /// What is gone, or would go.
     pub removed: Vec<Leftover>,
     /// What stays, and why.
-    pub kept: Vec<Spared>,
+    pub kept: Vec<KeptLeftover>,
     /// What could not be removed, and why.
-    pub failed: Vec<Spared>,
+    pub failed: Vec<KeptLeftover>,
 }
 
-impl Collected {
+impl GarbageReport {
     /// The bytes that were given back.
     pub fn freed(&self) -> u64 {
         self.removed.iter().map(|one| one.bytes).sum()
     }
 
-    fn keep(&mut self, candidates: &[Candidate], why: &str) {
-        let kept = candidates.iter().flat_map(Candidate::leftovers);
+    fn keep(&mut self, candidates: &[GarbageCandidate], why: &str) {
+        let kept = candidates.iter().flat_map(GarbageCandidate::leftovers);
         self.kept.extend(kept.map(|one| (one, why.to_owned())));
     }
 
-    fn fail(&mut self, candidate: &Candidate, why: &str) {
+    fn fail(&mut self, candidate: &GarbageCandidate, why: &str) {
         let failed = candidate.leftovers();
         self.failed.extend(failed.map(|one| (one, why.to_owned())));
     }
@@ -130,13 +131,13 @@ impl Collected {
 impl Manager {
     /// Removes what finished work left and what belongs to nothing. Open plans are named and left
     /// alone, whatever they hold.
-    pub fn collect_garbage(&self, request: &GarbageRequest) -> Result<Collected> {
+    pub fn collect_garbage(&self, request: &GarbageRequest) -> Result<GarbageReport> {
         let only_own = self.permit_gc()?;
         if !request.dry_run {
             self.make_room_to_clean()?;
             self.recover_dead()?;
         }
-        let Found {
+        let GarbageScan {
             candidates,
             mut kept,
             unrecorded,
@@ -146,17 +147,17 @@ impl Manager {
         kept.extend(unrecorded);
         let now = self.options.origin.now();
         // As the configuration says that the plan was made under; where that cannot be read, it stays.
-        let undo = |one: &Candidate| {
+        let undo = |one: &GarbageCandidate| {
             let effective = self.effective(one.plan.as_ref().map(|plan| plan.id));
             effective.map_or(Duration::MAX, |effective| effective.settings.undo_keep)
         };
-        let weigh = |one: &Candidate| Weighed {
+        let weigh = |one: &GarbageCandidate| WeighedLeftover {
             kind: one.kind,
             ended: one.ended,
             bytes: one.parts.iter().map(|(_, bytes)| bytes).sum(),
             undo: undo(one),
         };
-        let weighed: Vec<Weighed> = candidates.iter().map(weigh).collect();
+        let weighed: Vec<WeighedLeftover> = candidates.iter().map(weigh).collect();
         let goes = choose(&weighed, request, now);
         let own = |plan: PlanId| self.is_maker(plan).unwrap_or(false);
         let mine = |plan: Option<PlanId>| !only_own || plan.is_some_and(own);
@@ -168,15 +169,15 @@ impl Manager {
                 false => spared.push(candidate),
             }
         }
-        let mut collected = Collected {
+        let mut collected = GarbageReport {
             kept,
-            ..Collected::default()
+            ..GarbageReport::default()
         };
-        collected.keep(&spared, "its time has not come");
+        collected.keep(&spared, "its retention time is not over");
         collected.keep(&denied, "a policy denies it, and the plan is not your own");
         spared.extend(denied);
         if request.dry_run {
-            let all = chosen.iter().flat_map(Candidate::leftovers);
+            let all = chosen.iter().flat_map(GarbageCandidate::leftovers);
             collected.removed.extend(all);
             return Ok(collected);
         }
@@ -193,7 +194,7 @@ impl Manager {
             }
         }
         for plan in plans {
-            let own = |one: &Candidate| plan_of(one) == Some(plan.id);
+            let own = |one: &GarbageCandidate| plan_of(one) == Some(plan.id);
             let (theirs, rest) = chosen.into_iter().partition(own);
             chosen = rest;
             self.collect_of_plan(&plan, theirs, held.contains(&plan.id), &mut collected);
@@ -202,7 +203,7 @@ impl Manager {
         // What is gone is gone, whether the state gets smaller by it or not.
         if let Err(error) = self.store.shrink() {
             self.notice(format!(
-                "the state could not be made smaller, and will be another time: {}",
+                "could not compact the state; the next gc tries again: {}",
                 chain(&error)
             ));
         }
@@ -212,13 +213,13 @@ impl Manager {
     /// What belongs to nothing, for those who only want to know.
     pub(super) fn orphans(&self) -> Result<Vec<Leftover>> {
         let found = self.find_garbage(false)?;
-        let loose = |one: &&Candidate| one.kind == LeftoverKind::Orphan;
+        let loose = |one: &&GarbageCandidate| one.kind == LeftoverKind::Orphan;
         let orphans = found.candidates.iter().filter(loose);
-        let mut orphans: Vec<Leftover> = orphans.flat_map(Candidate::leftovers).collect();
+        let mut orphans: Vec<Leftover> = orphans.flat_map(GarbageCandidate::leftovers).collect();
         let own = |one: &Leftover| one.path.as_path().starts_with(self.home());
         let told = |one: &Leftover| match one.kind {
             LeftoverKind::Aside => true,
-            // What lies beside an original may be another home's, and is nobody's worry there.
+            // What lies beside an original may be another home's, and is no concern there.
             LeftoverKind::Unknown => own(one),
             _ => false,
         };
@@ -231,12 +232,12 @@ impl Manager {
     fn collect_of_plan(
         &self,
         plan: &Plan,
-        things: Vec<Candidate>,
+        things: Vec<GarbageCandidate>,
         held: bool,
-        collected: &mut Collected,
+        collected: &mut GarbageReport,
     ) {
         let name = plan.id.to_string();
-        let lock = match Lock::take(&self.locks, name.as_bytes(), false, MOMENT) {
+        let lock = match Lock::take(&self.locks, name.as_bytes(), false, LOCK_PATIENCE) {
             Ok(Some(lock)) => lock,
             Ok(None) => return collected.keep(&things, "another process works on its plan"),
             Err(error) => {
@@ -271,7 +272,7 @@ impl Manager {
                 }
             }),
         };
-        // What failed was told one by one, but for what even the log could not be told of.
+        // What failed was reported one by one, but for what could not be logged.
         let told = collected.failed.len() > before;
         let ended = match (done, held) {
             (Err(error), _) if !told => Err(error),
@@ -293,21 +294,21 @@ impl Manager {
     fn check_still_over(&self, plan: &Plan) -> Result<Option<&'static str>> {
         let now = self.store.plan(plan.id)?;
         if now.is_none_or(|now| now.state != plan.state) {
-            return Ok(Some("its plan moved on meanwhile"));
+            return Ok(Some("its plan changed meanwhile"));
         }
-        if self.live(plan)? != live::Live::Nobody {
+        if self.live(plan)? != sessions::SessionState::Idle {
             return Ok(Some("a command runs inside its plan"));
         }
-        self.bury(plan.id)?;
+        self.mark_interrupted(plan.id)?;
         let commits = self.store.commit_areas()?;
         let half = |one: &CommitArea| one.plan_id == plan.id && one.phase.is_unfinished();
         Ok(match commits.iter().any(half) {
-            true => Some("its commit is half way; `escrow recover` brings it to one side"),
+            true => Some("its commit is half way; `escrow recover` finishes it or rolls it back"),
             false => None,
         })
     }
 
-    fn remove_of_plan(&self, plan: &Plan, thing: &Candidate) -> Result<()> {
+    fn remove_of_plan(&self, plan: &Plan, thing: &GarbageCandidate) -> Result<()> {
         match thing.kind {
             LeftoverKind::Workspace => {
                 let views = self.live_sandboxes(plan)?;
@@ -327,10 +328,10 @@ impl Manager {
 
     /// Gives up what the commits of a plan keep for undo.
     fn drop_undo(&self, plan: &Plan) -> Result<()> {
-        // All are tried; the first failure is told.
+        // All are tried; the first failure is reported.
         let mut first = Ok(());
         for journal in self.store.journals_of(plan.id)? {
-            // First the need for it is forgotten: whoever is killed after this finds the rest by its name.
+            // First the need for it is forgotten: a process that is killed after this finds the rest by its name.
             self.store.forget_commit(journal.id)?;
             for member in &journal.members {
                 first = first.and(remove_area(&self.home, &member.area));
@@ -340,7 +341,7 @@ impl Manager {
     }
 
     /// Removes what no record accounts for, unless one does by now.
-    fn remove_orphan(&self, thing: &Candidate) -> Result<()> {
+    fn remove_orphan(&self, thing: &GarbageCandidate) -> Result<()> {
         let rows = self.rows(false)?;
         for (path, _) in &thing.parts {
             let name = path.as_path().file_name().unwrap_or_default();
@@ -373,7 +374,7 @@ impl Manager {
     }
 
     /// What belongs to no plan that is known.
-    fn collect_loose(&self, things: Vec<Candidate>, collected: &mut Collected) {
+    fn collect_loose(&self, things: Vec<GarbageCandidate>, collected: &mut GarbageReport) {
         if things.is_empty() {
             return;
         }
@@ -404,8 +405,8 @@ impl Manager {
         }
     }
 
-    /// Removes a lock that nobody holds.
-    fn remove_lock(&self, thing: &Candidate) -> Result<()> {
+    /// Removes a lock that no process holds.
+    fn remove_lock(&self, thing: &GarbageCandidate) -> Result<()> {
         for (path, _) in &thing.parts {
             let name = path.as_path().file_name().unwrap_or_default();
             let name = name.as_encoded_bytes();
@@ -417,6 +418,6 @@ impl Manager {
     }
 }
 
-fn plan_of(candidate: &Candidate) -> Option<PlanId> {
+fn plan_of(candidate: &GarbageCandidate) -> Option<PlanId> {
     candidate.plan.as_ref().map(|plan| plan.id)
 }

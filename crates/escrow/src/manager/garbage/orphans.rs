@@ -1,21 +1,21 @@
-//! Areas of which no record tells: named with what is known of them, removed only one by one and by name.
+//! Orphans: areas without a record. They are listed, and deleted only one by one and by name.
 
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
 use super::find::time;
-use super::{Collected, Leftover, LeftoverKind, Spared};
+use super::{GarbageReport, KeptLeftover, Leftover, LeftoverKind};
 use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::areas::{self, Area};
-use crate::fs::private;
+use crate::fs::state_dir;
 use crate::manager::{Manager, disk};
 use crate::model::text::Location;
 use crate::model::{Action, Scope};
 
-/// An area, or what lies among areas, of which no record tells.
+/// An area, or what lies among areas, without a record.
 #[derive(Debug, Clone)]
 pub struct Orphan {
     /// Where it is.
@@ -42,7 +42,7 @@ impl Orphan {
             Some(Area::Part(_, commit)) => ("undo data", commit.made_at()),
             Some(Area::Aside(id)) => ("set aside", id.made_at()),
             Some(Area::Scratch(plan)) => ("scratch", plan.made_at()),
-            Some(Area::Moment) => ("temporary", None),
+            Some(Area::Temporary) => ("temporary", None),
             None => ("unknown", None),
         };
         let meta = Dir::look(path).ok();
@@ -58,21 +58,21 @@ impl Orphan {
 }
 
 impl Manager {
-    /// Everything of which no record tells. Nothing is changed.
+    /// Everything without a record. Nothing is changed.
     pub fn unrecorded(&self) -> Result<Vec<Orphan>> {
         self.permit(Action::Gc, None, Scope::All)?;
         let found = self.find_garbage(true)?.unrecorded.into_iter();
-        let orphan = |(one, why): Spared| Orphan::at(one.path.as_path(), one.bytes, why);
+        let orphan = |(one, why): KeptLeftover| Orphan::at(one.path.as_path(), one.bytes, why);
         Ok(found.map(orphan).collect())
     }
 
-    /// Removes what was named, if no record tells of it; with `dry_run`, only says what would go. Where one of the
+    /// Removes what was named, if it has no record; with `dry_run`, only says what would go. Where one of the
     /// paths is anything else, nothing is removed.
-    pub fn remove_unrecorded(&self, paths: &[PathBuf], dry_run: bool) -> Result<Collected> {
+    pub fn remove_unrecorded(&self, paths: &[PathBuf], dry_run: bool) -> Result<GarbageReport> {
         let orphans = self.unrecorded()?;
         let mut chosen: Vec<&Orphan> = Vec::new();
         for path in paths {
-            let known = private::known_as(path).unwrap_or_else(|| path.clone());
+            let known = state_dir::known_as(path).unwrap_or_else(|| path.clone());
             let found = orphans.iter().find(|one| one.path.as_path() == known);
             match found {
                 Some(one) => chosen.push(one),
@@ -84,7 +84,7 @@ impl Manager {
             }
         }
         chosen.dedup_by(|one, other| one.path == other.path);
-        let mut collected = Collected::default();
+        let mut collected = GarbageReport::default();
         for one in chosen {
             let left = Leftover {
                 kind: LeftoverKind::Unknown,
@@ -107,7 +107,7 @@ impl Manager {
 
     /// What lies among the areas of a home whose state cannot be used. Nothing is changed, and nothing is asked of the state.
     pub fn areas_without_state(home: &Path) -> Result<Vec<Orphan>> {
-        let home = Dir::open(&private::canonical(home)?)?;
+        let home = Dir::open(&state_dir::canonical(home)?)?;
         let dir = match home.subdir(b"sandboxes") {
             Err(error) if error.is_absent() => return Ok(Vec::new()),
             dir => dir?,

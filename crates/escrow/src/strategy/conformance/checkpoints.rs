@@ -2,11 +2,13 @@
 
 use super::super::{Checkpoints, Purpose, RestoreRequest, Snapshot, Strategy, StrategyError};
 use super::Case;
-use super::checks::{Answer, changes, content, equal, made, must, open, put, put_new, unchanged};
+use super::checks::{
+    CheckOutcome, changes, content, equal, made, must, open, put, put_new, unchanged,
+};
 use crate::event::Unobserved;
 
 // rule R1
-pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.fingerprint()?;
     let sandbox = made(strategy, case)?;
     let known = case.known().0;

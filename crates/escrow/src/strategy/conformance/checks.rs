@@ -1,4 +1,4 @@
-//! The promises themselves. Each is one function from a strategy and a case to a problem.
+//! The conformance checks. Each is one function from a strategy and a case to a problem.
 
 use std::fmt::Debug;
 use std::io::{Cursor, Read};
@@ -9,10 +9,10 @@ use super::super::{
 };
 use super::{Case, checkpoints, parts};
 use crate::event::Unobserved;
-use crate::model::{ChangeKind, PlanId, ResourcePath, SandboxRef, SystemOrigin};
+use crate::model::{ChangeKind, PlanId, ResourcePath, SandboxRef, SystemIdSource};
 
-pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> Answer;
-pub(super) type Answer = Result<(), String>;
+pub(super) type CheckFn = fn(&dyn Strategy, &dyn Case) -> CheckOutcome;
+pub(super) type CheckOutcome = Result<(), String>;
 
 pub(super) const ALL: &[(&str, CheckFn)] = &[
     ("its name and its promises do not change", steady),
@@ -55,7 +55,7 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
         apart,
     ),
     (
-        "what somebody changed meanwhile is a conflict, and nothing else is",
+        "a change by another program is a conflict, and nothing else is",
         conflicts,
     ),
     (
@@ -67,7 +67,7 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
         parts::followed,
     ),
     (
-        "what becomes of a released path later is judged from there",
+        "later changes of a released path are compared with the release",
         parts::worked_on,
     ),
     (
@@ -75,7 +75,7 @@ pub(super) const ALL: &[(&str, CheckFn)] = &[
         parts::taken_back,
     ),
     (
-        "a part that is given up, at whichever step, changes nothing",
+        "a part that is aborted, at whichever step, changes nothing",
         parts::given_up,
     ),
     (
@@ -110,7 +110,7 @@ pub(super) fn must<T, E: std::error::Error>(what: &str, answer: Result<T, E>) ->
     })
 }
 
-pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> Answer {
+pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> CheckOutcome {
     match found == wanted {
         true => Ok(()),
         false => Err(format!("{what}: {found:?}, wanted {wanted:?}")),
@@ -119,7 +119,7 @@ pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> 
 
 pub(super) fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
     let created = strategy.create(&CreateRequest {
-        plan_id: PlanId::new(&SystemOrigin),
+        plan_id: PlanId::new(&SystemIdSource),
         target: &case.target(),
         area: case.area(),
         from: None,
@@ -167,7 +167,7 @@ pub(super) fn put_new(
     case: &dyn Case,
     sandbox: &SandboxRef,
     bytes: &[u8],
-) -> Answer {
+) -> CheckOutcome {
     match case.absent() {
         Some(path) => put(strategy, sandbox, &path, bytes).map(drop),
         None => Ok(()),
@@ -187,14 +187,14 @@ pub(super) fn changes(
         .collect())
 }
 
-pub(super) fn unchanged(case: &dyn Case, before: &str) -> Answer {
+pub(super) fn unchanged(case: &dyn Case, before: &str) -> CheckOutcome {
     match case.fingerprint()? == before {
         true => Ok(()),
         false => Err("the original is not what it was".to_owned()),
     }
 }
 
-fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> Answer {
+fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> CheckOutcome {
     equal("name", &strategy.name(), &strategy.name())?;
     equal(
         "capabilities",
@@ -207,7 +207,7 @@ fn steady(strategy: &dyn Strategy, _case: &dyn Case) -> Answer {
     }
 }
 
-fn probe(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn probe(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.fingerprint()?;
     let (target, area) = (case.target(), case.area());
     let first = strategy.probe(&target, area);
@@ -219,7 +219,7 @@ fn probe(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     unchanged(case, &before)
 }
 
-fn create(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn create(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.fingerprint()?;
     let sandbox = made(strategy, case)?;
     equal(
@@ -230,7 +230,7 @@ fn create(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     unchanged(case, &before)
 }
 
-fn create_again(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn create_again(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let first = made(strategy, case)?;
     if strategy.capabilities().isolates {
         put(strategy, &first, &case.known().0, b"from the first")?;
@@ -240,7 +240,7 @@ fn create_again(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     equal("changes", &changes(strategy, &second)?, &Vec::new())
 }
 
-fn fresh(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn fresh(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     for (path, wanted) in case.contents()? {
         if content(strategy, &sandbox, &path)? != wanted {
@@ -250,7 +250,7 @@ fn fresh(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
 }
 
-fn reading(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn reading(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let before = case.fingerprint()?;
     content(strategy, &sandbox, &case.known().0)?;
@@ -259,7 +259,7 @@ fn reading(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     unchanged(case, &before)
 }
 
-fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     if let Some(absent) = case.absent() {
         match open(strategy, &sandbox)?.read(&absent) {
@@ -280,7 +280,7 @@ fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
 }
 
-fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let before = case.fingerprint()?;
     for path in case.ways_out() {
@@ -295,7 +295,7 @@ fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     unchanged(case, &before)
 }
 
-fn writing(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn writing(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let (known, absent) = (case.known().0, case.absent());
     let new = absent.iter().map(|path| (path, ChangeKind::Added));
@@ -319,7 +319,7 @@ fn writing(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     Ok(())
 }
 
-fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let before = case.fingerprint()?;
     put(strategy, &sandbox, &case.known().0, b"changed")?;
@@ -334,7 +334,7 @@ fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
 }
 
-fn diff(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn diff(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     if !strategy.capabilities().isolates {
         // Sandbox and original are one thing.
         let sandbox = made(strategy, case)?;
@@ -359,7 +359,7 @@ fn diff(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     equal("changes", &found, &wanted)
 }
 
-fn same_bytes(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn same_bytes(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let (path, bytes) = case.known();
     put(strategy, &sandbox, &path, b"something else")?;
@@ -376,9 +376,9 @@ fn same_bytes(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 /// Bytes that end in an error.
-struct Breaks(bool);
+struct BrokenReader(bool);
 
-impl Read for Breaks {
+impl Read for BrokenReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match std::mem::replace(&mut self.0, true) {
             true => Err(std::io::ErrorKind::ConnectionReset.into()),
@@ -390,10 +390,10 @@ impl Read for Breaks {
     }
 }
 
-fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let (path, bytes) = case.known();
-    match open(strategy, &sandbox)?.write(&path, &mut Breaks(false)) {
+    match open(strategy, &sandbox)?.write(&path, &mut BrokenReader(false)) {
         Err(StrategyError::Input { .. }) => {}
         Err(other) => return Err(format!("the error blames another than the source: {other}")),
         Ok(_) => return Err("a write without its bytes succeeded".to_owned()),
@@ -402,7 +402,7 @@ fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
 }
 
-fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     if !strategy.capabilities().isolates {
         return match open(strategy, &sandbox)?.rollback(&Unobserved) {
@@ -473,7 +473,7 @@ pub(super) fn worked_in(strategy: &dyn Strategy, case: &dyn Case) -> Result<Sand
     Ok(sandbox)
 }
 
-fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let capabilities = strategy.capabilities();
     if !capabilities.isolates || !capabilities.prepares {
         return Ok(());
@@ -515,7 +515,7 @@ pub(super) fn sorted(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, St
     Ok(found)
 }
 
-fn committed(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn committed(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let wanted = expected(case)?;
     let sandbox = worked_in(strategy, case)?;
     let intent = staged(strategy, case, &sandbox)?;
@@ -528,7 +528,7 @@ fn committed(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     Ok(())
 }
 
-fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn undone(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = sorted(case)?;
     let sandbox = worked_in(strategy, case)?;
     let intent = staged(strategy, case, &sandbox)?;
@@ -555,7 +555,7 @@ fn undone(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     Ok(())
 }
 
-fn apart(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn apart(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let capabilities = strategy.capabilities();
     if !capabilities.isolates || !capabilities.prepares {
         return Ok(());
@@ -572,7 +572,7 @@ fn apart(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     unchanged(case, &before)
 }
 
-fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let capabilities = strategy.capabilities();
     if !capabilities.isolates || !capabilities.prepares {
         return Ok(());
@@ -589,7 +589,7 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     equal("conflicts", &found, &vec![case.known().0])
 }
 
-fn reference(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn reference(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     put(strategy, &sandbox, &case.known().0, b"changed")?;
     let text = must("store the reference", serde_json::to_string(&sandbox))?;
@@ -607,7 +607,7 @@ fn reference(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     )
 }
 
-fn access(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn access(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let access = must("access", open(strategy, &sandbox)?.access())?;
     let exposes = strategy.capabilities().exposes;
@@ -634,7 +634,7 @@ fn access(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
 }
 
-fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     if !case.replace_original()? {
         return Ok(());
@@ -647,7 +647,7 @@ fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     }
 }
 
-fn cleanup(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+fn cleanup(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let sandbox = made(strategy, case)?;
     let before = case.fingerprint()?;
     for _ in 0..2 {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::super::{Access, Target};
-use super::room::{Room, fill, looks, outside, plain, rewrite, text};
+use super::fixture_dir::{FixtureDir, fill, looks, outside, plain, rewrite, text};
 use super::{Case, Fixture};
 use crate::fs::walk::walk;
 use crate::fs::{Dir, FsError, Meta};
-use crate::model::{EntryKind, ResourceId, ResourcePath, SystemOrigin};
+use crate::model::{EntryKind, ResourceId, ResourcePath, SystemIdSource};
 
 /// Makes cases below a directory that the caller chose, on the file system that matters.
 pub struct DirectoryFixture {
@@ -27,13 +27,13 @@ impl DirectoryFixture {
 }
 
 struct DirectoryCase {
-    room: Room,
+    room: FixtureDir,
     original: PathBuf,
 }
 
 impl Fixture for DirectoryFixture {
     fn fresh(&self) -> Result<Box<dyn Case>, String> {
-        let room = Room::new(&self.base)?;
+        let room = FixtureDir::new(&self.base)?;
         let case = DirectoryCase {
             original: room.path().join("original"),
             room,
@@ -101,7 +101,7 @@ fn entries(dir: &Dir, seen: fn(&Meta) -> Meta) -> Result<Vec<(ResourcePath, Stri
 impl Case for DirectoryCase {
     fn target(&self) -> Target {
         Target::at(
-            ResourceId::new(&SystemOrigin),
+            ResourceId::new(&SystemIdSource),
             "fs-directory",
             &self.original,
         )

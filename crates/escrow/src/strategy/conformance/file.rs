@@ -5,10 +5,10 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::super::{Access, Target};
-use super::room::{Room, fill, looks, outside, plain, rewrite, text};
+use super::fixture_dir::{FixtureDir, fill, looks, outside, plain, rewrite, text};
 use super::{Case, Fixture};
 use crate::fs::{Cause, Dir, FsError, Meta};
-use crate::model::{ResourceId, ResourcePath, SystemOrigin};
+use crate::model::{ResourceId, ResourcePath, SystemIdSource};
 
 const CONTENT: &[u8] = b"the file's own\n";
 
@@ -27,13 +27,13 @@ impl FileFixture {
 }
 
 struct FileCase {
-    room: Room,
+    room: FixtureDir,
     original: PathBuf,
 }
 
 impl Fixture for FileFixture {
     fn fresh(&self) -> Result<Box<dyn Case>, String> {
-        let room = Room::new(&self.base)?;
+        let room = FixtureDir::new(&self.base)?;
         let case = FileCase {
             original: room.path().join("holder").join("known"),
             room,
@@ -74,7 +74,7 @@ impl FileCase {
 
 impl Case for FileCase {
     fn target(&self) -> Target {
-        Target::at(ResourceId::new(&SystemOrigin), "fs-file", &self.original)
+        Target::at(ResourceId::new(&SystemIdSource), "fs-file", &self.original)
     }
 
     fn area(&self) -> Option<&Path> {

@@ -1,4 +1,4 @@
-//! What "a strategy" means: plain checks that every strategy passes, ours and anyone's.
+//! The conformance suite: the checks that define a strategy; every built-in, wrapper and plugin passes them.
 //!
 //! Each check gets a fresh [`Case`] from a [`Fixture`], one for each kind of resource, so that the
 //! same promises are asked of a directory today and of a database later. Where strategies may
@@ -10,8 +10,8 @@ mod checkpoints;
 mod checks;
 mod directory;
 mod file;
+mod fixture_dir;
 mod parts;
-mod room;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -53,8 +53,8 @@ pub trait Case {
     fn ways_out(&self) -> Vec<ResourcePath>;
     /// Everything about the original that a strategy must leave alone, as text.
     fn fingerprint(&self) -> Result<String, String>;
-    /// What everybody sees of the original beside content, entry by entry: what a commit changes and an undo
-    /// brings back, unlike what nobody can set.
+    /// What users see of the original beside content, entry by entry: what a commit changes and an undo
+    /// brings back, unlike what no program can set.
     fn state(&self) -> Result<BTreeMap<ResourcePath, String>, String>;
     /// Everything that can be read in the original, with its content.
     fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String>;
@@ -73,7 +73,7 @@ pub trait Case {
 
 /// One promise, and how it was broken if it was.
 #[derive(Debug)]
-pub struct Check {
+pub struct ConformanceCheck {
     /// The promise.
     pub name: &'static str,
     /// What is wrong; `None` if it was kept.
@@ -82,17 +82,17 @@ pub struct Check {
 
 /// How a strategy did.
 #[derive(Debug)]
-pub struct Report {
+pub struct ConformanceReport {
     /// Its name.
     pub strategy: String,
     /// Every promise.
-    pub checks: Vec<Check>,
+    pub checks: Vec<ConformanceCheck>,
 }
 
-impl Report {
+impl ConformanceReport {
     /// The promises that were broken, as text; empty if none was.
     pub fn problems(&self) -> Vec<String> {
-        let problem = |check: &Check| {
+        let problem = |check: &ConformanceCheck| {
             let problem = check.problem.as_ref()?;
             Some(format!("{}: {}: {problem}", self.strategy, check.name))
         };
@@ -101,21 +101,21 @@ impl Report {
 }
 
 /// Asks every promise of a strategy. A panic breaks a promise too.
-pub fn run(strategy: &dyn Strategy, fixture: &dyn Fixture) -> Report {
+pub fn run(strategy: &dyn Strategy, fixture: &dyn Fixture) -> ConformanceReport {
     let one = |(name, check): &(&'static str, checks::CheckFn)| {
         let asked = std::panic::catch_unwind(AssertUnwindSafe(|| {
             let case = fixture
                 .fresh()
-                .map_err(|why| format!("no case could be made: {why}"))?;
+                .map_err(|why| format!("could not set up a case: {why}"))?;
             check(strategy, &*case)
         }));
         let problem = match asked {
             Ok(answer) => answer.err(),
             Err(_) => Some("it panicked".to_owned()),
         };
-        Check { name, problem }
+        ConformanceCheck { name, problem }
     };
-    Report {
+    ConformanceReport {
         strategy: strategy.name().to_owned(),
         checks: checks::ALL.iter().map(one).collect(),
     }

@@ -1,6 +1,6 @@
-//! The promises about parts: what is released of a sandbox while the rest stays in it.
+//! Conformance checks for partial commits: a part is released while the rest stays in the sandbox.
 //!
-//! Each verb is asked for twice wherever somebody who was killed may have done it before, and what is
+//! Each verb is asked for twice wherever another process that was killed may have done it before, and what is
 //! stored between two of them goes through the store.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,27 +9,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::super::{Intent, OnConflict, PrepareRequest, Preview, PreviewOptions, Strategy};
 use super::Case;
 use super::checks::{
-    Answer, changes, content, equal, expected, must, open, put, sorted, unchanged, worked_in,
+    CheckOutcome, changes, content, equal, expected, must, open, put, sorted, unchanged, worked_in,
 };
 use crate::event::{Observer, Unobserved};
 use crate::model::{ChangeKind, ResourcePath, SandboxRef};
 
 /// A sandbox in which something was changed, and of which parts are released.
-struct Parting<'a> {
+struct PartFixture<'a> {
     strategy: &'a dyn Strategy,
     case: &'a dyn Case,
     sandbox: SandboxRef,
 }
 
-type Listing = Vec<(String, ChangeKind)>;
-type Contents = Vec<(ResourcePath, Vec<u8>)>;
-type State = BTreeMap<ResourcePath, String>;
+type TreeListing = Vec<(String, ChangeKind)>;
+type TreeContents = Vec<(ResourcePath, Vec<u8>)>;
+type TreeState = BTreeMap<ResourcePath, String>;
 
 /// The sandbox of a strategy that promises parts; `None` where it does not, and says so when asked.
 fn begun<'a>(
     strategy: &'a dyn Strategy,
     case: &'a dyn Case,
-) -> Result<Option<Parting<'a>>, String> {
+) -> Result<Option<PartFixture<'a>>, String> {
     let capabilities = strategy.capabilities();
     if !capabilities.partial {
         return Ok(None);
@@ -37,14 +37,14 @@ fn begun<'a>(
     if !capabilities.isolates || !capabilities.prepares {
         return Err("it promises parts, but not to isolate and to prepare".to_owned());
     }
-    Ok(Some(Parting {
+    Ok(Some(PartFixture {
         strategy,
         case,
         sandbox: worked_in(strategy, case)?,
     }))
 }
 
-/// An intent as somebody else finds it.
+/// An intent as another process finds it.
 fn stored(intent: &Intent) -> Result<Intent, String> {
     let text = must("store the intent", serde_json::to_string(intent))?;
     must("read it back", serde_json::from_str(&text))
@@ -56,14 +56,14 @@ fn pieces(case: &dyn Case) -> Vec<ResourcePath> {
     std::iter::once(case.known().0).chain(new).collect()
 }
 
-fn without(mut listing: Listing, released: &[ResourcePath]) -> Listing {
+fn without(mut listing: TreeListing, released: &[ResourcePath]) -> TreeListing {
     listing.retain(|(path, _)| !released.iter().any(|one| one.to_string() == *path));
     listing
 }
 
 /// The paths of the original that are not as they were. Where something is put, the times of what it lies
 /// in move with it.
-fn touched(before: &State, now: &State, released: &[ResourcePath]) -> Vec<String> {
+fn touched(before: &TreeState, now: &TreeState, released: &[ResourcePath]) -> Vec<String> {
     let mut holders: BTreeSet<ResourcePath> =
         released.iter().flat_map(|path| path.ancestors()).collect();
     holders.insert(ResourcePath::root());
@@ -91,8 +91,8 @@ impl Observer for OneStep {
     }
 }
 
-impl Parting<'_> {
-    fn changes(&self) -> Result<Listing, String> {
+impl PartFixture<'_> {
+    fn changes(&self) -> Result<TreeListing, String> {
         changes(self.strategy, &self.sandbox)
     }
 
@@ -108,7 +108,7 @@ impl Parting<'_> {
     }
 
     /// Nothing contradicts one, however closely one looks.
-    fn no_conflicts(&self, when: &str) -> Answer {
+    fn no_conflicts(&self, when: &str) -> CheckOutcome {
         for strict in [false, true] {
             let what = format!("conflicts {when}, strict {strict}");
             equal(&what, &self.conflicts(strict)?, &Vec::new())?;
@@ -129,7 +129,7 @@ impl Parting<'_> {
         paths.into_iter().map(read).collect()
     }
 
-    fn same_view(&self, before: &BTreeMap<ResourcePath, Vec<u8>>, when: &str) -> Answer {
+    fn same_view(&self, before: &BTreeMap<ResourcePath, Vec<u8>>, when: &str) -> CheckOutcome {
         match self.view()? == *before {
             true => Ok(()),
             false => Err(format!(
@@ -167,7 +167,7 @@ impl Parting<'_> {
         stored(&must("prepare", opened.prepare(&request))?.intent)
     }
 
-    fn commit(&self, intent: &Intent) -> Answer {
+    fn commit(&self, intent: &Intent) -> CheckOutcome {
         let done = self.strategy.commit(intent, &Unobserved);
         must("commit", done)
     }
@@ -179,7 +179,7 @@ impl Parting<'_> {
             self.commit(&intent)?;
         }
         let mut last = intent.clone();
-        // Whoever is killed before the store knows begins here again.
+        // A process that is killed before the store knows begins here again.
         for _ in 0..2 {
             last = self.finish(&intent)?;
         }
@@ -192,7 +192,7 @@ impl Parting<'_> {
     }
 
     /// Takes a commit back, and again.
-    fn undo(&self, intent: &Intent) -> Answer {
+    fn undo(&self, intent: &Intent) -> CheckOutcome {
         for _ in 0..2 {
             must("undo", self.strategy.undo(intent, &Unobserved))?;
         }
@@ -200,14 +200,14 @@ impl Parting<'_> {
     }
 
     /// Takes back what was released.
-    fn take_back(&self, intent: &Intent) -> Answer {
+    fn take_back(&self, intent: &Intent) -> CheckOutcome {
         let found = must("check", self.strategy.check_undo(intent))?;
         equal("conflicts of an undo", &found, &Vec::new())?;
         self.undo(intent)
     }
 
-    /// Whether the original is as it was, but for what nobody can set.
-    fn is_back(&self, before: &(State, Contents)) -> Answer {
+    /// Whether the original is as it was, but for what no program can set.
+    fn is_back(&self, before: &(TreeState, TreeContents)) -> CheckOutcome {
         let (state, contents) = before;
         let now = self.case.state()?;
         let mut paths: Vec<&ResourcePath> = state.keys().chain(now.keys()).collect();
@@ -222,13 +222,13 @@ impl Parting<'_> {
     }
 }
 
-/// The original, as [`Parting::is_back`] compares it.
-fn state(case: &dyn Case) -> Result<(State, Contents), String> {
+/// The original, as [`PartFixture::is_back`] compares it.
+fn state(case: &dyn Case) -> Result<(TreeState, TreeContents), String> {
     Ok((case.state()?, sorted(case)?))
 }
 
 // rule C1, F8
-pub(super) fn released(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn released(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.state()?;
     let (old, new) = (sorted(case)?, expected(case)?);
     let Some(parting) = begun(strategy, case)? else {
@@ -266,7 +266,7 @@ pub(super) fn released(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 // rule C1, C15
-pub(super) fn followed(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn followed(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let wanted = expected(case)?;
     let Some(parting) = begun(strategy, case)? else {
         return Ok(());
@@ -290,7 +290,7 @@ pub(super) fn followed(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 // rule C15
-pub(super) fn worked_on(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn worked_on(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let Some(parting) = begun(strategy, case)? else {
         return Ok(());
     };
@@ -316,7 +316,7 @@ pub(super) fn worked_on(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 // rule C10
-pub(super) fn taken_back(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn taken_back(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = state(case)?;
     let wanted = expected(case)?;
     let Some(parting) = begun(strategy, case)? else {
@@ -350,14 +350,14 @@ pub(super) fn taken_back(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 // rule C2, C6
-pub(super) fn given_up(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn given_up(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.fingerprint()?;
     let at_first = state(case)?;
     let Some(parting) = begun(strategy, case)? else {
         return Ok(());
     };
     let (all, view) = (parting.changes()?, parting.view()?);
-    let nothing_happened = |when: &str| -> Answer {
+    let nothing_happened = |when: &str| -> CheckOutcome {
         equal("changes", &parting.changes()?, &all)?;
         parting.same_view(&view, when)?;
         parting.no_conflicts(when)
@@ -365,7 +365,7 @@ pub(super) fn given_up(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
     let mut parts = vec![pieces(case)];
     parts.extend(pieces(case).into_iter().map(|piece| vec![piece]));
     for part in &parts {
-        // Killed once it was staged: nobody says goodbye.
+        // Killed once it was staged: without a last word.
         parting.prepare(part)?;
         unchanged(case, &before)?;
         nothing_happened("once a part is prepared")?;
@@ -399,7 +399,7 @@ pub(super) fn given_up(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
 }
 
 // rule P5
-pub(super) fn discarded(strategy: &dyn Strategy, case: &dyn Case) -> Answer {
+pub(super) fn discarded(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = state(case)?;
     let Some(parting) = begun(strategy, case)? else {
         return Ok(());

@@ -1,24 +1,24 @@
-//! What an overlay knows of its original: nothing was recorded, so it must be told from times.
+//! Detects changes of an overlay's original. Nothing was recorded at creation, so times decide.
 //!
-//! The layer carries the moment it was made. Whatever in the original has a later ctime, which
-//! nobody can set, was changed since. A version in the layer that was made from one of the original
-//! says so, because once that one is gone nothing else would tell it from a new file.
+//! The layer carries the time it was made. Whatever in the original has a later ctime, which no program can
+//! set, was changed since. A version in the layer that was made from one of the original says so, because once
+//! that one is gone nothing else would tell it from a new file.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
-use super::super::released::Released;
 use super::super::tree;
-use super::super::tree_commit::Base;
-use super::layers::{self, Looks};
-use super::stack::{self, Stack};
-use crate::fs::beneath::Entry;
+use super::super::tree_commit::OriginalBase;
+use super::layers::{self, LayerDirMetadata};
+use super::stack::{self, LayerStack};
 use crate::fs::copy::{clock, settle};
+use crate::fs::dir::DirEntry;
 use crate::fs::walk::walk;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moves, Stamp};
-use crate::model::{Conflict, Facts, ResourcePath};
+use crate::fs::{Cause, Dir, EntryHandle, FsError, Meta, MovedEntries, Stamp};
+use crate::model::{Conflict, EntryInfo, ResourcePath};
+use crate::strategy::partial_commits::PartialCommits;
 
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
 const DERIVED: &[u8] = b"user.overlay.escrow-derived";
@@ -29,7 +29,7 @@ pub(super) const ORIGIN: &[u8] = b"user.overlay.origin";
 pub(super) fn stamp(upper: &Dir) -> Result<()> {
     let now = upper.meta()?.ctime.max(clock());
     let text = serde_json::to_vec(&now).expect("numbers are JSON");
-    xattr::set(&Handle::of(upper), STAMP, &text)
+    xattr::set(&EntryHandle::of(upper), STAMP, &text)
         .map_err(|errno| upper.error("mark", b"", Cause::Os(errno)))?;
     // Where the clock does not move on, whatever has the same time counts as changed.
     settle(now);
@@ -37,7 +37,7 @@ pub(super) fn stamp(upper: &Dir) -> Result<()> {
 }
 
 fn read_stamp(layer: &Dir) -> Result<Option<Vec<u8>>> {
-    let text = xattr::get(&Handle::of(layer), STAMP)
+    let text = xattr::get(&EntryHandle::of(layer), STAMP)
         .map_err(|errno| layer.error("read the attributes of", b"", Cause::Os(errno)))?;
     Ok(text)
 }
@@ -52,7 +52,7 @@ pub(super) fn identity(layer: &Dir) -> Result<String> {
 /// Notes on a new layer when the first one below it was made.
 pub(super) fn hand_on_stamp(from: &Dir, to: &Dir) -> Result<()> {
     let text = read_stamp(from)?.unwrap_or_default();
-    xattr::set(&Handle::of(to), STAMP, &text)
+    xattr::set(&EntryHandle::of(to), STAMP, &text)
         .map_err(|errno| to.error("mark", b"", Cause::Os(errno)).into())
 }
 
@@ -68,22 +68,22 @@ pub(super) fn is_derived(attributes: &Xattrs) -> bool {
 
 /// A layer as the measure of its original.
 pub(super) struct LayerBase<'a> {
-    upper: &'a Stack,
+    upper: &'a LayerStack,
     lower: &'a Dir,
     stamp: Stamp,
     /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
     gone: &'a HashSet<(u64, Stamp)>,
-    moved: &'a Moves,
-    released: &'a Released,
+    moved: &'a MovedEntries,
+    released: &'a PartialCommits,
 }
 
 impl<'a> LayerBase<'a> {
     pub(super) fn open(
-        upper: &'a Stack,
+        upper: &'a LayerStack,
         lower: &'a Dir,
         gone: &'a HashSet<(u64, Stamp)>,
-        moved: &'a Moves,
-        released: &'a Released,
+        moved: &'a MovedEntries,
+        released: &'a PartialCommits,
     ) -> Result<Self> {
         let text = read_stamp(upper.top())?;
         let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -113,10 +113,10 @@ impl<'a> LayerBase<'a> {
         }
     }
 
-    /// Everything in the original that was changed since, whoever did it.
+    /// Everything in the original that was changed since, by any process.
     pub(super) fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
         let found = Mutex::new(Vec::new());
-        let tell = |path: ResourcePath, theirs: Facts, what: &str| {
+        let tell = |path: ResourcePath, theirs: EntryInfo, what: &str| {
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             found.push(Conflict {
                 path,
@@ -131,9 +131,9 @@ impl<'a> LayerBase<'a> {
             if !self.is_ours(&own) {
                 tell(visit.path.clone(), own.facts(), "changed there since");
             }
-            for Entry { name, meta } in visit.entries {
+            for DirEntry { name, meta } in visit.entries {
                 let path = visit.path.join(&name);
-                if carved.contains(&path) || crate::fs::private::is_area_beside(&name) {
+                if carved.contains(&path) || crate::fs::state_dir::is_area_beside(&name) {
                     continue;
                 }
                 if !meta.is_dir() && !self.is_ours(&meta) {
@@ -148,7 +148,7 @@ impl<'a> LayerBase<'a> {
     }
 }
 
-impl Base for LayerBase<'_> {
+impl OriginalBase for LayerBase<'_> {
     fn is_current(
         &self,
         path: &ResourcePath,
@@ -169,15 +169,15 @@ impl Base for LayerBase<'_> {
         // The ctime of a directory moves with every name in it. Where we know how it looked, that
         // decides; else a ctime that came with a name tells nothing against it.
         let made = match released {
-            Some(both) => Some(Looks::released(both)),
+            Some(both) => Some(LayerDirMetadata::released(both)),
             None => stack::remembered(&self.upper.all(path)?)?,
         };
         let Some(made) = made else {
             return Ok(now.ctime == now.mtime && !self.released.is_foreign(now));
         };
         let theirs = match at {
-            Some((dir, name)) => Looks::of(&dir.subdir(name)?)?,
-            None => Looks::of(self.lower)?,
+            Some((dir, name)) => LayerDirMetadata::of(&dir.subdir(name)?)?,
+            None => LayerDirMetadata::of(self.lower)?,
         };
         let owned = rustix::process::geteuid().is_root();
         Ok((made.mode, made.xattrs) == (theirs.mode, theirs.xattrs)
@@ -219,7 +219,7 @@ impl Base for LayerBase<'_> {
         let copied = attributes.iter().any(|(name, _)| name == ORIGIN);
         if meta.is_dir() {
             // A directory of the original is copied up, but never moved.
-            return Ok(copied || Looks::remembered(&dir.subdir(name)?)?.is_some());
+            return Ok(copied || LayerDirMetadata::remembered(&dir.subdir(name)?)?.is_some());
         }
         // A file that the kernel marked may also have been moved, or linked, from elsewhere.
         let moved = self.gone.contains(&(meta.size, meta.mtime))

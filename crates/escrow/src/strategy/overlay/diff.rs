@@ -1,5 +1,4 @@
-//! How an overlay differs from its original: one walk over the layers above it, whose size is that of
-//! the changes.
+//! The diff of an overlay against its original: one walk over its layers, at the cost of the changes.
 //!
 //! The kernel copies a file up for many reasons, a changed time or an open for writing among
 //! them; so everything in the upper layer is compared with what it hides, and what does not
@@ -9,18 +8,18 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
-use super::super::released::{Both, Released};
 use super::super::tree;
-use super::layers::{self, Looks, Mark};
-use super::stack::{Level, Stack};
-use crate::fs::beneath::Entry;
-use crate::fs::walk::{Next, Visit, descend, walk};
-use crate::fs::{Dir, Meta, Moves, Stamp};
-use crate::model::{Change, EntryKind, Field, ResourcePath};
+use super::layers::{self, LayerDirMetadata, LayerMark};
+use super::stack::{LayerStack, StackedDir};
+use crate::fs::dir::DirEntry;
+use crate::fs::walk::{DirVisit, NextDirs, descend, walk};
+use crate::fs::{Dir, Meta, MovedEntries, Stamp};
+use crate::model::{Change, ChangedField, EntryKind, ResourcePath};
+use crate::strategy::partial_commits::{PartialCommits, ReleasedVersion};
 
 /// What is known of a directory of the layers before it is listed.
 #[derive(Clone)]
-struct Beside {
+struct PendingDir {
     /// The layers that show it.
     numbers: Vec<usize>,
     /// The original has a directory of this path.
@@ -31,7 +30,7 @@ struct Beside {
 
 /// What a walk over the upper layer found.
 #[derive(Default)]
-pub(super) struct Looked {
+pub(super) struct OverlayScan {
     /// What differs.
     pub(super) changes: Vec<Change>,
     /// What is in the upper layer, but is no change and no directory.
@@ -43,14 +42,18 @@ pub(super) struct Looked {
 }
 
 /// One walk over the layers.
-pub(super) fn look(upper: &Stack, lower: &Dir) -> Result<Looked> {
-    look_beside(upper, lower, &Released::default())
+pub(super) fn look(upper: &LayerStack, lower: &Dir) -> Result<OverlayScan> {
+    look_beside(upper, lower, &PartialCommits::default())
 }
 
 /// The same, where some of it was released.
-pub(super) fn look_beside(upper: &Stack, lower: &Dir, released: &Released) -> Result<Looked> {
-    let all = Mutex::new(Looked::default());
-    let report = |found: Looked| {
+pub(super) fn look_beside(
+    upper: &LayerStack,
+    lower: &Dir,
+    released: &PartialCommits,
+) -> Result<OverlayScan> {
+    let all = Mutex::new(OverlayScan::default());
+    let report = |found: OverlayScan| {
         let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
         all.changes.extend(found.changes);
         all.kept.extend(found.kept);
@@ -58,17 +61,17 @@ pub(super) fn look_beside(upper: &Stack, lower: &Dir, released: &Released) -> Re
         all.gone.extend(found.gone);
     };
     let root = upper.root()?;
-    report(Looked {
+    report(OverlayScan {
         changes: root_change(&root, lower, released)?.into_iter().collect(),
-        ..Looked::default()
+        ..OverlayScan::default()
     });
-    let start = Beside {
+    let start = PendingDir {
         numbers: root.numbers,
         lower: true,
         opaque: false,
     };
     descend(start, |path, beside| {
-        let mut found = Looked::default();
+        let mut found = OverlayScan::default();
         let next = directory((upper, lower, released), path, &beside, &mut found)?;
         report(found);
         Ok::<_, StrategyError>(next)
@@ -76,7 +79,11 @@ pub(super) fn look_beside(upper: &Stack, lower: &Dir, released: &Released) -> Re
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn root_change(upper: &Level, lower: &Dir, released: &Released) -> Result<Option<Change>> {
+fn root_change(
+    upper: &StackedDir,
+    lower: &Dir,
+    released: &PartialCommits,
+) -> Result<Option<Change>> {
     let root = ResourcePath::root();
     let fields = directory_fields(upper, released.version(&root))?.unwrap_or_default();
     let (old, new) = (lower.meta()?.facts(), upper.dirs[0].meta()?.facts());
@@ -85,21 +92,24 @@ fn root_change(upper: &Level, lower: &Dir, released: &Released) -> Result<Option
 
 /// In what a directory that we made differs from how we made it, or from how it was released; `None` for
 /// one of the kernel's.
-fn directory_fields(level: &Level, released: Option<&Both>) -> Result<Option<Vec<Field>>> {
+fn directory_fields(
+    level: &StackedDir,
+    released: Option<&ReleasedVersion>,
+) -> Result<Option<Vec<ChangedField>>> {
     let made = match released {
-        Some(both) => Some(Looks::released(both)),
+        Some(both) => Some(LayerDirMetadata::released(both)),
         None => level.remembered()?,
     };
-    made.map(|made| Ok(made.differences(&Looks::of(&level.dirs[0])?)))
+    made.map(|made| Ok(made.differences(&LayerDirMetadata::of(&level.dirs[0])?)))
         .transpose()
 }
 
 fn directory(
-    (upper, lower, released): (&Stack, &Dir, &Released),
+    (upper, lower, released): (&LayerStack, &Dir, &PartialCommits),
     path: &ResourcePath,
-    beside: &Beside,
-    looked: &mut Looked,
-) -> Result<Next<Beside>> {
+    beside: &PendingDir,
+    looked: &mut OverlayScan,
+) -> Result<NextDirs<PendingDir>> {
     let found = &mut looked.changes;
     let level = upper.level(path, beside.numbers.clone())?;
     if level.dirs.is_empty() {
@@ -121,14 +131,14 @@ fn directory(
     if beside.opaque
         && let Some(dir) = &lower_dir
     {
-        let known = |entry: &Entry| {
+        let known = |entry: &DirEntry| {
             entries
                 .binary_search_by(|(_, upper)| upper.name.cmp(&entry.name))
                 .is_ok()
         };
         // What lies in a directory that a release made, and was not released with it, was never hidden.
         let put = released.version(here).is_some_and(|both| both.made);
-        let theirs = |entry: &Entry| {
+        let theirs = |entry: &DirEntry| {
             let path = here.join(&entry.name);
             released.is_gone(&path) || (put && released.version(&path).is_none())
         };
@@ -140,13 +150,13 @@ fn directory(
         }
     }
     let mut next = Vec::new();
-    for (at, Entry { name, meta }) in entries {
+    for (at, DirEntry { name, meta }) in entries {
         let dir_at = &level.dirs[at];
         let path = here.join(&name);
         let mark = layers::mark(dir_at, &name, &meta, &path)?;
         let hidden = below(&name)?;
         let lower_at = lower_dir.as_ref();
-        if mark == Mark::Whiteout {
+        if mark == LayerMark::Whiteout {
             looked.gone.extend(hidden.map(|old| (old.size, old.mtime)));
             if released.is_gone(&path) {
                 continue;
@@ -157,7 +167,7 @@ fn directory(
             continue;
         }
         if !meta.is_dir() && released.is_untouched(&path, &meta) {
-            let same = hidden.filter(|old| released.knows(old, &Moves::default()));
+            let same = hidden.filter(|old| released.knows(old, &MovedEntries::default()));
             looked.kept.extend(same.map(|_| path));
             continue;
         }
@@ -200,7 +210,7 @@ fn directory(
             _ => found.push(Change::added(path, dir_at.facts(&name, &meta)?)),
         }
         if let Some((numbers, hides)) = below {
-            let beside = Beside {
+            let beside = PendingDir {
                 numbers,
                 lower: hidden.is_some_and(|old| old.is_dir()),
                 opaque: beside.opaque || hides,
@@ -216,9 +226,9 @@ fn compare(
     (upper, new): (&Dir, &Meta),
     (lower, old): (&Dir, &Meta),
     name: &[u8],
-    inside: Option<&Level>,
-    released: Option<&Both>,
-) -> Result<Vec<Field>> {
+    inside: Option<&StackedDir>,
+    released: Option<&ReleasedVersion>,
+) -> Result<Vec<ChangedField>> {
     if let Some(level) = inside.filter(|level| !level.dirs.is_empty()) {
         if let Some(fields) = directory_fields(level, released)? {
             return Ok(fields);
@@ -232,26 +242,26 @@ fn compare(
     }
     let mut fields = Vec::new();
     if new.mode != old.mode && new.kind != EntryKind::Symlink {
-        fields.push(Field::Mode);
+        fields.push(ChangedField::Mode);
     }
     if (new.uid, new.gid) != (old.uid, old.gid) && can_own(old) {
-        fields.push(Field::Owner);
+        fields.push(ChangedField::Owner);
     }
     let seen = |dir| Ok(tree::xattrs_if_open(dir, name)?.map(layers::visible));
     let (ours, theirs): (Result<_>, Result<_>) = (seen(upper), seen(lower));
     if let (Some(ours), Some(theirs)) = (ours?, theirs?)
         && ours != theirs
     {
-        fields.push(Field::Xattrs);
+        fields.push(ChangedField::Xattrs);
     }
     match new.kind {
         EntryKind::Symlink if upper.read_link(name)? != lower.read_link(name)? => {
-            fields.push(Field::Target);
+            fields.push(ChangedField::Target);
         }
         EntryKind::File
             if new.size != old.size || !tree::same_content((upper, name), (lower, name))? =>
         {
-            fields.push(Field::Content);
+            fields.push(ChangedField::Content);
         }
         _ => {}
     }
@@ -259,7 +269,7 @@ fn compare(
 }
 
 /// Whether this user could have made an entry with this owner. One who cannot gets copies of
-/// their own, which is no change that anybody made.
+/// their own, which is no change that any process made.
 fn can_own(meta: &Meta) -> bool {
     let user = rustix::process::geteuid();
     if user.is_root() || meta.uid != user.as_raw() {
@@ -299,9 +309,9 @@ fn deleted_below(
     }
     let root = dir.subdir(name)?;
     let list = Mutex::new(found);
-    walk(&root, path.clone(), |visit: Visit<'_, ResourcePath>| {
+    walk(&root, path.clone(), |visit: DirVisit<'_, ResourcePath>| {
         let mut next = Vec::new();
-        for Entry { name, meta } in visit.entries {
+        for DirEntry { name, meta } in visit.entries {
             if layers::is_hidden(visit.dir, &name, &meta)? {
                 continue;
             }

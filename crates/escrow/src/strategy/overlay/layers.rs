@@ -1,18 +1,19 @@
-//! The layers of an overlay, read and written as the kernel reads and writes them, without a mount. A *whiteout* (a character device 0:0, or an empty file with the attribute
-//! `user.overlay.whiteout`) hides a name; an *opaque* directory (`user.overlay.opaque` = `y`)
-//! merges with nothing. `redirect` and `metacopy` marks are refused, never followed: sandboxes
-//! are mounted with `userxattr`, where the kernel makes none and refuses them too.
+//! Reads and writes overlay layers as the kernel does, without a mount. A *whiteout* (a character device 0:0,
+//! or an empty file with the attribute `user.overlay.whiteout`) hides a name; an *opaque* directory
+//! (`user.overlay.opaque` = `y`) merges with nothing. `redirect` and `metacopy` marks are refused, never
+//! followed: sandboxes are mounted with `userxattr`, where the kernel makes none and refuses them too.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
-use super::super::released::Both;
 use super::super::tree;
-use super::stack::{Level, Stack};
+use super::stack::{LayerStack, StackedDir};
+use crate::fs::state_dir;
 use crate::fs::xattr::{self, Digest, Xattrs};
-use crate::fs::{Cause, Dir, Handle, Meta, private, remove};
-use crate::model::{EntryKind, Field, ResourcePath};
+use crate::fs::{Cause, Dir, EntryHandle, Meta, remove};
+use crate::model::{ChangedField, EntryKind, ResourcePath};
+use crate::strategy::partial_commits::ReleasedVersion;
 
 const WHITEOUT: &str = "user.overlay.whiteout";
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
@@ -26,7 +27,7 @@ const FOREIGN: &[u8] = b"trusted.overlay.";
 
 /// What an entry of the upper layer means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum LayerMark {
     /// It is what it looks like.
     Plain,
     /// The name does not exist, whatever the lower layer has.
@@ -39,7 +40,7 @@ pub(super) enum Mark {
 /// the directory itself, under a name that the kernel hides: it, and not the live original, says
 /// whether the sandbox changed the directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Looks {
+pub(super) struct LayerDirMetadata {
     pub(super) mode: u16,
     pub(super) owner: (u32, u32),
     pub(super) xattrs: Digest,
@@ -47,7 +48,7 @@ pub(super) struct Looks {
 
 pub(super) const LOOKS: &[u8] = b"user.overlay.escrow";
 
-impl Looks {
+impl LayerDirMetadata {
     /// How a directory looks now.
     pub(super) fn of(dir: &Dir) -> Result<Self> {
         let meta = dir.meta()?;
@@ -60,7 +61,7 @@ impl Looks {
     }
 
     /// How a directory looked when it was released.
-    pub(super) fn released(both: &Both) -> Self {
+    pub(super) fn released(both: &ReleasedVersion) -> Self {
         Self {
             mode: both.ours.mode,
             owner: both.ours.owner,
@@ -75,23 +76,23 @@ impl Looks {
 
     /// Writes them down on the directory.
     pub(super) fn remember(&self, dir: &Dir) -> Result<()> {
-        xattr::set(&Handle::of(dir), LOOKS, &self.text())
+        xattr::set(&EntryHandle::of(dir), LOOKS, &self.text())
             .map_err(|errno| dir.error("mark", b"", Cause::Os(errno)).into())
     }
 
     /// What was written down; `None` on a directory that the kernel copied up, or that is new.
     pub(super) fn remembered(dir: &Dir) -> Result<Option<Self>> {
-        let text = xattr::get(&Handle::of(dir), LOOKS)
+        let text = xattr::get(&EntryHandle::of(dir), LOOKS)
             .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
         Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
     /// In what `now` differs.
-    pub(super) fn differences(&self, now: &Self) -> Vec<Field> {
+    pub(super) fn differences(&self, now: &Self) -> Vec<ChangedField> {
         let fields = [
-            (now.mode != self.mode, Field::Mode),
-            (now.owner != self.owner, Field::Owner),
-            (now.xattrs != self.xattrs, Field::Xattrs),
+            (now.mode != self.mode, ChangedField::Mode),
+            (now.owner != self.owner, ChangedField::Owner),
+            (now.xattrs != self.xattrs, ChangedField::Xattrs),
         ];
         let differing = fields.into_iter().filter(|(differs, _)| *differs);
         differing.map(|(_, field)| field).collect()
@@ -131,7 +132,7 @@ pub(super) fn is_opaque(dir: &Dir) -> Result<bool> {
 }
 
 fn has(dir: &Dir, mark: &[u8]) -> Result<bool> {
-    let found = xattr::get(&Handle::of(dir), mark)
+    let found = xattr::get(&EntryHandle::of(dir), mark)
         .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
     Ok(found.is_some())
 }
@@ -146,13 +147,13 @@ pub(super) fn parent_below(lower: &Dir, path: &ResourcePath) -> Result<Option<Me
 }
 
 /// What the marks on an entry of the upper layer mean.
-pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> Result<Mark> {
+pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> Result<LayerMark> {
     if meta.is_whiteout() {
-        return Ok(Mark::Whiteout);
+        return Ok(LayerMark::Whiteout);
     }
     if !matches!(meta.kind, EntryKind::File | EntryKind::Directory) {
         // No other kind of entry can carry such an attribute.
-        return Ok(Mark::Plain);
+        return Ok(LayerMark::Plain);
     }
     let fail = |errno| dir.error("read the attributes of", name, Cause::Os(errno));
     let names = xattr::names_at(dir, name).map_err(fail)?;
@@ -162,19 +163,19 @@ pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> 
         return Err(StrategyError::ForgedMark { path, mark });
     }
     match meta.kind {
-        EntryKind::File if meta.size == 0 && has(WHITEOUT) => Ok(Mark::Whiteout),
+        EntryKind::File if meta.size == 0 && has(WHITEOUT) => Ok(LayerMark::Whiteout),
         EntryKind::Directory if has(OPAQUE) => {
             match xattr::get_at(dir, name, OPAQUE.as_bytes()) {
                 // Closed to its own user, so it cannot be looked into either; what is in it counts as
                 // changed.
-                Err(Errno::ACCESS) => Ok(Mark::Plain),
+                Err(Errno::ACCESS) => Ok(LayerMark::Plain),
                 value => Ok(match value.map_err(fail)?.as_deref() {
-                    Some(b"y") => Mark::Opaque,
-                    _ => Mark::Plain,
+                    Some(b"y") => LayerMark::Opaque,
+                    _ => LayerMark::Plain,
                 }),
             }
         }
-        _ => Ok(Mark::Plain),
+        _ => Ok(LayerMark::Plain),
     }
 }
 
@@ -204,7 +205,7 @@ pub(super) fn stored(attributes: Xattrs) -> Xattrs {
 }
 
 /// Where a path is found.
-pub(super) enum Found {
+pub(super) enum LayerEntry {
     /// Nowhere.
     Nothing,
     /// In the upper layer, in this directory.
@@ -214,15 +215,15 @@ pub(super) enum Found {
 }
 
 /// A directory as the overlay shows it: from the layers, from the original, or from both.
-pub(super) struct Merged<'a> {
-    stack: &'a Stack,
-    upper: Level,
+pub(super) struct MergedDir<'a> {
+    stack: &'a LayerStack,
+    upper: StackedDir,
     lower: Option<Dir>,
 }
 
-impl<'a> Merged<'a> {
+impl<'a> MergedDir<'a> {
     /// The root of the overlay.
-    pub(super) fn root(stack: &'a Stack, lower: &Dir) -> Result<Self> {
+    pub(super) fn root(stack: &'a LayerStack, lower: &Dir) -> Result<Self> {
         Ok(Self {
             stack,
             upper: stack.root()?,
@@ -231,26 +232,26 @@ impl<'a> Merged<'a> {
     }
 
     /// What stands at `name`.
-    fn look(&self, name: &[u8], path: &ResourcePath) -> Result<Found> {
+    fn look(&self, name: &[u8], path: &ResourcePath) -> Result<LayerEntry> {
         if let Some(standing) = self.upper.look(name, path)? {
             return Ok(match standing.mark {
-                Mark::Whiteout => Found::Nothing,
-                _ => Found::Upper(self.upper.dirs[standing.at].again(), standing.meta),
+                LayerMark::Whiteout => LayerEntry::Nothing,
+                _ => LayerEntry::Upper(self.upper.dirs[standing.at].again(), standing.meta),
             });
         }
         if let Some(lower) = &self.lower
             && let Some(meta) = lower_stat(lower, name)?
         {
-            return Ok(Found::Lower(lower.again(), meta));
+            return Ok(LayerEntry::Lower(lower.again(), meta));
         }
-        Ok(Found::Nothing)
+        Ok(LayerEntry::Nothing)
     }
 
     /// The directory `name` in this one, as the overlay shows it; `None` where none is.
     fn enter(&self, name: &[u8], path: &ResourcePath) -> Result<Option<Self>> {
         let refuse = |meta: &Meta| Err(not_a_directory(path, meta));
         let (numbers, hides) = match self.upper.look(name, path)? {
-            Some(standing) if standing.mark == Mark::Whiteout => return Ok(None),
+            Some(standing) if standing.mark == LayerMark::Whiteout => return Ok(None),
             Some(standing) if !standing.meta.is_dir() => return refuse(&standing.meta),
             Some(standing) => self.upper.below(name, path, (standing.at, standing.mark))?,
             None => (Vec::new(), false),
@@ -297,18 +298,18 @@ fn not_a_directory(path: &ResourcePath, meta: &Meta) -> StrategyError {
 }
 
 /// Finds `path` the way the kernel would.
-pub(super) fn find(upper: &Stack, lower: &Dir, path: &ResourcePath) -> Result<Found> {
+pub(super) fn find(upper: &LayerStack, lower: &Dir, path: &ResourcePath) -> Result<LayerEntry> {
     let Some((parent, name)) = path.split() else {
-        return Ok(Found::Upper(upper.top().again(), upper.top().meta()?));
+        return Ok(LayerEntry::Upper(upper.top().again(), upper.top().meta()?));
     };
-    let mut here = Merged::root(upper, lower)?;
+    let mut here = MergedDir::root(upper, lower)?;
     let mut walked = ResourcePath::root();
     for part in parent.parts() {
         walked = walked.join(part);
         match here.enter(part, &walked) {
             Ok(Some(below)) => here = below,
             // Below a file there is nothing.
-            Ok(None) | Err(StrategyError::InTheWay { .. }) => return Ok(Found::Nothing),
+            Ok(None) | Err(StrategyError::InTheWay { .. }) => return Ok(LayerEntry::Nothing),
             Err(error) => return Err(error),
         }
     }
@@ -317,32 +318,32 @@ pub(super) fn find(upper: &Stack, lower: &Dir, path: &ResourcePath) -> Result<Fo
 
 /// A directory that the topmost layer lacks: its name, what it is copied from, and what is known of the
 /// original's.
-struct Missing {
+struct MissingDir {
     name: Vec<u8>,
     from: Dir,
-    looks: Known,
+    looks: OriginalDir,
 }
 
 /// What is known of the original's directory.
-enum Known {
+enum OriginalDir {
     /// It is what is copied.
     Copied,
     /// A layer below remembers it, or has nothing to remember.
-    Remembered(Option<Looks>),
+    Remembered(Option<LayerDirMetadata>),
 }
 
 /// The directory at `path` in the topmost layer, copied up or made with all above it.
 pub(super) fn make_upper(
-    upper: &Stack,
+    upper: &LayerStack,
     lower: &Dir,
     stage: &Dir,
     path: &ResourcePath,
 ) -> Result<Dir> {
-    let mut here = Merged::root(upper, lower)?;
+    let mut here = MergedDir::root(upper, lower)?;
     let mut to = upper.top().again();
     let mut walked = ResourcePath::root();
     // Directories that are not in the topmost layer: a run of them, in the middle.
-    let mut missing: Vec<Missing> = Vec::new();
+    let mut missing: Vec<MissingDir> = Vec::new();
     let mut parts = path.parts().peekable();
     while let Some(part) = parts.peek() {
         walked = walked.join(part);
@@ -351,15 +352,15 @@ pub(super) fn make_upper(
         };
         match (below.upper.dirs.first(), &below.lower) {
             (Some(dir), _) if below.upper.numbers[0] == 0 => to = dir.again(),
-            (Some(dir), _) => missing.push(Missing {
+            (Some(dir), _) => missing.push(MissingDir {
                 name: part.to_vec(),
                 from: dir.again(),
-                looks: Known::Remembered(below.upper.remembered()?),
+                looks: OriginalDir::Remembered(below.upper.remembered()?),
             }),
-            (None, Some(dir)) => missing.push(Missing {
+            (None, Some(dir)) => missing.push(MissingDir {
                 name: part.to_vec(),
                 from: dir.again(),
-                looks: Known::Copied,
+                looks: OriginalDir::Copied,
             }),
             (None, None) => break,
         }
@@ -377,21 +378,21 @@ pub(super) fn make_upper(
 
 /// Copies a chain of directories up, each lying in the one before: made aside and moved into
 /// place as one, so that nothing half dressed can be seen.
-fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
+fn graft(parent: &Dir, stage: &Dir, chain: &[MissingDir]) -> Result<Dir> {
     let top = &chain[0].name;
     remove::remove(stage, top)?;
     let mut at = stage.again();
     let mut made = Vec::new();
-    for Missing { name, from, looks } in chain {
+    for MissingDir { name, from, looks } in chain {
         let lower = from;
         // Plain: what stands above it must not hand down what the original does not have.
-        at = private::make_plain(&at, name)?;
+        at = state_dir::make_plain(&at, name)?;
         let attributes = tree::xattrs_of(lower)?;
         let lost = match looks {
-            Known::Copied => stand_in(&at, lower, attributes)?,
-            Known::Remembered(looks) => resemble(&at, lower, attributes, looks.as_ref())?,
+            OriginalDir::Copied => stand_in(&at, lower, attributes)?,
+            OriginalDir::Remembered(looks) => resemble(&at, lower, attributes, looks.as_ref())?,
         };
-        // A copy without them would count as a change that nobody made.
+        // A copy without them would count as a change that no process made.
         tree::refuse_lost(lower, b"", &lost)?;
         made.push((at.again(), lower.meta()?.mode));
     }
@@ -409,7 +410,7 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
         set_mode(dir, *mode)?;
     }
     let mut deepest = parent.again();
-    for Missing { name, .. } in chain {
+    for MissingDir { name, .. } in chain {
         deepest = deepest.subdir(name)?;
     }
     Ok(deepest)
@@ -418,10 +419,10 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[Missing]) -> Result<Dir> {
 /// Makes a directory of ours look like the lower one it stands for, and remembers how; but leaves
 /// it open to its owner. Returns the attributes that cannot be kept.
 pub(super) fn stand_in(dir: &Dir, lower: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
-    let lost = dress(dir, lower, stored(attributes))?;
-    let remembered = Looks {
+    let lost = apply_metadata(dir, lower, stored(attributes))?;
+    let remembered = LayerDirMetadata {
         mode: lower.meta()?.mode,
-        ..Looks::of(dir)?
+        ..LayerDirMetadata::of(dir)?
     };
     remembered.remember(dir)?;
     Ok(lost)
@@ -432,11 +433,11 @@ pub(super) fn resemble(
     dir: &Dir,
     below: &Dir,
     attributes: Xattrs,
-    looks: Option<&Looks>,
+    looks: Option<&LayerDirMetadata>,
 ) -> Result<Vec<Vec<u8>>> {
     let own = |name: &[u8]| name.starts_with(OWN) && !name.starts_with(ESCAPED);
     let theirs = attributes.into_iter().filter(|(name, _)| !own(name));
-    let lost = dress(dir, below, theirs.collect())?;
+    let lost = apply_metadata(dir, below, theirs.collect())?;
     if let Some(looks) = looks {
         looks.remember(dir)?;
     }
@@ -449,20 +450,22 @@ pub(super) fn replicate(dir: &Dir, model: &Dir, merges: bool) -> Result<()> {
     let attributes = tree::xattrs_of(model)?;
     let wanted = |(name, _): &(Vec<u8>, Vec<u8>)| !merges || name != OPAQUE.as_bytes();
     let attributes = attributes.into_iter().filter(wanted).collect();
-    tree::refuse_lost(model, b"", &dress(dir, model, attributes)?)?;
+    tree::refuse_lost(model, b"", &apply_metadata(dir, model, attributes)?)?;
     set_mode(dir, model.meta()?.mode)
 }
 
-fn dress(dir: &Dir, model: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
+fn apply_metadata(dir: &Dir, model: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
     let looks = model.meta()?;
     let open = Meta {
         mode: looks.mode | 0o700,
         ..looks
     };
-    Handle::of(dir).dress(&open, &attributes).map_err(|errno| {
-        dir.error("set the metadata of", b"", Cause::Os(errno))
-            .into()
-    })
+    EntryHandle::of(dir)
+        .apply_metadata(&open, &attributes)
+        .map_err(|errno| {
+            dir.error("set the metadata of", b"", Cause::Os(errno))
+                .into()
+        })
 }
 
 /// Sets the mode of a directory, if it has another one.
@@ -470,7 +473,7 @@ pub(super) fn set_mode(dir: &Dir, mode: u16) -> Result<()> {
     if dir.meta()?.mode == mode {
         return Ok(());
     }
-    Handle::of(dir)
+    EntryHandle::of(dir)
         .set_mode(mode)
         .map_err(|errno| dir.error("set the mode of", b"", Cause::Os(errno)).into())
 }
@@ -484,7 +487,7 @@ fn make_new(parent: &Dir, stage: &Dir, name: &[u8]) -> Result<Dir> {
             remove::remove(stage, name)?;
             stage.make_dir(name, 0o777)?;
             let dir = stage.subdir(name)?;
-            xattr::set(&Handle::of(&dir), OPAQUE.as_bytes(), b"y")
+            xattr::set(&EntryHandle::of(&dir), OPAQUE.as_bytes(), b"y")
                 .map_err(|errno| dir.error("mark as opaque", b"", Cause::Os(errno)))?;
             stage.exchange(name, parent, name)?;
             stage.unlink(name)?;

@@ -1,4 +1,4 @@
-//! `overlay`: the original below, an almost empty layer above that takes every change.
+//! `overlay`: a layer over the original takes every change.
 //!
 //! Making one costs the same for ten files and ten million. Nothing is ever mounted outside a
 //! private namespace: reading, writing and comparing understand the layers themselves, exactly as
@@ -8,21 +8,21 @@
 //! <area>/
 //!   layers/0, 1, …   what the sandbox changed: files, whiteouts, opaque directories
 //!   now              which of them are in use; the topmost takes the changes
-//!   seen             how the topmost was when it was last kept while somebody worked in it
+//!   seen             how the topmost was when it was last kept while a command ran in it
 //!   work/            the kernel's own, for a mount
 //!   stage/           files being written
 //! ```
 
 mod base;
+mod checkpoints;
 mod diff;
-mod fold;
-mod foreign;
-mod in_use;
 mod layers;
-mod moments;
+mod live_checkpoint;
+mod live_restore;
 mod probe;
+mod squash;
 mod stack;
-mod through;
+mod unmapped;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -34,29 +34,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::closed_dirs;
-use super::closed_dirs::Opened;
 use super::error::{Result, StrategyError};
 use super::moves::MoveLog;
-use super::released::Released;
+use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::tree_commit::{StageRequest, TreePreview};
+use super::unreadable_dirs;
+use super::unreadable_dirs::OpenedDirs;
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, Finished, Intent,
-    Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, Remember,
-    RestoreRequest, RolledBack, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
+    Intent, Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, Remember,
+    RestoreRequest, RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
 };
 use super::{tree_digest, tree_intent};
 use crate::event::Observer;
-use crate::fs::{Dir, Moves, remove};
+use crate::fs::{Dir, MovedEntries, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::{Location, escape};
 use crate::model::view::{Layers, View};
 use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
-use layers::Found;
-use moments::Switch;
-use stack::{Now, Number, Stack};
+use checkpoints::StackSwitch;
+use layers::LayerEntry;
+use stack::{LayerRef, LayerStack, LayerState};
 
 const NAME: &str = "overlay";
 const WORK: &[u8] = b"work";
@@ -83,7 +83,7 @@ struct OverlaySession {
     /// What the last preview found.
     found: RefCell<Option<TreePreview>>,
     /// What is open in the layers until the session ends.
-    opened: RefCell<Vec<Opened>>,
+    opened: RefCell<Vec<OpenedDirs>>,
 }
 
 impl Overlay {
@@ -117,7 +117,7 @@ impl Overlay {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Metadata {
+struct OverlayMetadata {
     original: Original,
     area: Location,
     #[serde(default)]
@@ -130,8 +130,8 @@ struct Metadata {
 /// A sandbox, opened.
 struct OpenLayers {
     lower: Dir,
-    now: Now,
-    upper: Stack,
+    now: LayerState,
+    upper: LayerStack,
     area: Dir,
     original: Original,
     carved: Vec<ResourcePath>,
@@ -139,25 +139,25 @@ struct OpenLayers {
 
 impl OpenLayers {
     /// What of it was released while the rest stayed.
-    fn released(&self) -> Result<Released> {
-        Released::read(&self.area, &base::identity(self.upper.top())?)
+    fn released(&self) -> Result<PartialCommits> {
+        PartialCommits::read(&self.area, &base::identity(self.upper.top())?)
     }
 }
 
 fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
-    let metadata: Metadata = tree::metadata(sandbox)?;
+    let metadata: OverlayMetadata = tree::metadata(sandbox)?;
     Ok(Dir::open(metadata.area.as_path())?)
 }
 
 fn open(sandbox: &SandboxRef) -> Result<OpenLayers> {
     let area = area_of(sandbox)?;
-    let opened = open_in(sandbox, closed_dirs::enter(area.again())?);
+    let opened = open_in(sandbox, unreadable_dirs::enter(area.again())?);
     opened.map_err(|error| in_the_sandbox(sandbox, error))
 }
 
 fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenLayers> {
-    let metadata: Metadata = tree::metadata(sandbox)?;
-    let now = Now::read(&area)?;
+    let metadata: OverlayMetadata = tree::metadata(sandbox)?;
+    let now = LayerState::read(&area)?;
     Ok(OpenLayers {
         lower: metadata.original.open()?,
         upper: now.open(&area)?,
@@ -174,42 +174,42 @@ fn look<T>(sandbox: &SandboxRef, work: impl FnOnce(&OpenLayers) -> Result<T>) ->
     work(&open).map_err(|error| in_the_sandbox(sandbox, error))
 }
 
-/// Does something while nobody else works in the sandbox: directories of its layers that are closed are opened for the
-/// moment it takes, those of other sandboxes among them.
+/// Does something while no other process works in the sandbox: directories of its layers that are closed are
+/// opened for the time it takes, those of other sandboxes among them.
 fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&OpenLayers, bool) -> Result<T>) -> Result<T> {
     let area = area_of(sandbox)?;
     let roots = roots(&area)?;
-    let all = || unlock(sandbox, &area);
-    closed_dirs::with_open(&area, &roots, all, |area, again| {
+    let all = || make_readable(sandbox, &area);
+    unreadable_dirs::with_open(&area, &roots, all, |area, again| {
         work(&open_in(sandbox, area.again())?, again)
     })
 }
 
 /// The layers of an area.
 fn roots(area: &Dir) -> Result<Vec<ResourcePath>> {
-    let layers = Now::room(area)?.entries()?;
+    let layers = LayerState::room(area)?.entries()?;
     let names = layers.iter().map(|entry| &*entry.name);
     Ok(names.map(stack::layer).collect())
 }
 
 /// Opens what is closed in the layers of an area, and in those of other sandboxes that this one is made of.
-fn unlock(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<Opened>> {
-    let metadata: Metadata = tree::metadata(sandbox)?;
-    let layers = Now::read(area)?.layers;
-    let mut opened = vec![Opened::all(area, &roots(area)?)?];
+fn make_readable(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<OpenedDirs>> {
+    let metadata: OverlayMetadata = tree::metadata(sandbox)?;
+    let layers = LayerState::read(area)?.layers;
+    let mut opened = vec![OpenedDirs::all(area, &roots(area)?)?];
     for lender in &metadata.depends_on {
         let theirs = layers
             .iter()
             .filter(|one| one.area.as_ref() == Some(lender));
         let roots: Vec<ResourcePath> = theirs.map(|one| stack::layer(&one.name())).collect();
-        opened.push(Opened::all(&Dir::open(lender.as_path())?, &roots)?);
+        opened.push(OpenedDirs::all(&Dir::open(lender.as_path())?, &roots)?);
     }
     Ok(opened)
 }
 
 /// A refusal in terms of the sandbox, not of its layers.
 fn in_the_sandbox(sandbox: &SandboxRef, error: StrategyError) -> StrategyError {
-    let Ok(Metadata {
+    let Ok(OverlayMetadata {
         area, depends_on, ..
     }) = tree::metadata(sandbox)
     else {
@@ -222,7 +222,7 @@ fn in_the_sandbox(sandbox: &SandboxRef, error: StrategyError) -> StrategyError {
             let area = Dir::open(area.as_path());
             let area = area.map(|area| (roots(&area), area));
             match area {
-                Ok((Ok(roots), area)) => closed_dirs::in_the_sandbox(&area, &roots, error),
+                Ok((Ok(roots), area)) => unreadable_dirs::in_the_sandbox(&area, &roots, error),
                 _ => error,
             }
         })
@@ -231,13 +231,13 @@ fn in_the_sandbox(sandbox: &SandboxRef, error: StrategyError) -> StrategyError {
 /// In what a layer differs from the directory below it.
 pub fn compare(upper: &Dir, lower: &Dir) -> Result<DiffView> {
     Ok(DiffView::new(
-        tree::steady(|| diff::look(&Stack::of(upper)?, lower))?.changes,
+        tree::steady(|| diff::look(&LayerStack::of(upper)?, lower))?.changes,
     ))
 }
 
 /// An empty layer whose root looks like the original's. The caller syncs it before anything relies on it.
 fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
-    let room = Now::room(area)?;
+    let room = LayerState::room(area)?;
     let name = number.to_string().into_bytes();
     remove::remove(&room, &name)?;
     room.make_dir(&name, 0o700)?;
@@ -279,7 +279,7 @@ impl Strategy for Overlay {
             None => (Probe::yes("a sandbox exists"), LOOKED_AT_AFTERWARDS),
         };
         if answer.works {
-            answer.limit = foreign::limit(original, most);
+            answer.limit = unmapped::limit(original, most);
         }
         answer.remember = Remember::Never;
         answer
@@ -287,8 +287,8 @@ impl Strategy for Overlay {
 
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (at, place) = tree::places(NAME, request)?;
-        if let Some((sandbox, moment)) = request.from {
-            return moments::fork(sandbox, moment, place, request);
+        if let Some((sandbox, snapshot)) = request.from {
+            return checkpoints::fork(sandbox, snapshot, place, request);
         }
         let (original, lower) = Original::take(at)?;
         let area = Dir::open(place)?;
@@ -297,9 +297,9 @@ impl Strategy for Overlay {
             area.make_dir(remains, 0o700)?;
         }
         let lost = new_layer(&area, &lower, 0)?;
-        let now = Now::new(vec![Number::own(0)], 1);
+        let now = LayerState::new(vec![LayerRef::own(0)], 1);
         now.write_first(&area, &area.subdir(STAGE)?)?;
-        let metadata = Metadata {
+        let metadata = OverlayMetadata {
             original,
             area: Location::from(place),
             carved: request.target.carved.clone(),
@@ -321,9 +321,9 @@ impl Strategy for Overlay {
     }
 
     fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
-        let Metadata { original, area, .. } = tree::metadata(sandbox)?;
+        let OverlayMetadata { original, area, .. } = tree::metadata(sandbox)?;
         original.open()?;
-        Now::read(&Dir::open(area.as_path())?)?;
+        LayerState::read(&Dir::open(area.as_path())?)?;
         if let Session::Live(view) = &session {
             // A command inside may have put something else in its place.
             tree::check_view(view, |seen| Ok(seen.is_overlay()?))?;
@@ -338,21 +338,21 @@ impl Strategy for Overlay {
     }
 
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        match Switch::read(intent)? {
+        match StackSwitch::read(intent)? {
             Some(switch) => switch.go(false),
             None => tree_commit::apply(intent, observer),
         }
     }
 
-    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RolledBack> {
-        match Switch::read(intent)? {
-            Some(switch) => switch.go(true).map(|()| RolledBack::default()),
+    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
+        match StackSwitch::read(intent)? {
+            Some(switch) => switch.go(true).map(|()| RollbackReport::default()),
             None => tree_intent::undo(intent, &self.moves),
         }
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        match Switch::read(intent)? {
+        match StackSwitch::read(intent)? {
             Some(_) => Ok(Outcome::NotDone),
             None => tree_intent::outcome(intent),
         }
@@ -362,10 +362,10 @@ impl Strategy for Overlay {
         tree_intent::check_undo(intent, &self.moves)
     }
 
-    fn finish(&self, intent: Intent) -> Result<Finished> {
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         tree_intent::finish(intent, &self.moves, |area| {
-            let area = closed_dirs::enter(area.again())?;
-            base::identity(Now::read(&area)?.open(&area)?.top())
+            let area = unreadable_dirs::enter(area.again())?;
+            base::identity(LayerState::read(&area)?.open(&area)?.top())
         })
     }
 
@@ -376,12 +376,12 @@ impl Strategy for Overlay {
 }
 
 impl OverlaySession {
-    /// Looks; where something is closed to its own user, once more with it open, if nobody else looks.
+    /// Looks; where something is closed to its own user, once more with it open, if no other process looks.
     fn unlocked<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
         let alone = self.session != Session::Shared && self.opened.borrow().is_empty();
         match look() {
-            Err(error) if alone && closed_dirs::refused(&error) => {
-                let opened = unlock(&self.reference, &area_of(&self.reference)?)?;
+            Err(error) if alone && unreadable_dirs::refused(&error) => {
+                let opened = make_readable(&self.reference, &area_of(&self.reference)?)?;
                 self.opened.replace(opened);
                 look()
             }
@@ -389,7 +389,7 @@ impl OverlaySession {
         }
     }
 
-    fn moves(&self, lower: &Dir) -> Result<Moves> {
+    fn moves(&self, lower: &Dir) -> Result<MovedEntries> {
         self.moves.read(lower.meta()?.dev)
     }
 
@@ -430,8 +430,8 @@ impl Sandbox for OverlaySession {
             found.map_err(|error| in_the_sandbox(&self.reference, error))
         })?;
         let (dir, meta) = match found {
-            Found::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
-            Found::Upper(dir, meta) | Found::Lower(dir, meta) => (dir, meta),
+            LayerEntry::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
+            LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta) => (dir, meta),
         };
         tree::replaceable(Some(meta), path)?;
         let (_, name) = path
@@ -452,9 +452,9 @@ impl Sandbox for OverlaySession {
             lower, upper, area, ..
         } = open;
         let found = match layers::find(&upper, &lower, path)? {
-            Found::Nothing => None,
-            Found::Upper(dir, meta) => Some((dir, meta, false)),
-            Found::Lower(dir, meta) => Some((dir, meta, true)),
+            LayerEntry::Nothing => None,
+            LayerEntry::Upper(dir, meta) => Some((dir, meta, false)),
+            LayerEntry::Lower(dir, meta) => Some((dir, meta, true)),
         };
         tree::replaceable(found.as_ref().map(|(_, meta, _)| *meta), path)?;
         let (parent, name) = path
@@ -478,7 +478,7 @@ impl Sandbox for OverlaySession {
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
         let compare = |open: &OpenLayers| {
             if from.or(to).is_some() {
-                return moments::since(open, from, to);
+                return checkpoints::since(open, from, to);
             }
             let released = open.released()?;
             let look = || diff::look_beside(&open.upper, &open.lower, &released);
@@ -499,13 +499,13 @@ impl Sandbox for OverlaySession {
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
         // The upper layer itself is not opened: its root may have been closed to us.
-        let Metadata { original, area, .. } = tree::metadata(&self.reference)?;
+        let OverlayMetadata { original, area, .. } = tree::metadata(&self.reference)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
-        let before = Now::read(&area)?;
+        let before = LayerState::read(&area)?;
         let next = before.next;
         new_layer(&area, &lower, next)?;
-        let now = Now {
-            layers: vec![Number::own(next)],
+        let now = LayerState {
+            layers: vec![LayerRef::own(next)],
             next: next + 1,
             ..before
         };
@@ -524,13 +524,13 @@ impl Sandbox for OverlaySession {
         observer: &dyn Observer,
     ) -> Result<Snapshot> {
         match self.session {
-            Session::Live(_) => moments::checkpoint_in_use(&self.reference, parent, observer),
-            _ => moments::checkpoint(&self.reference, purpose),
+            Session::Live(_) => checkpoints::checkpoint_live(&self.reference, parent, observer),
+            _ => checkpoints::checkpoint(&self.reference, purpose),
         }
     }
 
     fn retain(&self, keep: &[Snapshot]) -> Result<()> {
-        moments::keep_only(&self.reference, keep)
+        checkpoints::keep_only(&self.reference, keep)
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
@@ -551,7 +551,7 @@ impl Sandbox for OverlaySession {
             tree_commit::begin(area, again)?;
             let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
             let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
-            let source = tree_commit::Source {
+            let source = tree_commit::StageSource {
                 area: &open.area,
                 root: &upper.keeping(),
                 visible: layers::visible,
@@ -574,15 +574,17 @@ impl Sandbox for OverlaySession {
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
         match &self.session {
-            Session::Live(view) => moments::prepare_restore_in_use(&self.reference, request, view),
-            _ => moments::prepare_restore(&self.reference, request),
+            Session::Live(view) => {
+                checkpoints::prepare_restore_live(&self.reference, request, view)
+            }
+            _ => checkpoints::prepare_restore(&self.reference, request),
         }
     }
 
     /// Its layers become one directory only inside a private mount: outside there is no path.
     fn access(&self) -> Result<Access> {
         let open = open(&self.reference)?;
-        // Whoever was killed while it was cleared left none.
+        // A process that was killed while it was cleared left none.
         if open.area.stat(WORK)?.is_none() {
             open.area.make_dir(WORK, 0o700)?;
         }

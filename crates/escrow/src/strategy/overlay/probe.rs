@@ -1,4 +1,4 @@
-//! Whether OverlayFS can be had here: tried for real, in a child with namespaces of its own.
+//! Probes whether OverlayFS works here: mounts for real, in a child with namespaces of its own.
 //!
 //! The child mounts the original under an empty layer in the area, detached from every directory,
 //! and ends; the kernel takes namespaces and mount with it. So nothing can leak (rule S8).
@@ -16,7 +16,7 @@ use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 use rustix::thread::UnshareFlags;
 
 use super::super::Probe;
-use crate::fs::{Dir, Handle, remove, xattr};
+use crate::fs::{Dir, EntryHandle, remove, xattr};
 
 /// The child only makes a dozen system calls. One that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ pub(super) fn probe(original: &Path, area: &Path) -> Probe {
         room.make_dir(b"upper", 0o700)?;
         room.make_dir(b"work", 0o700)?;
         let (upper, work) = (room.subdir(b"upper")?, room.subdir(b"work")?);
-        let answer = match xattr::set(&Handle::of(&upper), b"user.overlay.opaque", b"y") {
+        let answer = match xattr::set(&EntryHandle::of(&upper), b"user.overlay.opaque", b"y") {
             Ok(()) => try_mount(&lower, &upper, &work),
             Err(errno) => Probe::no(format!(
                 "the file system of the sandbox's area cannot hold the marks of a layer: {}",
@@ -57,7 +57,7 @@ const STEPS: [&str; 5] = [
 ];
 
 fn try_mount(lower: &Dir, upper: &Dir, work: &Dir) -> Probe {
-    let inside = Inside::prepare(lower, upper, work);
+    let inside = ProbeChild::prepare(lower, upper, work);
     let answer = inside.and_then(|inside| run_in_child(&inside));
     match answer {
         Ok(None) => Probe::yes("the kernel mounts the original under an empty layer, without root"),
@@ -73,7 +73,7 @@ fn try_mount(lower: &Dir, upper: &Dir, work: &Dir) -> Probe {
 }
 
 /// Everything the child needs, made before the fork: after it nothing may be allocated.
-struct Inside {
+struct ProbeChild {
     uid_map: String,
     gid_map: String,
     lower: CString,
@@ -83,7 +83,7 @@ struct Inside {
     answer: OwnedFd,
 }
 
-impl Inside {
+impl ProbeChild {
     fn prepare(lower: &Dir, upper: &Dir, work: &Dir) -> Result<Self, Errno> {
         let (answer, report) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let uid = rustix::process::geteuid().as_raw();
@@ -155,7 +155,7 @@ fn unshare() -> Result<(), Errno> {
     unsafe_code,
     reason = "fork has no safe form; the child makes system calls only"
 )]
-fn run_in_child(inside: &Inside) -> Result<Option<(usize, Errno)>, Errno> {
+fn run_in_child(inside: &ProbeChild) -> Result<Option<(usize, Errno)>, Errno> {
     // SAFETY: the child allocates nothing, takes no lock and ends in `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {

@@ -1,5 +1,5 @@
-//! The layers of a sandbox, read as one: what stands in a layer hides what stands in those below it,
-//! except that directories merge. The topmost takes every change; the others are never changed again.
+//! The layer stack of a sandbox, read as one tree: an entry of a layer hides those below it, except that
+//! directories merge. The topmost layer takes every change; the others never change again.
 //!
 //! ```text
 //! <area>/
@@ -16,52 +16,51 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::super::closed_dirs;
 use super::super::error::{Result, StrategyError};
-use super::super::tree_commit::Versions;
-use super::fold::Fold;
-use super::layers::{self, Looks, Mark};
-use crate::fs::beneath::Entry;
-use crate::fs::durable::Draft;
+use super::super::tree_commit::VersionSource;
+use super::layers::{self, LayerDirMetadata, LayerMark};
+use super::squash::SquashedLayer;
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::dir::DirEntry;
 use crate::fs::{Cause, Dir, Meta, remove};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
+use crate::strategy::unreadable_dirs;
 
 const LAYERS: &[u8] = b"layers";
 const NOW: &[u8] = b"now";
 
 /// Which layers are in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Now {
+pub(super) struct LayerState {
     /// Topmost first.
-    pub(super) layers: Vec<Number>,
+    pub(super) layers: Vec<LayerRef>,
     /// The number of the next one.
     pub(super) next: u32,
     /// Those that checkpoints need.
     #[serde(default)]
     pub(super) pinned: Vec<u32>,
-    /// Those that other sandboxes began on. Nobody here knows when they no longer need them, so they
+    /// Those that other sandboxes began on. No process here knows when they no longer need them, so they
     /// stay for as long as the area does.
     #[serde(default)]
     pub(super) lent: Vec<u32>,
     /// Those that took the place of several.
     #[serde(default)]
-    pub(super) folds: Vec<Fold>,
-    /// Those of this stack that a checkpoint tells apart from what lies on them; `None` where nobody
-    /// knows.
+    pub(super) folds: Vec<SquashedLayer>,
+    /// Those of this stack that a checkpoint distinguishes from what lies on them; `None` where it is not known.
     #[serde(default)]
     pub(super) apart: Option<Vec<u32>>,
 }
 
 /// One layer: its number, and whose it is if it is not this sandbox's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Number {
+pub(super) struct LayerRef {
     pub(super) number: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) area: Option<Location>,
 }
 
-impl Number {
+impl LayerRef {
     pub(super) fn own(number: u32) -> Self {
         Self { number, area: None }
     }
@@ -82,7 +81,7 @@ impl Number {
 
     pub(super) fn open(&self, area: &Dir) -> Result<Dir> {
         let dir = match &self.area {
-            Some(area) => closed_dirs::enter(Dir::open(area.as_path())?)?,
+            Some(area) => unreadable_dirs::enter(Dir::open(area.as_path())?)?,
             None => area.again(),
         };
         Ok(dir.subdir(LAYERS)?.subdir(&self.name())?)
@@ -94,9 +93,9 @@ pub(super) fn layer(name: &[u8]) -> ResourcePath {
     ResourcePath::root().join(LAYERS).join(name)
 }
 
-impl Now {
-    /// A stack that nobody else needs anything of.
-    pub(super) fn new(layers: Vec<Number>, next: u32) -> Self {
+impl LayerState {
+    /// A stack that no other process needs anything of.
+    pub(super) fn new(layers: Vec<LayerRef>, next: u32) -> Self {
         Self {
             layers,
             next,
@@ -155,7 +154,7 @@ impl Now {
             }
         }
         let text = serde_json::to_vec(&portable).expect("numbers are JSON");
-        let draft = Draft {
+        let draft = AtomicFile {
             stage,
             to: area,
             name: NOW,
@@ -173,13 +172,13 @@ impl Now {
         Ok(area.subdir(LAYERS)?)
     }
 
-    /// Removes the layers of an area that nobody needs any more.
+    /// Removes the layers of an area that are not needed any more.
     pub(super) fn sweep(&self, area: &Dir) -> Result<()> {
         let room = Self::room(area)?;
         let own = self.layers.iter().filter(|layer| layer.area.is_none());
         let mut needed: Vec<u32> = own.map(|layer| layer.number).collect();
         needed.extend(self.pinned.iter().chain(&self.lent));
-        for Entry { name, .. } in room.entries()? {
+        for DirEntry { name, .. } in room.entries()? {
             let number = std::str::from_utf8(&name)
                 .ok()
                 .and_then(|name| name.parse().ok());
@@ -190,33 +189,33 @@ impl Now {
         Ok(())
     }
 
-    pub(super) fn open(&self, area: &Dir) -> Result<Stack> {
-        Stack::open(&self.layers, area)
+    pub(super) fn open(&self, area: &Dir) -> Result<LayerStack> {
+        LayerStack::open(&self.layers, area)
     }
 }
 
 /// Open layers, topmost first; at least one, but for what lies below others.
-pub(super) struct Stack {
+pub(super) struct LayerStack {
     layers: Vec<Dir>,
 }
 
 /// A directory as the layers show it together: those that have it, topmost first.
-pub(super) struct Level {
+pub(super) struct StackedDir {
     pub(super) dirs: Vec<Dir>,
     /// Which layer each is of.
     pub(super) numbers: Vec<usize>,
 }
 
 /// An entry of a level: in which of its directories it stands, and how it is marked.
-pub(super) struct Standing {
+pub(super) struct StackedEntry {
     pub(super) at: usize,
     pub(super) meta: Meta,
-    pub(super) mark: Mark,
+    pub(super) mark: LayerMark,
 }
 
-impl Stack {
+impl LayerStack {
     /// These layers of an area, topmost first.
-    pub(super) fn open(layers: &[Number], area: &Dir) -> Result<Self> {
+    pub(super) fn open(layers: &[LayerRef], area: &Dir) -> Result<Self> {
         let layers = layers.iter().map(|layer| layer.open(area));
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
@@ -249,13 +248,13 @@ impl Stack {
     }
 
     /// The roots of all of them.
-    pub(super) fn root(&self) -> Result<Level> {
+    pub(super) fn root(&self) -> Result<StackedDir> {
         self.level(&ResourcePath::root(), (0..self.layers.len()).collect())
     }
 
     /// The directory at `path` in these layers. One that is gone is none.
-    pub(super) fn level(&self, path: &ResourcePath, numbers: Vec<usize>) -> Result<Level> {
-        let mut level = Level {
+    pub(super) fn level(&self, path: &ResourcePath, numbers: Vec<usize>) -> Result<StackedDir> {
+        let mut level = StackedDir {
             dirs: Vec::new(),
             numbers: Vec::new(),
         };
@@ -304,7 +303,7 @@ impl Stack {
     }
 }
 
-impl Versions for Stack {
+impl VersionSource for LayerStack {
     fn dir(&self, path: &ResourcePath) -> Result<Dir> {
         Ok(self.holder(path)?.dir(path)?)
     }
@@ -314,10 +313,10 @@ impl Versions for Stack {
     }
 }
 
-impl Level {
+impl StackedDir {
     /// What stands in it, sorted by name.
-    pub(super) fn entries(&self) -> Result<Vec<(usize, Entry)>> {
-        let mut all: Vec<(usize, Entry)> = Vec::new();
+    pub(super) fn entries(&self) -> Result<Vec<(usize, DirEntry)>> {
+        let mut all: Vec<(usize, DirEntry)> = Vec::new();
         for (at, dir) in self.dirs.iter().enumerate() {
             all.extend(dir.entries()?.into_iter().map(|entry| (at, entry)));
         }
@@ -330,11 +329,11 @@ impl Level {
     }
 
     /// What stands at `name`.
-    pub(super) fn look(&self, name: &[u8], path: &ResourcePath) -> Result<Option<Standing>> {
+    pub(super) fn look(&self, name: &[u8], path: &ResourcePath) -> Result<Option<StackedEntry>> {
         for (at, dir) in self.dirs.iter().enumerate() {
             if let Some(meta) = dir.stat(name)? {
                 let mark = layers::mark(dir, name, &meta, path)?;
-                return Ok(Some(Standing { at, meta, mark }));
+                return Ok(Some(StackedEntry { at, meta, mark }));
             }
         }
         Ok(None)
@@ -346,10 +345,10 @@ impl Level {
         &self,
         name: &[u8],
         path: &ResourcePath,
-        (at, mark): (usize, Mark),
+        (at, mark): (usize, LayerMark),
     ) -> Result<(Vec<usize>, bool)> {
         let mut numbers = vec![self.numbers[at]];
-        if mark == Mark::Opaque {
+        if mark == LayerMark::Opaque {
             return Ok((numbers, true));
         }
         for (dir, number) in self.dirs.iter().zip(&self.numbers).skip(at + 1) {
@@ -360,7 +359,7 @@ impl Level {
                 return Ok((numbers, true));
             }
             numbers.push(*number);
-            if layers::mark(dir, name, &meta, path)? == Mark::Opaque {
+            if layers::mark(dir, name, &meta, path)? == LayerMark::Opaque {
                 return Ok((numbers, true));
             }
         }
@@ -369,15 +368,15 @@ impl Level {
 
     /// How the original's directory looked when it was first copied up; `None` where the kernel did
     /// that, or where the original has none.
-    pub(super) fn remembered(&self) -> Result<Option<Looks>> {
+    pub(super) fn remembered(&self) -> Result<Option<LayerDirMetadata>> {
         remembered(&self.dirs)
     }
 }
 
 /// What one of these directories, topmost first, remembers of the original's.
-pub(super) fn remembered(dirs: &[Dir]) -> Result<Option<Looks>> {
+pub(super) fn remembered(dirs: &[Dir]) -> Result<Option<LayerDirMetadata>> {
     for dir in dirs {
-        if let Some(looks) = Looks::remembered(dir)? {
+        if let Some(looks) = LayerDirMetadata::remembered(dir)? {
             return Ok(Some(looks));
         }
     }

@@ -1,16 +1,16 @@
-//! The renames that put everything in place: as often as needed, with the same result.
+//! Applies the renames of a tree commit. Can be repeated with the same result.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rustix::io::Errno;
 
-use super::intent::{Records, Step};
+use super::intent::{IntentRecords, RenameStep};
 use super::stage::staged_path;
-use super::{Dressing, Link, Looks, TreeIntent, stat};
+use super::{DirMetadata, DirUpdate, KeptLink, TreeIntent, stat};
 use crate::event::Observer;
-use crate::fs::{Cause, Dir, Handle, Meta, Seen, xattr};
+use crate::failpoints;
+use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, xattr};
 use crate::model::{EntryKind, ResourcePath};
-use crate::seeded;
 use crate::strategy::Intent;
 use crate::strategy::error::{Result, StrategyError};
 
@@ -25,7 +25,7 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
     let stage = intent.stage()?.keeping();
     intent.open_closed(&original)?;
     let shared = shared(records);
-    let links: HashMap<ResourcePath, Link> = records
+    let links: HashMap<ResourcePath, KeptLink> = records
         .links()
         .map(|link| (link.path.clone(), link))
         .collect();
@@ -36,7 +36,7 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
             let path = step.top.path.as_bytes();
             return Err(original.error("commit", path, cause).into());
         }
-        let making = Making {
+        let making = RunningStep {
             step: &step,
             records,
             shared: &shared,
@@ -52,16 +52,16 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
         touched.add(&original, &link.path)?;
     }
     for dressing in records.directories() {
-        dress(&original, &dressing, &dressing.after)?;
+        apply_metadata(&original, &dressing, &dressing.after)?;
         touched.0.entry(dressing.path).or_default();
     }
-    if seeded::bug("no-directory-sync") {
+    if failpoints::bug("no-directory-sync") {
         return Ok(());
     }
     stage.sync()?;
     touched.check(&original, |dir| match dir {
         Some(dir) => match dir.sync() {
-            Err(_) if seeded::bug("sync-twice") => dir.sync(),
+            Err(_) if failpoints::bug("sync-twice") => dir.sync(),
             answer => answer,
         },
         // Its owner closed it: all of the file system instead.
@@ -72,7 +72,7 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
 /// The directories in which names are changed, and what each was then. One is kept open while names in it are changed;
 /// whether it is still in its place is looked at in the end.
 #[derive(Default)]
-pub(super) struct Touched(BTreeMap<ResourcePath, Option<Seen>>);
+pub(super) struct Touched(BTreeMap<ResourcePath, Option<Fingerprint>>);
 
 impl Touched {
     /// Adds the directory of a path at which something was changed.
@@ -82,7 +82,7 @@ impl Touched {
         };
         if self.0.get(&parent).is_none_or(Option::is_none) {
             let (dir, _) = original.parent(path)?;
-            self.0.insert(parent, Some(Seen::from(&dir.meta()?)));
+            self.0.insert(parent, Some(Fingerprint::from(&dir.meta()?)));
         }
         Ok(())
     }
@@ -111,9 +111,9 @@ impl Touched {
 }
 
 /// Files that go under more than one name: each name that is moved moves the ctime for the others.
-fn shared(records: &Records) -> HashSet<u64> {
+fn shared(records: &IntentRecords) -> HashSet<u64> {
     let (mut once, mut twice) = (HashSet::new(), HashSet::new());
-    let mut add = |seen: Option<Seen>| {
+    let mut add = |seen: Option<Fingerprint>| {
         let file = seen.filter(|seen| seen.kind != EntryKind::Directory);
         if let Some(seen) = file
             && !once.insert(seen.ino)
@@ -129,7 +129,7 @@ fn shared(records: &Records) -> HashSet<u64> {
 }
 
 /// Whether an old version is what it was looked at as.
-fn is_as_seen(old: &Seen, now: &Meta, shared: &HashSet<u64>) -> bool {
+fn is_as_seen(old: &Fingerprint, now: &Meta, shared: &HashSet<u64>) -> bool {
     match shared.contains(&old.ino) {
         true => old.looks_the_same(now),
         false => old.is_untouched(now),
@@ -150,7 +150,7 @@ pub(super) fn open_parent<'p>(
 ) -> Result<Option<(Dir, &'p [u8])>> {
     match original.parent(path) {
         Ok((dir, name)) => {
-            unlock(&dir)?;
+            make_readable(&dir)?;
             Ok(Some((dir, name)))
         }
         Err(error) if error.is_absent() || error.leaves() => Ok(None),
@@ -159,41 +159,41 @@ pub(super) fn open_parent<'p>(
 }
 
 /// Lets the owner change names in a directory; it is closed again when it is dressed.
-fn unlock(dir: &Dir) -> Result<()> {
+fn make_readable(dir: &Dir) -> Result<()> {
     let me = rustix::process::geteuid();
     if me.is_root() {
         return Ok(());
     }
     let fail = |errno| dir.error("open", b"", Cause::Os(errno));
     // As it is, not as it is seen.
-    let meta = Handle::of(dir).meta().map_err(fail)?;
+    let meta = EntryHandle::of(dir).meta().map_err(fail)?;
     if me.as_raw() != meta.uid || meta.mode & 0o300 == 0o300 {
         return Ok(());
     }
-    Handle::of(dir)
+    EntryHandle::of(dir)
         .set_mode(meta.mode | 0o300)
         .map_err(|errno| fail(errno).into())
 }
 
 /// A directory can be moved to another one only while its owner may write in it.
-pub(super) fn unlock_moving(dir: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
+pub(super) fn make_readable_to_move(dir: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
     if !meta.is_dir() || rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Ok(dir.unlock(name)?)
+    Ok(dir.make_readable(name)?)
 }
 
 /// One step on its way.
-struct Making<'a> {
-    step: &'a Step,
-    records: &'a Records,
+struct RunningStep<'a> {
+    step: &'a RenameStep,
+    records: &'a IntentRecords,
     shared: &'a HashSet<u64>,
     original: &'a Dir,
     stage: &'a Dir,
 }
 
-impl Making<'_> {
-    fn make(&self, link: Option<&Link>) -> Result<()> {
+impl RunningStep<'_> {
+    fn make(&self, link: Option<&KeptLink>) -> Result<()> {
         let Self {
             step,
             original,
@@ -219,43 +219,43 @@ impl Making<'_> {
         let Some(staged) = staged.filter(|staged| new.looks_the_same(staged)) else {
             return Err(moved(path, "its new version was changed or lost"));
         };
-        unlock_moving(stage, &slot, &staged)?;
+        make_readable_to_move(stage, &slot, &staged)?;
         match (&step.top.old, there) {
             (None, None) => match stage.rename_new(&slot, &dir, name) {
                 Err(error) if error.is(Errno::EXIST) => {
-                    Err(moved(path, "somebody put something there"))
+                    Err(moved(path, "another program put something there"))
                 }
                 answer => {
                     answer?;
                     retime(&dir, name, new)
                 }
             },
-            (None, Some(_)) => Err(moved(path, "somebody put something there")),
-            (Some(_), None) => Err(moved(path, "somebody deleted it")),
+            (None, Some(_)) => Err(moved(path, "another program put something there")),
+            (Some(_), None) => Err(moved(path, "another program deleted it")),
             (Some(old), Some(there)) if !self.is_as_planned(old, &there)? => {
-                Err(moved(path, "somebody changed it"))
+                Err(moved(path, "another program changed it"))
             }
             (Some(old), Some(there)) => {
-                unlock_moving(&dir, name, &there)?;
-                if seeded::bug("no-exchange") {
+                make_readable_to_move(&dir, name, &there)?;
+                if failpoints::bug("no-exchange") {
                     let aside = [&slot[..], b"-old"].concat();
                     dir.rename(name, stage, &aside)?;
                     stage.rename(&slot, &dir, name)?;
                     return Ok(stage.rename(&aside, stage, &slot)?);
                 }
-                if seeded::refuses(original.path(), name) {
+                if failpoints::refuses(original.path(), name) {
                     return Err(dir.error("replace", name, Cause::Os(Errno::PERM)).into());
                 }
                 match stage.exchange(&slot, &dir, name) {
-                    Err(_) if seeded::bug("rename-error-dropped") => return Ok(()),
+                    Err(_) if failpoints::bug("rename-error-dropped") => return Ok(()),
                     answer => answer?,
                 }
-                // What came out must be what was looked at: somebody may have been quicker.
+                // What came out must be what was looked at: another process may have been quicker.
                 if self.came_out(old)? {
                     return retime(&dir, name, new);
                 }
                 stage.exchange(&slot, &dir, name)?;
-                Err(moved(path, "somebody changed it"))
+                Err(moved(path, "another program changed it"))
             }
         }
     }
@@ -272,34 +272,34 @@ impl Making<'_> {
             return Ok(());
         };
         match there {
-            // Done, or somebody deleted it too.
+            // Done, or another process deleted it too.
             None => Ok(()),
             Some(_) if staged.is_some_and(|staged| old.is(&staged)) => {
-                Err(moved(path, "somebody put something there"))
+                Err(moved(path, "another program put something there"))
             }
             Some(there) if !self.is_as_planned(old, &there)? => {
-                Err(moved(path, "somebody changed it"))
+                Err(moved(path, "another program changed it"))
             }
             Some(there) => {
-                unlock_moving(dir, name, &there)?;
+                make_readable_to_move(dir, name, &there)?;
                 dir.rename_new(name, stage, slot)?;
                 if self.came_out(old)? {
                     return Ok(());
                 }
                 stage.rename_new(slot, dir, name)?;
-                Err(moved(path, "somebody changed it"))
+                Err(moved(path, "another program changed it"))
             }
         }
     }
 
     /// Whether the old version in its place, with everything in it, is what it was looked at as.
-    fn is_as_planned(&self, old: &Seen, there: &Meta) -> Result<bool> {
+    fn is_as_planned(&self, old: &Fingerprint, there: &Meta) -> Result<bool> {
         Ok(is_as_seen(old, there, self.shared)
             && self.is_below(self.original, &ResourcePath::clone)?)
     }
 
     /// Whether what the step moved into the stage is what it was looked at as.
-    fn came_out(&self, old: &Seen) -> Result<bool> {
+    fn came_out(&self, old: &Fingerprint) -> Result<bool> {
         let step = self.step;
         let out = self.stage.stat(&step.slot())?;
         let top = step.top.path.as_bytes().len();
@@ -312,7 +312,7 @@ impl Making<'_> {
     /// in it was changed.
     fn is_below(&self, root: &Dir, shift: &dyn Fn(&ResourcePath) -> ResourcePath) -> Result<bool> {
         let step = self.step;
-        let own = |path: &ResourcePath, seen: &Seen, deep: bool| -> Result<bool> {
+        let own = |path: &ResourcePath, seen: &Fingerprint, deep: bool| -> Result<bool> {
             let Some(now) = stat(root, &shift(path))? else {
                 return Ok(false);
             };
@@ -342,7 +342,7 @@ impl Making<'_> {
 }
 
 /// Gives a directory that was moved its time back: some file systems move it too.
-pub(super) fn retime(dir: &Dir, name: &[u8], seen: &Seen) -> Result<()> {
+pub(super) fn retime(dir: &Dir, name: &[u8], seen: &Fingerprint) -> Result<()> {
     if seen.kind != EntryKind::Directory {
         return Ok(());
     }
@@ -356,11 +356,11 @@ pub(super) fn retime(dir: &Dir, name: &[u8], seen: &Seen) -> Result<()> {
         mtime: seen.mtime,
         ..now
     };
-    Ok(handle.redress(&model).map_err(fail)?)
+    Ok(handle.reapply_metadata(&model).map_err(fail)?)
 }
 
 /// A directory that was opened to be moved differs in its mode only.
-fn old_opened(old: &Seen, now: &Meta) -> bool {
+fn old_opened(old: &Fingerprint, now: &Meta) -> bool {
     let opened = Meta {
         mode: old.mode,
         ..*now
@@ -368,35 +368,39 @@ fn old_opened(old: &Seen, now: &Meta) -> bool {
     now.is_dir() && now.mode == old.mode | 0o700 && old.looks_the_same(&opened)
 }
 
-fn make_link(link: &Link, original: &Dir) -> Result<()> {
+fn make_link(link: &KeptLink, original: &Dir) -> Result<()> {
     let Some(file) = stat(original, &link.to)?.filter(|now| link.file.is(now)) else {
-        return Err(moved(&link.to, "somebody replaced it"));
+        return Err(moved(&link.to, "another program replaced it"));
     };
     let Some((dir, name)) = open_parent(original, &link.path)? else {
         return Err(moved(&link.path, "its directory is gone"));
     };
     match dir.stat(name)? {
         Some(there) if there.ino == file.ino => Ok(()),
-        Some(_) => Err(moved(&link.path, "somebody put something there")),
+        Some(_) => Err(moved(&link.path, "another program put something there")),
         None => Ok(dir.hard_link(name, original, &link.to)?),
     }
 }
 
-/// Gives a directory one of its two looks; done already if it is not there. What somebody else gave
+/// Gives a directory one of its two looks; done already if it is not there. What another process gave
 /// it meanwhile stays.
-pub(super) fn dress(original: &Dir, dressing: &Dressing, looks: &Looks) -> Result<()> {
+pub(super) fn apply_metadata(
+    original: &Dir,
+    dressing: &DirUpdate,
+    looks: &DirMetadata,
+) -> Result<()> {
     let path = &dressing.path;
     let dir = match original.dir(path) {
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
         // Its owner may have closed it to reading; by its name it can be reached all the same.
         Err(error) if error.is(Errno::ACCESS) => {
             let (parent, name) = original.parent(path)?;
-            parent.unlock(name)?;
+            parent.make_readable(name)?;
             original.dir(path)?
         }
         answer => answer?,
     };
-    let handle = Handle::of(&dir);
+    let handle = EntryHandle::of(&dir);
     let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
     let now = dir.meta()?;
     if let Some(wanted) = &looks.xattrs {
@@ -441,12 +445,12 @@ pub(super) fn dress(original: &Dir, dressing: &Dressing, looks: &Looks) -> Resul
         mtime: looks.mtime.unwrap_or(now.mtime),
         ..now
     };
-    handle.redress(&model).map_err(fail)?;
+    handle.reapply_metadata(&model).map_err(fail)?;
     Ok(())
 }
 
 /// Whether a directory looks as it was left.
-pub(super) fn is_as_left(original: &Dir, dressing: &Dressing, now: &Meta) -> Result<bool> {
+pub(super) fn is_as_left(original: &Dir, dressing: &DirUpdate, now: &Meta) -> Result<bool> {
     let after = &dressing.after;
     if (after.mode, after.owner) != (now.mode, (now.uid, now.gid)) {
         return Ok(false);
@@ -455,11 +459,11 @@ pub(super) fn is_as_left(original: &Dir, dressing: &Dressing, now: &Meta) -> Res
         return Ok(true);
     };
     let dir = match original.dir(&dressing.path) {
-        // Nobody can have changed what nobody may read but its owner.
+        // No process can have changed what no process may read but its owner.
         Err(error) if error.is(Errno::ACCESS) => return Ok(true),
         dir => dir?,
     };
-    let have = xattr::read(&Handle::of(&dir))
+    let have = xattr::read(&EntryHandle::of(&dir))
         .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
     Ok(have == *wanted)
 }

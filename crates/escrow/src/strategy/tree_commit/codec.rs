@@ -1,16 +1,16 @@
-//! The values of records as bytes: numbers have a fixed width, little end first; texts come with their length.
+//! The binary encoding of intent records: fixed-width little-endian numbers, texts with their length.
 
-use super::intent::Entry;
-use super::{Dressing, Link, Looks, Ours};
+use super::intent::IntentEntry;
+use super::{DirMetadata, DirUpdate, KeptLink, SandboxVersion};
 use crate::fs::xattr::Xattrs;
-use crate::fs::{Seen, Stamp};
+use crate::fs::{Fingerprint, Stamp};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, EntryKind, ResourcePath};
 
 /// Bytes that are still to be decoded.
-pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
+pub(super) struct RecordBytes<'a>(pub(super) &'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> RecordBytes<'a> {
     fn next(&mut self, length: usize) -> Option<&'a [u8]> {
         let (next, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -19,21 +19,21 @@ impl<'a> Bytes<'a> {
 }
 
 /// A value as a part of a record.
-pub(super) trait Field: Sized {
+pub(super) trait RecordField: Sized {
     fn put(&self, to: &mut Vec<u8>);
 
     /// `None` where the bytes are none of these.
-    fn take(from: &mut Bytes<'_>) -> Option<Self>;
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self>;
 }
 
 macro_rules! number {
     ($($of:ty),*) => {$(
-        impl Field for $of {
+        impl RecordField for $of {
             fn put(&self, to: &mut Vec<u8>) {
                 to.extend_from_slice(&self.to_le_bytes());
             }
 
-            fn take(from: &mut Bytes<'_>) -> Option<Self> {
+            fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
                 let bytes = from.next(size_of::<Self>())?;
                 Some(Self::from_le_bytes(bytes.try_into().ok()?))
             }
@@ -46,13 +46,13 @@ number!(u8, u16, u32, u64, i64);
 /// A structure as its fields, one after the other.
 macro_rules! fields {
     ($of:ident { $($field:ident),* }) => {
-        impl Field for $of {
+        impl RecordField for $of {
             fn put(&self, to: &mut Vec<u8>) {
                 $(self.$field.put(to);)*
             }
 
-            fn take(from: &mut Bytes<'_>) -> Option<Self> {
-                $(let $field = Field::take(from)?;)*
+            fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
+                $(let $field = RecordField::take(from)?;)*
                 Some(Self { $($field),* })
             }
         }
@@ -60,7 +60,7 @@ macro_rules! fields {
 }
 
 fields!(Stamp { sec, nsec });
-fields!(Seen {
+fields!(Fingerprint {
     kind,
     ino,
     born,
@@ -70,22 +70,22 @@ fields!(Seen {
     mode,
     owner
 });
-fields!(Entry {
+fields!(IntentEntry {
     path,
     old,
     new,
     linked,
     marks
 });
-fields!(Link { path, to, file });
-fields!(Dressing {
+fields!(KeptLink { path, to, file });
+fields!(DirUpdate {
     path,
     seen,
     before,
     after,
     known
 });
-fields!(Ours {
+fields!(SandboxVersion {
     path,
     seen,
     kind,
@@ -97,14 +97,14 @@ fields!(Ours {
 /// One of a few, by its place among them.
 macro_rules! choice {
     ($of:ident: $($one:ident),*) => {
-        impl Field for $of {
+        impl RecordField for $of {
             fn put(&self, to: &mut Vec<u8>) {
                 let all = [$(Self::$one),*];
                 let place = all.iter().position(|one| one == self);
                 to.push(place.unwrap_or(all.len()) as u8);
             }
 
-            fn take(from: &mut Bytes<'_>) -> Option<Self> {
+            fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
                 let all = [$(Self::$one),*];
                 all.get(usize::from(u8::take(from)?)).copied()
             }
@@ -115,28 +115,28 @@ macro_rules! choice {
 choice!(EntryKind: File, Directory, Symlink, Fifo, Socket, Device);
 choice!(ChangeKind: Added, Modified, Deleted, TypeChanged, ModeChanged, Inserted, Updated);
 
-impl Field for bool {
+impl RecordField for bool {
     fn put(&self, to: &mut Vec<u8>) {
         to.push(u8::from(*self));
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         Some(u8::take(from)? != 0)
     }
 }
 
-impl<A: Field, B: Field> Field for (A, B) {
+impl<A: RecordField, B: RecordField> RecordField for (A, B) {
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
         self.1.put(to);
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         Some((A::take(from)?, B::take(from)?))
     }
 }
 
-impl<T: Field> Field for Option<T> {
+impl<T: RecordField> RecordField for Option<T> {
     fn put(&self, to: &mut Vec<u8>) {
         self.is_some().put(to);
         if let Some(value) = self {
@@ -144,7 +144,7 @@ impl<T: Field> Field for Option<T> {
         }
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         match bool::take(from)? {
             true => Some(Some(T::take(from)?)),
             false => Some(None),
@@ -153,7 +153,7 @@ impl<T: Field> Field for Option<T> {
 }
 
 /// As wide with a time as without: `finish` learns it.
-impl Field for Looks {
+impl RecordField for DirMetadata {
     fn put(&self, to: &mut Vec<u8>) {
         self.mode.put(to);
         self.owner.put(to);
@@ -162,15 +162,15 @@ impl Field for Looks {
         self.xattrs.put(to);
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         Some(Self {
-            mode: Field::take(from)?,
-            owner: Field::take(from)?,
+            mode: RecordField::take(from)?,
+            owner: RecordField::take(from)?,
             mtime: {
-                let (known, mtime) = Field::take(from)?;
+                let (known, mtime) = RecordField::take(from)?;
                 Some(mtime).filter(|_| known)
             },
-            xattrs: Field::take(from)?,
+            xattrs: RecordField::take(from)?,
         })
     }
 }
@@ -185,17 +185,17 @@ fn put_text(text: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(text);
 }
 
-fn take_text<'a>(from: &mut Bytes<'a>) -> Option<&'a [u8]> {
+fn take_text<'a>(from: &mut RecordBytes<'a>) -> Option<&'a [u8]> {
     let length = usize::try_from(u32::take(from)?).ok()?;
     from.next(length)
 }
 
-impl Field for ResourcePath {
+impl RecordField for ResourcePath {
     fn put(&self, to: &mut Vec<u8>) {
         put_text(self.as_bytes(), to);
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         match take_text(from)? {
             b"" => Some(Self::root()),
             text => Self::parse(text).ok(),
@@ -203,33 +203,33 @@ impl Field for ResourcePath {
     }
 }
 
-impl Field for Location {
+impl RecordField for Location {
     fn put(&self, to: &mut Vec<u8>) {
         put_text(self.as_bytes(), to);
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         take_text(from).map(Self::from_bytes)
     }
 }
 
-impl Field for crate::fs::xattr::Digest {
+impl RecordField for crate::fs::xattr::Digest {
     fn put(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(self);
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         from.next(size_of::<Self>())?.try_into().ok()
     }
 }
 
-impl Field for Vec<Vec<u8>> {
+impl RecordField for Vec<Vec<u8>> {
     fn put(&self, to: &mut Vec<u8>) {
         put_length(self.len(), to);
         self.iter().for_each(|text| put_text(text, to));
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         let length = u32::take(from)?;
         (0..length)
             .map(|_| Some(take_text(from)?.to_vec()))
@@ -237,7 +237,7 @@ impl Field for Vec<Vec<u8>> {
     }
 }
 
-impl Field for Xattrs {
+impl RecordField for Xattrs {
     fn put(&self, to: &mut Vec<u8>) {
         put_length(self.len(), to);
         for (name, value) in self {
@@ -246,7 +246,7 @@ impl Field for Xattrs {
         }
     }
 
-    fn take(from: &mut Bytes<'_>) -> Option<Self> {
+    fn take(from: &mut RecordBytes<'_>) -> Option<Self> {
         let length = u32::take(from)?;
         let mut one = || Some((take_text(from)?.to_vec(), take_text(from)?.to_vec()));
         (0..length).map(|_| one()).collect()

@@ -1,18 +1,21 @@
-//! What stands in the original at each changed path, and what contradicts the change (rule C15).
+//! Detects conflicts: compares the original at each changed path with what the change was based on (rule C15).
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::{CAPABILITY, TreePreview, Versions, privileges, sort};
-use crate::fs::beneath::Entry;
+use super::{CAPABILITY, TreePreview, VersionSource, privileges, sort};
+use crate::fs::dir::DirEntry;
+use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, FsError, Meta, Seen, private};
-use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, Facts, Field, ResourcePath};
+use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta};
+use crate::model::{
+    Change, ChangeKind, ChangedField, Conflict, DiffView, EntryInfo, EntryKind, ResourcePath,
+};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::{Note, Preview};
+use crate::strategy::{Preview, PreviewNote};
 
 /// What a sandbox knows of the original it was made from.
-pub(in crate::strategy) trait Base {
+pub(in crate::strategy) trait OriginalBase {
     /// Whether the entry of the original is what it was when the sandbox was made. Of a directory
     /// its own looks count, not what is in it. `at` is `None` for the root.
     fn is_current(
@@ -29,10 +32,10 @@ pub(in crate::strategy) trait Base {
     fn was_there(&self, path: &ResourcePath) -> Result<bool>;
 }
 
-struct Look<'a> {
+struct ConflictCheck<'a> {
     original: &'a Dir,
     changes: &'a [Change],
-    base: &'a dyn Base,
+    base: &'a dyn OriginalBase,
     carved: &'a [ResourcePath],
     conflicts: Vec<Conflict>,
 }
@@ -41,10 +44,10 @@ struct Look<'a> {
 /// versions.
 pub(in crate::strategy) fn look(
     original: &Dir,
-    sandbox: &dyn Versions,
+    sandbox: &dyn VersionSource,
     diff: DiffView,
     kept: Vec<ResourcePath>,
-    base: &dyn Base,
+    base: &dyn OriginalBase,
     carved: &[ResourcePath],
 ) -> Result<TreePreview> {
     let changes = &diff.changes;
@@ -57,14 +60,14 @@ pub(in crate::strategy) fn look(
                 .to_owned(),
         });
     }
-    let mut look = Look {
+    let mut look = ConflictCheck {
         original: &original.again().keeping(),
         changes,
         base,
         carved,
         conflicts: Vec::new(),
     };
-    let mut known = Kept {
+    let mut known = LinkedFiles {
         sandbox,
         paths: &kept,
         known: None,
@@ -75,7 +78,7 @@ pub(in crate::strategy) fn look(
     let mut fixed = BTreeSet::new();
     for change in changes {
         let now = look.change(change)?;
-        seen.push(now.as_ref().map(Seen::from));
+        seen.push(now.as_ref().map(Fingerprint::from));
         if now.is_some_and(|now| now.fixed) {
             fixed.insert(change.path.clone());
         }
@@ -104,7 +107,7 @@ pub(in crate::strategy) fn look(
     })
 }
 
-impl Look<'_> {
+impl ConflictCheck<'_> {
     /// The change at a path; they are in the order of their paths.
     fn changed(&self, path: &ResourcePath) -> Option<&Change> {
         let by_path = |change: &Change| change.path.cmp(path);
@@ -201,8 +204,8 @@ impl Look<'_> {
         let goes = change.new.is_none() || change.kind == ChangeKind::TypeChanged;
         if old.kind != now.kind {
             let what = match goes && change.new.is_none() {
-                true => "became another kind of thing there, deleted here",
-                false => "became another kind of thing there, changed here",
+                true => "its type changed there, deleted here",
+                false => "its type changed there, changed here",
             };
             return self.conflict(change, Some(at), Some(now), what);
         }
@@ -239,9 +242,9 @@ impl Look<'_> {
     /// What lies in a directory that the sandbox removed, and that the sandbox never saw.
     fn unknown_below(&mut self, change: &Change, (dir, name): (&Dir, &[u8])) -> Result<()> {
         let dir = dir.subdir(name)?;
-        for Entry { name, meta } in dir.entries()? {
+        for DirEntry { name, meta } in dir.entries()? {
             let path = change.path.join(&name);
-            let ours = private::is_area_beside(&name);
+            let ours = state_dir::is_area_beside(&name);
             if ours || self.changed(&path).is_some() || self.carved.contains(&path) {
                 continue;
             }
@@ -260,15 +263,15 @@ fn is_gone(error: &FsError) -> bool {
     error.is_absent() || error.leaves()
 }
 
-fn is_directory(facts: Option<&Facts>) -> bool {
+fn is_directory(facts: Option<&EntryInfo>) -> bool {
     facts.is_some_and(|facts| facts.kind == EntryKind::Directory)
 }
 
 /// A new version of a path.
 #[derive(Default)]
-struct Version {
+struct NewVersion {
     /// What of it will not come across.
-    note: Option<Note>,
+    note: Option<PreviewNote>,
     /// How much room it takes.
     room: u64,
     /// A file's metadata, if it is written anew.
@@ -277,11 +280,11 @@ struct Version {
 
 /// What of a new version will not come across, and how much room it takes.
 fn note(
-    sandbox: &dyn Versions,
+    sandbox: &dyn VersionSource,
     change: &Change,
-    new: &Facts,
-    kept: &mut Kept<'_>,
-) -> Result<Version> {
+    new: &EntryInfo,
+    kept: &mut LinkedFiles<'_>,
+) -> Result<NewVersion> {
     let path = change.path.clone();
     match new.kind {
         EntryKind::Device => Err(StrategyError::Forbidden {
@@ -290,22 +293,22 @@ fn note(
         }),
         EntryKind::Socket => {
             let what = "a socket is not committed".to_owned();
-            Ok(Version {
-                note: Some(Note { path, what }),
-                ..Version::default()
+            Ok(NewVersion {
+                note: Some(PreviewNote { path, what }),
+                ..NewVersion::default()
             })
         }
         EntryKind::File => {
             let (dir, name) = sandbox.parent(&change.path)?;
             let Some(meta) = dir.stat(name)? else {
-                return Ok(Version::default());
+                return Ok(NewVersion::default());
             };
             let mut room = meta.blocks * 512;
             if meta.nlink > 1 {
                 match kept.met(&meta)? {
-                    Met::Kept => return Ok(Version::default()),
-                    Met::Before => room = 0,
-                    Met::First => {}
+                    LinkState::Kept => return Ok(NewVersion::default()),
+                    LinkState::Before => room = 0,
+                    LinkState::First => {}
                 }
             }
             let power = xattr::get_at(&dir, name, CAPABILITY)
@@ -313,13 +316,13 @@ fn note(
             let power = power.map(|value| (CAPABILITY.to_vec(), value));
             let dropped = introduced(change, meta.mode, &power.into_iter().collect());
             let what = format!("{} dropped", dropped.join(" and "));
-            Ok(Version {
-                note: (!dropped.is_empty()).then_some(Note { path, what }),
+            Ok(NewVersion {
+                note: (!dropped.is_empty()).then_some(PreviewNote { path, what }),
                 room,
                 meta: Some(meta),
             })
         }
-        _ => Ok(Version::default()),
+        _ => Ok(NewVersion::default()),
     }
 }
 
@@ -327,7 +330,7 @@ fn note(
 /// groups of their own. One note for all of them: there may be as many as changes.
 #[derive(Default)]
 struct LostOwners {
-    first: Option<Note>,
+    first: Option<PreviewNote>,
     more: usize,
 }
 
@@ -335,7 +338,7 @@ impl LostOwners {
     fn compare(&mut self, change: &Change, now: &Meta, new: &Meta) {
         let same = (now.uid, now.gid) == (new.uid, new.gid);
         // What the sandbox changed itself is in the diff.
-        if same || !now.is_file() || change.fields.contains(&Field::Owner) {
+        if same || !now.is_file() || change.fields.contains(&ChangedField::Owner) {
             return;
         }
         if self.first.is_some() {
@@ -347,7 +350,7 @@ impl LostOwners {
             (true, false) => format!("owner {} is", now.uid),
             (false, _) => format!("group {} is", now.gid),
         };
-        self.first = Some(Note {
+        self.first = Some(PreviewNote {
             path: change.path.clone(),
             what: format!(
                 "its {lost} not kept: it will belong to user {} and group {}",
@@ -356,7 +359,7 @@ impl LostOwners {
         });
     }
 
-    fn note(self) -> Option<Note> {
+    fn note(self) -> Option<PreviewNote> {
         let mut note = self.first?;
         if self.more > 0 {
             note.what = format!("{}; so will {} more files", note.what, self.more);
@@ -366,15 +369,15 @@ impl LostOwners {
 }
 
 /// Files of several names: those that stay as they are under one of them, and those met before.
-struct Kept<'a> {
-    sandbox: &'a dyn Versions,
+struct LinkedFiles<'a> {
+    sandbox: &'a dyn VersionSource,
     paths: &'a [ResourcePath],
     known: Option<HashSet<u64>>,
     met: HashSet<u64>,
 }
 
 /// Whether a file of several names was met before.
-enum Met {
+enum LinkState {
     /// It stays as it is under another name.
     Kept,
     /// Under another name.
@@ -383,8 +386,8 @@ enum Met {
     First,
 }
 
-impl Kept<'_> {
-    fn met(&mut self, meta: &Meta) -> Result<Met> {
+impl LinkedFiles<'_> {
+    fn met(&mut self, meta: &Meta) -> Result<LinkState> {
         if self.known.is_none() {
             let mut known = HashSet::new();
             for path in self.paths {
@@ -394,11 +397,11 @@ impl Kept<'_> {
         }
         let known = self.known.as_ref();
         if known.is_some_and(|known| known.contains(&meta.ino)) {
-            return Ok(Met::Kept);
+            return Ok(LinkState::Kept);
         }
         Ok(match self.met.insert(meta.ino) {
-            true => Met::First,
-            false => Met::Before,
+            true => LinkState::First,
+            false => LinkState::Before,
         })
     }
 }
@@ -412,10 +415,10 @@ pub(in crate::strategy) fn introduced(
     let mut found = privileges(mode, attributes);
     // Where only the looks changed, what the original granted stays granted, to the same owner.
     if let (ChangeKind::ModeChanged, Some(old)) = (change.kind, &change.old)
-        && !change.fields.contains(&Field::Owner)
+        && !change.fields.contains(&ChangedField::Owner)
     {
         let granted = privileges(old.mode, &Vec::new());
-        let kept = !change.fields.contains(&Field::Xattrs);
+        let kept = !change.fields.contains(&ChangedField::Xattrs);
         found.retain(|word| !(granted.contains(word) || (kept && *word == "capabilities")));
     }
     found

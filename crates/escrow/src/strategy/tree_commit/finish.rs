@@ -1,15 +1,15 @@
-//! What is left to do once the sandbox is gone: nothing of it may show in the original, and what undo
-//! will compare with is what is there now.
+//! Finishes a tree commit once the sandbox is gone: removes its traces from the original, and records what undo
+//! will compare with.
 
 use rustix::io::Errno;
 
-use super::apart::{Copies, separate};
-use super::intent::{self, Entry, FINISHED};
-use super::{CAPABILITY, Looked, TreeIntent, inline, reference, stat_if_open};
-use crate::fs::{Cause, Dir, Meta, Moved, Seen, xattr};
+use super::intent::{self, FINISHED, IntentEntry};
+use super::unshare::{ReplacementCopies, separate};
+use super::{CAPABILITY, PathState, TreeIntent, inline, reference, stat_if_open};
+use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::Result;
-use crate::strategy::{Finished, Intent};
+use crate::strategy::{FinishedCommit, Intent};
 
 /// Whether files of the sandbox became the original's, under another name.
 fn shares(intent: &Intent) -> Result<bool> {
@@ -21,18 +21,18 @@ fn shares(intent: &Intent) -> Result<bool> {
 
 /// Takes marks and late privileges off, and remembers exactly what the commit left; also says what was moved and still has a
 /// name in the original. Can be repeated.
-pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Finished, Vec<Moved>)> {
+pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec<MovedEntry>)> {
     let tree = TreeIntent::read(&intent)?;
     let records = &tree.records;
     if records.is_empty() {
         let notes = Vec::new();
-        return Ok((Finished { intent, notes }, Vec::new()));
+        return Ok((FinishedCommit { intent, notes }, Vec::new()));
     }
     let original = tree.original.open()?.keeping();
     let area = Dir::open(tree.area.as_path())?;
     let mut notes = Vec::new();
     for step in records.steps() {
-        let marked = |entry: &Entry| !entry.marks.is_empty();
+        let marked = |entry: &IntentEntry| !entry.marks.is_empty();
         let below = records.below(&step);
         for entry in below.chain([step.top.clone()]).filter(marked) {
             unmark(&original, &entry.path, &entry.marks)?;
@@ -40,7 +40,7 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Finished, Vec<Moved
     }
     let copies = match shares(&intent)? {
         true => separate(&tree, &original, &area, &mut notes)?,
-        false => Copies::default(),
+        false => ReplacementCopies::default(),
     };
     let mut writer = intent::create(&area, FINISHED)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, FINISHED, "write", &error);
@@ -56,7 +56,7 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Finished, Vec<Moved
         writer.link(&link).map_err(unwritten)?;
     }
     for mut dressing in records.directories() {
-        if let Looked::Is(now) = stat_if_open(&original, &dressing.path)? {
+        if let PathState::Is(now) = stat_if_open(&original, &dressing.path)? {
             dressing.after.mtime = Some(now.mtime);
         }
         writer.directory(&dressing).map_err(unwritten)?;
@@ -66,11 +66,11 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(Finished, Vec<Moved
     }
     let written = intent::close(&area, FINISHED, writer)?;
     let intent = tree.store(FINISHED, written, true);
-    Ok((Finished { intent, notes }, still_named(&tree)?))
+    Ok((FinishedCommit { intent, notes }, still_named(&tree)?))
 }
 
 /// Takes late privileges off what was put at a path, and remembers it as it is now.
-fn settle(original: &Dir, copies: &Copies, entry: &mut Entry) -> Result<()> {
+fn settle(original: &Dir, copies: &ReplacementCopies, entry: &mut IntentEntry) -> Result<()> {
     let path = &entry.path;
     let Some(seen) = &mut entry.new else {
         return Ok(());
@@ -79,7 +79,7 @@ fn settle(original: &Dir, copies: &Copies, entry: &mut Entry) -> Result<()> {
     let now = stat_if_open(original, path)?.there();
     let ours = |now: &Meta| seen.is(now) || copies.stand_for(seen, now);
     let Some(mut now) = now.filter(ours) else {
-        // What somebody replaced meanwhile keeps its description, and so shows as replaced.
+        // What another process replaced meanwhile keeps its description, and so shows as replaced.
         return Ok(());
     };
     if seen.kind == EntryKind::File && entry.linked {
@@ -90,21 +90,21 @@ fn settle(original: &Dir, copies: &Copies, entry: &mut Entry) -> Result<()> {
         seen.mode = now.mode;
     }
     if seen.ino != now.ino || seen.looks_the_same(&now) {
-        *seen = Seen::from(&now);
+        *seen = Fingerprint::from(&now);
     }
     Ok(())
 }
 
 /// Old versions that have another name in the original: it is the same file as before, although its
 /// ctime says that something happened to it.
-fn still_named(tree: &TreeIntent) -> Result<Vec<Moved>> {
+fn still_named(tree: &TreeIntent) -> Result<Vec<MovedEntry>> {
     let stage = tree.stage()?;
     let mut moved = Vec::new();
     for step in tree.records.steps() {
         let Some(old) = &step.top.old else { continue };
         let kept = stage.stat(&step.slot())?;
         if let Some(now) = kept.filter(|now| old.is(now) && !now.is_dir() && now.nlink > 1) {
-            moved.push(Moved {
+            moved.push(MovedEntry {
                 ino: old.ino,
                 before: old.ctime,
                 after: now.ctime,
@@ -127,7 +127,7 @@ fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> 
     };
     match take_off() {
         Err(Errno::NOENT) => Ok(()),
-        // Its owner closed it to himself; it is opened for the moment it takes.
+        // Its owner made it unreadable; it is opened for the time it takes.
         Err(Errno::ACCESS) => {
             let handle = dir.handle(name)?;
             let mode = handle.meta().map_err(fail)?.mode;
@@ -141,7 +141,7 @@ fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> 
 }
 
 /// A file that was the sandbox's own until now: privileges that it gained since it was looked at go.
-fn part(original: &Dir, path: &ResourcePath, seen: &Seen, now: Meta) -> Result<Meta> {
+fn part(original: &Dir, path: &ResourcePath, seen: &Fingerprint, now: Meta) -> Result<Meta> {
     let (raised, runs) = (now.mode & 0o6000 & !seen.mode != 0, now.mode & 0o111 != 0);
     if !raised && !runs {
         return Ok(now);

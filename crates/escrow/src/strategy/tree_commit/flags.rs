@@ -1,6 +1,6 @@
-//! Flags that the original's version has (`chattr`) are the new version's too; an entry that is new gets what its
-//! directory in the original hands on. A sandbox has no say in them: a layer, and a tool that saves by renaming, lose
-//! flags although the user wanted nothing of the kind.
+//! Inode flags (`chattr`) in a tree commit: a new version gets those of the version it replaces, a new entry
+//! those that its directory passes on. A sandbox has no say in them: layers, and tools that save by renaming,
+//! lose flags unintentionally.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 
 use super::stat;
-use crate::fs::copy::{At, recast};
+use crate::fs::copy::{DirAndName, recast};
 use crate::fs::{Cause, Dir, Flags, Meta};
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};
 
 /// The flags of an original.
-pub(super) struct Kept<'a> {
+pub(super) struct OriginalFlags<'a> {
     original: &'a Dir,
     /// What directories hand on, by their paths.
     handed_on: RefCell<HashMap<ResourcePath, Flags>>,
 }
 
 /// What a version is to have, and whether it may not be without: what is new does without what cannot be had.
-type Wanted = (Flags, bool);
+type WantedFlags = (Flags, bool);
 
-impl<'a> Kept<'a> {
+impl<'a> OriginalFlags<'a> {
     pub(super) fn of(original: &'a Dir) -> Self {
         Self {
             original,
@@ -38,7 +38,7 @@ impl<'a> Kept<'a> {
     pub(super) fn give(
         &self,
         path: &ResourcePath,
-        (dir, name): At<'_>,
+        (dir, name): DirAndName<'_>,
         opened: Option<(File, Meta)>,
     ) -> Result<()> {
         let old = stat(self.original, path)?.filter(|old| old.is_file());
@@ -90,7 +90,7 @@ impl<'a> Kept<'a> {
     }
 
     /// What an entry gets where nothing stood before: its directory may be new as well, and gets the same.
-    fn of_new(&self, path: &ResourcePath) -> Result<Wanted> {
+    fn of_new(&self, path: &ResourcePath) -> Result<WantedFlags> {
         let Some((parent, _)) = path.split() else {
             return Ok((Flags::NONE, false));
         };
@@ -120,7 +120,7 @@ fn read(original: &Dir, path: &ResourcePath, open: impl AsFd) -> Result<Flags> {
     Ok(Flags::read(open).map_err(fail)?)
 }
 
-fn set(dir: &Dir, path: &ResourcePath, open: impl AsFd, (flags, must): Wanted) -> Result<()> {
+fn set(dir: &Dir, path: &ResourcePath, open: impl AsFd, (flags, must): WantedFlags) -> Result<()> {
     let fail = |errno| dir.error("set the flags of", path.as_bytes(), Cause::Os(errno));
     match flags.set(open).map_err(fail)? || !must {
         true => Ok(()),

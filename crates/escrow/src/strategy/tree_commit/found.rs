@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::event::Observer;
-use crate::fs::Seen;
+use crate::fs::Fingerprint;
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::{OnConflict, Preview};
@@ -15,7 +15,7 @@ use crate::strategy::{OnConflict, Preview};
 pub(in crate::strategy) struct TreePreview {
     pub(in crate::strategy) preview: Preview,
     /// What stood in the original at each path of the diff, in the same order.
-    pub(in crate::strategy) seen: Vec<Option<Seen>>,
+    pub(in crate::strategy) seen: Vec<Option<Fingerprint>>,
     /// The paths among them at which the original is immutable or append-only.
     pub(in crate::strategy) fixed: BTreeSet<ResourcePath>,
     /// Paths that were touched, but are no change.

@@ -1,13 +1,12 @@
-//! What a commit needs, as earlier versions kept it: all of it in the journal. It is read, never written, and becomes the
-//! same records.
+//! Reads intents of earlier versions, which were stored in the journal itself, and converts them to records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::intent::{Entry, Records, Writer};
-use super::{Dressing, Link, Ours, TreeIntent, unreadable};
-use crate::fs::Seen;
+use super::intent::{IntentEntry, IntentRecords, RecordWriter};
+use super::{DirUpdate, KeptLink, SandboxVersion, TreeIntent, unreadable};
+use crate::fs::Fingerprint;
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::Intent;
@@ -15,29 +14,29 @@ use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree::Original;
 
 #[derive(Deserialize)]
-struct Inline {
+struct InlineIntent {
     original: Original,
     area: Location,
     steps: Vec<InlineStep>,
-    links: Vec<Link>,
-    directories: Vec<Dressing>,
+    links: Vec<KeptLink>,
+    directories: Vec<DirUpdate>,
     linked: Vec<ResourcePath>,
     marked: Vec<(ResourcePath, Vec<Vec<u8>>)>,
     #[serde(default)]
     own: Option<Location>,
     finished: bool,
     #[serde(default)]
-    part: Vec<Ours>,
+    part: Vec<SandboxVersion>,
 }
 
 #[derive(Deserialize)]
 struct InlineStep {
     path: ResourcePath,
     slot: u32,
-    old: Option<Seen>,
-    old_below: Vec<(ResourcePath, Seen)>,
-    new: Option<Seen>,
-    below: Vec<(ResourcePath, Seen)>,
+    old: Option<Fingerprint>,
+    old_below: Vec<(ResourcePath, Fingerprint)>,
+    new: Option<Fingerprint>,
+    below: Vec<(ResourcePath, Fingerprint)>,
 }
 
 /// Whether all of it is in the journal.
@@ -52,12 +51,12 @@ pub(super) fn shares(intent: &Intent) -> bool {
 }
 
 pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
-    let inline = Inline::deserialize(&intent.0).map_err(|error| unreadable(&error))?;
+    let inline = InlineIntent::deserialize(&intent.0).map_err(|error| unreadable(&error))?;
     let bytes = encode(&inline).map_err(|error| StrategyError::Damaged {
-        what: format!("what a commit needs cannot be held ({error})"),
+        what: format!("the intent cannot be encoded ({error})"),
     })?;
-    let records = Records::decode(bytes).ok_or_else(|| StrategyError::Damaged {
-        what: "what a commit needs holds what cannot be".to_owned(),
+    let records = IntentRecords::decode(bytes).ok_or_else(|| StrategyError::Damaged {
+        what: "the intent is invalid".to_owned(),
     })?;
     Ok(TreeIntent {
         original: inline.original,
@@ -69,19 +68,21 @@ pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
     })
 }
 
-fn encode(inline: &Inline) -> std::io::Result<Vec<u8>> {
-    let mut writer = Writer::new(Vec::new())?;
+fn encode(inline: &InlineIntent) -> std::io::Result<Vec<u8>> {
+    let mut writer = RecordWriter::new(Vec::new())?;
     let marked: BTreeMap<_, _> = inline.marked.iter().cloned().collect();
     let linked: BTreeSet<&ResourcePath> = inline.linked.iter().collect();
-    let entry = |path: &ResourcePath, old: Option<Seen>, new: Option<Seen>| Entry {
-        path: path.clone(),
-        old,
-        new,
-        linked: linked.contains(path),
-        marks: marked.get(path).cloned().unwrap_or_default(),
-    };
+    let entry =
+        |path: &ResourcePath, old: Option<Fingerprint>, new: Option<Fingerprint>| IntentEntry {
+            path: path.clone(),
+            old,
+            new,
+            linked: linked.contains(path),
+            marks: marked.get(path).cloned().unwrap_or_default(),
+        };
     for step in &inline.steps {
-        let mut below: BTreeMap<&ResourcePath, (Option<Seen>, Option<Seen>)> = BTreeMap::new();
+        let mut below: BTreeMap<&ResourcePath, (Option<Fingerprint>, Option<Fingerprint>)> =
+            BTreeMap::new();
         for (path, seen) in &step.old_below {
             below.entry(path).or_default().0 = Some(*seen);
         }

@@ -1,7 +1,8 @@
-//! What a commit needs, as a file of records in the commit area; the journal refers to it by its digest.
+//! The intent of a tree commit: a file of records in the commit area, which the journal refers to by its
+//! digest.
 //!
 //! Staging appends each record as soon as it is known, and nothing is collected. The file is synced together with
-//! what is staged, before the journal gets the [`Reference`]. A process that acts on it reads all of it, compares the digest, and
+//! what is staged, before the journal gets the [`IntentReference`]. A process that acts on it reads all of it, compares the digest, and
 //! decodes records from those same bytes as they are needed: what does not match is never acted on.
 //!
 //! ```text
@@ -29,9 +30,9 @@ use std::ops::Range;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::codec::{Bytes, Field};
-use super::{Dressing, Link, Ours};
-use crate::fs::{Cause, Dir, FsError, Seen};
+use super::codec::{RecordBytes, RecordField};
+use super::{DirUpdate, KeptLink, SandboxVersion};
+use crate::fs::{Cause, Dir, Fingerprint, FsError};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::error::{Result, StrategyError};
@@ -46,7 +47,7 @@ const MAGIC: &[u8] = b"escrow intent 1\n";
 
 /// What the journal holds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Reference {
+pub(super) struct IntentReference {
     pub(super) original: Original,
     pub(super) area: Location,
     /// The area of the sandbox whose own tree this is, if it is one.
@@ -67,12 +68,12 @@ pub(super) struct Reference {
 
 /// One path at which something comes or goes.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct IntentEntry {
     pub(super) path: ResourcePath,
     /// What stands there before; `None` where nothing does.
-    pub(super) old: Option<Seen>,
+    pub(super) old: Option<Fingerprint>,
     /// What is put there; `None` where it is taken away.
-    pub(super) new: Option<Seen>,
+    pub(super) new: Option<Fingerprint>,
     /// The new version is the sandbox's own file, under another name.
     pub(super) linked: bool,
     /// Marks of a layer on it, which go when the sandbox is gone.
@@ -81,15 +82,15 @@ pub(super) struct Entry {
 
 /// One rename: something is put, swapped or taken away, with everything in it.
 #[derive(Debug, Clone)]
-pub(super) struct Step {
+pub(super) struct RenameStep {
     /// The name in the stage.
     pub(super) slot: u32,
-    pub(super) top: Entry,
+    pub(super) top: IntentEntry,
     /// Where the entries that lie in it are.
     below: Range<usize>,
 }
 
-impl Step {
+impl RenameStep {
     /// The name in the stage, as a file system takes it.
     pub(super) fn slot(&self) -> Vec<u8> {
         self.slot.to_string().into_bytes()
@@ -102,7 +103,7 @@ impl Step {
 }
 
 /// Appends records.
-pub(super) struct Writer<W> {
+pub(super) struct RecordWriter<W> {
     to: W,
     hash: blake3::Hasher,
     record: Vec<u8>,
@@ -111,13 +112,13 @@ pub(super) struct Writer<W> {
 }
 
 /// What tells a file of records from any other.
-pub(super) struct Written {
+pub(super) struct RecordFileDigest {
     pub(super) digest: String,
     pub(super) length: u64,
     pub(super) linked: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> RecordWriter<W> {
     pub(super) fn new(to: W) -> std::io::Result<Self> {
         let mut writer = Self {
             to,
@@ -143,39 +144,39 @@ impl<W: Write> Writer<W> {
     }
 
     /// An entry in the directory of the step that is written next.
-    pub(super) fn entry(&mut self, entry: &Entry) -> std::io::Result<()> {
+    pub(super) fn entry(&mut self, entry: &IntentEntry) -> std::io::Result<()> {
         self.linked += u64::from(entry.linked);
         entry.put(self.begin(b'e'));
         self.append()
     }
 
     /// A step, after everything that lies in it.
-    pub(super) fn step(&mut self, slot: u32, top: &Entry) -> std::io::Result<()> {
+    pub(super) fn step(&mut self, slot: u32, top: &IntentEntry) -> std::io::Result<()> {
         self.linked += u64::from(top.linked);
         slot.put(self.begin(b's'));
         top.put(&mut self.record);
         self.append()
     }
 
-    pub(super) fn link(&mut self, link: &Link) -> std::io::Result<()> {
+    pub(super) fn link(&mut self, link: &KeptLink) -> std::io::Result<()> {
         link.put(self.begin(b'l'));
         self.append()
     }
 
-    pub(super) fn directory(&mut self, dressing: &Dressing) -> std::io::Result<()> {
+    pub(super) fn directory(&mut self, dressing: &DirUpdate) -> std::io::Result<()> {
         dressing.put(self.begin(b'd'));
         self.append()
     }
 
-    pub(super) fn part(&mut self, ours: &Ours) -> std::io::Result<()> {
+    pub(super) fn part(&mut self, ours: &SandboxVersion) -> std::io::Result<()> {
         ours.put(self.begin(b'p'));
         self.append()
     }
 
     /// Ends the file; what was written is with `to`, not yet on disk.
-    pub(super) fn end(mut self) -> std::io::Result<(W, Written)> {
+    pub(super) fn end(mut self) -> std::io::Result<(W, RecordFileDigest)> {
         self.to.flush()?;
-        let written = Written {
+        let written = RecordFileDigest {
             digest: self.hash.finalize().to_hex().to_string(),
             length: self.written,
             linked: self.linked,
@@ -185,18 +186,18 @@ impl<W: Write> Writer<W> {
 }
 
 /// A file of records that is being written in a commit area.
-pub(super) type FileWriter = Writer<BufWriter<File>>;
+pub(super) type RecordFileWriter = RecordWriter<BufWriter<File>>;
 
 /// Begins a file of records in an area, over what is there under its name.
-pub(super) fn create(area: &Dir, name: &str) -> Result<FileWriter> {
+pub(super) fn create(area: &Dir, name: &str) -> Result<RecordFileWriter> {
     let file = area.write_over(name.as_bytes(), 0o600)?;
-    let writer = Writer::new(BufWriter::with_capacity(128 * 1024, file));
+    let writer = RecordWriter::new(BufWriter::with_capacity(128 * 1024, file));
     writer.map_err(|error| failed(area, name, "write", &error))
 }
 
 /// Ends it; it is on disk when its file system was synced, which the caller's caller does for all members at once.
-pub(super) fn close(area: &Dir, name: &str, writer: FileWriter) -> Result<Written> {
-    let end = || -> std::io::Result<Written> {
+pub(super) fn close(area: &Dir, name: &str, writer: RecordFileWriter) -> Result<RecordFileDigest> {
+    let end = || -> std::io::Result<RecordFileDigest> {
         let (buffer, written) = writer.end()?;
         let file = buffer.into_inner().map_err(|error| error.into_error())?;
         file.set_len(written.length)?;
@@ -231,7 +232,7 @@ pub(super) fn failed(
 }
 
 /// The records of a commit, whole and unchanged.
-pub(super) struct Records {
+pub(super) struct IntentRecords {
     bytes: Vec<u8>,
     /// Where each step begins, and where what lies in it begins.
     steps: Vec<(usize, usize)>,
@@ -243,9 +244,9 @@ pub(super) struct Records {
 /// Why records cannot fail to decode: all of them were, when they were read.
 const DECODED: &str = "every record was decoded once when the file was read";
 
-impl Records {
+impl IntentRecords {
     /// Reads a file of records, if it is what was written.
-    pub(super) fn read(reference: &Reference) -> Result<Self> {
+    pub(super) fn read(reference: &IntentReference) -> Result<Self> {
         let area = Dir::open(reference.area.as_path())?;
         let name = reference.file.as_str();
         let (mut file, meta) = area.file(name.as_bytes())?;
@@ -270,28 +271,28 @@ impl Records {
             directories: Vec::new(),
             parts: Vec::new(),
         };
-        let mut from = Bytes(bytes.strip_prefix(MAGIC)?);
-        let at = |from: &Bytes<'_>| bytes.len() - from.0.len();
+        let mut from = RecordBytes(bytes.strip_prefix(MAGIC)?);
+        let at = |from: &RecordBytes<'_>| bytes.len() - from.0.len();
         let mut below = at(&from);
         while !from.0.is_empty() {
             let here = at(&from);
             match u8::take(&mut from)? {
-                b'e' => drop(Entry::take(&mut from)?),
+                b'e' => drop(IntentEntry::take(&mut from)?),
                 b's' => {
                     u32::take(&mut from)?;
-                    Entry::take(&mut from)?;
+                    IntentEntry::take(&mut from)?;
                     records.steps.push((here, below));
                 }
                 b'l' => {
-                    Link::take(&mut from)?;
+                    KeptLink::take(&mut from)?;
                     records.links.push(here);
                 }
                 b'd' => {
-                    Dressing::take(&mut from)?;
+                    DirUpdate::take(&mut from)?;
                     records.directories.push(here);
                 }
                 b'p' => {
-                    Ours::take(&mut from)?;
+                    SandboxVersion::take(&mut from)?;
                     records.parts.push(here);
                 }
                 _ => return None,
@@ -310,55 +311,58 @@ impl Records {
     }
 
     /// What follows the tag of the record at `at`.
-    fn body(&self, at: usize) -> Bytes<'_> {
-        Bytes(&self.bytes[at + 1..])
+    fn body(&self, at: usize) -> RecordBytes<'_> {
+        RecordBytes(&self.bytes[at + 1..])
     }
 
-    fn all<T: Field>(&self, at: &[usize]) -> impl DoubleEndedIterator<Item = T> {
+    fn all<T: RecordField>(&self, at: &[usize]) -> impl DoubleEndedIterator<Item = T> {
         at.iter()
             .map(|at| T::take(&mut self.body(*at)).expect(DECODED))
     }
 
     /// Every step, in the order in which they are made.
-    pub(super) fn steps(&self) -> impl DoubleEndedIterator<Item = Step> {
+    pub(super) fn steps(&self) -> impl DoubleEndedIterator<Item = RenameStep> {
         self.steps.iter().map(|(at, below)| {
             let mut from = self.body(*at);
-            Step {
+            RenameStep {
                 slot: u32::take(&mut from).expect(DECODED),
-                top: Entry::take(&mut from).expect(DECODED),
+                top: IntentEntry::take(&mut from).expect(DECODED),
                 below: *below..*at,
             }
         })
     }
 
     /// What lies in what a step moves; a directory that is put there comes after what lies in it.
-    pub(super) fn below<'a>(&'a self, step: &Step) -> impl Iterator<Item = Entry> + use<'a> {
-        let mut from = Bytes(&self.bytes[step.below.clone()]);
+    pub(super) fn below<'a>(
+        &'a self,
+        step: &RenameStep,
+    ) -> impl Iterator<Item = IntentEntry> + use<'a> {
+        let mut from = RecordBytes(&self.bytes[step.below.clone()]);
         std::iter::from_fn(move || {
             (!from.0.is_empty()).then(|| {
                 from.0 = &from.0[1..];
-                Entry::take(&mut from).expect(DECODED)
+                IntentEntry::take(&mut from).expect(DECODED)
             })
         })
     }
 
-    pub(super) fn links(&self) -> impl DoubleEndedIterator<Item = Link> {
+    pub(super) fn links(&self) -> impl DoubleEndedIterator<Item = KeptLink> {
         self.all(&self.links)
     }
 
     /// The directories that are dressed, deepest first.
-    pub(super) fn directories(&self) -> impl DoubleEndedIterator<Item = Dressing> {
+    pub(super) fn directories(&self) -> impl DoubleEndedIterator<Item = DirUpdate> {
         self.all(&self.directories)
     }
 
-    pub(super) fn parts(&self) -> impl DoubleEndedIterator<Item = Ours> {
+    pub(super) fn parts(&self) -> impl DoubleEndedIterator<Item = SandboxVersion> {
         self.all(&self.parts)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Looks;
+    use super::super::DirMetadata;
     use super::*;
     use crate::fs::Stamp;
     use crate::model::EntryKind;
@@ -367,9 +371,9 @@ mod tests {
         ResourcePath::parse(text.as_bytes()).expect("a path")
     }
 
-    fn seen(ino: u64) -> Seen {
+    fn seen(ino: u64) -> Fingerprint {
         let stamp = |nsec| Stamp { sec: -3, nsec };
-        Seen {
+        Fingerprint {
             kind: EntryKind::Directory,
             ino,
             born: stamp(1),
@@ -381,8 +385,8 @@ mod tests {
         }
     }
 
-    fn entry(text: &str, old: Option<u64>, new: Option<u64>) -> Entry {
-        Entry {
+    fn entry(text: &str, old: Option<u64>, new: Option<u64>) -> IntentEntry {
+        IntentEntry {
             path: path(text),
             old: old.map(seen),
             new: new.map(seen),
@@ -391,14 +395,14 @@ mod tests {
         }
     }
 
-    fn dressing(mtime: Option<Stamp>) -> Dressing {
-        let looks = |mtime| Looks {
+    fn dir_update(mtime: Option<Stamp>) -> DirUpdate {
+        let looks = |mtime| DirMetadata {
             mode: 0o750,
             owner: (1, 2),
             mtime,
             xattrs: Some(vec![(b"user.a".to_vec(), vec![0, 255])]),
         };
-        Dressing {
+        DirUpdate {
             path: ResourcePath::root(),
             seen: Some(seen(9)),
             before: looks(Some(Stamp::default())),
@@ -409,12 +413,12 @@ mod tests {
 
     fn written(mtime: Option<Stamp>) -> Vec<u8> {
         let write = || -> std::io::Result<Vec<u8>> {
-            let mut writer = Writer::new(Vec::new())?;
+            let mut writer = RecordWriter::new(Vec::new())?;
             writer.entry(&entry("d/a\n", Some(1), Some(2)))?;
             writer.entry(&entry("d/e", None, Some(3)))?;
             writer.step(0, &entry("d", None, Some(4)))?;
             writer.step(7, &entry("gone", Some(5), None))?;
-            writer.directory(&dressing(mtime))?;
+            writer.directory(&dir_update(mtime))?;
             Ok(writer.end()?.0)
         };
         write().expect("a list takes everything")
@@ -422,8 +426,8 @@ mod tests {
 
     #[test]
     fn records_come_back_as_they_were_forwards_and_backwards() {
-        let records = Records::decode(written(None)).expect("they are records");
-        let told = |step: Step| {
+        let records = IntentRecords::decode(written(None)).expect("they are records");
+        let told = |step: RenameStep| {
             let below = records.below(&step).map(|entry| format!("{entry:?}"));
             (
                 step.slot,
@@ -431,7 +435,7 @@ mod tests {
                 format!("{:?}", step.top),
             )
         };
-        let text = |entry: Entry| format!("{entry:?}");
+        let text = |entry: IntentEntry| format!("{entry:?}");
         let mut expected = vec![
             (
                 0,
@@ -453,7 +457,7 @@ mod tests {
             .directories()
             .map(|one| format!("{one:?}"))
             .collect();
-        assert_eq!(directories, [format!("{:?}", dressing(None))]);
+        assert_eq!(directories, [format!("{:?}", dir_update(None))]);
     }
 
     #[test]
@@ -465,10 +469,13 @@ mod tests {
     #[test]
     fn bytes_that_are_no_records_are_not_decoded() {
         let whole = written(None);
-        assert!(Records::decode(whole[1..].to_vec()).is_none(), "no version");
+        assert!(
+            IntentRecords::decode(whole[1..].to_vec()).is_none(),
+            "no version"
+        );
         for end in 0..whole.len() {
-            // One that ends with a record is told by its digest.
-            if let Some(records) = Records::decode(whole[..end].to_vec()) {
+            // One that ends with a record is recognized by its digest.
+            if let Some(records) = IntentRecords::decode(whole[..end].to_vec()) {
                 assert!(records.directories().next().is_none(), "cut at {end}");
             }
         }

@@ -1,4 +1,4 @@
-//! How a directory is committed, whichever strategy sandboxed it.
+//! The tree commit, shared by all directory strategies.
 //!
 //! New versions are staged in the commit's area, on the original's own file system: as hard links
 //! where possible, else sharing contents, else copied. Then each takes its place in one rename, by
@@ -29,46 +29,46 @@
 //!   made             while it is taken back: the steps that had been made
 //! ```
 //!
-//! A step is recognised by inode and time of birth on both sides, so that whoever finds a commit
+//! A step is recognised by inode and time of birth on both sides, so that the process that finds a commit
 //! half done knows of each step whether it was made.
 
-mod apart;
 mod apply;
-mod around;
 mod codec;
 mod conflicts;
+mod directories;
 mod finish;
 mod flags;
 mod found;
 mod inline;
 mod intent;
-mod part;
+mod partial;
 mod stage;
 mod steps;
 mod undo;
+mod unshare;
 
 use serde::Deserialize;
 
 pub(super) use apply::apply;
-pub(super) use conflicts::{Base, introduced, look};
+pub(super) use conflicts::{OriginalBase, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{StageRequest, TreePreview};
-pub(super) use part::{area_of, part_of, released};
-pub(super) use stage::{Source, begin, prepare};
+pub(super) use partial::{area_of, part_of, released};
+pub(super) use stage::{StageSource, begin, prepare};
 pub(super) use undo::{check, undo};
 
-use self::intent::{Records, Reference, Written};
+use self::intent::{IntentRecords, IntentReference, RecordFileDigest};
 use super::Intent;
-use super::closed_dirs;
 use super::error::{Result, StrategyError};
 use super::tree::{Original, STAGE};
+use super::unreadable_dirs;
 use crate::fs::xattr::{Digest, Xattrs};
-use crate::fs::{Dir, Meta, Seen, Stamp};
+use crate::fs::{Dir, Fingerprint, Meta, Stamp};
 use crate::model::text::Location;
 use crate::model::{ChangeKind, Conflict, ResourcePath};
 
 /// Where the new versions of a sandbox are.
-pub(super) trait Versions {
+pub(super) trait VersionSource {
     /// The directory at a path.
     fn dir(&self, path: &ResourcePath) -> Result<Dir>;
 
@@ -95,7 +95,7 @@ pub(super) trait Versions {
     }
 }
 
-impl Versions for Dir {
+impl VersionSource for Dir {
     fn dir(&self, path: &ResourcePath) -> Result<Dir> {
         Ok(self.dir(path)?)
     }
@@ -115,15 +115,15 @@ struct TreeIntent {
     part_of: Option<Location>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
-    records: Records,
+    records: IntentRecords,
 }
 
 /// A path as the sandbox had it.
 #[derive(Debug, Clone, Deserialize)]
-struct Ours {
+struct SandboxVersion {
     path: ResourcePath,
     /// `None` where it has nothing there.
-    seen: Option<Seen>,
+    seen: Option<Fingerprint>,
     kind: ChangeKind,
     /// Size and time of what the original had, where the sandbox has nothing.
     gone: Option<(u64, Stamp)>,
@@ -133,29 +133,29 @@ struct Ours {
 
 /// Another name for a file that stays as it is.
 #[derive(Debug, Clone, Deserialize)]
-struct Link {
+struct KeptLink {
     path: ResourcePath,
     to: ResourcePath,
     /// The file.
-    file: Seen,
+    file: Fingerprint,
 }
 
 /// A directory that gets its mode, owner, attributes and times when everything in it is done.
 #[derive(Debug, Clone, Deserialize)]
-struct Dressing {
+struct DirUpdate {
     path: ResourcePath,
     /// The directory before; `None` for one that the commit puts there.
-    seen: Option<Seen>,
-    before: Looks,
-    after: Looks,
-    /// Where only a part is released: nobody else had changed it.
+    seen: Option<Fingerprint>,
+    before: DirMetadata,
+    after: DirMetadata,
+    /// Where only a part is released: no other process had changed it.
     #[serde(default)]
     known: bool,
 }
 
 /// How a directory is to look.
 #[derive(Debug, Clone, Deserialize)]
-struct Looks {
+struct DirMetadata {
     mode: u16,
     owner: (u32, u32),
     /// `None`: as it comes.
@@ -164,7 +164,7 @@ struct Looks {
     xattrs: Option<Xattrs>,
 }
 
-impl Looks {
+impl DirMetadata {
     fn of(meta: &Meta) -> Self {
         Self {
             mode: meta.mode,
@@ -176,13 +176,13 @@ impl Looks {
 }
 
 /// What the journal says of an intent, without the records.
-fn reference(intent: &Intent) -> Result<Reference> {
-    Reference::deserialize(&intent.0).map_err(|error| unreadable(&error))
+fn reference(intent: &Intent) -> Result<IntentReference> {
+    IntentReference::deserialize(&intent.0).map_err(|error| unreadable(&error))
 }
 
 fn unreadable(error: &serde_json::Error) -> StrategyError {
     StrategyError::Damaged {
-        what: format!("what a commit needs cannot be read back ({error})"),
+        what: format!("the intent cannot be read ({error})"),
     }
 }
 
@@ -214,7 +214,7 @@ pub(super) fn verify(intent: &Intent) -> Result<()> {
     }
     match TreeIntent::read(intent) {
         Err(StrategyError::Fs(error)) if error.is_absent() => {
-            let Reference { area, file, .. } = reference(intent)?;
+            let IntentReference { area, file, .. } = reference(intent)?;
             match Dir::open(area.as_path()) {
                 Err(error) if error.is_absent() => Ok(()),
                 there => {
@@ -234,7 +234,7 @@ impl TreeIntent {
             return inline::read(intent);
         }
         let reference = reference(intent)?;
-        let records = Records::read(&reference)?;
+        let records = IntentRecords::read(&reference)?;
         Ok(Self {
             original: reference.original,
             area: reference.area,
@@ -246,8 +246,8 @@ impl TreeIntent {
     }
 
     /// The same with other records, which are in the area under `file`.
-    fn store(&self, file: &str, written: Written, finished: bool) -> Intent {
-        Intent(super::tree::stored(&Reference {
+    fn store(&self, file: &str, written: RecordFileDigest, finished: bool) -> Intent {
+        Intent(super::tree::stored(&IntentReference {
             original: self.original.clone(),
             area: self.area.clone(),
             own: self.own.clone(),
@@ -273,8 +273,8 @@ impl TreeIntent {
     fn seen(&self, dir: Dir) -> Result<Dir> {
         match &self.own {
             Some(area) => {
-                let area = closed_dirs::enter(Dir::open(area.as_path())?)?;
-                Ok(dir.seeing_as(&area))
+                let area = unreadable_dirs::enter(Dir::open(area.as_path())?)?;
+                Ok(dir.with_modes_of(&area))
             }
             None => Ok(dir),
         }
@@ -297,8 +297,8 @@ impl TreeIntent {
                 parent => parent?,
             };
             match parent.stat(name)? {
-                Some(now) if closed_dirs::is_closed(&now) && modes.contains(&now.mode) => {
-                    parent.unlock(name)?;
+                Some(now) if unreadable_dirs::is_closed(&now) && modes.contains(&now.mode) => {
+                    parent.make_readable(name)?;
                 }
                 _ => {}
             }
@@ -325,22 +325,22 @@ pub(super) fn sort(conflicts: &mut Vec<Conflict>) {
 }
 
 /// The same; an error that says nothing where it cannot be looked at, because it lies in a directory that is closed.
-fn stat_if_open(root: &Dir, path: &ResourcePath) -> Result<Looked> {
+fn stat_if_open(root: &Dir, path: &ResourcePath) -> Result<PathState> {
     match stat(root, path) {
-        Err(error) if closed_dirs::refused(&error) => Ok(Looked::Hidden),
-        answer => Ok(answer?.map_or(Looked::Nothing, Looked::Is)),
+        Err(error) if unreadable_dirs::refused(&error) => Ok(PathState::Hidden),
+        answer => Ok(answer?.map_or(PathState::Nothing, PathState::Is)),
     }
 }
 
 /// What stands at a path.
-enum Looked {
+enum PathState {
     Is(Meta),
     Nothing,
-    /// It lies in a directory that is closed: nobody but its owner can have been at it.
+    /// It lies in a directory that is closed: no process but its owner can have been at it.
     Hidden,
 }
 
-impl Looked {
+impl PathState {
     fn there(self) -> Option<Meta> {
         match self {
             Self::Is(meta) => Some(meta),

@@ -1,7 +1,7 @@
-//! Every new version, complete, in the commit's area; the original untouched.
+//! Stages every new version, complete, in the commit area. The original is not touched.
 //!
 //! A version is staged as another name for the sandbox's own file, so that no content is copied
-//! and the sandbox stays whole. A file that somebody still has open for writing, or that is to
+//! and the sandbox stays whole. A file that another process still has open for writing, or that is to
 //! lose something on the way, is copied instead, and so is everything where the sandbox stays: the
 //! original must not change with it later. Where something outside may still write the sandbox's
 //! files, everything is copied. So nothing changes what is staged, and digests are made of that.
@@ -11,37 +11,41 @@ use std::fs::File;
 
 use rustix::io::Errno;
 
-use super::conflicts::{Base, introduced};
-use super::flags::Kept;
-use super::intent::{self, Entry, FINISHED, FileWriter, INTENT, Reference};
-use super::steps::{New, Planned, plan};
-use super::{CAPABILITY, Link, Looks, StageRequest, Versions, check_loose, part, stat, without};
+use super::conflicts::{OriginalBase, introduced};
+use super::flags::OriginalFlags;
+use super::intent::{self, FINISHED, INTENT, IntentEntry, IntentReference, RecordFileWriter};
+use super::partial;
+use super::steps::{PlannedStep, StagedContent, plan};
+use super::{
+    CAPABILITY, DirMetadata, KeptLink, StageRequest, VersionSource, check_loose, stat, without,
+};
 use crate::event::Observer;
+use crate::failpoints;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::Care;
+use crate::fs::copy::ExpectedWriters;
 use crate::fs::lease::is_quiet;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Handle, Meta, Seen, exposure, remove};
+use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, exposure, remove};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, ResourcePath};
-use crate::seeded;
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree::{self, Original, STAGE};
-use crate::strategy::{Intent, StagedCommit, closed, tree_digest};
+use crate::strategy::unreadable;
+use crate::strategy::{Intent, StagedCommit, tree_digest};
 
 /// Where the new versions come from.
-pub(in crate::strategy) struct Source<'a> {
+pub(in crate::strategy) struct StageSource<'a> {
     /// The area of the sandbox.
     pub(in crate::strategy) area: &'a Dir,
     /// What holds them, under the paths they have in the resource.
-    pub(in crate::strategy) root: &'a dyn Versions,
+    pub(in crate::strategy) root: &'a dyn VersionSource,
     /// The attributes of an entry of it as its user sees them.
     pub(in crate::strategy) visible: fn(Xattrs) -> Xattrs,
     /// They stay where they are: what is staged is a copy, with everything it has.
     pub(in crate::strategy) whole: bool,
     /// What the sandbox knows of the original.
-    pub(in crate::strategy) base: &'a dyn Base,
+    pub(in crate::strategy) base: &'a dyn OriginalBase,
 }
 
 /// Makes an area empty in which something was staged before.
@@ -61,13 +65,16 @@ pub(in crate::strategy) fn begin(area: &std::path::Path, again: bool) -> Result<
 /// Stages everything and returns what is needed to put it in place.
 pub(in crate::strategy) fn prepare(
     original: &Original,
-    source: &Source<'_>,
+    source: &StageSource<'_>,
     request: &StageRequest<'_>,
 ) -> Result<StagedCommit> {
     let mut root = original.open()?;
     let mut area = Dir::open(request.area)?;
     if source.whole {
-        (root, area) = (root.seeing_as(source.area), area.seeing_as(source.area));
+        (root, area) = (
+            root.with_modes_of(source.area),
+            area.with_modes_of(source.area),
+        );
     }
     let root = root.keeping();
     area.make_dir(STAGE, 0o700)?;
@@ -76,17 +83,17 @@ pub(in crate::strategy) fn prepare(
     let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
     // Looked at before anything is copied: what is written meanwhile is no part of it.
     let mut closed = match request.part_of.is_some() {
-        true => part::ours(source, request, |ours| {
+        true => partial::ours(source, request, |ours| {
             records.part(ours).map_err(unwritten)
         })?,
         false => Vec::new(),
     };
-    let mut staging = Staging {
+    let mut staging = StageJob {
         original: &root,
         source,
         observer: request.observer,
         apart: request.keeps,
-        exposed: !seeded::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
+        exposed: !failpoints::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
         digests: request.digests.then(Vec::new),
         part: request.part_of.is_some(),
         fixed: &request.preview.fixed,
@@ -98,7 +105,7 @@ pub(in crate::strategy) fn prepare(
         kept: None,
         names: &request.preview.kept,
         links: Vec::new(),
-        flags: Kept::of(&root),
+        flags: OriginalFlags::of(&root),
         finals: Vec::new(),
         closing: request
             .preview
@@ -119,7 +126,7 @@ pub(in crate::strategy) fn prepare(
         })?;
         Ok(())
     })?;
-    part::look_again(source, &mut closed)?;
+    partial::look_again(source, &mut closed)?;
     staging.directories(&around)?;
     let digests = staging.digests.take().unwrap_or_default();
     for ours in &closed {
@@ -127,7 +134,7 @@ pub(in crate::strategy) fn prepare(
     }
     let written = intent::close(&area, INTENT, records)?;
     intent::reserve(&area, FINISHED, written.length)?;
-    let reference = Reference {
+    let reference = IntentReference {
         original: original.clone(),
         area: Location::from(request.area),
         own: source.whole.then(|| Location::from(source.area.path())),
@@ -143,9 +150,9 @@ pub(in crate::strategy) fn prepare(
     })
 }
 
-pub(super) struct Staging<'a> {
+pub(super) struct StageJob<'a> {
     pub(super) original: &'a Dir,
-    pub(super) source: &'a Source<'a>,
+    pub(super) source: &'a StageSource<'a>,
     observer: &'a dyn Observer,
     /// The sandbox stays: nothing of it is linked.
     apart: bool,
@@ -168,27 +175,27 @@ pub(super) struct Staging<'a> {
     /// Sandbox files that are no change, in the same way.
     kept: Option<HashMap<u64, ResourcePath>>,
     names: &'a [ResourcePath],
-    pub(super) links: Vec<Link>,
-    flags: Kept<'a>,
+    pub(super) links: Vec<KeptLink>,
+    flags: OriginalFlags<'a>,
     /// New directories that get their own mode last.
-    pub(super) finals: Vec<(ResourcePath, Looks)>,
-    /// Directories that nobody can look into afterwards.
+    pub(super) finals: Vec<(ResourcePath, DirMetadata)>,
+    /// Directories that no process can look into afterwards.
     closing: HashSet<ResourcePath>,
     /// Where everything is noted that is to be done.
-    pub(super) records: &'a mut FileWriter,
+    pub(super) records: &'a mut RecordFileWriter,
     pub(super) unwritten: &'a dyn Fn(std::io::Error) -> StrategyError,
 }
 
 /// A directory that is staged, and gets its looks when everything in it is.
-struct Open<'a> {
+struct StagedDir<'a> {
     path: &'a ResourcePath,
     to: ResourcePath,
-    old: Option<Seen>,
+    old: Option<Fingerprint>,
 }
 
 /// How a file is staged.
 #[derive(Default)]
-struct Staged {
+struct StagedFile {
     /// It is the sandbox's own, under another name.
     linked: bool,
     /// Marks of a layer on it.
@@ -214,8 +221,8 @@ pub(super) fn staged_path(slot: u32, below: &[u8]) -> ResourcePath {
         .fold(slot, |path, part| path.join(part))
 }
 
-fn entry(path: &ResourcePath, old: Option<Seen>) -> Entry {
-    Entry {
+fn entry(path: &ResourcePath, old: Option<Fingerprint>) -> IntentEntry {
+    IntentEntry {
         path: path.clone(),
         old,
         new: None,
@@ -224,11 +231,11 @@ fn entry(path: &ResourcePath, old: Option<Seen>) -> Entry {
     }
 }
 
-impl Staging<'_> {
+impl StageJob<'_> {
     /// Stages a step and notes it; `false` where nothing is to be done: it became another name for a file of the original.
-    fn step(&mut self, slot: u32, planned: &Planned<'_>) -> Result<bool> {
+    fn step(&mut self, slot: u32, planned: &PlannedStep<'_>) -> Result<bool> {
         let top = planned.path.as_bytes().len();
-        let mut open: Vec<Open<'_>> = Vec::new();
+        let mut open: Vec<StagedDir<'_>> = Vec::new();
         let mut own = entry(&planned.path, planned.old);
         for item in &planned.items {
             let path = &*item.path;
@@ -244,12 +251,12 @@ impl Staging<'_> {
                 check_loose(path, self.fixed.contains(path))?;
             }
             let change = match item.new {
-                New::Nothing => {
+                StagedContent::Nothing => {
                     self.note(&entry(path, old))?;
                     continue;
                 }
-                New::Holder => None,
-                New::Changed(change) => Some(change),
+                StagedContent::Holder => None,
+                StagedContent::Changed(change) => Some(change),
             };
             let to = staged_path(slot, &path.as_bytes()[top..]);
             let (dir, name) = self.stage.parent(&to)?;
@@ -260,7 +267,7 @@ impl Staging<'_> {
             let Some(change) = file else {
                 dir.make_dir(name, 0o700)?;
                 self.observer.copied(1, 0);
-                open.push(Open { path, to, old });
+                open.push(StagedDir { path, to, old });
                 continue;
             };
             let mut staged = entry(path, old);
@@ -269,12 +276,12 @@ impl Staging<'_> {
                 let meta = dir.stat(name)?.ok_or_else(|| {
                     dir.error("find what was staged as", name, Cause::Os(Errno::NOENT))
                 })?;
-                staged.new = Some(Seen::from(&meta));
+                staged.new = Some(Fingerprint::from(&meta));
                 (staged.linked, staged.marks) = (leaf.linked, leaf.marks);
             }
             match *path == planned.path {
                 true => {
-                    own = Entry {
+                    own = IntentEntry {
                         old: own.old,
                         ..staged
                     }
@@ -295,19 +302,19 @@ impl Staging<'_> {
     }
 
     /// Notes what lies in the directory of a step.
-    fn note(&mut self, entry: &Entry) -> Result<()> {
+    fn note(&mut self, entry: &IntentEntry) -> Result<()> {
         self.records.entry(entry).map_err(self.unwritten)
     }
 
     /// Gives a staged directory its looks, when everything is in it: its times and mode move with that.
-    fn close(&mut self, done: &Open<'_>, own: &mut Entry) -> Result<()> {
+    fn close(&mut self, done: &StagedDir<'_>, own: &mut IntentEntry) -> Result<()> {
         let is_top = *done.path == own.path;
-        let seen = Seen::from(&self.dress(done.path, &done.to, is_top)?);
+        let seen = Fingerprint::from(&self.apply_metadata(done.path, &done.to, is_top)?);
         if is_top {
             own.new = Some(seen);
             return Ok(());
         }
-        let staged = Entry {
+        let staged = IntentEntry {
             new: Some(seen),
             ..entry(done.path, done.old)
         };
@@ -324,7 +331,12 @@ impl Staging<'_> {
 
     /// Makes a staged directory look like the sandbox's. One that is yet to be moved stays open
     /// to its owner until it is in place.
-    fn dress(&mut self, path: &ResourcePath, to: &ResourcePath, is_top: bool) -> Result<Meta> {
+    fn apply_metadata(
+        &mut self,
+        path: &ResourcePath,
+        to: &ResourcePath,
+        is_top: bool,
+    ) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
         let staged = self.stage.dir(to)?;
         let attributes = (self.source.visible)(tree::xattrs_of(&model)?);
@@ -333,10 +345,10 @@ impl Staging<'_> {
         let mut looks = meta;
         if is_top && meta.mode & 0o700 != 0o700 {
             looks.mode |= 0o700;
-            self.finals.push((path.clone(), Looks::of(&meta)));
+            self.finals.push((path.clone(), DirMetadata::of(&meta)));
         }
-        let lost = Handle::of(&staged)
-            .dress(&looks, &attributes)
+        let lost = EntryHandle::of(&staged)
+            .apply_metadata(&looks, &attributes)
             .map_err(|errno| staged.error("set the metadata of", b"", Cause::Os(errno)))?;
         tree::refuse_lost(&model, b"", &lost)?;
         if !self.source.whole {
@@ -352,7 +364,7 @@ impl Staging<'_> {
         change: &Change,
         to: &ResourcePath,
         at: (&Dir, &[u8]),
-    ) -> Result<Option<Staged>> {
+    ) -> Result<Option<StagedFile>> {
         let (from, name) = self.source.root.parent(&change.path)?;
         let meta = from.stat(name)?.ok_or(StrategyError::Moved {
             path: change.path.clone(),
@@ -361,7 +373,7 @@ impl Staging<'_> {
         if change.new.as_ref().is_some_and(|new| new.kind != meta.kind) {
             return Err(StrategyError::Moved {
                 path: change.path.clone(),
-                what: "it became another kind of thing in the sandbox",
+                what: "its type changed in the sandbox",
             });
         }
         let file = self.source.root.file(&change.path, &meta);
@@ -374,15 +386,15 @@ impl Staging<'_> {
                 if let (Some(all), Some(digest)) = (&mut self.digests, digest) {
                     all.push((change.path.clone(), *digest));
                 }
-                return Ok(Some(Staged::default()));
+                return Ok(Some(StagedFile::default()));
             }
         }
-        let attributes = closed::xattrs(self.source.area, (&from, name), &meta)?;
+        let attributes = unreadable::xattrs(self.source.area, (&from, name), &meta)?;
         let dropped = match meta.kind {
             EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
         };
-        // In a directory that is closed by then nobody could take off what shows the sandbox.
+        // In a directory that is closed by then no process could take off what shows the sandbox.
         let closing = !self.closing.is_empty()
             && change
                 .path
@@ -396,7 +408,7 @@ impl Staging<'_> {
         let (mut staged, of) = match linked {
             Some(linked) => (linked, meta),
             None => (
-                Staged::default(),
+                StagedFile::default(),
                 self.copy(change, (&from, name), at, &meta)?,
             ),
         };
@@ -451,10 +463,10 @@ impl Staging<'_> {
         let to = to.clone();
         let (dir, name) = self.original.parent(&to)?;
         self.digest(&change.path, || version((&dir, name), meta, &[]))?;
-        self.links.push(Link {
+        self.links.push(KeptLink {
             path: change.path.clone(),
             to: to.clone(),
-            file: Seen::from(&file),
+            file: Fingerprint::from(&file),
         });
         Ok(true)
     }
@@ -466,7 +478,7 @@ impl Staging<'_> {
         (to, to_name): (&Dir, &[u8]),
         meta: &Meta,
         attributes: &Xattrs,
-    ) -> Result<Option<Staged>> {
+    ) -> Result<Option<StagedFile>> {
         let seen = (self.source.visible)(attributes.clone());
         let plain = |one: &(Vec<u8>, Vec<u8>)| attributes.contains(one);
         // An attribute that is stored under another name must be written anew, and what is linked has
@@ -478,10 +490,10 @@ impl Staging<'_> {
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
             return Ok(None);
         }
-        // What its own user may not read becomes the original's as a copy: nobody can tell later whether it
+        // What its own user may not read becomes the original's as a copy: no process can tell later whether it
         // is still written to.
         let opened = match meta.is_file() {
-            true if closed::is_closed(meta) => return Ok(None),
+            true if unreadable::is_closed(meta) => return Ok(None),
             true => Some(from.file(name)?),
             false => None,
         };
@@ -497,14 +509,14 @@ impl Staging<'_> {
         let is_mark = |name: &&Vec<u8>| !seen.iter().any(|(kept, _)| kept == *name);
         let names = attributes.iter().map(|(name, _)| name);
         let marks: Vec<Vec<u8>> = names.filter(is_mark).cloned().collect();
-        Ok(Some(Staged {
+        Ok(Some(StagedFile {
             linked: true,
             marks,
             opened,
         }))
     }
 
-    /// Stages a copy, less what the sandbox's version may not bring: told by what was copied, which is returned.
+    /// Stages a copy, less what the sandbox's version may not bring: recognized by what was copied, which is returned.
     fn copy(
         &self,
         change: &Change,
@@ -513,7 +525,14 @@ impl Staging<'_> {
         meta: &Meta,
     ) -> Result<Meta> {
         let (area, staged) = (self.source.area, (to, to_name));
-        let leaf = closed::copy(area, from, staged, meta, &self.reflinks, Care::Quiet)?;
+        let leaf = unreadable::copy(
+            area,
+            from,
+            staged,
+            meta,
+            &self.reflinks,
+            ExpectedWriters::Quiet,
+        )?;
         let (copy, mut attributes, mut lost) = (leaf.copy, leaf.attributes, leaf.lost);
         self.observer.copied(0, meta.size);
         attributes.extend(lost.iter().map(|name| (name.clone(), Vec::new())));

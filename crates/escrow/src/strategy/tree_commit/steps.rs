@@ -1,4 +1,4 @@
-//! Which renames make the changes that were chosen.
+//! Plans the renames that make the selected changes.
 //!
 //! A directory that is new, gone or replaced is one step, with everything in it. Changes are taken in the order of the
 //! tree, in which everything below a directory follows it, so steps come one after the other and only one is held.
@@ -8,32 +8,32 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{StageRequest, TreePreview, check_loose, stat};
-use crate::fs::{Dir, Seen};
+use crate::fs::{Dir, Fingerprint};
 use crate::model::{Change, ChangeKind, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
 
 /// One rename to be.
-pub(super) struct Planned<'a> {
+pub(super) struct PlannedStep<'a> {
     pub(super) path: ResourcePath,
     /// What stands there now.
-    pub(super) old: Option<Seen>,
+    pub(super) old: Option<Fingerprint>,
     /// Whether something is put there; else it is taken away.
     pub(super) puts: bool,
     /// What is put there, and what lies in it before and after, in the order of the tree.
-    pub(super) items: Vec<Item<'a>>,
+    pub(super) items: Vec<StepItem<'a>>,
 }
 
 /// One path of a step.
-pub(super) struct Item<'a> {
+pub(super) struct StepItem<'a> {
     pub(super) path: Cow<'a, ResourcePath>,
     /// What lies there before. Of the step's own path the step says it.
-    pub(super) old: Option<Seen>,
-    pub(super) new: New<'a>,
+    pub(super) old: Option<Fingerprint>,
+    pub(super) new: StagedContent<'a>,
 }
 
 /// What is staged at a path.
 #[derive(Clone, Copy)]
-pub(super) enum New<'a> {
+pub(super) enum StagedContent<'a> {
     /// Nothing.
     Nothing,
     /// A directory that is no change itself, only made to hold others.
@@ -44,9 +44,9 @@ pub(super) enum New<'a> {
 
 /// What is to be done beside the steps.
 #[derive(Default)]
-pub(super) struct Around<'a> {
+pub(super) struct AffectedDirs<'a> {
     /// Directories whose own looks change.
-    pub(super) looks: Vec<(&'a Change, Seen)>,
+    pub(super) looks: Vec<(&'a Change, Fingerprint)>,
     /// Directories in which a step is made.
     pub(super) parents: BTreeSet<ResourcePath>,
 }
@@ -55,13 +55,13 @@ pub(super) struct Around<'a> {
 pub(super) fn plan<'a>(
     original: &Dir,
     request: &StageRequest<'a>,
-    make: &mut dyn FnMut(Planned<'a>) -> Result<()>,
-) -> Result<Around<'a>> {
+    make: &mut dyn FnMut(PlannedStep<'a>) -> Result<()>,
+) -> Result<AffectedDirs<'a>> {
     let found = request.preview;
     let skipped = found.preview.left_out(request.on_conflict);
-    let mut making = Making {
+    let mut making = StepPlanner {
         original,
-        around: Around::default(),
+        around: AffectedDirs::default(),
         step: None,
         staged: Vec::new(),
     };
@@ -94,20 +94,24 @@ pub(super) fn tree_order(a: &ResourcePath, b: &ResourcePath) -> Ordering {
     a.map(slash_first).cmp(b.map(slash_first))
 }
 
-struct Making<'a, 'd> {
+struct StepPlanner<'a, 'd> {
     original: &'d Dir,
-    around: Around<'a>,
+    around: AffectedDirs<'a>,
     /// The step that is being put together.
-    step: Option<Planned<'a>>,
+    step: Option<PlannedStep<'a>>,
     /// The directories staged for it that the last change lies in, from the top down.
     staged: Vec<ResourcePath>,
 }
 
-impl<'a> Making<'a, '_> {
+impl<'a> StepPlanner<'a, '_> {
     /// Adds a change; returns the step before, if that is complete.
-    fn add(&mut self, change: &'a Change, seen: Option<Seen>) -> Result<Option<Planned<'a>>> {
+    fn add(
+        &mut self,
+        change: &'a Change,
+        seen: Option<Fingerprint>,
+    ) -> Result<Option<PlannedStep<'a>>> {
         let path = &change.path;
-        let within = |step: &&mut Planned<'a>| path.lies_in(&step.path);
+        let within = |step: &&mut PlannedStep<'a>| path.lies_in(&step.path);
         if let Some(step) = self.step.as_mut().filter(within) {
             // What is gone goes with its directory; what is new comes with it.
             let new = change.new.as_ref().filter(|_| step.puts);
@@ -132,17 +136,20 @@ impl<'a> Making<'a, '_> {
         if seen.is_none()
             && let Some((missing, now)) = self.hole(change)?
         {
-            let before = self.begin(missing, now, true, Some(New::Holder));
+            let before = self.begin(missing, now, true, Some(StagedContent::Holder));
             self.within(change, None);
             return Ok(before);
         }
-        let new = change.new.is_some().then_some(New::Changed(change));
+        let new = change
+            .new
+            .is_some()
+            .then_some(StagedContent::Changed(change));
         Ok(self.begin(path.clone(), seen, change.new.is_some(), new))
     }
 
     /// The topmost directory that the original no longer has for a change that is wanted all the same, and what is there
     /// instead; `None` where they are all there.
-    fn hole(&self, change: &Change) -> Result<Option<(ResourcePath, Option<Seen>)>> {
+    fn hole(&self, change: &Change) -> Result<Option<(ResourcePath, Option<Fingerprint>)>> {
         let Some((parent, _)) = change.path.split() else {
             return Ok(None);
         };
@@ -156,21 +163,21 @@ impl<'a> Making<'a, '_> {
             let now = stat(self.original, &path)?;
             if !now.is_some_and(|now| now.is_dir()) {
                 check_loose(&path, now.is_some_and(|now| now.fixed))?;
-                return Ok(Some((path, now.as_ref().map(Seen::from))));
+                return Ok(Some((path, now.as_ref().map(Fingerprint::from))));
             }
         }
         Ok(None)
     }
 
     /// Adds a change below the directory of the step, with the directories in between.
-    fn within(&mut self, change: &'a Change, seen: Option<Seen>) {
+    fn within(&mut self, change: &'a Change, seen: Option<Fingerprint>) {
         let Some(step) = &mut self.step else { return };
         let path = &change.path;
         let new = match &change.new {
-            Some(_) if step.puts => New::Changed(change),
-            _ => New::Nothing,
+            Some(_) if step.puts => StagedContent::Changed(change),
+            _ => StagedContent::Nothing,
         };
-        if let New::Changed(_) = new {
+        if let StagedContent::Changed(_) = new {
             while self.staged.last().is_some_and(|last| !path.lies_in(last)) {
                 self.staged.pop();
             }
@@ -182,17 +189,17 @@ impl<'a> Making<'a, '_> {
             missing.reverse();
             for holder in missing {
                 self.staged.push(holder.clone());
-                step.items.push(Item {
+                step.items.push(StepItem {
                     path: Cow::Owned(holder),
                     old: None,
-                    new: New::Holder,
+                    new: StagedContent::Holder,
                 });
             }
             if is_directory(change) {
                 self.staged.push(path.clone());
             }
         }
-        step.items.push(Item {
+        step.items.push(StepItem {
             path: Cow::Borrowed(path),
             old: seen,
             new,
@@ -203,25 +210,25 @@ impl<'a> Making<'a, '_> {
     fn begin(
         &mut self,
         path: ResourcePath,
-        old: Option<Seen>,
+        old: Option<Fingerprint>,
         puts: bool,
-        new: Option<New<'a>>,
-    ) -> Option<Planned<'a>> {
+        new: Option<StagedContent<'a>>,
+    ) -> Option<PlannedStep<'a>> {
         if let Some((parent, _)) = path.split()
             && !self.around.parents.contains(&parent)
         {
             self.around.parents.insert(parent);
         }
         self.staged.clear();
-        let items = new.map(|new| Item {
+        let items = new.map(|new| StepItem {
             path: match new {
-                New::Changed(change) => Cow::Borrowed(&change.path),
+                StagedContent::Changed(change) => Cow::Borrowed(&change.path),
                 _ => Cow::Owned(path.clone()),
             },
             old: None,
             new,
         });
-        self.step.replace(Planned {
+        self.step.replace(PlannedStep {
             path,
             old,
             puts,

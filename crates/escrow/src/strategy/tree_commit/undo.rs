@@ -1,8 +1,8 @@
-//! A commit taken back, from wherever it stopped, and what would be lost by it.
+//! Undoes a tree commit, from wherever it stopped, and finds what would be lost by it.
 //!
 //! Which steps were made is found out once, by looking, and noted in the area before the first of
-//! them is taken back. So whoever goes on after a crash knows what we moved, and does not take
-//! somebody else's change for ours, nor ours for somebody else's.
+//! them is taken back. So the process that goes on after a crash knows what we moved, and does not take
+//! another process's change for ours, nor ours for another process's.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -10,26 +10,28 @@ use std::io::{Read, Write};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::apply::{Touched, dress, is_as_left, open_parent, retime, unlock_moving};
-use super::intent::{Records, Step};
+use super::apply::{
+    Touched, apply_metadata, is_as_left, make_readable_to_move, open_parent, retime,
+};
+use super::intent::{IntentRecords, RenameStep};
 use super::stage::staged_path;
-use super::{Dressing, Link, Looked, TreeIntent, sort, stat, stat_if_open};
-use crate::fs::durable::Draft;
-use crate::fs::{Cause, Dir, FsError, Handle, Meta, Moved, Moves, Seen};
+use super::{DirUpdate, KeptLink, PathState, TreeIntent, sort, stat, stat_if_open};
+use crate::failpoints;
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
 use crate::model::text::Location;
-use crate::model::{Conflict, Facts, ResourcePath};
-use crate::seeded;
+use crate::model::{Conflict, EntryInfo, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::{Intent, Paths, RolledBack};
+use crate::strategy::{Intent, PathSample, RollbackReport};
 
 /// Where the steps that were made are noted, in the area.
 const MADE: &[u8] = b"made";
 
 /// Where in a directory a path of the original is to be found.
-type Shift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
+type PathShift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
 
 /// Where the original moved on since the commit, or where what undo needs is gone.
-pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<Conflict>> {
+pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Result<Vec<Conflict>> {
     let gone = |area: &Location| Conflict {
         path: ResourcePath::root(),
         what: format!("what was kept for undo is gone from '{area}'"),
@@ -38,7 +40,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     };
     let tree = match TreeIntent::read(intent) {
         Err(StrategyError::Fs(error)) if error.is_absent() => {
-            return Ok(vec![gone(&super::part::area_of(intent)?)]);
+            return Ok(vec![gone(&super::partial::area_of(intent)?)]);
         }
         tree => tree?,
     };
@@ -52,7 +54,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         stage => Some(stage?),
     };
     let mut conflicts = Vec::new();
-    let mut tell = |path: ResourcePath, what: &str, theirs: Option<Facts>| {
+    let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
         conflicts.push(Conflict {
             path,
             what: what.to_owned(),
@@ -62,7 +64,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     };
     let linked: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
     for step in records.steps() {
-        let here: (&Dir, Shift<'_>) = (&original, &ResourcePath::clone);
+        let here: (&Dir, PathShift<'_>) = (&original, &ResourcePath::clone);
         let exact = tree.finished.then_some(moved);
         let of = (records, &step);
         foreign(of, here, &linked, exact, &mut |path, what, now| {
@@ -88,9 +90,9 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
     }
     for link in records.links() {
         let now = match stat_if_open(&original, &link.path)? {
-            Looked::Is(now) => Some(now),
-            Looked::Nothing => None,
-            Looked::Hidden => continue,
+            PathState::Is(now) => Some(now),
+            PathState::Nothing => None,
+            PathState::Hidden => continue,
         };
         if !now.is_some_and(|now| link.file.is(&now)) {
             let theirs = now.as_ref().map(Meta::facts);
@@ -98,9 +100,9 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
         }
     }
     // The directory that holds a file is not part of it.
-    let own = |_: &Dressing| tree.original.only().is_none();
+    let own = |_: &DirUpdate| tree.original.only().is_none();
     for dressing in records.directories().filter(own) {
-        let Looked::Is(now) = stat_if_open(&original, &dressing.path)? else {
+        let PathState::Is(now) = stat_if_open(&original, &dressing.path)? else {
             continue;
         };
         if !is_as_left(&original, &dressing, &now)? {
@@ -118,10 +120,10 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &Moves) -> Result<Vec<C
 /// Tells everything at the place of a step that the commit did not put there. `exact` compares to
 /// the ctime, but for what we moved ourselves.
 fn foreign(
-    (records, step): (&Records, &Step),
-    (root, shift): (&Dir, Shift<'_>),
+    (records, step): (&IntentRecords, &RenameStep),
+    (root, shift): (&Dir, PathShift<'_>),
     linked: &HashSet<ResourcePath>,
-    exact: Option<&Moves>,
+    exact: Option<&MovedEntries>,
     tell: &mut dyn FnMut(ResourcePath, &'static str, Option<&Meta>),
 ) -> Result<()> {
     let top = &step.top;
@@ -129,7 +131,7 @@ fn foreign(
         if linked.contains(&top.path) {
             return Ok(());
         }
-        if let Looked::Is(now) = stat_if_open(root, &shift(&top.path))? {
+        if let PathState::Is(now) = stat_if_open(root, &shift(&top.path))? {
             tell(top.path.clone(), "added there since", Some(&now));
         }
         return Ok(());
@@ -141,9 +143,9 @@ fn foreign(
             continue;
         };
         let now = match stat_if_open(root, &shift(path))? {
-            Looked::Is(now) => Some(now),
-            Looked::Nothing => None,
-            Looked::Hidden => continue,
+            PathState::Is(now) => Some(now),
+            PathState::Nothing => None,
+            PathState::Hidden => continue,
         };
         let same = |now: &Meta| match exact {
             Some(moved) => {
@@ -151,7 +153,7 @@ fn foreign(
                 let ctime = if same { seen.ctime } else { now.ctime };
                 seen.is_untouched(&Meta { ctime, ..*now })
             }
-            // While the commit is under way a directory may be open for a moment.
+            // While the commit is under way a directory may be open temporarily.
             None => seen.looks_the_same(now) || now.is_dir(),
         };
         let what = match &now {
@@ -167,7 +169,7 @@ fn foreign(
             continue;
         }
         let dir = match root.dir(&shift(path)) {
-            // Nobody can have put anything into what nobody may open.
+            // No process can have put anything into what no process may open.
             Err(error) if error.is(Errno::ACCESS) => continue,
             answer => answer?,
         };
@@ -186,7 +188,7 @@ fn foreign(
 }
 
 /// Takes back every step that was made; also says what was moved back.
-pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RolledBack, Vec<Moved>)> {
+pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RollbackReport, Vec<MovedEntry>)> {
     let tree = TreeIntent::read(intent)?;
     let records = &tree.records;
     if records.is_empty() {
@@ -198,7 +200,7 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RolledBack, Vec<Move
                 .to_owned(),
         });
     }
-    let mut undoing = Undoing::begin(&tree)?;
+    let mut undoing = UndoJob::begin(&tree)?;
     for link in records.links().rev() {
         let taken = undoing.unlink(&link);
         undoing.note(taken);
@@ -221,8 +223,8 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RolledBack, Vec<Move
     let still = touched.check(&undoing.original, |_| Ok(()));
     undoing.note(still);
     for dressing in records.directories() {
-        if !seeded::bug("undo-forgets-directories") {
-            let dressed = undoing.dress_back(&dressing, &parents);
+        if !failpoints::bug("undo-forgets-directories") {
+            let dressed = undoing.revert_metadata(&dressing, &parents);
             undoing.note(dressed);
         }
     }
@@ -236,22 +238,22 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RolledBack, Vec<Move
     Ok((undoing.done, undoing.moved))
 }
 
-struct Undoing<'a> {
+struct UndoJob<'a> {
     tree: &'a TreeIntent,
     original: Dir,
     stage: Dir,
     linked: HashSet<ResourcePath>,
     /// The slots of the steps that were made when the undo began.
     made: HashSet<u32>,
-    /// Directories in which somebody else changed names since the commit.
+    /// Directories in which another process changed names since the commit.
     theirs: HashSet<ResourcePath>,
-    done: RolledBack,
+    done: RollbackReport,
     /// What was moved away and back: others must not take it for a change.
-    moved: Vec<Moved>,
+    moved: Vec<MovedEntry>,
     failure: Option<StrategyError>,
 }
 
-impl<'a> Undoing<'a> {
+impl<'a> UndoJob<'a> {
     fn begin(tree: &'a TreeIntent) -> Result<Self> {
         let area = Dir::open(tree.area.as_path())?;
         let (original, stage) = (tree.root()?.keeping(), tree.stage()?.keeping());
@@ -263,14 +265,14 @@ impl<'a> Undoing<'a> {
             linked: tree.records.links().map(|link| link.path).collect(),
             made: HashSet::new(),
             theirs: HashSet::new(),
-            done: RolledBack::default(),
+            done: RollbackReport::default(),
             moved: Vec::new(),
             failure: None,
         };
         let found = match read_found(&area)? {
             Some(found) => found,
             None => {
-                let found = Found {
+                let found = UndoScan {
                     made: undoing.look()?,
                     theirs: undoing.moved_by_others()?,
                 };
@@ -289,7 +291,7 @@ impl<'a> Undoing<'a> {
     }
 
     /// Both places of a step.
-    fn places(&self, step: &Step) -> Result<(Option<Meta>, Option<Meta>)> {
+    fn places(&self, step: &RenameStep) -> Result<(Option<Meta>, Option<Meta>)> {
         Ok((
             stat(&self.original, &step.top.path)?,
             self.stage.stat(&step.slot())?,
@@ -322,7 +324,7 @@ impl<'a> Undoing<'a> {
         Ok(theirs)
     }
 
-    fn unlink(&self, link: &Link) -> Result<()> {
+    fn unlink(&self, link: &KeptLink) -> Result<()> {
         let Some((dir, name)) = open_parent(&self.original, &link.path)? else {
             return Ok(());
         };
@@ -333,9 +335,9 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    /// Takes one step back, if it was made, and names what is not ours in its slot. Somebody may put
+    /// Takes one step back, if it was made, and names what is not ours in its slot. Another process may put
     /// or remove something there in between; then one looks again.
-    fn take_back(&mut self, step: &Step) -> Result<()> {
+    fn take_back(&mut self, step: &RenameStep) -> Result<()> {
         for _ in 0..8 {
             match self.try_back(step) {
                 Err(StrategyError::Fs(error))
@@ -346,7 +348,7 @@ impl<'a> Undoing<'a> {
         self.try_back(step)
     }
 
-    fn try_back(&mut self, step: &Step) -> Result<()> {
+    fn try_back(&mut self, step: &RenameStep) -> Result<()> {
         let (path, slot) = (&step.top.path, step.slot());
         let (there, staged) = self.places(step)?;
         if is_made(step, &there, &staged) {
@@ -354,10 +356,10 @@ impl<'a> Undoing<'a> {
                 return Err(gone(&self.original, path).into());
             };
             if let Some(there) = &there {
-                unlock_moving(&dir, name, there)?;
+                make_readable_to_move(&dir, name, there)?;
             }
             if let Some(staged) = &staged {
-                unlock_moving(&self.stage, &slot, staged)?;
+                make_readable_to_move(&self.stage, &slot, staged)?;
             }
             let has_old = match (&step.top.old, &staged) {
                 (Some(old), Some(staged)) => old.is(staged),
@@ -383,13 +385,13 @@ impl<'a> Undoing<'a> {
         }
     }
 
-    /// Names what lies in the slot of a step now and is not ours: somebody wrote it into the
+    /// Names what lies in the slot of a step now and is not ours: another process wrote it into the
     /// original while the commit stood.
-    fn kept(&mut self, step: &Step) -> Result<()> {
+    fn kept(&mut self, step: &RenameStep) -> Result<()> {
         let top = step.top.path.as_bytes().len();
         let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
         let (stage, kept) = (&self.stage, &mut self.done.kept);
-        let root: (&Dir, Shift<'_>) = (stage, &shift);
+        let root: (&Dir, PathShift<'_>) = (stage, &shift);
         let of = (&self.tree.records, step);
         foreign(of, root, &self.linked, None, &mut |path, _, now| {
             if now.is_some() {
@@ -400,7 +402,7 @@ impl<'a> Undoing<'a> {
     }
 
     /// Gives a directory its looks back, if it is still the one. In `parents` something was taken back.
-    fn dress_back(&self, dressing: &Dressing, parents: &HashSet<ResourcePath>) -> Result<()> {
+    fn revert_metadata(&self, dressing: &DirUpdate, parents: &HashSet<ResourcePath>) -> Result<()> {
         // A directory that came with the commit is gone again.
         let Some(seen) = &dressing.seen else {
             return Ok(());
@@ -415,10 +417,10 @@ impl<'a> Undoing<'a> {
         if !moved || holder || self.theirs.contains(path) {
             looks.mtime = None;
         }
-        dress(&self.original, dressing, &looks)
+        apply_metadata(&self.original, dressing, &looks)
     }
 
-    /// Notes the new ctimes of what we moved: nobody changed it.
+    /// Notes the new ctimes of what we moved: no process changed it.
     fn settle(&mut self) -> Result<()> {
         let records = &self.tree.records;
         for step in records.steps() {
@@ -441,11 +443,11 @@ impl<'a> Undoing<'a> {
         Ok(())
     }
 
-    fn settle_one(&mut self, path: &ResourcePath, seen: &Seen) -> Result<()> {
+    fn settle_one(&mut self, path: &ResourcePath, seen: &Fingerprint) -> Result<()> {
         let now = stat(&self.original, path)?;
         let same = |now: &Meta| seen.looks_the_same(now) && now.ctime != seen.ctime;
         if let Some(now) = now.filter(same) {
-            self.moved.push(Moved {
+            self.moved.push(MovedEntry {
                 ino: seen.ino,
                 before: seen.ctime,
                 after: now.ctime,
@@ -456,8 +458,8 @@ impl<'a> Undoing<'a> {
 }
 
 /// Every path that is changed, each once.
-fn paths(records: &Records) -> Paths {
-    let mut paths = Paths::default();
+fn paths(records: &IntentRecords) -> PathSample {
+    let mut paths = PathSample::default();
     let links: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
     for step in records.steps() {
         let below = records.below(&step);
@@ -479,8 +481,8 @@ fn paths(records: &Records) -> Paths {
 }
 
 /// Whether a step is made: the old version lies in the stage, or the new one in its place.
-fn is_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
-    let is = |seen: &Option<Seen>, now: &Option<Meta>| match (seen, now) {
+fn is_made(step: &RenameStep, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
+    let is = |seen: &Option<Fingerprint>, now: &Option<Meta>| match (seen, now) {
         (Some(seen), Some(now)) => seen.is(now),
         _ => false,
     };
@@ -490,12 +492,12 @@ fn is_made(step: &Step, there: &Option<Meta>, staged: &Option<Meta>) -> bool {
 
 /// What was found when an undo began.
 #[derive(Serialize, Deserialize)]
-struct Found {
+struct UndoScan {
     made: HashSet<u32>,
     theirs: HashSet<ResourcePath>,
 }
 
-fn read_found(area: &Dir) -> Result<Option<Found>> {
+fn read_found(area: &Dir) -> Result<Option<UndoScan>> {
     let mut file = match area.file(MADE) {
         Err(error) if error.is_absent() => return Ok(None),
         file => file?.0,
@@ -506,9 +508,9 @@ fn read_found(area: &Dir) -> Result<Option<Found>> {
     Ok(read.ok().and_then(|_| serde_json::from_slice(&text).ok()))
 }
 
-fn write_found(area: &Dir, found: &Found) -> Result<()> {
+fn write_found(area: &Dir, found: &UndoScan) -> Result<()> {
     let text = serde_json::to_vec(found).expect("numbers and paths are JSON");
-    let draft = Draft {
+    let draft = AtomicFile {
         stage: area,
         to: area,
         name: MADE,
@@ -519,13 +521,13 @@ fn write_found(area: &Dir, found: &Found) -> Result<()> {
 }
 
 /// Gives a directory that was opened to be moved its own mode again.
-fn close_again(original: &Dir, path: &ResourcePath, old: &Seen, now: &Meta) -> Result<()> {
+fn close_again(original: &Dir, path: &ResourcePath, old: &Fingerprint, now: &Meta) -> Result<()> {
     let opened = now.is_dir() && old.is(now) && now.mode == old.mode | 0o700;
     if !opened || now.mode == old.mode {
         return Ok(());
     }
     let (dir, name) = original.parent(path)?;
-    let handle: Handle<'_> = dir.handle(name)?;
+    let handle: EntryHandle<'_> = dir.handle(name)?;
     handle
         .set_mode(old.mode)
         .map_err(|errno| dir.error("close", name, Cause::Os(errno)).into())

@@ -1,0 +1,598 @@
+//! The engine's private directories, in which no other user can prepare anything (rule S3): the state
+//! directory, areas, locks, reserved space.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::dir::Dir;
+use super::handle::EntryHandle;
+use super::{Cause, FsError, Result, xattr};
+use crate::model::text::Location;
+use crate::model::{CommitId, SandboxId};
+
+fn failed(action: &'static str, path: &Path, errno: Errno) -> FsError {
+    FsError {
+        action,
+        path: Location::from(path),
+        cause: Cause::Os(errno),
+    }
+}
+
+/// The one absolute path of a directory, all links resolved by the kernel.
+pub fn canonical(path: &Path) -> Result<PathBuf> {
+    let fail = |errno| failed("find the directory", path, errno);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = fs::open(path, flags, Mode::empty()).map_err(fail)?;
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let target = fs::readlink(link, Vec::new()).map_err(fail)?;
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+}
+
+/// The one absolute path of anything that exists, all links resolved by the kernel.
+pub fn canonical_any(path: &Path) -> Result<PathBuf> {
+    let fail = |errno| failed("find", path, errno);
+    let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let target = fs::readlink(link, Vec::new()).map_err(fail)?;
+    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+}
+
+/// The same for what may be a directory or anything else; errors speak of a directory, which is what
+/// most people mean.
+pub fn canonical_or_file(path: &Path) -> Result<PathBuf> {
+    match canonical(path) {
+        Err(error) if error.is(Errno::NOTDIR) => canonical_any(path),
+        answer => answer,
+    }
+}
+
+/// The path by which something is known that may be gone by now; `None` where even its directory is.
+pub fn known_as(path: &Path) -> Option<PathBuf> {
+    let gone = || {
+        let directory = canonical(path.parent()?).ok()?;
+        Some(directory.join(path.file_name()?))
+    };
+    canonical_or_file(path).ok().or_else(gone)
+}
+
+/// The ways to something that may be gone, or not there yet: one for each link that is followed, up to the
+/// name of that link, and at last the path without links. A process that changes what stands on one of them changes
+/// what is meant.
+pub fn ways_to(path: &Path) -> Vec<PathBuf> {
+    let (mut ways, mut here) = (Vec::new(), PathBuf::new());
+    let mut todo = path.to_owned();
+    loop {
+        let mut parts = todo.components();
+        let Some(part) = parts.next() else {
+            break;
+        };
+        let rest = parts.as_path().to_owned();
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                here.pop();
+            }
+            part => here.push(part),
+        }
+        let link = match part {
+            // The kernel does not follow more either.
+            Component::Normal(_) if ways.len() < 40 => fs::readlink(&here, Vec::new()).ok(),
+            _ => None,
+        };
+        todo = match link {
+            Some(target) => {
+                ways.push(plain(&here.join(&rest)));
+                here.pop();
+                let target = OsString::from_vec(target.into_bytes());
+                PathBuf::from(target).join(rest)
+            }
+            None => rest,
+        };
+    }
+    ways.push(here);
+    ways
+}
+
+/// A path without `..`, by its text alone.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// Makes a directory and all above it, open to this user only, and opens it. One that exists
+/// must belong to this user.
+pub fn make_all(path: &Path) -> Result<Dir> {
+    let fail = |errno| failed("create the directory", path, errno);
+    let ancestors: Vec<&Path> = path.ancestors().collect();
+    for ancestor in ancestors
+        .into_iter()
+        .rev()
+        .filter(|path| !path.as_os_str().is_empty())
+    {
+        match fs::mkdir(ancestor, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            // It may exist where we may not write, which is fine if the next one can be made.
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) if ancestor != path => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+    }
+    let dir = Dir::open(&canonical(path)?)?;
+    check_own(&dir)?;
+    Ok(dir)
+}
+
+/// Makes sure that no other process can change what is in a directory.
+fn check_own(dir: &Dir) -> Result<()> {
+    let meta = dir.meta()?;
+    let refuse = |why| dir.error("use the directory", b"", Cause::Damaged(why));
+    if meta.uid != rustix::process::geteuid().as_raw() {
+        return Err(refuse("it belongs to another user"));
+    }
+    if meta.mode & 0o022 != 0 {
+        return Err(refuse(
+            "others may write in it; `chmod go-w` it, or use another one",
+        ));
+    }
+    Ok(())
+}
+
+/// The directory `name` in the engine's own, made if it is missing, closed to everyone else.
+pub fn room(home: &Dir, name: &[u8]) -> Result<Dir> {
+    match make_plain(home, name) {
+        Err(error) if error.is(Errno::EXIST) => {}
+        answer => return answer,
+    }
+    let dir = home.subdir(name)?;
+    check_own(&dir)?;
+    Ok(dir)
+}
+
+/// Makes sure that a file exists and only this user can open it.
+pub fn make_file(dir: &Dir, name: &[u8]) -> Result<()> {
+    match dir.create(name, 0o600) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory that is open to this user only and hands nothing down: neither a group nor
+/// access control lists of the directory it lies in.
+pub fn make_plain(parent: &Dir, name: &[u8]) -> Result<Dir> {
+    parent.make_dir(name, 0o700)?;
+    let dir = parent.subdir(name)?;
+    let fail = |errno| dir.error("close", b"", Cause::Os(errno));
+    let handle = EntryHandle::of(&dir);
+    for (attribute, _) in xattr::read(&handle).map_err(fail)? {
+        if attribute.starts_with(b"system.posix_acl_") {
+            xattr::remove(&handle, &attribute).map_err(fail)?;
+        }
+    }
+    handle.set_mode(0o700).map_err(fail)?;
+    Ok(dir)
+}
+
+/// A temporary directory: gone when this is dropped, and, should the process die before, swept
+/// by the next one that is made beside it.
+#[derive(Debug)]
+pub struct ScratchDir {
+    parent: Dir,
+    name: String,
+    dir: Dir,
+}
+
+impl ScratchDir {
+    /// Makes one in `parent`; `unique` distinguishes it from others of the same `prefix`.
+    pub fn make(parent: Dir, prefix: &str, unique: &str) -> Result<Self> {
+        let me = rustix::process::geteuid().as_raw();
+        for entry in parent.entries()? {
+            let ours = entry.meta.is_dir() && entry.meta.uid == me;
+            if ours && entry.name.starts_with(prefix.as_bytes()) {
+                sweep(&parent, &entry.name);
+            }
+        }
+        for attempt in 0.. {
+            let name = format!("{prefix}{unique}-{attempt}");
+            let dir = make_plain(&parent, name.as_bytes())?;
+            // Another process that sweeps may have come between the making and the locking.
+            let locked = fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let now = parent.stat(name.as_bytes())?;
+            if locked && now.is_some_and(|now| dir.meta().is_ok_and(|meta| meta.ino == now.ino)) {
+                return Ok(Self { parent, name, dir });
+            }
+        }
+        unreachable!("too many attempts")
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept by the next one.
+        match super::remove::remove(&self.parent, self.name.as_bytes()) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Removes a directory whose maker, who held it locked, is gone. What cannot be removed stays for
+/// the next who sweeps.
+fn sweep(parent: &Dir, name: &[u8]) {
+    let swept = parent.subdir(name).and_then(|dir| {
+        match fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => super::remove::remove(parent, name),
+            Err(_) => Ok(()),
+        }
+    });
+    match swept {
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Room that is reserved for the day when the disk is full: a few files of a few blocks. Giving
+/// them up makes room for the bytes, and the files, that are needed to clean up.
+const BALLAST: &[u8] = b"ballast";
+const BALLAST_FILES: u8 = 4;
+const BALLAST_SIZE: u64 = 128 * 1024;
+
+/// Puts the ballast by, if there is ample room and it is not there. Where it cannot be had, one does
+/// without.
+pub fn keep_ballast(home: &Dir) {
+    let put_by = || -> Result<()> {
+        if let Some(meta) = home.stat(BALLAST)? {
+            if meta.is_dir() && home.subdir(BALLAST)?.entries()?.len() == usize::from(BALLAST_FILES)
+            {
+                return Ok(());
+            }
+            super::remove::remove(home, BALLAST)?;
+        }
+        // The last bytes are for what is being done now.
+        if home.free_space()? < 4 * u64::from(BALLAST_FILES) * BALLAST_SIZE {
+            return Ok(());
+        }
+        lay(home, b"ballast.new")?;
+        home.rename(b"ballast.new", home, BALLAST)
+    };
+    if put_by().is_err() {
+        match super::remove::remove(home, b"ballast.new") {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Makes a directory of files that hold room; what was there under its name goes.
+fn lay(dir: &Dir, name: &[u8]) -> Result<()> {
+    super::remove::remove(dir, name)?;
+    let room = make_plain(dir, name)?;
+    for number in 0..BALLAST_FILES {
+        let file = room.create(&[b'0' + number], 0o600)?;
+        fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE)
+            .map_err(|errno| room.error("fill", b"", Cause::Os(errno)))?;
+    }
+    Ok(())
+}
+
+/// How many times the room that is reserved must be free.
+const AMPLE: u64 = 16;
+
+/// The same in an area beside its original, on whose file system the ballast of the home is of no use.
+const RESERVE: &[u8] = b"reserve";
+
+/// Puts room by in an area that lies beside its original, for what takes back or discards its work on a full disk.
+/// Where it cannot be had, one does without.
+pub fn keep_reserve(area: &Dir) {
+    let name = area.path().file_name().unwrap_or_default();
+    // The last bytes are for what is being done now.
+    let ample = area
+        .free_space()
+        .is_ok_and(|free| free >= AMPLE * u64::from(BALLAST_FILES) * BALLAST_SIZE);
+    if is_area_beside(name.as_encoded_bytes()) && ample && lay(area, RESERVE).is_err() {
+        match super::remove::remove(area, RESERVE) {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}
+
+/// Gives it up where the file system of the area is nearly full; done already where there is no such area.
+pub fn release_reserve(area: &Path) -> Result<()> {
+    let name = area.file_name().unwrap_or_default();
+    if !is_area_beside(name.as_encoded_bytes()) {
+        return Ok(());
+    }
+    let dir = match Dir::open(area) {
+        Err(error) if error.is_absent() => return Ok(()),
+        dir => dir?,
+    };
+    match is_tight(&dir)? {
+        true => super::remove::remove(&dir, RESERVE),
+        false => Ok(()),
+    }
+}
+
+/// Whether there is less room than the ballast gives back, of bytes or of files.
+pub fn is_tight(home: &Dir) -> Result<bool> {
+    let ballast = u64::from(BALLAST_FILES) * BALLAST_SIZE;
+    Ok(home.free_space()? < 2 * ballast || home.free_files()?.is_some_and(|files| files < 64))
+}
+
+/// Gives the ballast up; says whether there was any.
+pub fn release_ballast(home: &Dir) -> Result<bool> {
+    let there = home.stat(BALLAST)?.is_some();
+    super::remove::remove(home, BALLAST)?;
+    Ok(there)
+}
+
+/// What the name of an area beside its original begins with.
+pub(super) const BESIDE: &str = ".escrow-";
+
+/// What the name of the area of a commit ends with.
+pub(super) const UNDO: &str = ".undo";
+
+/// Whether a directory is, by its name, the area of a sandbox, or of its commit, beside or in its
+/// original.
+pub fn is_area_beside(name: &[u8]) -> bool {
+    std::str::from_utf8(name)
+        .ok()
+        .and_then(|name| name.strip_prefix(BESIDE))
+        .map(|name| name.split_once('.').map_or(name, |(id, _)| id))
+        .is_some_and(|id| id.parse::<SandboxId>().is_ok())
+}
+
+/// Where the commit of a sandbox stages new versions and keeps old ones: beside the sandbox's area
+/// if that is on the original's mount, since only there a version can be put in place by renaming
+/// it; else, where nothing else is, in the original itself. A commit of a `part` has one of its own.
+pub fn commit_area(
+    area: &Path,
+    original: &Dir,
+    id: SandboxId,
+    part: Option<CommitId>,
+) -> Result<PathBuf> {
+    let part = part.map(|commit| format!("-{commit}")).unwrap_or_default();
+    let place = |dir: &Dir| dir.meta().map(|meta| (meta.mount, meta.dev));
+    if let Some(parent) = area.parent()
+        && place(&Dir::open(parent)?)? == place(original)?
+    {
+        let mut name = area.file_name().unwrap_or_default().to_owned();
+        name.push(UNDO);
+        name.push(part);
+        return Ok(parent.join(name));
+    }
+    Ok(original.path().join(format!("{BESIDE}{id}{UNDO}{part}")))
+}
+
+/// Removes the areas of the commits of a sandbox from a directory, also those that were set aside.
+pub fn sweep_commits(home: &Dir, dir: &Dir, id: SandboxId, given_up: bool) -> Result<()> {
+    for prefix in ["", BESIDE] {
+        let begins = format!("{prefix}{id}{UNDO}");
+        for entry in dir.entries()? {
+            let stays = given_up && entry.name.ends_with(GIVEN_UP.as_bytes());
+            if entry.name.starts_with(begins.as_bytes()) && !stays {
+                super::times::traceless(home, dir, &entry.name, || {
+                    super::remove::remove(dir, &entry.name)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the name of the area of a commit ends with that could not be brought to an end and was given up. It may hold the
+/// only old versions there are.
+const GIVEN_UP: &str = ".kept-given-up";
+
+/// Sets the area of a commit that is given up aside; returns where it is now, if there is one.
+pub fn give_up_commit(home: &Dir, area: &Path) -> Result<Option<PathBuf>> {
+    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        return Ok(None);
+    };
+    let parent = match Dir::open(parent) {
+        Err(error) if error.is_absent() => return Ok(None),
+        parent => parent?,
+    };
+    let name = name.as_encoded_bytes();
+    if parent.stat(name)?.is_none() {
+        return Ok(None);
+    }
+    let aside = [name, GIVEN_UP.as_bytes()].concat();
+    super::times::traceless(home, &parent, name, || parent.rename(name, &parent, &aside))?;
+    parent.sync()?;
+    let aside = OsString::from_vec(aside);
+    Ok(Some(parent.path().join(aside)))
+}
+
+/// Where the area of a sandbox of `original` is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AreaLocation {
+    /// The directory that will hold the area.
+    pub parent: PathBuf,
+    /// What the name of the area begins with there.
+    pub prefix: &'static str,
+    /// Why it is there.
+    pub why: &'static str,
+}
+
+/// On the file system of the original, so that releasing is renaming: among the engine's own
+/// `areas` if they are there, else beside the original under a hidden name, unless that would be
+/// inside one of the `others`.
+pub fn place(areas: &Dir, original: &Path, others: &[&Path]) -> Result<AreaLocation> {
+    let own = |why| AreaLocation {
+        parent: areas.path().to_owned(),
+        prefix: "",
+        why,
+    };
+    let device = Dir::look(original)?.dev;
+    if areas.meta()?.dev == device {
+        return Ok(own("on the original's file system"));
+    }
+    let Some(parent) = original.parent() else {
+        return Ok(own("there is no directory beside the original"));
+    };
+    if others.iter().any(|other| parent.starts_with(other)) {
+        return Ok(own("beside the original it would lie in another resource"));
+    }
+    let Ok(beside) = Dir::open(parent) else {
+        return Ok(own("the directory beside the original cannot be opened"));
+    };
+    if beside.meta()?.dev != device {
+        return Ok(own(
+            "the original is the root of a file system, so nothing is beside it",
+        ));
+    }
+    if fs::accessat(&beside, c".", fs::Access::WRITE_OK, fs::AtFlags::EACCESS).is_err() {
+        return Ok(own("nothing can be created beside the original"));
+    }
+    Ok(AreaLocation {
+        parent: parent.to_owned(),
+        prefix: BESIDE,
+        why: "beside the original, on its file system",
+    })
+}
+
+/// A lock that ends with the process that holds it, however that ends.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+}
+
+impl Lock {
+    /// Takes the lock `name`, waiting for at most `limit`; `None` where others hold it for longer.
+    pub fn take(dir: &Dir, name: &[u8], shared: bool, limit: Duration) -> Result<Option<Self>> {
+        let operation = match shared {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        let start = Instant::now();
+        loop {
+            let file = open_lock(dir, name)?;
+            match fs::flock(&file, operation) {
+                // A process that cleaned up may have removed the file between our open and our lock.
+                Ok(()) if is_current(dir, name, &file)? => return Ok(Some(Self { file })),
+                Ok(()) | Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) if start.elapsed() >= limit => return Ok(None),
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(5)),
+                Err(errno) => return Err(dir.error("lock", name, Cause::Os(errno))),
+            }
+        }
+    }
+
+    /// Another hold on the lock, which takes it only when its owner does.
+    pub fn untaken(dir: &Dir, name: &[u8]) -> Result<Self> {
+        open_lock(dir, name).map(|file| Self { file })
+    }
+
+    /// Writes something on the lock, for those who find it taken.
+    pub fn note(&self, text: &str) -> Result<()> {
+        let write = || -> std::io::Result<()> {
+            self.file.set_len(0)?;
+            std::os::unix::fs::FileExt::write_all_at(&self.file, text.as_bytes(), 0)
+        };
+        write().map_err(|error| FsError {
+            action: "write on the lock",
+            path: Location::from_bytes(b""),
+            cause: Cause::Os(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        })
+    }
+
+    /// Makes what was written on the lock durable.
+    pub fn sync(&self) -> Result<()> {
+        fs::fsync(&self.file).map_err(|errno| FsError {
+            action: "sync the lock",
+            path: Location::from_bytes(b""),
+            cause: Cause::Os(errno),
+        })
+    }
+
+    /// What its holder wrote on a lock that is taken.
+    pub fn noted(dir: &Dir, name: &[u8]) -> Result<String> {
+        let (mut file, _) = dir.file(name)?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut file, &mut text).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            dir.error("read", name, Cause::Os(errno))
+        })?;
+        Ok(text)
+    }
+
+    /// The lock as a descriptor: a process that inherits it holds it too.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Removes the lock for good. Held exclusively, so no other process is inside.
+    pub fn remove(self, dir: &Dir, name: &[u8]) -> Result<()> {
+        let removed = dir.unlink(name);
+        drop(self.file);
+        removed
+    }
+}
+
+/// The lock of an original, held on the directory itself: the process that commits into it holds it alone,
+/// from whichever home, and it ends with the process.
+#[derive(Debug)]
+pub struct DirLock {
+    _dir: Dir,
+}
+
+impl DirLock {
+    /// Takes the lock, waiting for at most `limit`; `None` where others hold it for longer.
+    pub fn take(dir: Dir, shared: bool, limit: Duration) -> Result<Option<Self>> {
+        let operation = match shared {
+            true => FlockOperation::NonBlockingLockShared,
+            false => FlockOperation::NonBlockingLockExclusive,
+        };
+        let start = Instant::now();
+        loop {
+            match fs::flock(&dir, operation) {
+                Ok(()) => return Ok(Some(Self { _dir: dir })),
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) if start.elapsed() >= limit => return Ok(None),
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(5)),
+                // Not every file system knows locks of directories; there one does without.
+                Err(Errno::BADF | Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    return Ok(Some(Self { _dir: dir }));
+                }
+                Err(errno) => return Err(dir.error("lock", b"", Cause::Os(errno))),
+            }
+        }
+    }
+}
+
+/// Opens a lock, which lies in a directory of the home; one that has no room there takes that of the ballast.
+fn open_lock(dir: &Dir, name: &[u8]) -> Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map(File::from);
+    let opened = match (open(), dir.path().parent()) {
+        (Err(Errno::NOSPC | Errno::DQUOT), Some(home)) => {
+            release_ballast(&Dir::open(home)?)?;
+            open()
+        }
+        (opened, _) => opened,
+    };
+    opened.map_err(|errno| dir.error("open the lock", name, Cause::Os(errno)))
+}
+
+fn is_current(dir: &Dir, name: &[u8], file: &File) -> Result<bool> {
+    let held = dir.meta_of(name, file)?;
+    Ok(dir
+        .stat(name)?
+        .is_some_and(|meta| (meta.dev, meta.ino) == (held.dev, held.ino)))
+}

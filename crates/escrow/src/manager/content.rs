@@ -1,0 +1,463 @@
+//! Content of sandboxes: read, write and diff.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::audit::OperationSubject;
+use super::{Manager, SandboxView};
+use crate::diff::VersionContents;
+use crate::error::{Error, Result};
+use crate::fs::Dir;
+use crate::fs::content::spool;
+use crate::fs::state_dir::{self, Lock};
+use crate::model::text::Location;
+use crate::model::{
+    Action, Change, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
+};
+use crate::run::PausedProcesses;
+use crate::store::{Plan, Resource};
+use crate::strategy::{Access, Exposes, Sandbox, Session, StrategyError, unsupported};
+
+/// What one sandbox changed.
+#[derive(Debug)]
+pub struct ResourceDiff {
+    /// The sandbox.
+    pub view: SandboxView,
+    /// The changes.
+    pub diff: DiffView,
+}
+
+/// What a plan changed, when it was looked at.
+#[must_use]
+#[derive(Debug)]
+pub struct PlanDiff {
+    /// One entry for each sandbox.
+    pub resources: Vec<ResourceDiff>,
+    plan: Plan,
+    /// Whether something had to be opened, so that no other process could look meanwhile.
+    alone: bool,
+}
+
+impl PlanDiff {
+    pub(super) fn new(resources: Vec<ResourceDiff>, plan: &Plan, alone: bool) -> Self {
+        Self {
+            resources,
+            plan: plan.clone(),
+            alone,
+        }
+    }
+}
+
+/// The session of a process that looks, alone or with others.
+pub(super) fn looking_as(alone: bool) -> Session {
+    match alone {
+        true => Session::Exclusive,
+        false => Session::Shared,
+    }
+}
+
+impl Manager {
+    /// The plan's sandbox of a resource, if it can be read.
+    fn sandbox_of(&self, plan: &Plan, resource: &Resource) -> Result<(SandboxView, ResourcePath)> {
+        let (resource, prefix) = self.boundary(resource)?;
+        let views = self.live_sandboxes(plan)?;
+        let known = views
+            .iter()
+            .map(|view| view.resource.name.clone())
+            .collect();
+        let Some(view) = views
+            .into_iter()
+            .find(|view| view.resource.id == resource.id)
+        else {
+            return Err(Error::NoSandbox {
+                plan: plan.name.clone(),
+                resource: resource.name.clone(),
+                known,
+            });
+        };
+        check_readable(plan, &view)?;
+        Ok((view, prefix))
+    }
+
+    /// The resource of the plan that a person means: by its name, its path, or the last part of
+    /// its path, if only one has it. What the plan does not have is looked for among all.
+    pub fn resource_in(&self, plan: &Plan, typed: &OsStr, directory: &Path) -> Result<Resource> {
+        if plan.state != PlanState::Open {
+            return Err(self.not_open(plan, Some(plan.state))?);
+        }
+        let resources: Vec<Resource> = self
+            .live_sandboxes(plan)?
+            .into_iter()
+            .map(|view| view.resource)
+            .collect();
+        let path = state_dir::known_as(&directory.join(typed));
+        let named = |one: &&Resource| typed == one.name.as_str();
+        let located = |one: &&Resource| path.as_deref() == Some(one.at.as_path());
+        let mut called = resources
+            .iter()
+            .filter(|one| one.at.as_path().file_name() == Some(typed));
+        let only = match (called.next(), called.next()) {
+            (Some(one), None) => Some(one),
+            _ => None,
+        };
+        let found = resources
+            .iter()
+            .find(named)
+            .or_else(|| resources.iter().find(located));
+        match found.or(only) {
+            Some(resource) => Ok(resource.clone()),
+            None => match (
+                self.find_resource(typed, directory),
+                self.declared(typed, directory),
+            ) {
+                // The configuration knows it, and no process used it yet.
+                (Err(Error::UnknownResource { .. }), Some(declared)) => Err(Error::NoSandbox {
+                    plan: plan.name.clone(),
+                    resource: declared.name.clone(),
+                    known: resources.into_iter().map(|one| one.name).collect(),
+                }),
+                (answer, _) => answer,
+            },
+        }
+    }
+
+    /// The names of the resources that live in the sandboxes of a plan, those that share one included.
+    pub fn resource_names(&self, plan: &Plan) -> Result<Vec<String>> {
+        let views = self.live_sandboxes(plan)?;
+        let mut names = Vec::new();
+        for resource in self.store.resources()? {
+            // One whose parent is gone lives nowhere.
+            let Ok((boundary, _)) = self.boundary(&resource) else {
+                continue;
+            };
+            let lives = |view: &SandboxView| view.resource.id == boundary.id;
+            if views.iter().any(lives) {
+                names.push(resource.name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// Moves sandboxes to `active`, because something may be written in them from now on: all of them, or none.
+    pub(super) fn activate<'a>(
+        &self,
+        views: impl IntoIterator<Item = &'a SandboxView>,
+    ) -> Result<()> {
+        let mut states = Vec::new();
+        for view in views {
+            let next = view.sandbox.state.go(SandboxState::Active);
+            let next = next.map_err(|_| Error::NotUsable {
+                resource: view.resource.name.clone(),
+                state: view.sandbox.state,
+            })?;
+            if next != view.sandbox.state {
+                states.push((view.sandbox.id, next));
+            }
+        }
+        Ok(self.store.set_sandbox_states(&states)?)
+    }
+
+    /// Opens a file of a sandbox. Reading changes nothing, not even the sandbox's state.
+    pub fn read(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        path: &ResourcePath,
+    ) -> Result<Box<dyn Read + Send>> {
+        let path = &resource.inner(path);
+        let scope = Scope::at(&resource.name, path.clone());
+        self.permit(Action::Read, Some(plan), scope)?;
+        check_part(resource, path)?;
+        let _lock = self.begin_call(plan, true)?;
+        let (view, prefix) = self.sandbox_of(plan, resource)?;
+        let sandbox = self.open_sandbox(&view, Session::Shared)?;
+        Ok(sandbox.read(&below(&prefix, path))?)
+    }
+
+    /// Puts a file into a sandbox.
+    ///
+    /// The content is taken in before the plan is locked: its source may be slow, may never end,
+    /// or may itself be waiting for the plan.
+    pub fn write(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        path: &ResourcePath,
+        content: &mut dyn Read,
+    ) -> Result<Change> {
+        let path = &resource.inner(path);
+        let scope = Scope::at(&resource.name, path.clone());
+        self.permit(Action::Write, Some(plan), scope)?;
+        check_part(resource, path)?;
+        let unreadable = |source| StrategyError::Input {
+            path: path.clone(),
+            source,
+        };
+        let mut content = spool(content, &self.home)?.map_err(unreadable)?;
+        let _lock = self.begin_call(plan, false)?;
+        let (view, prefix) = self.sandbox_of(plan, resource)?;
+        let path = &below(&prefix, path);
+        let target = format!("{}:{path}", resource.name);
+        self.permit_release(plan, &view, Some(path))?;
+        let about = OperationSubject::one("write", plan, &target, resource);
+        self.record_about(about, |touched| {
+            touched.path(&resource.name, path);
+            self.activate([&view])?;
+            let session = self.live_session(plan, &view)?;
+            let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
+            Ok(sandbox.write(path, &mut content)?)
+        })
+    }
+
+    /// How native tools reach a sandbox: the path of its directory, or of its file, or of what is at `path` in it. They may
+    /// write, so it becomes active.
+    pub fn access(
+        &self,
+        plan: &Plan,
+        resource: &Resource,
+        path: Option<&ResourcePath>,
+    ) -> Result<Access> {
+        if let Some(path) = path {
+            check_part(resource, &resource.inner(path))?;
+        }
+        let scope = Scope::Resource(resource.name.clone());
+        self.permit(Action::Write, Some(plan), scope)?;
+        let _lock = self.begin_call(plan, false)?;
+        let (view, prefix) = self.sandbox_of(plan, resource)?;
+        let strategy = self.registry().get(&view.sandbox.reference.strategy_name)?;
+        self.permit_release(plan, &view, None)?;
+        let about = OperationSubject::one("path", plan, &resource.name, resource);
+        self.record_about(about, |_| {
+            let session = self.live_session(plan, &view)?;
+            let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
+            let mut access = sandbox.access()?;
+            if access.cwd.is_none() && access.url.is_none() {
+                let why = "its layers become one directory only inside a private mount";
+                return Err(unsupported(strategy.name(), "give native tools a path", why).into());
+            }
+            self.activate([&view])?;
+            if let Some(cwd) = &mut access.cwd {
+                let within = match path {
+                    Some(path) => below(&prefix, &resource.inner(path)),
+                    None => whole(&prefix, resource),
+                };
+                let mut path = cwd.as_path().to_owned();
+                path.extend(within.parts().map(OsStr::from_bytes));
+                *cwd = Location::from(path);
+            }
+            Ok(access)
+        })
+    }
+
+    /// Where native tools would work in a sandbox; `None` where it gives no path, or not now.
+    pub fn path_of(&self, view: &SandboxView) -> Result<Option<PathBuf>> {
+        let reference = &view.sandbox.reference;
+        // One that was not finished may not even have a strategy; one that stayed after its commit can
+        // be looked at.
+        let stayed = view.sandbox.state == SandboxState::Committed;
+        if !view.sandbox.state.is_readable() && !stayed {
+            return Ok(None);
+        }
+        let strategy = self.registry().get(&reference.strategy_name)?;
+        if strategy.capabilities().exposes != Exposes::Path {
+            return Ok(None);
+        }
+        // One whose original or area is gone has no path either; using it will say why.
+        let only = whole(&ResourcePath::root(), &view.resource);
+        let within = |cwd: Location| {
+            let mut path = cwd.as_path().to_owned();
+            path.extend(only.parts().map(OsStr::from_bytes));
+            path
+        };
+        let opened = strategy.open(reference, Session::Shared);
+        let access = opened.and_then(|sandbox| sandbox.access());
+        Ok(access.ok().and_then(|access| access.cwd).map(within))
+    }
+
+    /// What every sandbox of the plan changed, or that of one resource.
+    pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
+        self.denied(Action::Diff, Some(plan), self.compare(plan, only))
+    }
+
+    /// The same as a courtesy, which the user did not ask for: where it is denied, nothing is logged.
+    pub fn quick_diff(&self, plan: &Plan) -> Result<PlanDiff> {
+        self.compare(plan, None)
+    }
+
+    fn compare(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
+        match only {
+            Some(resource) => self.authorize_resource(Action::Diff, plan, resource)?,
+            None => self.authorize_plan(Action::Diff, plan)?,
+        }
+        self.looking(|alone| self.compare_as(plan, only, alone))
+    }
+
+    fn compare_as(&self, plan: &Plan, only: Option<&Resource>, alone: bool) -> Result<PlanDiff> {
+        let _lock = self.begin_call(plan, !alone)?;
+        let (views, prefix) = match only {
+            Some(resource) => {
+                let (view, prefix) = self.sandbox_of(plan, resource)?;
+                (vec![view], whole(&prefix, resource))
+            }
+            None => (self.live_sandboxes(plan)?, ResourcePath::root()),
+        };
+        let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
+        let _originals = self.lock_originals(&resources, true)?;
+        let _paused = self.pause_for(plan, &views, alone)?;
+        let mut diffs = Vec::new();
+        for view in views.clone() {
+            let sandbox = self.open_sandbox(&view, looking_as(alone))?;
+            let mut diff = sandbox.diff(None, None)?;
+            diff.changes.retain(|change| change.path.lies_in(&prefix));
+            self.authorize_changes(Action::Diff, &view, &diff)?;
+            diffs.push(ResourceDiff { view, diff });
+        }
+        Ok(PlanDiff::new(diffs, plan, alone))
+    }
+
+    /// The digest of what was found, for which contents are read; `None` where they cannot be: they lie in a closed
+    /// directory, and a command is inside.
+    pub fn digest(&self, found: &PlanDiff) -> Result<Option<PlanDigest>> {
+        let _lock = self.begin_call(&found.plan, !found.alone)?;
+        let views: Vec<SandboxView> = found.resources.iter().map(|one| one.view.clone()).collect();
+        let _paused = self.pause_for(&found.plan, &views, found.alone)?;
+        let mut all = PlanDigest::default();
+        for ResourceDiff { view, diff } in &found.resources {
+            let sandbox = self.open_sandbox(view, looking_as(found.alone))?;
+            match sandbox.digests(&diff.changes) {
+                Err(StrategyError::Closed { .. }) => return Ok(None),
+                digests => all.add(&view.resource.name, &diff.changes, digests?),
+            }
+        }
+        Ok(Some(all))
+    }
+
+    /// Looks at a plan together with others; where something in it is closed to its own user, once more and alone, when
+    /// that can be opened temporarily.
+    pub(super) fn looking<T>(&self, look: impl Fn(bool) -> Result<T>) -> Result<T> {
+        match look(false) {
+            Err(error) if error.is_of_closed() => look(true),
+            found => found,
+        }
+    }
+
+    /// For a process that looks `alone`, at a plan that is locked: those inside are paused.
+    pub(super) fn pause_for(
+        &self,
+        plan: &Plan,
+        views: &[SandboxView],
+        alone: bool,
+    ) -> Result<Option<PausedProcesses>> {
+        for view in views {
+            check_readable(plan, view)?;
+        }
+        match alone {
+            true => self.pause(plan),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens a sandbox.
+    pub(super) fn open_sandbox(
+        &self,
+        view: &SandboxView,
+        session: Session,
+    ) -> Result<Box<dyn Sandbox>> {
+        let reference = &view.sandbox.reference;
+        let strategy = self.registry().get(&reference.strategy_name)?;
+        Ok(strategy.open(reference, session)?)
+    }
+
+    /// Where the bytes of one sandbox of a diff come from. No other process changes the plan while this lives.
+    pub fn contents<'a>(
+        &'a self,
+        of: &'a PlanDiff,
+        view: &'a SandboxView,
+    ) -> Result<impl VersionContents + 'a> {
+        let lock = self.begin_call(&of.plan, !of.alone)?;
+        let views = std::slice::from_ref(view);
+        Ok(BothVersions {
+            manager: self,
+            view,
+            original: view.resource.root().map(Dir::open).transpose()?,
+            _paused: self.pause_for(&of.plan, views, of.alone)?,
+            sandbox: self.open_sandbox(view, looking_as(of.alone))?,
+            _lock: lock,
+        })
+    }
+}
+
+/// Refuses another path of a resource that is one file.
+fn check_part(resource: &Resource, path: &ResourcePath) -> Result<()> {
+    match resource.only() {
+        Some(only) if only != *path => Err(Error::from(StrategyError::Outside {
+            path: path.clone(),
+            only,
+        })),
+        _ => Ok(()),
+    }
+}
+
+/// All of a resource, in the sandbox where its paths begin at `prefix`.
+fn whole(prefix: &ResourcePath, resource: &Resource) -> ResourcePath {
+    below(prefix, &resource.inner(&ResourcePath::root()))
+}
+
+/// A path of a resource in the sandbox that it shares.
+fn below(prefix: &ResourcePath, path: &ResourcePath) -> ResourcePath {
+    path.parts()
+        .fold(prefix.clone(), |whole, part| whole.join(part))
+}
+
+pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
+    match view.sandbox.state {
+        SandboxState::Errored => Err(Error::HalfRemoved {
+            plan: plan.name.clone(),
+        }),
+        SandboxState::Pending => Err(Error::Unfinished {
+            plan: plan.name.clone(),
+            resource: view.resource.name.clone(),
+        }),
+        state if state.is_readable() => Ok(()),
+        state => Err(Error::NotUsable {
+            resource: view.resource.name.clone(),
+            state,
+        }),
+    }
+}
+
+struct BothVersions<'a> {
+    manager: &'a Manager,
+    view: &'a SandboxView,
+    /// Where the original's files are; `None` where it has none.
+    original: Option<Dir>,
+    sandbox: Box<dyn Sandbox>,
+    _paused: Option<PausedProcesses>,
+    _lock: Lock,
+}
+
+impl BothVersions<'_> {
+    fn permit(&self, path: &ResourcePath) -> Result<()> {
+        let scope = Scope::at(&self.view.resource.name, path.clone());
+        self.manager
+            .permit_in(Action::Diff, self.view.sandbox.reference.plan_id, scope)
+    }
+}
+
+impl VersionContents for BothVersions<'_> {
+    fn original(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.permit(path)?;
+        let Some(original) = &self.original else {
+            return Err(StrategyError::NotThere { path: path.clone() }.into());
+        };
+        let (file, _) = original.file_path(path)?;
+        Ok(Box::new(file))
+    }
+
+    fn sandbox(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        self.permit(path)?;
+        Ok(self.sandbox.read(path)?)
+    }
+}

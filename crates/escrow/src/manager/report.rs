@@ -1,0 +1,129 @@
+//! Reports with stable fields for programs, and the handle of one resource of a plan.
+
+use super::{Manager, RestoreOutcome, SandboxCreation};
+use crate::error::{Error, Result};
+use crate::event::Observer;
+use crate::model::Decision;
+use crate::model::text::Location;
+use crate::resource::{CheckpointReport, RestoreReport, SandboxReport};
+use crate::store::{Checkpoint, Plan, Resource};
+
+/// One resource of a plan, of any type: four verbs whose answers have the same fields for all of them.
+///
+/// A checkpoint is the saved state of the whole plan (rule R4), so keeping and returning take the plan's other
+/// sandboxes along.
+pub struct ResourceHandle<'a> {
+    manager: &'a Manager,
+    plan: Plan,
+    resource: Resource,
+}
+
+impl ResourceHandle<'_> {
+    /// The plan's sandbox of it, made if it is not there.
+    pub fn create_sandbox(
+        &self,
+        strategy: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<SandboxReport> {
+        let (manager, plan) = (self.manager, &self.plan);
+        let made = manager.create_sandbox(plan, &self.resource, strategy, observer)?;
+        manager.sandbox_answer(&made)
+    }
+
+    /// Keeps the plan as it is now.
+    pub fn create_checkpoint(
+        &self,
+        label: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<CheckpointReport> {
+        let kept = self
+            .manager
+            .create_checkpoint(&self.plan, label, observer)?;
+        Ok(CheckpointReport::from(&kept))
+    }
+
+    /// Takes the plan back to a checkpoint, by its id, the beginning of it, or its label.
+    pub fn rollback_to(&self, checkpoint: &str, observer: &dyn Observer) -> Result<RestoreReport> {
+        let (manager, plan) = (self.manager, &self.plan);
+        let checkpoint = manager.resolve_checkpoint(plan, checkpoint)?;
+        let restored = manager.restore(plan, &checkpoint, observer)?;
+        manager.restore_answer(plan, &restored)
+    }
+
+    /// Of every action, whether a principal may do it on all of it, and why.
+    pub fn project_access(&self, principal: &str) -> Result<Vec<Decision>> {
+        self.manager.project_access(principal, &self.resource)
+    }
+}
+
+impl Manager {
+    /// What deals with one resource for a plan. Refuses a type that nothing deals with.
+    pub fn handle(&self, plan: &Plan, resource: &Resource) -> Result<ResourceHandle<'_>> {
+        self.handler(self.kind(&resource.kind)?)?;
+        Ok(ResourceHandle {
+            manager: self,
+            plan: plan.clone(),
+            resource: resource.clone(),
+        })
+    }
+
+    /// What is answered to a wish for a sandbox.
+    pub fn sandbox_answer(&self, made: &SandboxCreation) -> Result<SandboxReport> {
+        let sandbox = &made.view.sandbox;
+        Ok(SandboxReport {
+            sandbox_id: sandbox.id,
+            sandbox_path: self.path_of(&made.view)?.map(Location::from),
+            strategy: sandbox.reference.strategy_name.clone(),
+            created: made.created,
+            message: sandbox.message.clone(),
+        })
+    }
+
+    /// What is answered to a return to a checkpoint. The list of files is made here: only who asks for it
+    /// pays for it.
+    pub fn restore_answer(&self, plan: &Plan, restored: &RestoreOutcome) -> Result<RestoreReport> {
+        let (before, after) = (&restored.before, &restored.checkpoint);
+        let mut restored_files = Vec::new();
+        let mut message = restored.message();
+        let found = match self.since(plan, before, Some(after)) {
+            // It is done, whether or not one may see of what.
+            Err(error @ Error::Denied { .. }) => {
+                message = format!("{message}; what differs is not listed: {error}");
+                Vec::new()
+            }
+            found => found?.resources,
+        };
+        for one in found {
+            let name = &one.view.resource.name;
+            let paths = one.diff.changes.iter().map(|change| &change.path);
+            restored_files.extend(paths.map(|path| format!("{name}:{path}")));
+        }
+        Ok(RestoreReport {
+            success: true,
+            checkpoint_id: after.id,
+            restored_files,
+            message,
+        })
+    }
+}
+
+impl RestoreOutcome {
+    /// What was done, in a few words.
+    pub fn message(&self) -> String {
+        format!(
+            "restored {}; the state before it is saved as {}",
+            self.checkpoint.id, self.before.id
+        )
+    }
+}
+
+impl From<&Checkpoint> for CheckpointReport {
+    fn from(checkpoint: &Checkpoint) -> Self {
+        Self {
+            checkpoint_id: checkpoint.id,
+            plan_id: checkpoint.plan_id,
+            timestamp: checkpoint.created_at.to_string(),
+            label: checkpoint.label.clone(),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Sessions: which commands are inside a plan. One lock says that any is, and each command holds a share of
+//! another.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::Manager;
+use crate::error::{Error, Result};
+use crate::event::Observer;
+use crate::fs::process::ProcessIdentity;
+use crate::fs::state_dir::Lock;
+use crate::run::{BuildLocks, NamespaceOptions, PausedProcesses, pause};
+use crate::store::Plan;
+
+/// How long one waits before looking again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How often in a row other commands are seen before they are taken for real.
+const SIGHTINGS: u32 = 3;
+
+/// Whether any command is inside a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionState {
+    /// No process.
+    Idle,
+    /// Another process that is on the way in, or out.
+    Passing,
+    /// Another process whose process 1 this is.
+    Inside(ProcessIdentity),
+}
+
+/// What is written on the lock of a namespace, for those who come later.
+#[derive(Serialize, Deserialize)]
+struct SessionNote {
+    inside: ProcessIdentity,
+    look: NamespaceOptions,
+}
+
+/// What a command needs to go in: its share, and either the namespace or the right to build it.
+pub(super) struct NamespaceEntry {
+    share: Lock,
+    /// The lock on the namespace, and another hold on the lock of shares for the reaper.
+    build: Option<(Lock, Lock)>,
+    /// The namespace that is there, and how it looks.
+    pub(super) there: Option<(ProcessIdentity, NamespaceOptions)>,
+}
+
+impl NamespaceEntry {
+    pub(super) fn share(&self) -> i32 {
+        self.share.as_fd().as_raw_fd()
+    }
+
+    pub(super) fn build(&self) -> Option<BuildLocks> {
+        self.build.as_ref().map(|(live, last)| BuildLocks {
+            live: live.as_fd().as_raw_fd(),
+            last: last.as_fd().as_raw_fd(),
+        })
+    }
+
+    pub(super) fn held(&self) -> Vec<BorrowedFd<'_>> {
+        let build = self.build.iter();
+        let build = build.flat_map(|(live, last)| [live.as_fd(), last.as_fd()]);
+        build.chain([self.share.as_fd()]).collect()
+    }
+
+    /// Notes where the namespace is, for those who come later.
+    pub(super) fn note(&self, inside: ProcessIdentity, look: &NamespaceOptions) -> Result<()> {
+        let note = SessionNote {
+            inside,
+            look: look.clone(),
+        };
+        let text = serde_json::to_string(&note).expect("numbers and paths are JSON");
+        match &self.build {
+            Some((live, _)) => Ok(live.note(&text)?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn live_name(plan: &Plan) -> Vec<u8> {
+    format!("{}.live", plan.id).into_bytes()
+}
+
+fn share_name(plan: &Plan) -> Vec<u8> {
+    format!("{}.inside", plan.id).into_bytes()
+}
+
+impl Manager {
+    /// Whether any command is inside a plan now.
+    pub fn live(&self, plan: &Plan) -> Result<SessionState> {
+        let name = live_name(plan);
+        if self.locks.stat(&name)?.is_none() {
+            return Ok(SessionState::Idle);
+        }
+        match Lock::take(&self.locks, &name, true, Duration::ZERO)? {
+            Some(_) => Ok(SessionState::Idle),
+            None => Ok(match self.noted(plan)? {
+                Some((inside, _)) => SessionState::Inside(inside),
+                None => SessionState::Passing,
+            }),
+        }
+    }
+
+    /// What the lock says, if it is true.
+    fn noted(&self, plan: &Plan) -> Result<Option<(ProcessIdentity, NamespaceOptions)>> {
+        let text = match Lock::noted(&self.locks, &live_name(plan)) {
+            Err(error) if error.is_absent() => return Ok(None),
+            text => text?,
+        };
+        // One that is empty, or half written, says nothing yet.
+        let note: Option<SessionNote> = serde_json::from_str(&text).ok();
+        match note {
+            Some(note) if note.inside.is_alive()? => Ok(Some((note.inside, note.look))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The namespace once processes that enter or leave have done so; `None` where no command is there.
+    pub(super) fn inside(&self, plan: &Plan) -> Result<Option<ProcessIdentity>> {
+        let start = Instant::now();
+        loop {
+            match self.live(plan)? {
+                SessionState::Idle => return Ok(None),
+                SessionState::Inside(inside) => return Ok(Some(inside)),
+                SessionState::Passing if start.elapsed() >= self.options.patience => {
+                    return Err(self.live_error(plan));
+                }
+                SessionState::Passing => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    pub(super) fn live_error(&self, plan: &Plan) -> Error {
+        Error::Live {
+            plan: plan.name.clone(),
+        }
+    }
+
+    /// Refuses while a command is inside.
+    pub(super) fn check_quiet(&self, plan: &Plan) -> Result<()> {
+        match self.live(plan)? {
+            SessionState::Idle => Ok(()),
+            SessionState::Passing | SessionState::Inside(_) => Err(self.live_error(plan)),
+        }
+    }
+
+    /// Pauses every command inside for as long as what is returned lives; `None` where no command is inside.
+    /// The caller holds the plan alone, so no process can come in meanwhile.
+    pub(super) fn pause(&self, plan: &Plan) -> Result<Option<PausedProcesses>> {
+        let inside = self.inside(plan)?;
+        Ok(inside.map(|inside| pause(&inside)).transpose()?)
+    }
+
+    /// Waits until no command is inside any more.
+    pub fn wait_quiet(&self, plan: &Plan, observer: &dyn Observer) -> Result<()> {
+        while self.live(plan)? != SessionState::Idle {
+            if observer.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Takes a share in the namespace of a plan. A process that finds none may build it.
+    pub(super) fn enter_namespace(&self, plan: &Plan) -> Result<NamespaceEntry> {
+        let start = Instant::now();
+        let (live, shares) = (live_name(plan), share_name(plan));
+        loop {
+            // Refused while the reaper ends a namespace whose last command is gone.
+            if let Some(share) = Lock::take(&self.locks, &shares, true, Duration::ZERO)? {
+                if let Some(live) = Lock::take(&self.locks, &live, false, Duration::ZERO)? {
+                    live.note("")?;
+                    let last = Lock::untaken(&self.locks, &shares)?;
+                    return Ok(NamespaceEntry {
+                        share,
+                        build: Some((live, last)),
+                        there: None,
+                    });
+                }
+                if let Some(there) = self.noted(plan)? {
+                    return Ok(NamespaceEntry {
+                        share,
+                        build: None,
+                        there: Some(there),
+                    });
+                }
+            }
+            if start.elapsed() >= self.options.patience {
+                return Err(self.live_error(plan));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Gives a share back. When it was the last one, waits until nothing is left inside, and says so.
+    pub(super) fn leave_namespace(&self, plan: &Plan, entry: NamespaceEntry) -> Result<bool> {
+        drop(entry);
+        let shares = share_name(plan);
+        let take = |shared| Lock::take(&self.locks, &shares, shared, Duration::ZERO);
+        let start = Instant::now();
+        let mut seen = 0;
+        while self.live(plan)? != SessionState::Idle && start.elapsed() < self.options.patience {
+            // The reaper, and no other process, holds all of it. Refused all of it and then given a share, this has
+            // seen other commands; or the reaper, which ended just in between and is gone the next time.
+            match take(false)?.is_none() && take(true)?.is_some() {
+                true => seen += 1,
+                false => seen = 0,
+            }
+            if seen == SIGHTINGS {
+                return Ok(false);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(true)
+    }
+
+    /// Removes the locks of a plan in which no process is.
+    pub(super) fn forget_live(&self, plan: &Plan) -> Result<()> {
+        for name in [live_name(plan), share_name(plan)] {
+            if let Some(lock) = Lock::take(&self.locks, &name, false, Duration::ZERO)? {
+                lock.remove(&self.locks, &name)?;
+            }
+        }
+        Ok(())
+    }
+}

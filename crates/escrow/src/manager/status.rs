@@ -1,0 +1,169 @@
+//! Status and doctor: what exists and what works on this machine. Changes nothing.
+
+use std::path::Path;
+
+use super::{Leftover, Manager, PlanView};
+use crate::error::Result;
+use crate::fs::state_dir::{self, AreaLocation, ScratchDir};
+use crate::fs::{Dir, Resolver};
+use crate::model::resource::FS_DIRECTORY;
+use crate::model::text::Location;
+use crate::model::{JournaledWork, Phase, PlanState, ResourceId, SandboxId};
+use crate::store::{Operation, Plan};
+use crate::strategy::registry::AUTO;
+use crate::strategy::{Capabilities, Probe, Target};
+
+/// An operation that has not ended.
+#[derive(Debug)]
+pub struct RunningOperation {
+    /// What it is.
+    pub operation: Operation,
+    /// Whether its process still runs; otherwise it was interrupted.
+    pub alive: bool,
+    /// The name of the open plan it is done on, if there is one: it may have died before there was.
+    pub plan: Option<String>,
+}
+
+/// What is done with a plan as a whole and has not ended.
+#[derive(Debug)]
+pub struct UnfinishedWork {
+    /// The plan.
+    pub plan: String,
+    /// What it is.
+    pub what: JournaledWork,
+    /// Where it stands.
+    pub phase: Phase,
+}
+
+/// What there is now.
+#[derive(Debug)]
+pub struct StatusReport {
+    /// The plans that are not over, newest first.
+    pub plans: Vec<PlanView>,
+    /// What has not ended.
+    pub running: Vec<RunningOperation>,
+    /// What has not ended of plans: a commit, its undo, a restore, a rollback, their creation or removal.
+    pub unfinished: Vec<UnfinishedWork>,
+    /// Plans that are over and may still have something on disk, newest first.
+    pub over: Vec<Plan>,
+    /// What belongs to nothing.
+    pub orphans: Vec<Leftover>,
+}
+
+/// What is said of one strategy for one directory.
+#[derive(Debug)]
+pub struct StrategyVerdict {
+    /// Its name.
+    pub name: String,
+    /// Whether it works there, and why.
+    pub probe: Probe,
+    /// What it promises.
+    pub capabilities: Capabilities,
+}
+
+/// What works for one directory on this machine.
+#[derive(Debug)]
+pub struct DoctorReport {
+    /// The directory.
+    pub at: Location,
+    /// Where the area of a sandbox would be made.
+    pub area: Location,
+    /// Why there.
+    pub area_reason: &'static str,
+    /// How paths are confined.
+    pub resolver: Resolver,
+    /// What `auto` takes.
+    pub auto: String,
+    /// Every strategy for a directory.
+    pub verdicts: Vec<StrategyVerdict>,
+}
+
+impl Manager {
+    /// What there is now.
+    pub fn status(&self) -> Result<StatusReport> {
+        let plans = self.views(self.open_plans()?)?;
+        let mut running = Vec::new();
+        for operation in self.store.running()? {
+            let alive = operation.owner.is_alive()?;
+            let on = |view: &&PlanView| Some(view.plan.id) == operation.plan_id;
+            let plan = plans.iter().find(on).map(|view| view.plan.name.clone());
+            running.push(RunningOperation {
+                operation,
+                alive,
+                plan,
+            });
+        }
+        let mut unfinished = Vec::new();
+        for id in self.store.half_plans()? {
+            let at_it = |one: &RunningOperation| one.alive && one.operation.plan_id == Some(id);
+            let Some(plan) = self.store.plan(id)? else {
+                continue;
+            };
+            // Shown as running.
+            if running.iter().any(at_it) {
+                continue;
+            }
+            let (what, phase) = match plan.state {
+                PlanState::Creating => (JournaledWork::Creation, Phase::Preparing),
+                _ => (JournaledWork::Removal, Phase::Decided),
+            };
+            unfinished.push(UnfinishedWork {
+                plan: plan.name,
+                what,
+                phase,
+            });
+        }
+        for journal in self.store.unfinished()? {
+            let plan = self.store.plan(journal.plan_id)?;
+            let name = plan.map_or_else(|| journal.plan_id.to_string(), |plan| plan.name);
+            unfinished.push(UnfinishedWork {
+                plan: name,
+                what: journal.work,
+                phase: journal.phase,
+            });
+        }
+        Ok(StatusReport {
+            plans,
+            running,
+            unfinished,
+            over: self.over()?,
+            orphans: self.orphans()?,
+        })
+    }
+
+    /// What works for `directory` here. Strategies are tried for real, in an area of their own
+    /// that is gone afterwards.
+    pub fn doctor(&self, directory: &Path) -> Result<DoctorReport> {
+        let at = state_dir::canonical(directory)?;
+        let AreaLocation {
+            parent,
+            prefix,
+            why,
+        } = self.place(&at)?;
+        let unique = SandboxId::new(&*self.options.origin).to_string();
+        let prefix = format!("{prefix}probe-");
+        let area = ScratchDir::make(Dir::open(&parent)?, &prefix, &unique)?;
+        let target = Target::at(ResourceId::new(&*self.options.origin), FS_DIRECTORY, &at);
+        let verdicts = self.verdicts(&target, area.path());
+        let kind = self.kind(FS_DIRECTORY)?;
+        let registry = self.registry();
+        let auto = registry.choose(AUTO, kind, &target, Some(area.path()))?;
+        Ok(DoctorReport {
+            at: Location::from(at),
+            area: Location::from(parent),
+            area_reason: why,
+            resolver: Resolver::here(),
+            auto: auto.strategy.name().to_owned(),
+            verdicts,
+        })
+    }
+
+    fn verdicts(&self, target: &Target, area: &Path) -> Vec<StrategyVerdict> {
+        let verdict = |strategy: &std::sync::Arc<dyn crate::strategy::Strategy>| StrategyVerdict {
+            name: strategy.name().to_owned(),
+            probe: self.registry().probe(strategy, target, Some(area)),
+            capabilities: strategy.capabilities(),
+        };
+        self.registry().all().map(verdict).collect()
+    }
+}

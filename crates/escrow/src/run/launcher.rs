@@ -1,0 +1,394 @@
+//! The launcher: joins the namespaces of a plan, or has them built, and then becomes the parent of the
+//! command's monitor. A failure here happens before the command starts, and is reported with the step that
+//! failed.
+//!
+//! Runs in a process of its own with one thread.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{self, MountPropagationFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::thread::UnshareFlags;
+
+use super::monitor;
+use super::spec::{BuildLocks, NamespaceOptions, RunSpec};
+use super::supervise::{Channel, RunError};
+use super::{Event, Request, idmap, mounts, sys};
+use crate::failpoints;
+use crate::fs::Cause;
+use crate::fs::exposure::ExposureMark;
+use crate::fs::process::ProcessIdentity;
+use crate::model::text::Location;
+use crate::model::view::View;
+
+/// A step that failed, in words, and why.
+pub(super) type StepResult<T> = Result<T, (String, Errno)>;
+
+pub(super) fn at(step: impl Into<String>) -> impl FnOnce(Errno) -> (String, Errno) {
+    let step = step.into();
+    move |errno| (step, errno)
+}
+
+/// Builds the namespace that was described and runs the command in it. Never returns. The helper program calls it with
+/// the two descriptors that it was given as words.
+pub fn enter(spec: i32, channel: i32) -> ! {
+    let channel = Channel::new(sys::adopt(channel));
+    let status = join_namespace(sys::adopt(spec), &channel)
+        .unwrap_or_else(|failed| report_failure(&channel, failed));
+    sys::exit(status)
+}
+
+/// Without an answer the other side says that the namespace ended too early.
+fn report_failure(channel: &Channel, (step, errno): (String, Errno)) -> i32 {
+    match channel.send(&Event::Failed(step, errno.raw_os_error())) {
+        Ok(()) | Err(_) => 125,
+    }
+}
+
+fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
+    let spec = read_spec(spec)?;
+    // Whatever else is open was not meant for the namespace.
+    let build = spec.build.iter();
+    let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
+    kept.extend([spec.share, channel.socket().as_raw_fd()]);
+    sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    // Held for as long as something of the command may be there.
+    let _share = sys::adopt(spec.share);
+    let inside = match (&spec.inside, &spec.build) {
+        (Some(inside), _) => inside.clone(),
+        (None, Some(build)) => {
+            let inside = request_build(&spec, *build, channel)?;
+            channel
+                .send(&Event::Ready(inside.clone()))
+                .map_err(at("send to the supervisor"))?;
+            // It notes where the namespace is before anything can happen there.
+            channel
+                .receive::<Request>()
+                .map_err(at("receive from the supervisor"))?;
+            inside
+        }
+        (None, None) => return Err(("find the namespaces".to_owned(), Errno::INVAL)),
+    };
+    // A terminal is found by its name outside only.
+    let terminal = spec.terminal.then(open_terminal).transpose()?;
+    join(&inside)?;
+    answer_questions(&spec, channel)?;
+    let child = sys::fork().map_err(at("start the command's monitor"))?;
+    if child == 0 {
+        let ended = sys::end_with_parent().map_err(at("tie the command to its supervisor"));
+        let ended = ended.and_then(|()| monitor::watch(&spec, terminal.as_ref(), channel));
+        sys::exit(ended.unwrap_or_else(|failed| report_failure(channel, failed)));
+    }
+    let status = wait_for(child)?;
+    // With the namespace it goes anyway.
+    match fs::unlink(spec.socket.as_path()) {
+        Ok(()) | Err(_) => Ok(status),
+    }
+}
+
+/// Waits for the end of a child. A process in the namespace that stops it gains nothing.
+fn wait_for(child: u32) -> StepResult<i32> {
+    loop {
+        match sys::wait_any(true).map_err(at("wait for the command"))? {
+            Some((pid, sys::ChildEvent::Exited(status))) if pid == child => return Ok(status),
+            Some((pid, sys::ChildEvent::Signaled(signal))) if pid == child => {
+                return Ok(128 + signal);
+            }
+            Some((pid, sys::ChildEvent::Stopped(_))) if pid == child => {
+                match sys::kill(child as i32, libc::SIGCONT) {
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn read_spec(from: OwnedFd) -> StepResult<RunSpec> {
+    let file = std::fs::File::from(from);
+    serde_json::from_reader(std::io::BufReader::new(file)).map_err(|_| {
+        (
+            "read the description of the namespace".to_owned(),
+            Errno::INVAL,
+        )
+    })
+}
+
+fn open_terminal() -> StepResult<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    fs::open(c"/dev/tty", flags, Mode::empty()).map_err(at("open the terminal"))
+}
+
+/// A socket inside, and its other end to the supervisor. Bound from inside: whatever those who are
+/// there made of its place, it stays inside.
+fn answer_questions(spec: &RunSpec, channel: &Channel) -> StepResult<()> {
+    let step = || "listen for requests from inside".to_owned();
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    );
+    let socket = socket.map_err(at(step()))?;
+    let place = SocketAddrUnix::new(spec.socket.as_path()).map_err(at(step()))?;
+    let bound = rustix::net::bind(&socket, &place).and_then(|()| rustix::net::listen(&socket, 16));
+    bound.map_err(at(step()))?;
+    channel
+        .send_with(&Event::Listening, socket.as_fd())
+        .map_err(at(step()))
+}
+
+/// Has the namespaces and mounts made by a process that stays until the last command is gone.
+fn request_build(
+    spec: &RunSpec,
+    build: BuildLocks,
+    channel: &Channel,
+) -> StepResult<ProcessIdentity> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(at("make a channel"))?;
+    let child = sys::fork().map_err(at("start the reaper"))?;
+    if child == 0 {
+        channel.close_here();
+        drop(ours);
+        let channel = Channel::new(theirs);
+        let status = guard(spec, build, &channel);
+        sys::exit(status.map_or_else(|failed| report_failure(&channel, failed), |()| 0));
+    }
+    drop(theirs);
+    // The lock is the reaper's.
+    drop((sys::adopt(build.live), sys::adopt(build.last)));
+    let event = Channel::new(ours);
+    let (mut process_1, mut ready) = (None, false);
+    loop {
+        match event
+            .receive::<Event>()
+            .map_err(at("receive from the reaper"))?
+        {
+            Some(Event::Built(pid)) => process_1 = Some(pid),
+            Some(Event::Started) => ready = true,
+            Some(notice @ Event::Notice(_)) => {
+                channel
+                    .send(&notice)
+                    .map_err(at("send to the supervisor"))?;
+            }
+            Some(Event::Failed(step, errno)) => {
+                return Err((step, Errno::from_raw_os_error(errno)));
+            }
+            Some(_) => {}
+            None => return Err(("build the namespace".to_owned(), Errno::PIPE)),
+        }
+        if let (Some(pid), true) = (process_1, ready) {
+            // Here its number means what it means outside.
+            return process_of(pid);
+        }
+    }
+}
+
+/// Tries everything that a namespace needs of the kernel, in this process, which is of no use afterwards.
+pub fn probe() -> Result<(), RunError> {
+    let empty = || Location::from_bytes(b"");
+    let spec = RunSpec {
+        views: Vec::new(),
+        scratch: None,
+        hidden: Vec::new(),
+        look: NamespaceOptions {
+            scratch: false,
+            writable: Vec::new(),
+            network: false,
+        },
+        directory: empty(),
+        command: Vec::new(),
+        environment: Vec::new(),
+        socket: empty(),
+        files: None,
+        terminal: false,
+        front: false,
+        inside: None,
+        build: None,
+        share: -1,
+    };
+    let tried = || -> StepResult<i32> {
+        make_namespaces(&spec)?;
+        mounts::make(&spec)?;
+        let child = sys::fork().map_err(at("start process 1"))?;
+        if child == 0 {
+            sys::exit(i32::from(mounts::fresh_proc().is_err()));
+        }
+        wait_for(child)
+    };
+    match tried() {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(RunError::Step {
+            step: "mount /proc".to_owned(),
+            errno: Errno::PERM,
+        }),
+        Err((step, errno)) => Err(RunError::Step { step, errno }),
+    }
+}
+
+/// The reaper: makes the namespaces and their process 1, and ends them when the last command is gone.
+/// Until then, also while it ends them, it holds the lock that says that any command is inside.
+fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()> {
+    let (_live, last) = (sys::adopt(build.live), sys::adopt(build.last));
+    // Its own share would keep it from ever being the last.
+    drop(sys::adopt(spec.share));
+    sys::leave_terminal().map_err(at("detach from the terminal"))?;
+    // From outside, where the areas can be seen and written.
+    let marks = mark(spec)?;
+    let (held, child) = match build_namespace(spec, channel) {
+        Ok(built) => built,
+        // Nothing was ever shown to a command.
+        Err(failed) => {
+            let marks = marks.into_iter().flatten();
+            return match marks
+                .map(ExposureMark::take_off)
+                .collect::<Result<Vec<()>, _>>()
+            {
+                Ok(_) | Err(_) => Err(failed),
+            };
+        }
+    };
+    if child == 0 {
+        let status = begin(build, channel);
+        sys::exit(status.map_or_else(|failed| report_failure(channel, failed), |()| 0));
+    }
+    let told = channel.send(&Event::Built(child));
+    told.map_err(at("publish the namespace"))?;
+    channel.close_here();
+    // Every command holds a share of this lock.
+    while let Err(errno) = fs::flock(&last, FlockOperation::LockExclusive) {
+        if errno != Errno::INTR {
+            return Err(at("wait for the last command")(errno));
+        }
+    }
+    match sys::kill(child as i32, libc::SIGKILL) {
+        Ok(()) | Err(_) => wait_for(child).map(drop)?,
+    }
+    close(spec, &held, marks)
+}
+
+/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and 0 in process 1.
+fn build_namespace(spec: &RunSpec, channel: &Channel) -> StepResult<(Vec<OwnedFd>, u32)> {
+    if let Some(notice) = make_namespaces(spec)? {
+        let told = channel.send(&Event::Notice(notice));
+        told.map_err(at("publish the namespace"))?;
+    }
+    let held = mounts::make(spec)?;
+    let child = sys::fork().map_err(at("start process 1"))?;
+    Ok((held, child))
+}
+
+/// Marks the sandboxes that are about to be shown to a command.
+fn mark(spec: &RunSpec) -> StepResult<Vec<Option<ExposureMark>>> {
+    let marks = spec.views.iter().map(|shown| {
+        let set = shown
+            .area
+            .as_ref()
+            .map(|area| ExposureMark::set(area.as_path()));
+        set.transpose().map_err(|error| {
+            let errno = match error.cause {
+                Cause::Os(errno) => errno,
+                _ => Errno::IO,
+            };
+            let what = "note that commands can reach the files of";
+            (format!("{what} '{}'", shown.at), errno)
+        })
+    });
+    marks.collect()
+}
+
+/// Closes the sandboxes when the last command has ended. One of which it is not proven that it is closed keeps its mark:
+/// a process outside got a descriptor that can write, or what is shown is no layers.
+fn close(spec: &RunSpec, held: &[OwnedFd], marks: Vec<Option<ExposureMark>>) -> StepResult<()> {
+    for ((shown, mount), mark) in spec.views.iter().zip(held).zip(marks) {
+        // Without a mark it is the original itself.
+        let Some(mark) = mark else { continue };
+        let layers = matches!(shown.view, View::Layers(_));
+        let frozen =
+            failpoints::bug("layers-left-open") || mounts::freeze(mount.as_fd(), layers).is_ok();
+        if frozen && layers {
+            let taken = mark.take_off();
+            taken.map_err(|_| ("record that the namespace is empty".to_owned(), Errno::IO))?;
+        }
+    }
+    Ok(())
+}
+
+/// Process 1: holds the namespaces, and lets if the process dies there rest.
+fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
+    sys::end_with_parent().map_err(at("tie process 1 to its parent"))?;
+    // Should the reaper be killed, the namespace is over when this one has ended.
+    let kept = vec![build.live, channel.socket().as_raw_fd()];
+    sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    mounts::fresh_proc()?;
+    sys::set_signal(libc::SIGCHLD, true);
+    let told = channel.send(&Event::Started);
+    told.map_err(at("publish the namespace"))?;
+    channel.close_here();
+    sys::sleep_for_ever()
+}
+
+/// The process that has this number now, as seen from outside.
+fn process_of(pid: u32) -> StepResult<ProcessIdentity> {
+    let gone = || ("look at process 1".to_owned(), Errno::SRCH);
+    ProcessIdentity::of(pid).ok().flatten().ok_or_else(gone)
+}
+
+/// Returns what has to be said of them.
+fn make_namespaces(spec: &RunSpec) -> StepResult<Option<String>> {
+    let notice = match rustix::process::geteuid().is_root() {
+        true => None,
+        false => idmap::enter()?,
+    };
+    let mut flags = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
+    if !spec.look.network {
+        flags |= UnshareFlags::NEWNET;
+    }
+    sys::unshare(flags).map_err(at("make namespaces"))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount::mount_change(c"/", private).map_err(at("make the mounts private"))?;
+    Ok(notice)
+}
+
+/// Goes into the namespaces of a plan.
+fn join(inside: &ProcessIdentity) -> StepResult<()> {
+    let open = |whose: &str, name: &str| {
+        let path = Path::new("/proc").join(whose).join("ns").join(name);
+        fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    };
+    let step = || "join the namespace (it may have just ended)".to_owned();
+    // Opened first: once inside, they can no longer be named.
+    let mut namespaces = Vec::new();
+    let all = [
+        ("user", libc::CLONE_NEWUSER),
+        ("ipc", libc::CLONE_NEWIPC),
+        ("net", libc::CLONE_NEWNET),
+        ("pid", libc::CLONE_NEWPID),
+        ("mnt", libc::CLONE_NEWNS),
+    ];
+    for (name, kind) in all {
+        let (own, theirs) = (open("self", name), open(&inside.pid.to_string(), name));
+        let (own, theirs) = (own.map_err(at(step()))?, theirs.map_err(at(step()))?);
+        let number = |fd: &OwnedFd| fs::fstat(fd).map(|stat| stat.st_ino);
+        // What is shared already cannot, and need not, be joined.
+        if number(&own).map_err(at(step()))? != number(&theirs).map_err(at(step()))? {
+            namespaces.push((theirs, kind));
+        }
+    }
+    // Looked at once they are held: another process may have got the number.
+    if process_of(inside.pid)? != *inside {
+        return Err(at(step())(Errno::SRCH));
+    }
+    for (namespace, kind) in namespaces {
+        sys::join(namespace.as_fd(), kind).map_err(at(step()))?;
+    }
+    Ok(())
+}

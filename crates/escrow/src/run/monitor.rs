@@ -1,0 +1,232 @@
+//! The monitor of one command: starts it, forwards signals, and when it ends, ends whatever the command left
+//! running.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::launcher::{StepResult, at};
+use super::spec::RunSpec;
+use super::supervise::Channel;
+use super::{Event, Request, sys};
+use crate::failpoints;
+use crate::fs::process;
+use crate::model::text::Location;
+
+/// How long one tries to end those who make new ones faster than they are ended. With the last
+/// command they all end at once.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts the command and stays until it, and whatever it left, has ended.
+pub(super) fn watch(
+    spec: &RunSpec,
+    terminal: Option<&OwnedFd>,
+    channel: &Channel,
+) -> StepResult<i32> {
+    // The terminal is handed over from the background.
+    sys::set_signal(libc::SIGTTOU, true);
+    // A process that loses its parent becomes ours, not process 1's.
+    sys::adopt_orphans().map_err(at("watch over the command"))?;
+    let children = sys::child_news().map_err(at("watch for children"))?;
+    let command = start(spec, terminal, channel)?;
+    let started = channel.send(&Event::Started);
+    started.map_err(at("send to the supervisor"))?;
+    loop {
+        let mut ready = [
+            PollFd::new(&children, PollFlags::IN),
+            PollFd::new(channel, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(at("wait for the command")(errno)),
+        }
+        if !ready[1].revents().is_empty() {
+            match channel.receive::<Request>() {
+                Ok(Some(request)) => obey(&request, command, terminal),
+                // The supervisor is gone, and so is everything it watched over.
+                Ok(None) | Err(_) => return Ok(end(command, 128 + libc::SIGKILL)),
+            }
+        }
+        sys::drain(&children);
+        while let Some((pid, what)) = sys::wait_any(false).map_err(at("wait for the command"))? {
+            if pid != command {
+                continue;
+            }
+            let (event, status) = match what {
+                sys::ChildEvent::Stopped(signal) => (Event::Stopped(signal), None),
+                sys::ChildEvent::Exited(status) => (Event::Exited(status), Some(status)),
+                sys::ChildEvent::Signaled(signal) => (Event::Signaled(signal), Some(128 + signal)),
+            };
+            if let Some(status) = status {
+                let status = end(command, status);
+                // Told when nothing is left: the process that hears it may look at the sandboxes.
+                channel.send(&event).map_err(at("send to the supervisor"))?;
+                return Ok(status);
+            }
+            channel.send(&event).map_err(at("send to the supervisor"))?;
+        }
+    }
+}
+
+fn obey(request: &Request, command: u32, terminal: Option<&OwnedFd>) {
+    let group = -(command as i32);
+    let done = match request {
+        Request::Go => Ok(()),
+        Request::Continue { front } => {
+            if let Some(terminal) = terminal.filter(|_| *front) {
+                match sys::give_terminal(terminal.as_fd(), command as i32) {
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            sys::kill(group, libc::SIGCONT)
+        }
+        Request::Signal(signal) => sys::kill(group, *signal),
+    };
+    // A command that has just ended needs no signal.
+    match done {
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Ends whatever is left of the command, and waits until it has ended.
+fn end(command: u32, status: i32) -> i32 {
+    let kill = |target: i32| match sys::kill(target, libc::SIGKILL) {
+        Ok(()) | Err(_) => {}
+    };
+    kill(-(command as i32));
+    let until = Instant::now() + PATIENCE;
+    while sys::has_children() && Instant::now() < until {
+        // Where they cannot be seen, they end with the namespace.
+        let left = process::descendants().unwrap_or_default();
+        left.into_iter().for_each(|pid| kill(pid as i32));
+        while let Ok(Some(_)) = sys::wait_any(false) {}
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    status
+}
+
+fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<u32> {
+    let text = |location: &Location| CString::new(location.as_bytes());
+    let invalid = |_| ("use a word with a NUL byte".to_owned(), Errno::INVAL);
+    let command: Result<Vec<CString>, _> = spec.command.iter().map(text).collect();
+    let command = command.map_err(invalid)?;
+    let variable = |(name, value): &(Location, Location)| {
+        CString::new([name.as_bytes(), b"=", value.as_bytes()].concat())
+    };
+    let environment: Result<Vec<CString>, _> = spec.environment.iter().map(variable).collect();
+    let environment = environment.map_err(invalid)?;
+    let programs = programs(spec).map_err(invalid)?;
+    let pid = sys::fork().map_err(at("start the command"))?;
+    if pid != 0 {
+        return Ok(pid);
+    }
+    let (step, errno) = match prepare(spec, terminal, channel) {
+        Err(failed) => failed,
+        Ok(()) => {
+            let errno = become_command(&programs, &command, &environment);
+            (format!("run '{}'", spec.command[0]), errno)
+        }
+    };
+    match channel.send(&Event::Failed(step, errno.raw_os_error())) {
+        Ok(()) | Err(_) => sys::exit(125),
+    }
+}
+
+/// What only the process that becomes the command can do.
+fn prepare(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<()> {
+    let open = failpoints::bug("open-until-exec");
+    if !open {
+        // Once it has no more capabilities than other commands, those could take its descriptors.
+        sys::hide().map_err(at("hide open descriptors"))?;
+    }
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    // Who kills the monitor ends what it keeps.
+    sys::end_with_parent().map_err(at("tie the command to its monitor"))?;
+    sys::set_group(0).map_err(at("make a process group"))?;
+    if let Some(terminal) = terminal.filter(|_| spec.front) {
+        let given = sys::give_terminal(terminal.as_fd(), own);
+        given.map_err(at("pass the terminal on"))?;
+    }
+    if !open {
+        // The channel is closed when the command begins.
+        let kept = vec![channel.socket().as_raw_fd()];
+        sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    }
+    for signal in [libc::SIGTTOU, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
+        sys::set_signal(signal, false);
+    }
+    sys::unblock_signals();
+    let there = rustix::process::chdir(spec.directory.as_path());
+    there.map_err(at(format!("go to '{}'", spec.directory)))?;
+    sys::give_up_privileges().map_err(at("drop privileges"))?;
+    sys::forbid_typing().map_err(at("close the way to the terminal's input"))?;
+    // Without a network of its own it would share them with every other plan, and with the machine.
+    if spec.look.network {
+        let scoped = sys::scope_abstract_sockets();
+        scoped.map_err(at("close the way to others' abstract sockets"))?;
+    }
+    if open {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let Some(files) = spec.files else {
+        return Ok(());
+    };
+    let limit = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: Some(files),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, limit).map_err(at("limit open files"))
+}
+
+/// The files that the command's name may mean, by the search path of its own environment.
+fn programs(spec: &RunSpec) -> Result<Vec<CString>, std::ffi::NulError> {
+    let name = spec.command[0].as_bytes();
+    if name.contains(&b'/') || name.is_empty() {
+        return Ok(vec![CString::new(name)?]);
+    }
+    let set = spec
+        .environment
+        .iter()
+        .rfind(|(name, _)| name.as_bytes() == b"PATH");
+    let path = set.map_or(&b"/usr/local/bin:/usr/bin:/bin"[..], |(_, path)| {
+        path.as_bytes()
+    });
+    let file = |dir: &[u8]| match dir {
+        // An empty word means the current directory.
+        b"" => CString::new(name),
+        dir => CString::new([dir, b"/", name].concat()),
+    };
+    path.split(|byte| *byte == b':').map(file).collect()
+}
+
+/// Becomes the first of the programs that is one; returns only if none is.
+fn become_command(programs: &[CString], command: &[CString], environment: &[CString]) -> Errno {
+    let mut why = Errno::NOENT;
+    for program in programs {
+        match sys::exec(program, command, environment) {
+            // Neither a directory that cannot be searched nor one on the way is the program.
+            Errno::NOENT | Errno::NOTDIR if programs.len() > 1 => {}
+            Errno::ACCESS if programs.len() > 1 && rustix::fs::stat(program).is_err() => {}
+            Errno::ACCESS if programs.len() > 1 => why = Errno::ACCESS,
+            // A script that does not say who reads it.
+            Errno::NOEXEC => {
+                let shell = [c"/bin/sh".to_owned(), program.clone()];
+                let words = [&shell[..], &command[1..]].concat();
+                return sys::exec(&shell[0], &words, environment);
+            }
+            errno => return errno,
+        }
+    }
+    why
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.socket()
+    }
+}

@@ -1,0 +1,658 @@
+//! Copy checkpoints: store each version that is not as it was copied, once.
+//!
+//! ```text
+//! <area>/
+//!   moments/0, 1, …
+//!     tree/          the versions: what was touched since the copy was made, and nothing else
+//!     moment         what they are, and in what the sandbox differed from the original
+//! ```
+//!
+//! A version that was kept before and has not been touched since is another name for that. Going back is a
+//! commit into the sandbox's own tree, so it is all or nothing and can be taken back. What was as copied at
+//! the snapshot and is not any more comes from the original; if another process changed it there, the return is
+//! refused, with nothing done.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::event::Observer;
+use crate::failpoints;
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{ExpectedWriters, clock, settle};
+use crate::fs::manifest::{Manifest, RecordIndex};
+use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, Stamp, remove, xattr};
+use crate::model::{Change, ChangedField, DiffView, EntryInfo, EntryKind, ResourcePath};
+use crate::strategy::copy::diff::{CopiedTree, CopyScan, OriginalState, remark};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::snapshot_diff;
+use crate::strategy::tree::{self, Original};
+use crate::strategy::tree_commit::{
+    self, OriginalBase, StageRequest, StageSource, TreePreview, VersionSource,
+};
+use crate::strategy::unreadable;
+use crate::strategy::{Intent, OnConflict, Preview, RestoreRequest, Snapshot};
+
+const SNAPSHOTS: &[u8] = b"moments";
+const NEW: &[u8] = b"new";
+const TREE: &[u8] = b"tree";
+const SNAPSHOT: &[u8] = b"moment";
+
+/// What is stored of a snapshot by the caller.
+#[derive(Serialize, Deserialize)]
+struct SnapshotNumber {
+    number: u32,
+}
+
+/// What was at a snapshot.
+#[derive(Serialize, Deserialize)]
+pub(in crate::strategy) struct StoredSnapshot {
+    pub(in crate::strategy) changes: Vec<Change>,
+    pub(in crate::strategy) entries: Vec<SnapshotEntry>,
+    /// Whether any later change shows in a ctime.
+    ctime_decides: bool,
+    /// The copy that it is a snapshot of; one that was made anew since is another.
+    copy: Fingerprint,
+}
+
+/// One entry that was not as it was copied.
+#[derive(Clone, Serialize, Deserialize)]
+pub(in crate::strategy) struct SnapshotEntry {
+    pub(in crate::strategy) path: ResourcePath,
+    pub(in crate::strategy) kind: EntryKind,
+    pub(in crate::strategy) mode: u16,
+    /// What it was in the sandbox.
+    pub(in crate::strategy) ino: u64,
+    ctime: Stamp,
+}
+
+impl SnapshotEntry {
+    fn is(&self, now: &Meta) -> bool {
+        (self.ino, self.ctime, self.kind) == (now.ino, now.ctime, now.kind)
+    }
+}
+
+/// Sockets and devices are neither kept nor brought back.
+pub(in crate::strategy) fn is_kept(kind: EntryKind) -> bool {
+    !matches!(kind, EntryKind::Socket | EntryKind::Device)
+}
+
+/// A snapshot, opened.
+pub(in crate::strategy) struct OpenSnapshot {
+    pub(in crate::strategy) tree: Dir,
+    pub(in crate::strategy) kept: StoredSnapshot,
+    numbers: HashMap<ResourcePath, usize>,
+}
+
+impl OpenSnapshot {
+    pub(in crate::strategy) fn entry(&self, path: &ResourcePath) -> Option<&SnapshotEntry> {
+        self.numbers
+            .get(path)
+            .map(|number| &self.kept.entries[*number])
+    }
+}
+
+fn number_of(snapshot: &Snapshot) -> Result<Vec<u8>> {
+    let read: serde_json::Result<SnapshotNumber> = serde_json::from_value(snapshot.0.clone());
+    let number = read.map_err(|error| StrategyError::Damaged {
+        what: format!("the snapshot cannot be read ({error})"),
+    })?;
+    Ok(number.number.to_string().into_bytes())
+}
+
+pub(in crate::strategy) fn open(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    snapshot: &Snapshot,
+) -> Result<OpenSnapshot> {
+    let dir = area.subdir(SNAPSHOTS)?.subdir(&number_of(snapshot)?)?;
+    let (file, _) = dir.file(SNAPSHOT)?;
+    let kept: StoredSnapshot =
+        serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
+            StrategyError::Damaged {
+                what: format!("the snapshot cannot be read ({error})"),
+            }
+        })?;
+    if !kept.copy.is(&copied.tree.meta()?) {
+        return Err(StrategyError::Lost {
+            path: ResourcePath::root(),
+            what: "the sandbox was copied anew since that checkpoint",
+        });
+    }
+    let numbered = kept.entries.iter().enumerate();
+    let numbers = numbered.map(|(number, entry)| (entry.path.clone(), number));
+    Ok(OpenSnapshot {
+        tree: dir.subdir(TREE)?,
+        numbers: numbers.collect(),
+        kept,
+    })
+}
+
+/// The directory at `path`, made with all above it.
+fn make_dirs(root: &Dir, path: &ResourcePath) -> Result<Dir> {
+    let mut at = root.again();
+    for part in path.parts() {
+        match at.make_dir(part, 0o700) {
+            Ok(()) => {}
+            Err(error) if error.is(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        at = at.subdir(part)?;
+    }
+    Ok(at)
+}
+
+/// Keeps the tree as it is.
+pub(in crate::strategy) fn checkpoint(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    last: Option<&Snapshot>,
+    observer: &dyn Observer,
+) -> Result<Snapshot> {
+    let last = match last
+        .map(|snapshot| open(copied, area, snapshot))
+        .transpose()
+    {
+        // Nothing of another copy can be used again.
+        Err(StrategyError::Lost { .. }) => None,
+        last => last?,
+    };
+    let CopyScan { changes, touched } = tree::steady(|| copied.look())?;
+    if area.stat(SNAPSHOTS)?.is_none() {
+        area.make_dir(SNAPSHOTS, 0o700)?;
+    }
+    let room = area.subdir(SNAPSHOTS)?;
+    remove::remove(&room, NEW)?;
+    room.make_dir(NEW, 0o700)?;
+    let new = room.subdir(NEW)?;
+    new.make_dir(TREE, 0o700)?;
+    let added = changes.iter().filter(|change| change.new.is_some());
+    let mut paths: BTreeSet<ResourcePath> = added.map(|change| change.path.clone()).collect();
+    paths.extend(touched.into_iter().map(|(path, _)| path));
+    let mut keeping = SnapshotWriter {
+        area,
+        tree: copied.tree,
+        store: new.subdir(TREE)?,
+        last: last.as_ref(),
+        reflinks: Reflinks::wanted(),
+        same: HashMap::new(),
+        observer,
+    };
+    let mut entries = Vec::new();
+    for path in paths {
+        entries.extend(keeping.keep(path)?);
+    }
+    for entry in entries
+        .iter()
+        .rev()
+        .filter(|one| one.kind == EntryKind::Directory)
+    {
+        keeping.apply_metadata(&entry.path)?;
+    }
+    let kept = StoredSnapshot {
+        changes: DiffView::new(changes).changes,
+        entries,
+        ctime_decides: settle(clock()),
+        copy: Fingerprint::from(&copied.tree.meta()?),
+    };
+    let text = serde_json::to_vec(&kept).expect("paths and numbers are JSON");
+    let draft = AtomicFile {
+        stage: &new,
+        to: &new,
+        name: SNAPSHOT,
+        fresh: true,
+        synced: true,
+    };
+    draft.write(|file| std::io::Write::write_all(file, &text), |_| Ok(()))?;
+    if !failpoints::bug("checkpoint-not-synced") {
+        area.sync_file_system()?;
+    }
+    let number = numbers(&room)?
+        .into_iter()
+        .max()
+        .map_or(0, |number| number + 1);
+    room.rename(NEW, &room, number.to_string().as_bytes())?;
+    room.sync()?;
+    Ok(Snapshot(tree::stored(&SnapshotNumber { number })))
+}
+
+fn numbers(room: &Dir) -> Result<Vec<u32>> {
+    let number = |entry: &crate::fs::dir::DirEntry| {
+        let name = std::str::from_utf8(&entry.name).ok()?;
+        name.parse().ok()
+    };
+    Ok(room.entries()?.iter().filter_map(number).collect())
+}
+
+struct SnapshotWriter<'a> {
+    area: &'a Dir,
+    tree: &'a Dir,
+    store: Dir,
+    last: Option<&'a OpenSnapshot>,
+    reflinks: Reflinks,
+    /// Files of several names, by inode, and where the first of them is kept.
+    same: HashMap<u64, ResourcePath>,
+    observer: &'a dyn Observer,
+}
+
+impl SnapshotWriter<'_> {
+    fn keep(&mut self, path: ResourcePath) -> Result<Option<SnapshotEntry>> {
+        let Some(meta) = tree_commit::stat(self.tree, &path)? else {
+            return Ok(None);
+        };
+        let entry = SnapshotEntry {
+            kind: meta.kind,
+            mode: meta.mode,
+            ino: meta.ino,
+            ctime: meta.ctime,
+            path,
+        };
+        if self.observer.is_cancelled() {
+            let cause = Cause::Cancelled;
+            return Err(self
+                .store
+                .error("keep", entry.path.as_bytes(), cause)
+                .into());
+        }
+        let Some((parent, name)) = entry.path.split() else {
+            return Ok(Some(entry));
+        };
+        if meta.is_dir() {
+            make_dirs(&self.store, &entry.path)?;
+            return Ok(Some(entry));
+        }
+        if !is_kept(meta.kind) {
+            return Ok(Some(entry));
+        }
+        let to = make_dirs(&self.store, &parent)?;
+        if let Some(first) = self.same.get(&meta.ino) {
+            to.hard_link(name, &self.store, first)?;
+            return Ok(Some(entry));
+        }
+        if meta.nlink > 1 {
+            self.same.insert(meta.ino, entry.path.clone());
+        }
+        let before = self
+            .last
+            .and_then(|last| Some((last, last.entry(&entry.path)?)));
+        match before.filter(|(last, before)| last.kept.ctime_decides && before.is(&meta)) {
+            Some((last, _)) => to.hard_link(name, &last.tree, &entry.path)?,
+            None => {
+                let (from, _) = self.tree.parent(&entry.path)?;
+                let (from, to) = ((&from, name), (&to, name));
+                let (area, reflinks) = (self.area, &self.reflinks);
+                let leaf =
+                    unreadable::copy(area, from, to, &meta, reflinks, ExpectedWriters::Live)?;
+                tree::refuse_lost(from.0, name, &leaf.lost)?;
+                self.observer.copied(1, meta.size);
+            }
+        }
+        Ok(Some(entry))
+    }
+
+    /// Gives a directory that is kept the attributes and times of the tree's. It stays open to us; its
+    /// mode is written down.
+    fn apply_metadata(&self, path: &ResourcePath) -> Result<()> {
+        let (from, to) = (self.tree.dir(path)?, self.store.dir(path)?);
+        let attributes = tree::xattrs_of(&from)?;
+        let meta = from.meta()?;
+        let open = Meta {
+            mode: meta.mode | 0o700,
+            ..meta
+        };
+        let dressed = EntryHandle::of(&to).apply_metadata(&open, &attributes);
+        dressed.map_err(|errno| to.error("set the metadata of", b"", Cause::Os(errno)))?;
+        Ok(())
+    }
+}
+
+/// The state to return to: what was kept, and what is as it was copied.
+struct RestoreTarget<'a> {
+    snapshot: &'a OpenSnapshot,
+    copied: &'a CopiedTree<'a>,
+    /// What the original has, touched by another process.
+    alike: RefCell<Vec<ResourcePath>>,
+}
+
+/// Why a version is lost that was not kept.
+pub(in crate::strategy) const FROM_THE_ORIGINAL: &str = "the sandbox had not changed it, so the original has that version, and another program changed it there since";
+
+impl<'a> RestoreTarget<'a> {
+    fn new(copied: &'a CopiedTree<'a>, snapshot: &'a OpenSnapshot) -> Self {
+        Self {
+            snapshot,
+            copied,
+            alike: RefCell::default(),
+        }
+    }
+
+    /// The inode that stood at a path of the sandbox; `None` where nothing did.
+    fn inode(&self, path: &ResourcePath) -> Option<u64> {
+        if let Some(entry) = self.snapshot.entry(path) {
+            return Some(entry.ino);
+        }
+        let index = self.copied.find(path)?;
+        Some(self.copied.manifest.record(index).copy_ino).filter(|ino| *ino != 0)
+    }
+
+    /// Names in the sandbox's tree, none of them about to change, of files that the changes bring back under
+    /// others. `stays` are those of the snapshot that were not touched since.
+    fn other_names(
+        &self,
+        changes: &[Change],
+        stays: Vec<ResourcePath>,
+    ) -> Result<Vec<ResourcePath>> {
+        let of = |change: &Change| change.path.clone();
+        let changed: BTreeSet<ResourcePath> = changes.iter().map(of).collect();
+        let comes = changes.iter().filter(|change| {
+            let new = change.new.as_ref();
+            new.is_some_and(|new| new.kind != EntryKind::Directory)
+        });
+        let comes: HashSet<u64> = comes
+            .filter_map(|change| self.inode(&change.path))
+            .collect();
+        let mut names: Vec<ResourcePath> = stays;
+        names.retain(|path| self.inode(path).is_some_and(|ino| comes.contains(&ino)));
+        let (copied, manifest) = (self.copied, self.copied.manifest);
+        let is_one = |index: RecordIndex| {
+            let record = manifest.record(index);
+            record.kind != EntryKind::Directory && comes.contains(&record.copy_ino)
+        };
+        let numbers = changed.iter().filter_map(|path| copied.find(path));
+        let known = numbers.filter(|index| is_one(*index)).count();
+        let all = (0..manifest.len() as RecordIndex).filter(|index| is_one(*index));
+        // Seldom is there any, and only then the paths of all of them are made.
+        if all.count() > known {
+            let root = ResourcePath::root();
+            manifest.below(Manifest::ROOT, &root, &mut |index, path| {
+                let kept = self.snapshot.entry(path).is_some() || changed.contains(path);
+                if is_one(index) && !kept {
+                    names.push(path.clone());
+                }
+            });
+        }
+        let mut there = Vec::new();
+        for path in names {
+            let now = tree_commit::stat(copied.tree, &path)?;
+            if now.is_some_and(|now| Some(now.ino) == self.inode(&path)) {
+                there.push(path);
+            }
+        }
+        Ok(there)
+    }
+
+    fn holder(&self, path: &ResourcePath) -> &Dir {
+        match self.snapshot.entry(path) {
+            Some(_) => &self.snapshot.tree,
+            None => self.copied.original,
+        }
+    }
+
+    /// What stands at a path, if anything does. What must come from the original must be what was copied.
+    fn facts(&self, path: &ResourcePath) -> Result<Option<EntryInfo>> {
+        if let Some(entry) = self.snapshot.entry(path) {
+            let meta = self.snapshot.tree.stat_path(path)?;
+            let (dir, name) = match path.split() {
+                Some((parent, name)) => (self.snapshot.tree.dir(&parent)?, name),
+                None => return Ok(meta.map(|meta| meta.facts())),
+            };
+            let facts = meta.map(|meta| dir.facts(name, &meta)).transpose()?;
+            return Ok(facts.map(|facts| EntryInfo {
+                mode: entry.mode,
+                ..facts
+            }));
+        }
+        let deleted = |change: &Change| change.path == *path && change.new.is_none();
+        let changes = &self.snapshot.kept.changes;
+        let at = changes.binary_search_by(|change| change.path.cmp(path));
+        if at.is_ok_and(|at| deleted(&changes[at])) {
+            return Ok(None);
+        }
+        let manifest = self.copied.manifest;
+        let Some(index) = self.copied.find(path) else {
+            return Ok(None);
+        };
+        let record = manifest.record(index);
+        if record.is_left_out() {
+            return Ok(None);
+        }
+        let current = match (record.is_dir(), path.is_root()) {
+            // A directory comes with its own looks; only its attributes are read there.
+            (true, _) => match self.copied.original.dir(path) {
+                Err(error) if error.is_absent() || error.leaves() => false,
+                dir => {
+                    let dir = dir?;
+                    let read = xattr::read(&EntryHandle::of(&dir));
+                    let read = read.map_err(|errno| {
+                        dir.error("read the attributes of", b"", Cause::Os(errno))
+                    })?;
+                    xattr::digest(&read) == record.xattrs
+                }
+            },
+            (false, _) => {
+                let still = self.copied.still(path, index)?;
+                if still == OriginalState::Alike {
+                    self.alike.borrow_mut().push(path.clone());
+                }
+                still != OriginalState::No
+            }
+        };
+        match current {
+            true => Ok(Some(manifest.facts(index))),
+            false => Err(StrategyError::Lost {
+                path: path.clone(),
+                what: FROM_THE_ORIGINAL,
+            }),
+        }
+    }
+}
+
+impl VersionSource for RestoreTarget<'_> {
+    fn dir(&self, path: &ResourcePath) -> Result<Dir> {
+        Ok(self.holder(path).dir(path)?)
+    }
+
+    fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Dir, &'p [u8])> {
+        Ok(self.holder(path).parent(path)?)
+    }
+
+    fn meta(&self, path: &ResourcePath) -> Result<Option<Meta>> {
+        if let Some(entry) = self.snapshot.entry(path) {
+            let meta = self.snapshot.tree.stat_path(path)?;
+            let looks = |meta| Meta {
+                mode: entry.mode,
+                ..meta
+            };
+            return Ok(meta.map(looks));
+        }
+        let index = self.copied.find(path);
+        let index = index.filter(|index| self.copied.manifest.record(*index).is_dir());
+        if index.is_none() {
+            return VersionSource::meta(self.copied.original, path);
+        }
+        let now = match tree_commit::stat(self.copied.tree, path)? {
+            Some(now) => Some(now),
+            None => VersionSource::meta(self.copied.original, path)?,
+        };
+        let (Some(index), Some(now)) = (index, now) else {
+            return Ok(now);
+        };
+        let record = self.copied.manifest.record(index);
+        Ok(Some(Meta {
+            kind: EntryKind::Directory,
+            mode: record.mode,
+            uid: record.copy_owner.0,
+            gid: record.copy_owner.1,
+            mtime: record.mtime,
+            ..now
+        }))
+    }
+
+    /// What it was in the sandbox: what is kept is another file, and so is the original's.
+    fn file(&self, path: &ResourcePath, _: &Meta) -> Option<u64> {
+        self.inode(path)
+    }
+}
+
+/// The sandbox's own tree is no other process's: what is seen in it is what it is.
+struct OwnTree;
+
+impl OriginalBase for OwnTree {
+    fn is_current(&self, _: &ResourcePath, _: Option<(&Dir, &[u8])>, _: &Meta) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn is_still(&self, _: &ResourcePath, _: &Meta) -> bool {
+        true
+    }
+
+    fn was_there(&self, _: &ResourcePath) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+/// Every path at which a snapshot is not what was copied.
+fn differs(kept: &StoredSnapshot) -> impl Iterator<Item = ResourcePath> + '_ {
+    let entries = kept.entries.iter().map(|entry| &entry.path);
+    let gone = kept.changes.iter().filter(|change| change.new.is_none());
+    entries.chain(gone.map(|change| &change.path)).cloned()
+}
+
+/// Stages the way back to a snapshot. Where the tree is was kept just now, so it is not walked again.
+pub(in crate::strategy) fn prepare_restore(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    request: &RestoreRequest<'_>,
+    to: &Path,
+) -> Result<Intent> {
+    let observer = request.observer;
+    let from = open(copied, area, request.from)?;
+    let snapshot = open(copied, area, request.to)?;
+    let target = RestoreTarget::new(copied, &snapshot);
+    let paths: BTreeSet<ResourcePath> =
+        differs(&from.kept).chain(differs(&snapshot.kept)).collect();
+    let (mut changes, mut seen, mut stays) = (Vec::new(), Vec::new(), Vec::new());
+    let mut fixed = BTreeSet::new();
+    for path in paths {
+        let now = tree_commit::stat(copied.tree, &path)?;
+        if let (Some(entry), Some(now)) = (snapshot.entry(&path), &now) {
+            // Neither what was not touched since, nor what can not be brought back.
+            let same = snapshot.kept.ctime_decides && entry.is(now);
+            if same && !now.is_dir() {
+                stays.push(path.clone());
+            }
+            if same || !is_kept(now.kind) {
+                continue;
+            }
+        }
+        let old = match (&now, path.split()) {
+            (Some(meta), Some((_, name))) => Some(copied.tree.parent(&path)?.0.facts(name, meta)?),
+            (Some(meta), None) => Some(meta.facts()),
+            (None, _) => None,
+        };
+        let change = match (old, target.facts(&path)?) {
+            (None, None) => None,
+            (None, Some(new)) => Some(Change::added(path.clone(), new)),
+            (Some(old), None) => Some(Change::deleted(path.clone(), old)),
+            (Some(old), Some(new)) => {
+                let fields = match new.kind {
+                    EntryKind::Directory => vec![
+                        ChangedField::Mode,
+                        ChangedField::Owner,
+                        ChangedField::Xattrs,
+                    ],
+                    EntryKind::Symlink => vec![ChangedField::Target],
+                    _ => vec![ChangedField::Content],
+                };
+                Change::between(path.clone(), old, new, fields)
+            }
+        };
+        if let Some(change) = change {
+            if now.is_some_and(|now| now.fixed) {
+                fixed.insert(change.path.clone());
+            }
+            changes.push(change);
+            seen.push(now.as_ref().map(Fingerprint::from));
+        }
+    }
+    if let Some(remark) = remark(target.alike.take()) {
+        observer.notice(remark);
+    }
+    let preview = TreePreview {
+        kept: target.other_names(&changes, stays)?,
+        preview: Preview {
+            diff: Arc::new(DiffView { changes }),
+            ..Preview::default()
+        },
+        seen,
+        fixed,
+    };
+    let source = StageSource {
+        area,
+        root: &target,
+        visible: |attributes| attributes,
+        base: &OwnTree,
+        whole: true,
+    };
+    let request = StageRequest {
+        preview: &preview,
+        on_conflict: OnConflict::Ours,
+        keeps: true,
+        digests: false,
+        area: to,
+        part_of: None,
+        observer,
+    };
+    let (tree, _) = Original::take(copied.tree.path())?;
+    let staged = tree_commit::prepare(&tree, &source, &request)?;
+    // Called once, since a failed one is final.
+    area.sync_file_system()?;
+    Ok(staged.intent)
+}
+
+/// Removes every snapshot but these.
+pub(in crate::strategy) fn keep_only(area: &Dir, kept: &[Snapshot]) -> Result<()> {
+    if area.stat(SNAPSHOTS)?.is_none() {
+        return Ok(());
+    }
+    let room = area.subdir(SNAPSHOTS)?;
+    let kept: Vec<Vec<u8>> = kept.iter().map(number_of).collect::<Result<_>>()?;
+    for entry in room.entries()? {
+        if !kept.iter().any(|name| name[..] == *entry.name) {
+            remove::remove(&room, &entry.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// What changed between a snapshot and another, or now.
+pub(in crate::strategy) fn since(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    snapshot: &Snapshot,
+    until: Option<&Snapshot>,
+) -> Result<Vec<Change>> {
+    let then = open(copied, area, snapshot)?;
+    let old = RestoreTarget::new(copied, &then);
+    let visible = |attributes| attributes;
+    match until {
+        Some(until) => {
+            let later = open(copied, area, until)?;
+            let new = RestoreTarget::new(copied, &later);
+            let sides = (
+                (&then.kept.changes[..], &old as _),
+                (&later.kept.changes[..], &new as _),
+            );
+            snapshot_diff::between(sides.0, sides.1, visible)
+        }
+        None => {
+            let now = DiffView::new(tree::steady(|| copied.look())?.changes).changes;
+            snapshot_diff::between((&then.kept.changes, &old), (&now, copied.tree), visible)
+        }
+    }
+}

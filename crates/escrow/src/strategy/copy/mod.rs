@@ -1,0 +1,679 @@
+//! Copy sandboxes: a directory or a file is copied, by reflink or in full.
+//!
+//! ```text
+//! <area>/
+//!   copy/            swapped in and out as one
+//!     tree/          the sandbox itself: native tools work here
+//!     manifest       what the original was, and which inode each copy got
+//!   copy.new/        a copy in the making, or an old one on its way out
+//!   moments/         checkpoints
+//!   stage/           files being written
+//! ```
+
+pub(super) mod checkpoints;
+pub(super) mod diff;
+pub(super) mod discard;
+pub(super) mod fork;
+
+use std::cell::RefCell;
+use std::io::Read;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::error::{Result, StrategyError};
+use super::moves::MoveLog;
+use super::partial_commits::PartialCommits;
+use super::tree::{self, Original, STAGE};
+use super::tree_commit::{StageRequest, TreePreview};
+use super::unreadable_dirs;
+use super::unreadable_dirs::OpenedDirs;
+use super::{
+    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
+    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest,
+    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
+};
+use super::{tree_commit, tree_digest, tree_intent};
+use crate::event::Observer;
+use crate::fs::atomic_file::AtomicFile;
+use crate::fs::content::Reflinks;
+use crate::fs::copy::{CopyReport, copy_one, copy_tree};
+use crate::fs::manifest::Manifest;
+use crate::fs::{Cause, Dir, MovedEntries, remove};
+use crate::model::digest::VersionDigests;
+use crate::model::text::Location;
+use crate::model::{Change, Conflict, DiffView, ResourcePath, SandboxRef};
+use diff::{CopiedTree, CopyBase};
+
+const COPY: &[u8] = b"copy";
+const NEW: &[u8] = b"copy.new";
+const TREE: &[u8] = b"tree";
+const MANIFEST: &[u8] = b"manifest";
+
+/// In what two copying strategies differ.
+pub(super) trait CopyKind: Send + Sync + 'static {
+    /// The strategy's name.
+    const NAME: &'static str;
+    /// How strong its isolation is.
+    const STRENGTH: u8;
+    /// How contents come across.
+    fn reflinks() -> Reflinks;
+    /// Whether it works here.
+    fn probe(original: &Path, area: &Path) -> Probe;
+    /// How it went, in a few words.
+    fn message(report: &CopyReport) -> String;
+}
+
+/// A strategy that copies.
+pub(super) struct TreeCopy<K> {
+    moves: Arc<MoveLog>,
+    kind: PhantomData<K>,
+}
+
+impl<K> TreeCopy<K> {
+    pub(super) fn new(moves: &Arc<MoveLog>) -> Self {
+        Self {
+            moves: Arc::clone(moves),
+            kind: PhantomData,
+        }
+    }
+}
+
+/// A session with a copy.
+struct CopySession<K> {
+    reference: SandboxRef,
+    session: Session,
+    moves: Arc<MoveLog>,
+    /// What the last preview found.
+    found: RefCell<Option<TreePreview>>,
+    /// What is open in the copy until the session ends.
+    opened: RefCell<Vec<OpenedDirs>>,
+    kind: PhantomData<K>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CopyMetadata {
+    original: Original,
+    area: Location,
+    shared: u64,
+    copied: u64,
+    #[serde(default)]
+    carved: Vec<ResourcePath>,
+}
+
+/// A copy, opened. The original is opened only where it is needed: the copy may be all that is
+/// left of it.
+struct OpenCopy {
+    original: Original,
+    area: Dir,
+    tree: Dir,
+    carved: Vec<ResourcePath>,
+}
+
+fn open(sandbox: &SandboxRef) -> Result<OpenCopy> {
+    let area = area_of(sandbox)?;
+    let opened = open_in(sandbox, unreadable_dirs::enter(area.again())?);
+    opened.map_err(|error| unreadable_dirs::in_the_sandbox(&area, &[root()], error))
+}
+
+fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenCopy> {
+    let metadata: CopyMetadata = tree::metadata(sandbox)?;
+    Ok(OpenCopy {
+        original: metadata.original,
+        tree: area.subdir(COPY)?.subdir(TREE)?,
+        area,
+        carved: metadata.carved,
+    })
+}
+
+/// Does something with the copy, its original and its record.
+fn with<T>(
+    sandbox: &SandboxRef,
+    work: impl FnOnce(&CopiedTree<'_>, &OpenCopy) -> Result<T>,
+) -> Result<T> {
+    let done = with_it(open(sandbox)?, work);
+    let area = area_of(sandbox)?;
+    done.map_err(|error| unreadable_dirs::in_the_sandbox(&area, &[root()], error))
+}
+
+/// The same while no other process works in it: directories that are closed are opened for the time it takes.
+fn alone<T>(
+    sandbox: &SandboxRef,
+    work: impl Fn(&CopiedTree<'_>, &OpenCopy, bool) -> Result<T>,
+) -> Result<T> {
+    let area = area_of(sandbox)?;
+    let all = || Ok(vec![OpenedDirs::all(&area, &[root()])?]);
+    unreadable_dirs::with_open(&area, &[root()], all, |area, again| {
+        let open = open_in(sandbox, area.again())?;
+        with_it(open, |copied, open| work(copied, open, again))
+    })
+}
+
+fn with_it<T>(
+    open: OpenCopy,
+    work: impl FnOnce(&CopiedTree<'_>, &OpenCopy) -> Result<T>,
+) -> Result<T> {
+    let manifest = present_manifest(&open.area, &open.tree)?;
+    let copied = CopiedTree {
+        original: &open.original.open()?,
+        tree: &open.tree,
+        manifest: &manifest,
+        only: open.original.only(),
+    };
+    work(&copied, &open)
+}
+
+fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
+    let metadata: CopyMetadata = tree::metadata(sandbox)?;
+    Ok(Dir::open(metadata.area.as_path())?)
+}
+
+/// The sandbox itself, from its area.
+fn root() -> ResourcePath {
+    ResourcePath::root().join(COPY).join(TREE)
+}
+
+/// Goes back, or forth, in a sandbox's own tree.
+fn go<T>(area: &Location, work: impl Fn() -> Result<T>) -> Result<T> {
+    let area = Dir::open(area.as_path())?;
+    let all = || Ok(vec![OpenedDirs::all(&area, &[root()])?]);
+    unreadable_dirs::with_open(&area, &[root()], all, |_, _| work())
+}
+
+impl<K: CopyKind> TreeCopy<K> {
+    fn created(
+        request: &CreateRequest<'_>,
+        metadata: &CopyMetadata,
+        message: String,
+        report: &CopyReport,
+    ) -> Created {
+        Created {
+            sandbox: SandboxRef {
+                plan_id: request.plan_id,
+                resource_id: request.target.resource_id,
+                strategy_name: K::NAME.to_owned(),
+                metadata: tree::stored(metadata),
+            },
+            message,
+            warnings: report.warnings(),
+        }
+    }
+}
+
+/// Makes a fresh copy in `copy.new`. The caller syncs it before anything relies on it.
+fn copy_anew(
+    (original, from): (&Original, &Dir),
+    area: &Dir,
+    reflinks: Reflinks,
+    carved: &[ResourcePath],
+    observer: &dyn Observer,
+) -> Result<CopyReport> {
+    make_new(area, |tree| {
+        Ok(match original.only() {
+            Some(only) => copy_one(from, tree, only.as_bytes(), reflinks, observer)?,
+            None => copy_tree(from, tree, reflinks, carved, observer)?,
+        })
+    })
+}
+
+/// Makes `copy.new`, whose tree is what `fill` puts there. The caller syncs it before anything relies on it.
+fn make_new(
+    area: &Dir,
+    fill: impl FnOnce(&Dir) -> Result<(Manifest, CopyReport)>,
+) -> Result<CopyReport> {
+    remove::remove(area, NEW)?;
+    area.make_dir(NEW, 0o700)?;
+    let new = area.subdir(NEW)?;
+    new.make_dir(TREE, 0o700)?;
+    let (manifest, report) = fill(&new.subdir(TREE)?)?;
+    let draft = AtomicFile {
+        stage: &new,
+        to: &new,
+        name: MANIFEST,
+        fresh: true,
+        synced: false,
+    };
+    draft.write(|file| manifest.write(file), |_| Ok(()))?;
+    Ok(report)
+}
+
+fn read_manifest(area: &Dir) -> Result<Manifest> {
+    let copy = area.subdir(COPY)?;
+    let (file, _) = copy.file(MANIFEST)?;
+    Manifest::read(&file).map_err(|error| match Errno::from_io_error(&error) {
+        Some(errno) => copy.error("read", MANIFEST, Cause::Os(errno)).into(),
+        None => StrategyError::Damaged {
+            what: error.to_string(),
+        },
+    })
+}
+
+/// What tells a copy from one that was made anew in its place.
+fn identity(tree: &Dir) -> Result<String> {
+    let meta = tree.meta()?;
+    let born = meta.born;
+    Ok(format!("{} {}.{}", meta.ino, born.sec, born.nsec))
+}
+
+/// The record of the copy, as if it had been made after what was released of it since.
+fn present_manifest(area: &Dir, tree: &Dir) -> Result<Manifest> {
+    PartialCommits::read(area, &identity(tree)?)?.apply(read_manifest(area)?)
+}
+
+/// Takes the changes back one by one; `false` where that is not possible.
+fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
+    let tree = area.subdir(COPY)?.subdir(TREE)?;
+    // What was released would be a change again once the release is taken back.
+    if !PartialCommits::read(area, &identity(&tree)?)?.is_empty() {
+        return Ok(false);
+    }
+    let manifest = read_manifest(area)?;
+    let copied = CopiedTree {
+        original: from,
+        tree: &tree,
+        manifest: &manifest,
+        only: original.only(),
+    };
+    let found = copied.look()?;
+    if found.changes.is_empty() && found.touched.is_empty() {
+        return Ok(true);
+    }
+    discard::restore(&copied, found, &area.subdir(STAGE)?)
+}
+
+impl<K: CopyKind> TreeCopy<K> {
+    /// Makes a sandbox that begins at a snapshot of another one.
+    fn fork(
+        sandbox: &SandboxRef,
+        snapshot: &Snapshot,
+        place: &Path,
+        request: &CreateRequest<'_>,
+    ) -> Result<Created> {
+        let area = Dir::open(place)?;
+        for remains in [COPY, STAGE] {
+            remove::remove(&area, remains)?;
+        }
+        area.make_dir(STAGE, 0o700)?;
+        let report = alone(sandbox, |copied, open, _| {
+            // What was released would not be the fork's, also once the release is taken back.
+            if !PartialCommits::read(&open.area, &identity(&open.tree)?)?.is_empty() {
+                return Err(StrategyError::Unsupported {
+                    strategy: K::NAME.to_owned(),
+                    what: "be forked".to_owned(),
+                    why: "a part of its plan is committed: commit the rest, or undo the part with `escrow undo`"
+                        .to_owned(),
+                });
+            }
+            let snapshot = checkpoints::open(copied, &open.area, snapshot)?;
+            make_new(&area, |tree| {
+                fork::fork(copied, &open.area, &snapshot, tree, request.observer)
+            })
+        })?;
+        area.rename(NEW, &area, COPY)?;
+        let metadata = CopyMetadata {
+            area: Location::from(place),
+            shared: report.shared,
+            copied: report.copied,
+            ..tree::metadata(sandbox)?
+        };
+        let message = fork::message(&report);
+        Ok(Self::created(request, &metadata, message, &report))
+    }
+}
+
+impl<K: CopyKind> Strategy for TreeCopy<K> {
+    fn name(&self) -> &str {
+        K::NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolates: true,
+            base: Base::Frozen,
+            prepares: true,
+            undoes: true,
+            survives: true,
+            retryable: true,
+            checkpoints: Checkpoints::Copy,
+            partial: true,
+            live: true,
+            exposes: Exposes::Path,
+            area: true,
+            strength: K::STRENGTH,
+        }
+    }
+
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        match (target.path(), area) {
+            (Some(original), Some(area)) if area.starts_with(original) => {
+                Probe::no("the sandbox's own area would lie in the original")
+            }
+            (Some(original), Some(area)) => K::probe(original, area),
+            (Some(_), None) => Probe::yes("a sandbox exists"),
+            (None, _) => Probe::no("the resource has no path"),
+        }
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        let (at, place) = tree::places(K::NAME, request)?;
+        if let Some((sandbox, snapshot)) = request.from {
+            return Self::fork(sandbox, snapshot, place, request);
+        }
+        if place.starts_with(at) {
+            return Err(StrategyError::Unsupported {
+                strategy: K::NAME.to_owned(),
+                what: "copy a directory into itself".to_owned(),
+                why: "the sandbox's own area lies in it; keep the state elsewhere (`--home`), or use overlay".to_owned(),
+            });
+        }
+        let (original, from) = Original::take_any(at)?;
+        let area = Dir::open(place)?;
+        for remains in [COPY, STAGE] {
+            remove::remove(&area, remains)?;
+        }
+        area.make_dir(STAGE, 0o700)?;
+        let (reflinks, carved) = (K::reflinks(), &request.target.carved);
+        let source = (&original, &from);
+        let report = copy_anew(source, &area, reflinks, carved, request.observer)?;
+        area.rename(NEW, &area, COPY)?;
+        let metadata = CopyMetadata {
+            original,
+            area: Location::from(place),
+            shared: report.shared,
+            copied: report.copied,
+            carved: carved.clone(),
+        };
+        Ok(Self::created(
+            request,
+            &metadata,
+            K::message(&report),
+            &report,
+        ))
+    }
+
+    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+        let metadata: CopyMetadata = tree::metadata(sandbox)?;
+        let area = area_of(sandbox)?;
+        if session == Session::Exclusive {
+            metadata.original.open()?;
+        }
+        if let Session::Live(view) = &session {
+            // A command inside may have put something else in its place.
+            let from = area.subdir(COPY)?.subdir(TREE)?.meta()?;
+            tree::check_view(view, |seen| {
+                let seen = seen.meta()?;
+                Ok((seen.dev, seen.ino) == (from.dev, from.ino))
+            })?;
+        }
+        Ok(Box::new(CopySession::<K> {
+            reference: sandbox.clone(),
+            session,
+            moves: Arc::clone(&self.moves),
+            found: RefCell::default(),
+            opened: RefCell::default(),
+            kind: PhantomData,
+        }))
+    }
+
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        match tree_commit::own_area(intent)? {
+            Some(area) => go(&area, || tree_commit::apply(intent, observer)),
+            None => tree_commit::apply(intent, observer),
+        }
+    }
+
+    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
+        match tree_commit::own_area(intent)? {
+            Some(area) => Ok(go(&area, || tree_commit::undo(intent))?.0),
+            None => tree_intent::undo(intent, &self.moves),
+        }
+    }
+
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        tree_intent::outcome(intent)
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        tree_intent::check_undo(intent, &self.moves)
+    }
+
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
+        tree_intent::finish(intent, &self.moves, |area| {
+            identity(&area.subdir(COPY)?.subdir(TREE)?)
+        })
+    }
+
+    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+        // Everything lies in the area.
+        Ok(())
+    }
+}
+
+impl<K: CopyKind> CopySession<K> {
+    /// Looks; where something is closed to its own user, once more with it open, if no other process looks.
+    fn unlocked<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
+        let alone = self.session != Session::Shared && self.opened.borrow().is_empty();
+        match look() {
+            Err(error) if alone && unreadable_dirs::refused(&error) => {
+                let opened = OpenedDirs::all(&area_of(&self.reference)?, &[root()])?;
+                self.opened.replace(vec![opened]);
+                look()
+            }
+            done => done,
+        }
+    }
+
+    fn check(&self, open: &OpenCopy, path: &ResourcePath) -> Result<()> {
+        open.original.check(path)?;
+        tree::check_carved(path, &open.carved)
+    }
+
+    fn moves(&self, original: &Dir) -> Result<MovedEntries> {
+        self.moves.read(original.meta()?.dev)
+    }
+
+    fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
+        with(&self.reference, |copied, open| {
+            let moves = self.moves(copied.original)?;
+            let mut found = tree::steady(|| copied.look())?;
+            open.original.check_changes(&found.changes)?;
+            tree::check_stray(&found.changes, &open.carved)?;
+            tree::only_own(&mut found.changes, &open.carved);
+            let diff = DiffView::new(found.changes);
+            let changed = |path: &ResourcePath| {
+                let by_path = |change: &crate::model::Change| change.path.cmp(path);
+                diff.changes.binary_search_by(by_path).is_ok()
+            };
+            let file = |index| !copied.manifest.record(index).is_dir();
+            let touched = found.touched.into_iter();
+            let mut kept: Vec<ResourcePath> = touched
+                .filter(|(path, index)| file(*index) && !changed(path))
+                .map(|(path, _)| path)
+                .collect();
+            // Another name may have been left for later.
+            let released = PartialCommits::read(&open.area, &identity(&open.tree)?)?;
+            for path in released.files().filter(|path| !changed(path)) {
+                let there = copied.original_of(path)?;
+                let same = there.filter(|(_, meta)| released.knows(meta, &moves));
+                kept.extend(same.map(|_| path.clone()));
+            }
+            let base = CopyBase {
+                copied,
+                moved: &moves,
+            };
+            let (original, carved) = (copied.original, &open.carved);
+            let mut preview = tree_commit::look(
+                original,
+                &copied.tree.again().keeping(),
+                diff,
+                kept,
+                &base,
+                carved,
+            )?;
+            if options.strict {
+                preview
+                    .preview
+                    .conflicts
+                    .extend(base.everything_moved(carved)?);
+            }
+            tree_commit::sort(&mut preview.preview.conflicts);
+            Ok(preview)
+        })
+    }
+}
+
+impl<K: CopyKind> Sandbox for CopySession<K> {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let open = open(&self.reference)?;
+        self.check(&open, path)?;
+        // A file that is closed is reported as any other that cannot be opened.
+        let hidden = |error| match &error {
+            StrategyError::Fs(cause) if cause.action == "open the directory" => {
+                unreadable_dirs::in_the_sandbox(&open.area, &[root()], error)
+            }
+            _ => error,
+        };
+        self.unlocked(|| tree::read(&open.tree, path).map_err(hidden))
+    }
+
+    fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
+        let open = open(&self.reference)?;
+        self.check(&open, path)?;
+        if let Session::Live(view) = &self.session {
+            return tree::write(&tree::view(view)?, None, path, content);
+        }
+        tree::write(&open.tree, Some(&open.area.subdir(STAGE)?), path, content)
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        let compare = |copied: &CopiedTree<'_>, open: &OpenCopy| {
+            let mut found = match (from, to) {
+                (None, None) => tree::steady(|| copied.look())?.changes,
+                (None, Some(to)) => checkpoints::open(copied, &open.area, to)?.kept.changes,
+                (Some(from), to) => checkpoints::since(copied, &open.area, from, to)?,
+            };
+            open.original.retain(&mut found);
+            tree::only_own(&mut found, &open.carved);
+            Ok(DiffView::new(found))
+        };
+        self.unlocked(|| with(&self.reference, compare))
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        self.unlocked(|| {
+            let OpenCopy { area, tree, .. } = open(&self.reference)?;
+            tree_digest::sandbox(&tree, |attributes| attributes, changes)
+                .map_err(|error| unreadable_dirs::in_the_sandbox(&area, &[root()], error))
+        })
+    }
+
+    fn rollback(&self, observer: &dyn Observer) -> Result<String> {
+        let metadata: CopyMetadata = tree::metadata(&self.reference)?;
+        let area = Dir::open(metadata.area.as_path())?;
+        let from = metadata.original.open()?;
+        let source = (&metadata.original, &from);
+        match discard(source, &area) {
+            Ok(true) => return Ok("its changes were discarded".to_owned()),
+            Ok(false) => {}
+            // What cannot even be looked at is replaced as a whole.
+            Err(StrategyError::Damaged { .. }) => {}
+            Err(StrategyError::Fs(error)) if error.is(Errno::ACCESS) => {}
+            Err(error) => return Err(error),
+        }
+        let carved = &metadata.carved;
+        // One sync for the whole copy: after a power cut it is complete, or not in its place.
+        let anew = copy_anew(source, &area, K::reflinks(), carved, observer)
+            .and_then(|_| Ok(area.sync_file_system()?));
+        if let Err(error) = anew {
+            // Half a copy only takes room. Should it stay, the next attempt sweeps it.
+            return match remove::remove(&area, NEW) {
+                Ok(()) | Err(_) => Err(error),
+            };
+        }
+        area.exchange(NEW, &area, COPY)?;
+        area.sync()?;
+        remove::remove(&area, NEW)?;
+        let said = "its changes were discarded; it was copied anew from the original as it is now";
+        Ok(said.to_owned())
+    }
+
+    fn checkpoint(
+        &self,
+        parent: Option<&Snapshot>,
+        _purpose: Purpose,
+        observer: &dyn Observer,
+    ) -> Result<Snapshot> {
+        alone(&self.reference, |copied, open, _| {
+            checkpoints::checkpoint(copied, &open.area, parent, observer)
+        })
+    }
+
+    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+        checkpoints::keep_only(&area_of(&self.reference)?, keep)
+    }
+
+    fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
+        let found = self.unlocked(|| self.look_at(options))?;
+        let preview = found.preview.clone();
+        self.found.replace(Some(found));
+        Ok(preview)
+    }
+
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let area = tree::commit_area(K::NAME, request.area)?;
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => self.look_at(&PreviewOptions::default())?,
+        };
+        let found = found.narrowed(request.preview);
+        alone(&self.reference, |copied, open, again| {
+            tree_commit::begin(area, again)?;
+            let moves = self.moves(copied.original)?;
+            let source = tree_commit::StageSource {
+                area: &open.area,
+                root: &copied.tree.again().keeping(),
+                visible: |attributes| attributes,
+                whole: false,
+                base: &CopyBase {
+                    copied,
+                    moved: &moves,
+                },
+            };
+            let part = request.preview.part;
+            let staged = StageRequest {
+                preview: &found,
+                on_conflict: request.on_conflict,
+                area,
+                keeps: request.keeps,
+                digests: request.digests,
+                part_of: part.then(|| Location::from(open.area.path())),
+                observer: request.observer,
+            };
+            tree_commit::prepare(&open.original, &source, &staged)
+        })
+    }
+
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        let area = tree::commit_area(K::NAME, request.area)?;
+        alone(&self.reference, |copied, open, again| {
+            tree_commit::begin(area, again)?;
+            checkpoints::prepare_restore(copied, &open.area, request, area)
+        })
+    }
+
+    fn access(&self) -> Result<Access> {
+        let open = open(&self.reference)?;
+        let cwd = match &self.session {
+            Session::Live(view) => Location::from(tree::view(view)?.path()),
+            _ => Location::from(open.tree.path()),
+        };
+        Ok(Access {
+            mounts: tree::mounts(&open.original, &open.tree)?,
+            cwd: Some(cwd),
+            ..Access::default()
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! The directories in which a tree commit renames: whether that is permitted, and their metadata afterwards.
+
+use std::collections::BTreeMap;
+
+use rustix::fs::{Access, AtFlags, accessat};
+use rustix::io::Errno;
+
+use super::stage::StageJob;
+use super::steps::{AffectedDirs, deepest_first};
+use super::{DirMetadata, DirUpdate, check_loose, stat};
+use crate::fs::{Cause, Dir, Fingerprint, Meta};
+use crate::model::{ChangedField, ResourcePath};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::{tree, tree_digest};
+
+impl StageJob<'_> {
+    /// What can be known before: whether the step will be permitted.
+    pub(super) fn check_writable(
+        &mut self,
+        path: &ResourcePath,
+        old: Option<&Fingerprint>,
+    ) -> Result<()> {
+        let Some((parent, _)) = path.split() else {
+            return Ok(());
+        };
+        let known = self.checked.as_ref().filter(|(known, _)| *known == parent);
+        let meta = match known {
+            Some((_, meta)) => *meta,
+            None => {
+                let Ok(dir) = self.original.dir(&parent) else {
+                    // Its directory is put there by another step.
+                    return Ok(());
+                };
+                let meta = dir.meta()?;
+                check_loose(&parent, meta.fixed)?;
+                check_open(&dir)?;
+                self.checked = Some((parent, meta));
+                meta
+            }
+        };
+        if old.is_some() {
+            check_loose(path, self.fixed.contains(path))?;
+        }
+        // Only within one file system, and one subvolume of it, can a version be put in its place.
+        if meta.dev != self.device {
+            return Err(StrategyError::Forbidden {
+                path: path.clone(),
+                why: "it lies on another file system or subvolume than the rest of the resource",
+            });
+        }
+        let me = rustix::process::geteuid();
+        let sticky = 0o1000;
+        let theirs = |uid: u32| !me.is_root() && uid != me.as_raw();
+        if let Some(old) = old
+            && meta.mode & sticky != 0
+            && theirs(old.owner.0)
+            && theirs(meta.uid)
+        {
+            let cause = Cause::Os(Errno::PERM);
+            return Err(self
+                .original
+                .error("replace", path.as_bytes(), cause)
+                .into());
+        }
+        Ok(())
+    }
+
+    /// The directories that are dressed when everything else is done.
+    pub(super) fn directories(&mut self, around: &AffectedDirs<'_>) -> Result<()> {
+        let mut all: BTreeMap<ResourcePath, DirUpdate> = BTreeMap::new();
+        for path in &around.parents {
+            let Some(now) = stat(self.original, path)? else {
+                continue;
+            };
+            all.insert(path.clone(), self.parent(path, &now)?);
+        }
+        for link in &self.links {
+            let Some((parent, _)) = link.path.split() else {
+                continue;
+            };
+            if all.contains_key(&parent) {
+                continue;
+            }
+            let dressing = match stat(self.original, &parent)? {
+                Some(now) => self.parent(&parent, &now)?,
+                // One that the commit makes: the link moves its time.
+                None => {
+                    let dir = self.source.root.dir(&parent)?;
+                    let looks = DirMetadata::of(&self.looks(&parent, &dir)?);
+                    DirUpdate {
+                        path: parent.clone(),
+                        seen: None,
+                        before: looks.clone(),
+                        after: looks,
+                        known: false,
+                    }
+                }
+            };
+            all.insert(parent, dressing);
+        }
+        for (change, seen) in &around.looks {
+            let path = &change.path;
+            let dir = self.original.dir(path)?;
+            check_owner(&dir, seen.owner.0)?;
+            check_loose(path, self.fixed.contains(path))?;
+            let new = self.source.root.dir(path)?;
+            let mut dressing = match all.remove(path) {
+                Some(known) => known,
+                // As it was looked at, whatever became of it since.
+                None => self.parent(path, &seen.meta(dir.meta()?))?,
+            };
+            let meta = self.looks(path, &new)?;
+            let attributes = (self.source.visible)(tree::xattrs_of(&new)?);
+            self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
+            dressing.after.mode = meta.mode;
+            dressing.after.owner = match change.fields.contains(&ChangedField::Owner) {
+                true => (meta.uid, meta.gid),
+                false => seen.owner,
+            };
+            if change.fields.contains(&ChangedField::Xattrs) {
+                dressing.before.xattrs = Some(tree::xattrs_of(&dir)?);
+                dressing.after.xattrs = Some(attributes);
+            }
+            all.insert(path.clone(), dressing);
+        }
+        for (path, looks) in std::mem::take(&mut self.finals) {
+            let (seen, before) = (None, looks.clone());
+            let after = looks;
+            let dressing = DirUpdate {
+                path: path.clone(),
+                seen,
+                before,
+                after,
+                known: false,
+            };
+            all.insert(path, dressing);
+        }
+        for link in &self.links {
+            self.records.link(link).map_err(self.unwritten)?;
+        }
+        for (_, dressing) in deepest_first(all) {
+            self.records.directory(&dressing).map_err(self.unwritten)?;
+        }
+        Ok(())
+    }
+
+    /// A directory in which something is done: its times become the sandbox's, if no other process
+    /// moved them, and if everything in it is released.
+    fn parent(&self, path: &ResourcePath, now: &Meta) -> Result<DirUpdate> {
+        let mut after = DirMetadata::of(now);
+        after.mtime = match !self.part && self.source.base.is_still(path, now) {
+            true => self.source.root.meta(path)?.map(|meta| meta.mtime),
+            false => None,
+        };
+        let known = self.part && {
+            let parent = path.split().map(|(parent, name)| {
+                let dir = self.original.dir(&parent);
+                dir.map(|dir| (dir, name))
+            });
+            let parent = parent.transpose()?;
+            let at = parent.as_ref().map(|(dir, name)| (dir, *name));
+            self.source.base.is_current(path, at, now)?
+        };
+        Ok(DirUpdate {
+            path: path.clone(),
+            seen: Some(Fingerprint::from(now)),
+            before: DirMetadata::of(now),
+            after,
+            known,
+        })
+    }
+}
+
+/// Whether names can be changed in a directory, now or once its owner opens it.
+fn check_open(dir: &Dir) -> Result<()> {
+    match accessat(
+        dir,
+        c".",
+        Access::WRITE_OK | Access::EXEC_OK,
+        AtFlags::EACCESS,
+    ) {
+        Ok(()) => Ok(()),
+        Err(Errno::ACCESS) => check_owner(dir, dir.meta()?.uid),
+        Err(errno) => Err(dir.error("write in", b"", Cause::Os(errno)).into()),
+    }
+}
+
+fn check_owner(dir: &Dir, owner: u32) -> Result<()> {
+    let me = rustix::process::geteuid();
+    match me.is_root() || owner == me.as_raw() {
+        true => Ok(()),
+        false => Err(dir.error("write in", b"", Cause::Os(Errno::ACCESS)).into()),
+    }
+}
