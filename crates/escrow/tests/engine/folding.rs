@@ -174,7 +174,7 @@ fn checkpoints_leave_room_for_a_restore() {
                 Err(error) => break error.to_string(),
             }
         };
-        assert!(refused.contains("deleted checkpoints"), "{refused}");
+        assert!(refused.contains("delete checkpoints"), "{refused}");
         limits.push(layers());
     }
     // Each purpose leaves some to the next.
