@@ -287,7 +287,10 @@ fn whoever_changes_something_next_recovers_first_and_says_so() {
     let outcome = cli.run(words("plan create other --resource ./etc"));
     assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
     let said = outcome.stderr_text();
-    assert!(said.contains("an interrupted commit of the plan 'try' (decided)"), "{said}");
+    assert!(
+        said.contains("an interrupted commit of the plan 'try' (decided)"),
+        "{said}"
+    );
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
 }
 

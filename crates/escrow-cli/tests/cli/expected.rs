@@ -1,11 +1,13 @@
 //! The digest of a diff, and `commit --expect`: exactly that is released, or nothing.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use serde_json::Value;
+
+use escrow_testkit::stepper::require_stepper;
 
 use crate::{binary, json, words, world};
 
@@ -157,4 +159,25 @@ fn a_file_that_its_own_user_may_not_read_leaves_no_digest() {
     assert_eq!(refused["error"]["details"]["digest"], Value::Null);
     assert!(!Path::new(&world.path().join("app/one")).exists());
     cli.ok(words("commit try"));
+}
+
+/// What was staged and refused was taken back through the original, although nothing had been done there.
+// rule C2
+#[test]
+fn a_commit_that_is_refused_after_staging_changes_no_original() {
+    if !require_stepper() {
+        return;
+    }
+    for strategy in STRATEGIES {
+        let (world, cli) = worked_in(strategy, WORK);
+        let app = world.path().join("app");
+        let line = words(&format!("commit try --expect {}", "0".repeat(64)));
+        let run = cli.stepper(&line).record().run();
+        assert_eq!(run.outcome.status, 4, "{}", run.outcome.stderr_text());
+        let inside = |path: &Option<PathBuf>| path.as_ref().is_some_and(|at| at.starts_with(&app));
+        let mut touched = run.steps.iter();
+        let touched = touched.find(|step| inside(&step.path) || inside(&step.to));
+        let touched = touched.map(ToString::to_string);
+        assert_eq!(touched, None, "{strategy}");
+    }
 }

@@ -242,7 +242,7 @@ fn as_many_checkpoints_as_there_may_be_keep_nobody_from_going_back() {
     };
     assert_eq!(last, 399, "{said}");
     assert!(
-        said.contains("400 layers") && said.contains("let go"),
+        said.contains("400 layers") && said.contains("delete checkpoints"),
         "{said}"
     );
     // Without a checkpoint before it, which is said.

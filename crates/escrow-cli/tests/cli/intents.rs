@@ -43,7 +43,7 @@ fn refused(cli: &Cli, original: &Path, file: &Path, lines: &[&str]) {
         fs::write(file, &bytes).expect("it is ours");
         for line in lines {
             let told = failed(cli, line, 5).to_string();
-            assert!(told.contains("is not what was written"), "{how}: {told}");
+            assert!(told.contains("is damaged"), "{how}: {told}");
             assert_same(&before, &signature(original), &Ignore::default());
         }
     }
@@ -100,7 +100,7 @@ fn what_a_commit_that_is_given_up_had_replaced_went_with_it() {
         }
         for line in ["recover", "cleanup try"] {
             let told = failed(&cli, line, 5).to_string();
-            assert!(told.contains("is not what was written"), "{line}: {told}");
+            assert!(told.contains("is damaged"), "{line}: {told}");
             assert_same(&before, &signature(&original), &Ignore::default());
         }
         let outcome = cli.run(words("cleanup try --forget"));

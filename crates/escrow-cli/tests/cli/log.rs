@@ -59,10 +59,7 @@ fn what_was_changed_afterwards_is_named() {
     cli.ok(words("rollback try --yes"));
     assert_eq!(valid(&cli), 8);
     let told = cli.ok(words("log --verify"));
-    assert!(
-        told.starts_with("the log is as it was written: 8 entries"),
-        "{told}"
-    );
+    assert!(told.starts_with("the log is intact: 8 entries"), "{told}");
     meddle(&world, b"user:mallory", b"user:nothing");
     let outcome = cli.run(words("log --verify"));
     assert_eq!(outcome.status, 1);
@@ -271,11 +268,8 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
         .map(|one| &one["plan"])
         .collect();
     assert_eq!(plans, [&Value::Null, &Value::Null, &value!("f10b")]);
-    // A process that changes anything ends it; that of an open plan waits for who changes that plan.
+    // A process that changes anything ends it.
     cli.ok(words("plan create third"));
-    let ended = ["\"interrupted\"", "\"interrupted\"", "\"running\""];
-    assert_eq!(outcomes(), ended);
-    cli.ok(words("rollback f10b --yes"));
     assert_eq!(outcomes(), ["\"interrupted\""; 3]);
     assert_eq!(json(&cli, "status")["operations"], value!([]));
     valid(&cli);

@@ -76,7 +76,7 @@ fn c17_an_area_that_holds_no_attributes() {
     assert_eq!(sandbox["strategy"], "filesystem_copy", "{plan}");
     let message = sandbox["message"].as_str().expect("a text");
     assert!(
-        message.starts_with("overlay cannot be had here"),
+        message.starts_with("overlay does not work here"),
         "{message}"
     );
     let warnings = sandbox["warnings"].to_string();

@@ -123,7 +123,7 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
         for line in ["rollback denied", "cleanup denied --yes", "undo try --yes"] {
             let told = json(cli, line)["notices"].to_string();
             assert_eq!(told.matches("polciy").count(), 2, "{line}: {told}");
-            assert!(told.contains("mend"), "{line}: {told}");
+            assert!(told.contains("fix"), "{line}: {told}");
         }
         let file = fs::read_to_string(app.join("escrow.yaml"));
         assert_eq!(file.expect("it is back"), deny);

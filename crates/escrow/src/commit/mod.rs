@@ -261,11 +261,11 @@ impl<'a> Execution<'a> {
             let Some(intent) = found.prepared(position)? else {
                 continue;
             };
-            match member.call(|strategy| strategy.outcome(&intent)) {
-                Err(Error::Strategy(error @ StrategyError::Altered { .. })) => {
-                    return Err(damaged(error.to_string()));
-                }
-                answer => drop(answer?),
+            // Any other answer, or none, is asked for again where it matters.
+            if let Err(Error::Strategy(error @ StrategyError::Altered { .. })) =
+                member.call(|strategy| strategy.outcome(&intent))
+            {
+                return Err(damaged(error.to_string()));
             }
         }
         Ok(found)

@@ -80,11 +80,14 @@ impl Execution<'_> {
         Ok(left)
     }
 
-    /// Releases what was prepared and not carried out, as a prepared transaction.
+    /// Releases what was prepared and not carried out, as a prepared transaction. What can be undone and has an area is
+    /// staged there and goes with it: its undo would look at the original, and nothing was done there.
     fn drop_intent(&self, position: usize) -> Result<()> {
         let member = &self.members[position];
-        let prepares = self.journal.work == JournaledWork::Commit && member.capabilities().prepares;
-        match self.prepared(position)?.filter(|_| prepares) {
+        let can = member.capabilities();
+        let elsewhere = can.prepares && !(can.undoes && can.area);
+        let held = self.journal.work == JournaledWork::Commit && elsewhere;
+        match self.prepared(position)?.filter(|_| held) {
             Some(intent) => step::revert(&self.engine, member, &intent).map(drop),
             None => Ok(()),
         }

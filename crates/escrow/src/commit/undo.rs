@@ -1,10 +1,11 @@
 //! Undoes a finished commit: all of it, or, where the original changed since, nothing.
 
 use super::Execution;
+use super::step::Direction;
 use crate::error::{Error, Result};
 use crate::failpoints;
 use crate::model::text::Location;
-use crate::model::{Conflict, Phase, ResourcePath};
+use crate::model::{Conflict, JournaledWork, Phase, ResourcePath};
 use crate::store::JournalEntry;
 use crate::strategy::PathSample;
 
@@ -64,6 +65,9 @@ impl Execution<'_> {
             let Some(intent) = self.prepared(position)? else {
                 continue;
             };
+            if member.direction(JournaledWork::Commit) == Direction::Irreversible {
+                continue;
+            }
             let found = member.call(|strategy| strategy.check_undo(&intent))?;
             conflicts.extend(found.into_iter().map(|one| (member.name(), one)));
         }

@@ -114,10 +114,12 @@ impl Manager {
                     state_dir::room(&self.locks, format!("{}.original", resource.id).as_bytes())
                 }
             };
-            if let Ok(dir) = dir {
-                let meta = dir.meta()?;
-                open.push(((meta.dev, meta.ino), dir, resource));
-            }
+            let dir = match dir {
+                Err(error) if error.is_absent() => continue,
+                dir => dir?,
+            };
+            let meta = dir.meta()?;
+            open.push(((meta.dev, meta.ino), dir, resource));
         }
         open.sort_by_key(|(key, ..)| *key);
         open.dedup_by_key(|(key, ..)| *key);

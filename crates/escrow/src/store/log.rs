@@ -315,10 +315,11 @@ pub(super) fn begin_chain(connection: &Connection) -> rusqlite::Result<()> {
                 json_object('id', id, 'principal', principal, 'action', action, 'plan_id', plan_id,
                             'target', target, 'started_at', started_at, 'message', message,
                             'owner', json_object('pid', owner_pid, 'start', owner_start, 'boot', owner_boot),
-                            'resources', json(resources)),
+                            'resources', CASE WHEN json_valid(resources) THEN json(resources) ELSE json('[]') END),
                 CASE outcome WHEN 'running' THEN NULL ELSE
                 json_object('outcome', outcome, 'error', error, 'reason', reason, 'at', finished_at,
-                            'paths', json(paths), 'path_count', path_count) END
+                            'paths', CASE WHEN json_valid(paths) THEN json(paths) ELSE json('[]') END,
+                            'path_count', path_count) END
          FROM operation ORDER BY seq",
     )?;
     let mut rows = query.query([])?;

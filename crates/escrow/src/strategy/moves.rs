@@ -95,7 +95,10 @@ fn append(directory: &Path, device: u64, moved: &[MovedEntry]) -> crate::fs::Res
     let dir = state_dir::make_all(directory)?;
     let name = name(device);
     let lock = [&name[..], b".lock"].concat();
-    let _lock = Lock::take(&dir, &lock, false, PATIENCE)?;
+    // Without it lines of another process would be lost; without these there is a conflict that is none.
+    let Some(_lock) = Lock::take(&dir, &lock, false, PATIENCE)? else {
+        return Ok(());
+    };
     let mut text = match read(&dir, &name) {
         Err(error) if error.is_absent() => Vec::new(),
         text => text?,
