@@ -2,7 +2,8 @@
 //!
 //! They run in a throw-away fork: each sandbox under a layer of its own that takes whatever they write, at the path of its
 //! original. The plan is locked from before the first of them until the commit is over, so what is released is what
-//! they saw, and the plan itself is never written. The layers lie beside the plan's scratch layer and go when the
+//! they saw of its sandboxes, and the plan itself is never written. What a sandbox with a live base shows of the original
+//! may change until the originals are locked; conflicts are found on changed paths only. The layers lie beside the plan's scratch layer and go when the
 //! commands have ended; those of a crashed process go when the plan is locked next, with `recover`, or with the plan.
 
 use std::path::Path;
