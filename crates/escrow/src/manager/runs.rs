@@ -38,7 +38,7 @@ type Variables = Vec<(OsString, OsString)>;
 pub struct RunRequest<'a> {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Variables that are set for it, beside those of the configuration and of [`super::Options::environment`].
+    /// Variables that are set for it, beside those of the configuration and of [`super::ManagerOptions::environment`].
     pub environment: Vec<(OsString, OsString)>,
     /// Where it begins.
     pub directory: &'a Path,
