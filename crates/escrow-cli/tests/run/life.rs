@@ -215,7 +215,7 @@ fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
         let left = processes(&world);
         drop(lock);
         assert_soon_quiet(&world);
-        assert!(left.is_empty(), "free, but inside there are {}", left.len());
+        assert!(left.is_empty(), "free, but there are {left:?}");
     }
 }
 

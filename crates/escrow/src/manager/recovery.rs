@@ -238,24 +238,22 @@ impl Manager {
     }
 
     /// Notes that operations of this plan whose process died were interrupted, and removes what their validations left.
-    /// The plan is locked.
+    /// While something still runs in those, that is left to the next call. The plan is locked.
     fn end_dead_operations(&self, plan: &Plan) -> Result<()> {
-        if self.mark_interrupted(plan.id)? {
-            self.drop_dead_fork(plan)?;
+        if self.dead_operations()?.contains(&plan.id) && self.drop_dead_fork(plan)? {
+            self.mark_interrupted(plan.id)?;
         }
         Ok(())
     }
 
-    /// Notes that operations of this plan whose process died were interrupted; whether there were any. The plan is locked.
-    pub(super) fn mark_interrupted(&self, plan: PlanId) -> Result<bool> {
-        let mut found = false;
+    /// Notes that operations of this plan whose process died were interrupted. The plan is locked.
+    pub(super) fn mark_interrupted(&self, plan: PlanId) -> Result<()> {
         for operation in self.store.running()? {
             if operation.plan_id == Some(plan) && !operation.owner.is_alive()? {
                 self.store.end(operation.id, &self.interrupted())?;
-                found = true;
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The same for operations that no open plan will be locked for again: of no plan, of one that came to

@@ -98,11 +98,19 @@ impl Manager {
         }
     }
 
-    /// The same for those that a crashed process left, once nothing of it runs any more. The plan is locked.
-    pub(super) fn drop_dead_fork(&self, plan: &Plan) -> Result<()> {
+    /// The same for those that a crashed process left, once nothing of it runs any more; whether none are left. The
+    /// plan is locked.
+    pub(super) fn drop_dead_fork(&self, plan: &Plan) -> Result<bool> {
+        let area = match Dir::open(&self.scratch_path(plan)) {
+            Err(error) if error.is_absent() => return Ok(true),
+            area => area?,
+        };
+        if area.stat(FORK)?.is_none() {
+            return Ok(true);
+        }
         match self.live(plan)? {
-            SessionState::Idle => self.drop_fork(plan),
-            SessionState::Passing | SessionState::Inside(_) => Ok(()),
+            SessionState::Idle => self.drop_fork(plan).map(|()| true),
+            SessionState::Passing | SessionState::Inside(_) => Ok(false),
         }
     }
 }
