@@ -212,24 +212,11 @@ fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
             assert!(Instant::now() < until, "the plan is never free");
             thread::yield_now();
         }
-        // The monitor of the supervisor is outside, and may end last.
-        let mut left = processes(&world);
-        left.retain(|line| is_inside(line));
+        let left = processes(&world);
         drop(lock);
         assert_soon_quiet(&world);
         assert!(left.is_empty(), "free, but there are {left:?}");
     }
-}
-
-/// Whether a process that was listed is in a namespace of its own.
-fn is_inside(line: &str) -> bool {
-    let number = line
-        .strip_prefix("process ")
-        .and_then(|rest| rest.split(':').next());
-    let status = std::fs::read_to_string(format!("/proc/{}/status", number.unwrap_or_default()));
-    let status = status.unwrap_or_default();
-    let numbers = status.lines().find(|line| line.starts_with("NSpid:"));
-    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 2)
 }
 
 /// The processes between supervisor and command are killed, one at a time.

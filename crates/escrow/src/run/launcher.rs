@@ -237,7 +237,8 @@ pub fn probe() -> Result<(), RunError> {
 /// The reaper: makes the namespaces and their process 1, and ends them when the last command is gone.
 /// Until then, also while it ends them, it holds the lock that says that any command is inside.
 fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()> {
-    let (_live, last) = (sys::adopt(build.live), sys::adopt(build.last));
+    // The lock `live` is never closed: it ends with this process, which is the last.
+    let last = sys::adopt(build.last);
     // Its own share would keep it from ever being the last.
     drop(sys::adopt(spec.share));
     sys::leave_terminal().map_err(at("detach from the terminal"))?;
@@ -322,7 +323,7 @@ fn close(spec: &RunSpec, held: &[OwnedFd], marks: Vec<Option<ExposureMark>>) -> 
     Ok(())
 }
 
-/// Process 1: holds the namespaces, and lets if the process dies there rest.
+/// Process 1: holds the namespaces. It ignores the end of children, so the kernel reaps what becomes its child.
 fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
     sys::end_with_parent().map_err(at("tie process 1 to its parent"))?;
     // Should the reaper be killed, the namespace is over when this one has ended.
