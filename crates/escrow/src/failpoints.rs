@@ -1,7 +1,7 @@
 //! Failpoints: bugs that tests switch on, to prove that the fault tests find them.
 //!
 //! Built only with the feature `seeded-bugs`, which nothing but the tests turns on. Each name is a
-//! mistake that another process could really make; without the feature every question is answered with no,
+//! mistake that could really be made; without the feature every question is answered with no,
 //! and the compiler takes the branch away.
 
 /// Every bug that can be asked for.

@@ -21,7 +21,7 @@ use crate::ui::{Tone, Ui, paint, size};
 /// written with the same bytes is not a change.
 ///
 /// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
-/// targets. It is the same the caller, until something of that changes, and `escrow commit --expect DIGEST`
+/// targets. It is the same for every caller, until something of that changes, and `escrow commit --expect DIGEST`
 /// releases exactly that or nothing. `--name-status`, `--since` and `--scratch` make none.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  escrow diff try --patch | less\n  \

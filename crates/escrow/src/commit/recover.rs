@@ -39,7 +39,7 @@ pub struct RecoveredPlan {
 }
 
 impl RecoveredPlan {
-    /// Something that ended on a side without more to say.
+    /// A plain end, with nothing more to say.
     pub fn plain(plan: &Plan, work: JournaledWork, found: Phase, side: RecoveredTo) -> Self {
         Self {
             plan: plan.name.clone(),

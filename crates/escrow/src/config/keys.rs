@@ -1,7 +1,7 @@
 //! What each key may say in a found file that the user does not trust.
 //!
 //! One table, for the code and for `docs/configuration.md`. Each key was asked one question: could the author of
-//! a tree gain something by it? What only tightens counts; the rest is ignored, and the caller is reported.
+//! a tree gain something by it? What only tightens counts; the rest is ignored, and reported to the caller.
 
 use super::{CustomStrategyConfig, Settings};
 use crate::model::CleanupPolicy;

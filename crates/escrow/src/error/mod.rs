@@ -475,7 +475,7 @@ pub enum Error {
         /// Why.
         cause: Box<Error>,
     },
-    /// What was named to be removed is no orphan.
+    /// What was named for removal is not an orphan.
     #[error("'{path}' is not an orphan; nothing was removed")]
     NoOrphan {
         /// What was named.

@@ -22,7 +22,7 @@ pub enum Cause {
     /// It changed again and again while it was being read.
     #[error("it kept changing while it was being read")]
     Unsteady,
-    /// Another process that watched cancelled it.
+    /// The observer cancelled it.
     #[error("cancelled")]
     Cancelled,
     /// It was there, and then it was not.

@@ -17,7 +17,7 @@ struct FiemapHeader {
     reserved: u32,
 }
 
-/// One extent, as the kernel reports of it.
+/// One extent, as the kernel reports it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Extent {

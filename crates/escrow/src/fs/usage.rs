@@ -12,7 +12,7 @@ use super::{FsError, Meta, Result};
 /// Bytes on disk, as the file system counts blocks.
 ///
 /// Shared are files that have a name outside of the tree, and blocks that a reflink shares with another
-/// file, where the kernel reports of them; also if that one lies in the tree too.
+/// file, where the kernel reports them; also if that one lies in the tree too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// What goes with the tree.

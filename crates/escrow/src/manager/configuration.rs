@@ -30,7 +30,7 @@ pub(super) struct ConfigState {
     /// What counts where no plan is concerned.
     pub(super) general: Arc<EffectiveConfig>,
     plans: Mutex<HashMap<PlanId, Arc<EffectiveConfig>>>,
-    /// Which keys of which files the caller was reported of; of a file as a whole, with an empty key.
+    /// Which keys of which files were reported to the caller; of a file as a whole, with an empty key.
     told: Mutex<HashSet<(Location, String)>>,
 }
 

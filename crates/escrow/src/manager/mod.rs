@@ -23,7 +23,7 @@
 //! | `recovery` | what a crashed process left is brought to an end, once for each call, before anything else |
 //! | `validation` | commands of the configuration that a plan must pass before it is committed |
 //! | `access` | every way in is authorized by the policy |
-//! | `answers` | one resource of a plan, and what a caller is reported, in the fields that programs read |
+//! | `report` | one resource of a plan, and what is reported to a caller, in the fields that programs read |
 //! | `records` | whatever is done or denied is in the log |
 //! | `garbage` | what finished work left goes, what is not finished never does |
 //! | `disk` | how much of the disk plans take |

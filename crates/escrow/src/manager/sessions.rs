@@ -25,9 +25,9 @@ const SIGHTINGS: u32 = 3;
 pub enum SessionState {
     /// No process.
     Idle,
-    /// Another process that is on the way in, or out.
+    /// A command is on its way in, or out.
     Passing,
-    /// Another process whose process 1 this is.
+    /// Commands are inside; this is their process 1.
     Inside(ProcessIdentity),
 }
 

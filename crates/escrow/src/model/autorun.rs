@@ -2,7 +2,7 @@
 //!
 //! A release puts them where git, an editor, a shell, a build or a service finds them, outside of every
 //! sandbox. So they are shown apart, each with its reason, before anything is released. The list is a
-//! help for the process that reviews, not a boundary: code that another program loads can lie anywhere.
+//! help for the reviewer, not a boundary: code that another program loads can lie anywhere.
 
 pub(super) mod table;
 

@@ -1,6 +1,6 @@
 //! A path inside a resource: relative, bytes, valid by construction.
 //!
-//! The process that holds a [`ResourcePath`] knows that it cannot climb out by its words (rule S1);
+//! A [`ResourcePath`] guarantees that it cannot climb out by its words (rule S1);
 //! that no link leads out either is checked by the kernel when it is opened.
 
 use std::fmt;

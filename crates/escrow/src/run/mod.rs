@@ -5,7 +5,7 @@
 //!   └─ launcher: joins the namespaces of the plan, waits for the monitor
 //!        ├─ monitor: starts the command, ends whatever it leaves
 //!        │    └─ the command: no capability, nothing but descriptors 0 to 2
-//!        └─ reaper, if nobody was inside yet: makes namespaces and mounts, holds the lock `live`
+//!        └─ reaper, if no command was inside yet: makes namespaces and mounts, holds the lock `live`
 //!             └─ process 1: nothing but its place
 //! ```
 //!

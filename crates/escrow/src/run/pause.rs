@@ -27,7 +27,7 @@ pub struct PausedProcesses {
     thread: PhantomData<*const ()>,
 }
 
-/// Lets every process inside are paused. No process new may be on the way in.
+/// Pauses every process inside. No new one may be on its way in.
 pub fn pause(inside: &ProcessIdentity) -> Result<PausedProcesses, RunError> {
     let mut paused = PausedProcesses {
         held: BTreeMap::new(),

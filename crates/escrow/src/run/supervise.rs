@@ -58,7 +58,7 @@ pub enum RunError {
         /// Why it failed.
         errno: Errno,
     },
-    /// Another process inside could not be paused.
+    /// A process inside could not be paused.
     #[error("could not pause {who}: {}", std::io::Error::from(*.errno))]
     Restless {
         /// Who.
@@ -274,7 +274,7 @@ fn describe(spec: &RunSpec) -> Result<OwnedFd, RunError> {
     Ok(fd)
 }
 
-/// Who is reported what happens: where the namespace is, that the command has begun, on which socket
+/// Receives what happens: where the namespace is, that the command has begun, on which socket
 /// those inside ask, and what was done without.
 type EventListener<'a> = (
     &'a mut dyn FnMut(ProcessIdentity) -> Result<(), RunError>,
@@ -379,7 +379,7 @@ impl TerminalJob {
         })
     }
 
-    /// What to do when another process told us to go on.
+    /// What to do when the parent continues us.
     fn resume(&mut self) -> Request {
         let front = self.eager && self.is_front();
         self.lent |= front;

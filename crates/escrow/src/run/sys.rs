@@ -227,7 +227,7 @@ pub(super) fn terminal_group(terminal: BorrowedFd<'_>) -> Result<i32, Errno> {
     check(unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) }.into()).map(|group| group as i32)
 }
 
-/// Parts from the terminal and from the streams of the parent process.
+/// Detaches from the terminal and from the streams of the parent process.
 pub(super) fn leave_terminal() -> Result<(), Errno> {
     // SAFETY: takes nothing.
     check(unsafe { libc::setsid() }.into())?;
@@ -449,7 +449,7 @@ pub(super) enum TraceEvent {
     Gone,
 }
 
-/// Holds a thread as a debugger does, and has it are paused as soon as it can.
+/// Holds a thread as a debugger does, and has it pause as soon as it can.
 pub(super) fn seize(thread: u32) -> Result<(), Errno> {
     let (none, thread) = (std::ptr::null_mut::<libc::c_void>(), thread as i32);
     // SAFETY: neither call reads or writes memory of ours.

@@ -1,4 +1,4 @@
-//! The operation log, in hash chains that reveal a later change.
+//! The operation log: one hash chain of events, which reveals a later change.
 //!
 //! An operation is two events: that it began, with everything known then, and how it ended. The hash of an event covers
 //! the one before it. The number of events and the last hash are kept apart from them, so that a missing end is seen as

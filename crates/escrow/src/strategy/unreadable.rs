@@ -158,7 +158,7 @@ fn gone(unlinked: crate::fs::Result<()>) -> Result<()> {
     }
 }
 
-/// Puts the modes back of what the process that opened it did not close again, because he died.
+/// Puts the modes back of what the process that opened it did not close again, because it died.
 pub(super) fn put_back(area: &Dir, room: &Dir) -> Result<()> {
     let mut notes = Vec::new();
     for entry in room.entries()? {

@@ -3,7 +3,7 @@
 //!
 //! As with [files](crate::strategy::unreadable): which mode one is to have is noted in the area, durably,
 //! before it is opened, and a process that opens an area that has such a note puts the mode back first, unless
-//! another process holds the lock of the notes, who is at work. A crashed process is recognized by that lock
+//! another process, which is at work, holds the lock of the notes. A crashed process is recognized by that lock
 //! alone. A directory that is open has a mode that no process gave it, so what became another one's meanwhile
 //! is left as it is. Originals are never opened.
 

@@ -66,7 +66,7 @@ pub(in crate::strategy) fn remark(mut alike: Vec<ResourcePath>) -> Option<String
 pub(in crate::strategy) struct CopyScan {
     /// What differs.
     pub(in crate::strategy) changes: Vec<Change>,
-    /// What another process laid hands on, whether it differs or not.
+    /// What another process touched, whether it differs or not.
     pub(in crate::strategy) touched: Vec<(ResourcePath, RecordIndex)>,
 }
 

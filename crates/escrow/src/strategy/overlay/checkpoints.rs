@@ -291,7 +291,7 @@ fn prepare_switch_live(
     Ok((before, after))
 }
 
-/// Goes there, or back, through the mount that commands use.
+/// Applies the restore, or takes it back, through the mount that commands use.
 fn switch_live(sandbox: &SandboxRef, to: LayerState, through: &Dir) -> Result<()> {
     alone(sandbox, |open, _| {
         // The topmost one is empty.

@@ -2,7 +2,7 @@
 //! What the stack shows, and what it knows of the original, stays the same.
 //!
 //! The new layer is built beside the old ones, out of other names for their files; then `now` is
-//! exchanged, and the old ones are swept. Killed in between, there is a layer that are not needed. Only
+//! exchanged, and the old ones are swept. Killed in between, there are layers that are not needed. Only
 //! layers of about the same weight are folded, so each file gets a new name as often as the number of
 //! checkpoints has digits. Layers of other sandboxes, and those that others began on, stay as they are.
 
