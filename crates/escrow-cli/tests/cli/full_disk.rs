@@ -292,15 +292,16 @@ fn a_rollback_that_failed_left_half_a_copy() {
     let app = world.dir("app");
     sh(
         &app,
-        "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done; ln f1 g1",
+        "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done",
     );
     let cli = Cli::new(&world, &binary());
     cli.ok(words(
         "plan create try --resource ./app --strategy filesystem_copy",
     ));
     let path = cli.ok(words("path try app"));
-    // A hard link that was touched makes it a whole new copy, for which there is no room.
+    // What was touched here and changed there makes it a whole new copy, for which there is no room.
     sh(Path::new(path.trim_end()), "touch f1");
+    sh(&app, "echo changed > f1");
     sh(
         world.path(),
         "head -c 100M /dev/zero > filler 2>/dev/null || :; truncate -s -1M filler; sync -f .",

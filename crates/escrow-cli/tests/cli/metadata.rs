@@ -303,6 +303,28 @@ fn a_failed_write_left_directories_open() {
 }
 
 #[test]
+fn a_rollback_copied_everything_anew_because_of_one_hard_link() {
+    let (world, cli) = world();
+    sh(
+        &world.path().join("app"),
+        "echo one > f; ln f g; echo other > h",
+    );
+    cli.ok(words(
+        "plan create try --resource ./app --strategy filesystem_copy",
+    ));
+    let path = cli.ok(words("path try app"));
+    let tree = Path::new(path.trim_end());
+    let inode = |name: &str| fs::metadata(tree.join(name)).expect("it is there").ino();
+    let untouched = inode("h");
+    sh(tree, "echo more >> f; rm g; ln f k");
+    let said = cli.ok(words("rollback try"));
+    assert_eq!(said, "app: its changes were discarded\n");
+    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!((inode("f"), inode("h")), (inode("g"), untouched));
+    assert!(!tree.join("k").exists());
+}
+
+#[test]
 fn a_touched_file_lost_its_capabilities_by_a_rollback() {
     if !require_root("file capabilities") {
         return;

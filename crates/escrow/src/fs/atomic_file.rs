@@ -12,8 +12,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use super::Result;
 use super::dir::Dir;
-use super::{Cause, Result};
 
 /// Makes everything on the file systems of these directories durable: one sync for each file system, however many
 /// directories lie on it.
@@ -26,6 +26,30 @@ pub fn sync_file_systems<'a>(directories: impl IntoIterator<Item = &'a Path>) ->
         }
     }
     Ok(())
+}
+
+/// Puts a file with these bytes at `name` in `to`, durably, by way of `stage`.
+pub fn replace(stage: &Dir, to: &Dir, name: &[u8], bytes: &[u8]) -> Result<()> {
+    let draft = AtomicFile {
+        stage,
+        to,
+        name,
+        fresh: false,
+        synced: true,
+    };
+    draft.write(|file| file.write_all(bytes), |_| Ok(()))
+}
+
+/// Puts a new file with these bytes at `name` in a directory, durably. One that is there after all is replaced.
+pub fn create(dir: &Dir, name: &[u8], bytes: &[u8]) -> Result<()> {
+    let draft = AtomicFile {
+        stage: dir,
+        to: dir,
+        name,
+        fresh: true,
+        synced: true,
+    };
+    draft.write(|file| file.write_all(bytes), |_| Ok(()))
 }
 
 /// A file on its way to its place.
@@ -53,12 +77,7 @@ impl AtomicFile<'_> {
         let Self { to, name, .. } = self;
         let staged = format!(".escrow-{}", uuid::Uuid::now_v7().simple()).into_bytes();
         let (file, named) = self.begin(&staged)?;
-        let io = |action| {
-            move |error: std::io::Error| {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                to.error(action, name, Cause::Os(errno))
-            }
-        };
+        let io = |action| move |error: std::io::Error| to.io_error(action, name, &error);
         let done = (|| {
             let mut buffered = BufWriter::with_capacity(128 * 1024, &file);
             write(&mut buffered).map_err(io("write"))?;

@@ -260,14 +260,7 @@ pub fn spool(from: &mut dyn Read, dir: &Dir) -> super::Result<std::io::Result<Bo
         answer => answer?,
     };
     let mut buffer = vec![0u8; SMALL];
-    let kept = |error: std::io::Error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        dir.error(
-            "keep what is to be written in",
-            b"",
-            super::Cause::Os(errno),
-        )
-    };
+    let kept = |error: std::io::Error| dir.io_error("keep what is to be written in", b"", &error);
     loop {
         match read(&mut &mut *from, &mut buffer) {
             Ok(0) => break,

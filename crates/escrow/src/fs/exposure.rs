@@ -7,12 +7,10 @@
 //! The mark names the boot: no descriptor outlives the machine's. So it need not survive a power cut, and is
 //! not synced.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
-use rustix::io::Errno;
-
-use super::{Cause, Dir, Result, process};
+use super::{Dir, Result, process};
 
 /// The mark.
 const MARK: &[u8] = b"exposed";
@@ -49,17 +47,9 @@ impl ExposureMark {
 
 /// Whether an area has the mark, of this boot.
 pub fn is_exposed(area: &Dir) -> Result<bool> {
-    let (mut file, _) = match area.file(MARK) {
-        Err(error) if error.is_absent() => return Ok(false),
-        file => file?,
-    };
-    let mut boot = String::new();
-    match file.read_to_string(&mut boot) {
-        Ok(_) => Ok(boot == process::boot()?),
-        Err(error) => {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            Err(area.error("read", MARK, Cause::Os(errno)))
-        }
+    match area.read(MARK) {
+        Err(error) if error.is_absent() => Ok(false),
+        boot => Ok(boot? == process::boot()?.as_bytes()),
     }
 }
 
@@ -75,10 +65,8 @@ fn write(area: &Dir) -> Result<()> {
     absent_or(area.unlink(DRAFT))?;
     let boot = process::boot()?;
     let mut file = area.create(DRAFT, 0o600)?;
-    file.write_all(boot.as_bytes()).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        area.error("write", DRAFT, Cause::Os(errno))
-    })?;
+    file.write_all(boot.as_bytes())
+        .map_err(|error| area.io_error("write", DRAFT, &error))?;
     area.rename(DRAFT, area, MARK)
 }
 

@@ -2,14 +2,16 @@
 //!
 //! By handle, so that nothing swapped in under the name is hit instead (rule S2).
 
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{self as sys, AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
 
-use super::dir::{raw_mode, stat_fd};
+use super::dir::{Dir, raw_mode, stat_fd};
 use super::meta::{Meta, Stamp};
 use super::xattr::{self, Xattrs};
+use super::{Cause, FsError};
 use crate::model::EntryKind;
 
 /// An entry that can be given its metadata.
@@ -144,5 +146,34 @@ impl<'a> EntryHandle<'a> {
         }
         set(&is_acl)?;
         Ok(lost)
+    }
+}
+
+impl Dir {
+    /// The attributes of this directory.
+    pub fn xattrs(&self) -> super::Result<Xattrs> {
+        xattr::read(&EntryHandle::of(self))
+            .map_err(|errno| self.error("read the attributes of", b"", Cause::Os(errno)))
+    }
+
+    /// Everything in the file `name`.
+    pub fn read(&self, name: &[u8]) -> super::Result<Vec<u8>> {
+        let (mut file, _) = self.file(name)?;
+        let mut bytes = Vec::new();
+        match file.read_to_end(&mut bytes) {
+            Ok(_) => Ok(bytes),
+            Err(error) => Err(self.io_error("read", name, &error)),
+        }
+    }
+
+    /// An error of reading or writing `name` in this directory.
+    pub fn io_error(&self, action: &'static str, name: &[u8], error: &std::io::Error) -> FsError {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        self.error(action, name, Cause::Os(errno))
+    }
+
+    /// The error that there is no `name` in this directory.
+    pub fn absent(&self, action: &'static str, name: &[u8]) -> FsError {
+        self.error(action, name, Cause::Os(Errno::NOENT))
     }
 }

@@ -8,11 +8,13 @@
 //!
 //! On disk: magic, header, records, names, and a BLAKE3 checksum of all before it.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::sync::{Mutex, PoisonError};
 
+use super::codec::{RecordBytes, RecordField, fields};
 use super::meta::{Meta, Stamp};
+use super::walk::Shared;
 use super::xattr::Digest;
 use crate::model::text::Location;
 use crate::model::{EntryInfo, EntryKind, ResourcePath};
@@ -201,6 +203,22 @@ impl Manifest {
         self.records.is_empty()
     }
 
+    /// The record at `path`.
+    pub fn find(&self, path: &ResourcePath) -> Option<RecordIndex> {
+        path.parts().try_fold(Self::ROOT, |index, part| {
+            let mut range = self.children(index);
+            while !range.is_empty() {
+                let middle = range.start + (range.end - range.start) / 2;
+                match self.name(middle).cmp(part) {
+                    Ordering::Equal => return Some(middle),
+                    Ordering::Less => range.start = middle + 1,
+                    Ordering::Greater => range.end = middle,
+                }
+            }
+            None
+        })
+    }
+
     /// Calls `each` for everything below a directory, parents first.
     pub fn below(
         &self,
@@ -229,8 +247,11 @@ impl Manifest {
         to.write_all(&[u8::from(self.ctime_decides)])?;
         to.write_all(&(self.records.len() as u64).to_le_bytes())?;
         to.write_all(&(self.arena.len() as u64).to_le_bytes())?;
+        let mut bytes = Vec::with_capacity(RECORD);
         for record in &self.records {
-            to.write_all(&pack(record))?;
+            bytes.clear();
+            record.put(&mut bytes);
+            to.write_all(&bytes)?;
         }
         to.write_all(&self.arena)?;
         let checksum = to.hasher.finalize();
@@ -258,7 +279,9 @@ impl Manifest {
         }
         let mut records = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            records.push(unpack(&from.take()?).ok_or_else(damaged)?);
+            let bytes: [u8; RECORD] = from.take()?;
+            let record = ManifestRecord::take(&mut RecordBytes(&bytes));
+            records.push(record.ok_or_else(damaged)?);
         }
         let mut arena = vec![0; names as usize];
         from.fill(&mut arena)?;
@@ -302,99 +325,25 @@ impl<T: Read> HashingWriter<T> {
     }
 }
 
-const KINDS: [EntryKind; 6] = [
-    EntryKind::File,
-    EntryKind::Directory,
-    EntryKind::Symlink,
-    EntryKind::Fifo,
-    EntryKind::Socket,
-    EntryKind::Device,
-];
-
-fn pack(record: &ManifestRecord) -> [u8; RECORD] {
-    let mut bytes = [0; RECORD];
-    let mut at = 0;
-    let mut put = |part: &[u8]| {
-        bytes[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    };
-    for number in [record.size, record.ino, record.copy_ino] {
-        put(&number.to_le_bytes());
-    }
-    for stamp in [record.mtime, record.ctime, record.copy_ctime] {
-        put(&stamp.sec.to_le_bytes());
-        put(&stamp.nsec.to_le_bytes());
-    }
-    put(&record.xattrs);
-    let (copy_uid, copy_gid) = record.copy_owner;
-    for number in [
-        record.uid,
-        record.gid,
-        copy_uid,
-        copy_gid,
-        record.link,
-        record.name,
-    ] {
-        put(&number.to_le_bytes());
-    }
-    for number in [record.span.0, record.span.1] {
-        put(&number.to_le_bytes());
-    }
-    put(&record.mode.to_le_bytes());
-    let kind = KINDS.iter().position(|kind| *kind == record.kind);
-    put(&[
-        kind.expect("every kind is in the list") as u8,
-        record.flags,
-        record.name_len,
-    ]);
-    debug_assert_eq!(at, RECORD);
-    bytes
-}
-
-fn unpack(bytes: &[u8; RECORD]) -> Option<ManifestRecord> {
-    let mut rest = bytes.as_slice();
-    fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-        let (head, tail) = rest.split_first_chunk::<N>()?;
-        *rest = tail;
-        Some(*head)
-    }
-    let rest = &mut rest;
-    let long = |rest: &mut &[u8]| take(rest).map(u64::from_le_bytes);
-    let short = |rest: &mut &[u8]| take(rest).map(u32::from_le_bytes);
-    let stamp = |rest: &mut &[u8]| {
-        Some(Stamp {
-            sec: take(rest).map(i64::from_le_bytes)?,
-            nsec: take(rest).map(u32::from_le_bytes)?,
-        })
-    };
-    let (size, ino, copy_ino) = (long(rest)?, long(rest)?, long(rest)?);
-    let (mtime, ctime, copy_ctime) = (stamp(rest)?, stamp(rest)?, stamp(rest)?);
-    let xattrs = take(rest)?;
-    let (uid, gid, copy_owner) = (short(rest)?, short(rest)?, (short(rest)?, short(rest)?));
-    let (link, name) = (short(rest)?, short(rest)?);
-    let span = (short(rest)?, short(rest)?);
-    let mode = take(rest).map(u16::from_le_bytes)?;
-    let [kind, flags, name_len] = take(rest)?;
-    Some(ManifestRecord {
-        size,
-        ino,
-        copy_ino,
-        mtime,
-        ctime,
-        copy_ctime,
-        xattrs,
-        uid,
-        gid,
-        copy_owner,
-        link,
-        mode,
-        kind: *KINDS.get(usize::from(kind))?,
-        flags,
-        name,
-        name_len,
-        span,
-    })
-}
+fields!(ManifestRecord {
+    size,
+    ino,
+    copy_ino,
+    mtime,
+    ctime,
+    copy_ctime,
+    xattrs,
+    uid,
+    gid,
+    copy_owner,
+    link,
+    name,
+    span,
+    mode,
+    kind,
+    flags,
+    name_len
+});
 
 /// One entry on its way into a manifest.
 pub struct NewEntry {
@@ -408,14 +357,14 @@ pub struct NewEntry {
 
 /// A manifest that several threads fill, a directory at a time.
 pub struct ManifestBuilder {
-    inner: Mutex<Manifest>,
+    inner: Shared<Manifest>,
 }
 
 impl ManifestBuilder {
     /// A manifest with nothing but its root.
     pub fn new(root: ManifestRecord) -> Self {
         Self {
-            inner: Mutex::new(Manifest {
+            inner: Shared::new(Manifest {
                 records: vec![root],
                 arena: Vec::new(),
                 ctime_decides: false,
@@ -426,7 +375,7 @@ impl ManifestBuilder {
     /// Adds the entries of the directory `parent`, sorted by name, and returns the number of the
     /// first of them.
     pub fn add(&self, parent: RecordIndex, entries: Vec<NewEntry>) -> io::Result<RecordIndex> {
-        let mut manifest = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut manifest = self.inner.lock();
         let manifest = &mut *manifest;
         let first = RecordIndex::try_from(manifest.records.len()).map_err(|_| too_large())?;
         let count = RecordIndex::try_from(entries.len()).map_err(|_| too_large())?;
@@ -449,9 +398,7 @@ impl ManifestBuilder {
 
     /// The manifest so far, to be completed by one thread.
     pub fn finish(self) -> Manifest {
-        self.inner
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.into_inner()
     }
 }
 

@@ -8,10 +8,12 @@
 //! | `accounts` | what the machine's account files say of users and groups |
 //! | `areas` | whose an entry among areas is, recognized by its name |
 //! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
+//! | `codec` | records as bytes, of a fixed width but for texts |
 //! | `meta` | what the kernel says of one entry |
 //! | `walk` | every directory of a tree once, in parallel, at any depth |
 //! | `manifest` | what a tree was, compact enough for a million files |
 //! | `copy` | a parallel copy that keeps everything, in one pass with its manifest |
+//! | `place` | entries below a directory, hard-link groups kept, directory metadata last |
 //! | `content` | bytes of one file: copied with their holes, compared |
 //! | `exposure` | whether something outside may still write files of a sandbox |
 //! | `extents` | how much of a file lies in blocks that other files hold too |
@@ -30,6 +32,7 @@
 pub mod accounts;
 pub mod areas;
 pub mod atomic_file;
+pub(crate) mod codec;
 pub mod content;
 pub mod copy;
 pub mod dir;
@@ -45,6 +48,7 @@ pub mod manifest;
 pub mod meta;
 pub mod mounts;
 pub mod owned;
+pub mod place;
 pub mod process;
 pub mod remove;
 pub mod state_dir;

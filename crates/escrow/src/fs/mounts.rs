@@ -4,11 +4,8 @@
 //! tell.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-
-use rustix::io::Errno;
 
 use super::dir::Dir;
 use super::{Cause, FsError, Result};
@@ -92,12 +89,7 @@ fn read_table() -> Result<String> {
     let (process, thread) = (std::process::id(), rustix::thread::gettid());
     let thread = thread.as_raw_nonzero();
     let dir = Dir::open(Path::new(&format!("/proc/{process}/task/{thread}")))?;
-    let (mut file, _) = dir.file(b"mountinfo")?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        dir.error("read", b"mountinfo", Cause::Os(errno))
-    })?;
+    let bytes = dir.read(b"mountinfo")?;
     // The kernel escapes what is not plain; names that are not UTF-8 are compared lossily on both
     // sides alike.
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -1,7 +1,6 @@
 //! Identifies a process by pid, start time and boot, so that a reused pid is not mistaken for it.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -162,12 +161,6 @@ pub fn descendants() -> Result<Vec<u32>> {
 }
 
 fn read(dir: &Dir, name: &[u8]) -> Result<String> {
-    let (mut file, _) = dir.file(name)?;
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-        dir.error("read", name, Cause::Os(errno))
-    })?;
     // A program's name need not be UTF-8; only the numbers behind it matter.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(&dir.read(name)?).into_owned())
 }

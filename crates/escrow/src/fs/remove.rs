@@ -1,11 +1,9 @@
 //! Removes a tree, whatever its modes and depth.
 
-use std::sync::{Mutex, PoisonError};
-
 use rustix::io::Errno;
 
 use super::dir::Dir;
-use super::walk::descend;
+use super::walk::{Shared, descend};
 use super::{Cause, FsError, Result};
 use crate::model::ResourcePath;
 
@@ -26,7 +24,7 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
     parent.make_readable(name)?;
     let root = parent.subdir(name)?;
     // Parents come before their children, so that backwards every directory is empty in turn.
-    let directories = Mutex::new(Vec::<ResourcePath>::new());
+    let directories = Shared::new(Vec::<ResourcePath>::new());
     descend((), |path, ()| {
         let dir = match root.dir(path) {
             Err(error) if error.is_absent() && !path.is_root() => return Ok(Vec::new()),
@@ -54,16 +52,12 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
             if meta.mode & 0o700 != 0o700 {
                 dir.make_readable(&name)?;
             }
-            let mut found = directories.lock().unwrap_or_else(PoisonError::into_inner);
-            found.push(path.join(&name));
+            directories.lock().push(path.join(&name));
             next.push((name, ()));
         }
         Ok::<_, FsError>(next)
     })?;
-    let directories = directories
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    for path in directories.iter().rev() {
+    for path in directories.into_inner().iter().rev() {
         let (dir, name) = root.parent(path)?;
         dir.remove_dir(name)?;
     }

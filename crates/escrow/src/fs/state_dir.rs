@@ -28,19 +28,18 @@ fn failed(action: &'static str, path: &Path, errno: Errno) -> FsError {
 /// The one absolute path of a directory, all links resolved by the kernel.
 pub fn canonical(path: &Path) -> Result<PathBuf> {
     let fail = |errno| failed("find the directory", path, errno);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = fs::open(path, flags, Mode::empty()).map_err(fail)?;
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let target = fs::readlink(link, Vec::new()).map_err(fail)?;
-    Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
+    resolved(path, OFlags::DIRECTORY).map_err(fail)
 }
 
 /// The one absolute path of anything that exists, all links resolved by the kernel.
 pub fn canonical_any(path: &Path) -> Result<PathBuf> {
-    let fail = |errno| failed("find", path, errno);
-    let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
+    resolved(path, OFlags::empty()).map_err(|errno| failed("find", path, errno))
+}
+
+fn resolved(path: &Path, flags: OFlags) -> std::result::Result<PathBuf, Errno> {
+    let fd = fs::open(path, flags | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let target = fs::readlink(link, Vec::new()).map_err(fail)?;
+    let target = fs::readlink(link, Vec::new())?;
     Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
 }
 
@@ -523,13 +522,7 @@ impl Lock {
 
     /// What its holder wrote on a lock that is taken.
     pub fn noted(dir: &Dir, name: &[u8]) -> Result<String> {
-        let (mut file, _) = dir.file(name)?;
-        let mut text = String::new();
-        std::io::Read::read_to_string(&mut file, &mut text).map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            dir.error("read", name, Cause::Os(errno))
-        })?;
-        Ok(text)
+        Ok(String::from_utf8_lossy(&dir.read(name)?).into_owned())
     }
 
     /// The lock as a descriptor: a process that inherits it holds it too.

@@ -8,7 +8,6 @@
 //!   times/<name of the area>   the directory, its time, and a digest of what was in it
 //! ```
 
-use std::io::Read;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -133,13 +132,7 @@ fn put_one_back(times: &Dir, name: &[u8]) -> Result<()> {
 
 /// One that is not complete was never acted on.
 fn read(times: &Dir, name: &[u8]) -> Result<Option<TimesNote>> {
-    let (mut file, _) = times.file(name)?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        times.error("read", name, Cause::Os(errno))
-    })?;
-    Ok(serde_json::from_slice(&text).ok())
+    Ok(serde_json::from_slice(&times.read(name)?).ok())
 }
 
 /// A digest of the names in a directory and of what they name.

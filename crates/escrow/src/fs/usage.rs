@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::dir::{Dir, DirEntry};
 use super::extents;
-use super::walk::walk;
+use super::walk::{Shared, walk};
 use super::{FsError, Meta, Result};
 
 /// Bytes on disk, as the file system counts blocks.
@@ -55,7 +54,7 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
     let (private, unread) = (AtomicU64::new(on_disk(&meta)), AtomicU64::new(0));
     let shared = AtomicU64::new(0);
     // Files of several names: bytes, names, and how many of these are in the tree.
-    let several = Mutex::new(HashMap::<u64, (u64, u32, u32)>::new());
+    let several = Shared::new(HashMap::<u64, (u64, u32, u32)>::new());
     let root = rustix::process::geteuid().is_root();
     let closed = |meta: &Meta| !root && meta.mode & 0o500 != 0o500;
     if meta.is_dir() && closed(&meta) {
@@ -71,7 +70,7 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
                     continue;
                 }
                 if !meta.is_dir() && meta.nlink > 1 {
-                    let mut several = several.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut several = several.lock();
                     let seen = several.entry(meta.ino);
                     seen.or_insert((on_disk(&meta), meta.nlink, 0)).2 += 1;
                     continue;
@@ -98,7 +97,7 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
         shared: shared.into_inner(),
         unread: unread.into_inner(),
     };
-    let several = several.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let several = several.into_inner();
     for (bytes, names, inside) in several.into_values() {
         match inside >= names {
             true => usage.private += bytes,

@@ -4,7 +4,7 @@
 //! held: the number of open files depends on the number of threads, not on the tree.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 
@@ -40,10 +40,31 @@ fn pool() -> &'static ThreadPool {
     })
 }
 
+/// What several visits fill together.
+#[derive(Debug, Default)]
+pub struct Shared<T>(Mutex<T>);
+
+impl<T> Shared<T> {
+    /// With this to begin with.
+    pub fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// For one visit at a time. One that panicked ends everything anyway.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What they made of it.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 struct TreeWalk<F, E> {
     visit: F,
     stopped: AtomicBool,
-    failure: Mutex<Option<E>>,
+    failure: Shared<Option<E>>,
 }
 
 /// Visits `root` and then whatever the visits name, parents before children, siblings at once.
@@ -81,17 +102,10 @@ where
     let walk = TreeWalk {
         visit,
         stopped: AtomicBool::new(false),
-        failure: Mutex::new(None),
+        failure: Shared::new(None),
     };
     pool().scope(|scope| walk.step(scope, ResourcePath::root(), state));
-    match walk
-        .failure
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
-    {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
+    walk.failure.into_inner().map_or(Ok(()), Err)
 }
 
 impl<F, E> TreeWalk<F, E> {
@@ -113,8 +127,7 @@ impl<F, E> TreeWalk<F, E> {
             }
             Err(error) => {
                 self.stopped.store(true, Ordering::Relaxed);
-                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-                failure.get_or_insert(error);
+                self.failure.lock().get_or_insert(error);
             }
         }
     }

@@ -14,13 +14,13 @@ use crate::commit::scratch_name;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{DirAndName, ExpectedWriters, copy_file};
+use crate::fs::place::{CopyOptions, DirAndName, copy_leaf};
 use crate::fs::state_dir;
 use crate::fs::{Cause, Dir, EntryHandle, remove};
 use crate::manager::runs::layer_over;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
-use crate::model::{Action, Shape};
+use crate::model::{Action, EntryKind, Shape};
 use crate::run::{CommandExit, Output};
 use crate::store::Plan;
 
@@ -127,12 +127,8 @@ pub(super) fn forked(fork: &Dir, number: usize, seen: View, shape: Shape) -> Res
                 let dir = Dir::open(path.parent().unwrap_or(Path::new("/")))?;
                 let name = path.file_name().unwrap_or_default().as_encoded_bytes();
                 let to: DirAndName<'_> = (&area, b"file");
-                copy_file(
-                    (&dir, name),
-                    to,
-                    &Reflinks::wanted(),
-                    ExpectedWriters::Quiet,
-                )?;
+                let (kind, reflinks) = (EntryKind::File, Reflinks::wanted());
+                copy_leaf((&dir, name), to, kind, &reflinks, CopyOptions::QUIET)?;
             }
             return Ok(View::Directory(Location::from(area.path().join("file"))));
         }

@@ -28,4 +28,12 @@ impl Conflict {
             theirs: None,
         }
     }
+
+    /// The same; this is in the original.
+    pub(crate) fn with(path: ResourcePath, what: &str, theirs: Option<EntryInfo>) -> Self {
+        Self {
+            theirs,
+            ..Self::of(path, what)
+        }
+    }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::Probe;
 use super::copy::{CopyKind, TreeCopy};
 use crate::fs::content::{Reflinks, can_share};
-use crate::fs::copy::CopyReport;
+use crate::fs::place::CopyReport;
 use crate::fs::{Cause, Dir};
 
 pub(super) struct ReflinkCopy;

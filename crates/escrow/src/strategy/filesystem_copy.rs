@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Probe;
 use super::copy::{CopyKind, TreeCopy};
 use crate::fs::content::Reflinks;
-use crate::fs::copy::CopyReport;
+use crate::fs::place::CopyReport;
 
 pub(super) struct FullCopy;
 

@@ -9,17 +9,17 @@
 //!   moves-<device>.lock   held while it is written
 //! ```
 
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::error::Result;
-use crate::fs::atomic_file::AtomicFile;
+use crate::fs::atomic_file;
 use crate::fs::state_dir::{self, Lock};
-use crate::fs::{Cause, Dir, MovedEntries, MovedEntry, Stamp, remove};
+use crate::fs::walk::Shared;
+use crate::fs::{Dir, MovedEntries, MovedEntry, Stamp, remove};
 
 /// How long a process waits for another one that writes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(super) struct MoveLog {
     directory: OnceLock<PathBuf>,
     /// What is remembered while there is no directory.
-    here: Mutex<Vec<(u64, MovedEntry)>>,
+    here: Shared<Vec<(u64, MovedEntry)>>,
 }
 
 impl MoveLog {
@@ -44,7 +44,7 @@ impl MoveLog {
             return Ok(());
         }
         let Some(directory) = self.directory.get() else {
-            let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut here = self.here.lock();
             here.extend(moved.iter().map(|one| (device, *one)));
             return Ok(());
         };
@@ -57,11 +57,11 @@ impl MoveLog {
     /// Everything that was moved on a file system.
     pub(super) fn read(&self, device: u64) -> Result<MovedEntries> {
         let Some(directory) = self.directory.get() else {
-            let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+            let here = self.here.lock();
             let own = here.iter().filter(|(of, _)| *of == device);
             return Ok(own.map(|(_, moved)| *moved).collect());
         };
-        let text = match Dir::open(directory).and_then(|dir| read(&dir, &name(device))) {
+        let text = match Dir::open(directory).and_then(|dir| dir.read(&name(device))) {
             Err(error) if error.is_absent() => Vec::new(),
             text => text?,
         };
@@ -99,7 +99,7 @@ fn append(directory: &Path, device: u64, moved: &[MovedEntry]) -> crate::fs::Res
     let Some(_lock) = Lock::take(&dir, &lock, false, PATIENCE)? else {
         return Ok(());
     };
-    let mut text = match read(&dir, &name) {
+    let mut text = match dir.read(&name) {
         Err(error) if error.is_absent() => Vec::new(),
         text => text?,
     };
@@ -108,26 +108,7 @@ fn append(directory: &Path, device: u64, moved: &[MovedEntry]) -> crate::fs::Res
         let [a, b, c, d] = numbers;
         text.extend_from_slice(format!("{ino} {a} {b} {c} {d}\n").as_bytes());
     }
-    let draft = AtomicFile {
-        stage: &dir,
-        to: &dir,
-        name: &name,
-        fresh: true,
-        synced: true,
-    };
-    draft.write(|file| file.write_all(&text), |_| Ok(()))
-}
-
-fn read(dir: &Dir, name: &[u8]) -> crate::fs::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let (mut file, _) = dir.file(name)?;
-    match file.read_to_end(&mut text) {
-        Ok(_) => Ok(text),
-        Err(error) => {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            Err(dir.error("read", name, Cause::Os(errno)))
-        }
-    }
+    atomic_file::create(&dir, &name, &text)
 }
 
 fn parse(line: &[u8]) -> Option<MovedEntry> {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
-    Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
-    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest,
-    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
+    Access, Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, Outcome,
+    PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest, RollbackReport,
+    Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -47,18 +47,13 @@ impl Strategy for NoIsolation {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            isolates: false,
-            base: Base::Live,
-            prepares: false,
-            undoes: false,
             survives: true,
             retryable: true,
-            checkpoints: Checkpoints::None,
-            partial: false,
             live: true,
             exposes: Exposes::Path,
             area: true,
             strength: 1,
+            ..Capabilities::default()
         }
     }
 
@@ -80,16 +75,9 @@ impl Strategy for NoIsolation {
             area: Location::from(place),
             carved: request.target.carved.clone(),
         };
-        Ok(Created {
-            sandbox: SandboxRef {
-                plan_id: request.plan_id,
-                resource_id: request.target.resource_id,
-                strategy_name: NAME.to_owned(),
-                metadata: tree::stored(&metadata),
-            },
-            message: "no isolation".to_owned(),
-            warnings: vec!["every write changes the original at once".to_owned()],
-        })
+        let warnings = vec!["every write changes the original at once".to_owned()];
+        let message = "no isolation";
+        Ok(tree::created(NAME, request, &metadata, message, warnings))
     }
 
     fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {

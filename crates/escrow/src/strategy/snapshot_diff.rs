@@ -70,7 +70,7 @@ fn turned(
     })
 }
 
-/// In what two versions of the same kind differ, besides their modes.
+/// In what two versions of the same kind differ.
 fn differences(
     (old, new): (&dyn VersionSource, &dyn VersionSource),
     path: &ResourcePath,
@@ -83,40 +83,16 @@ fn differences(
             return Ok((dir, b".".to_vec(), meta));
         };
         let (dir, name) = (versions.parent(path)?.0, name.to_vec());
-        let meta = dir.stat(&name)?.ok_or_else(|| {
-            dir.error(
-                "look at",
-                &name,
-                crate::fs::Cause::Os(rustix::io::Errno::NOENT),
-            )
-        })?;
+        let meta = dir.stat(&name)?;
+        let meta = meta.ok_or_else(|| dir.absent("look at", &name))?;
         Ok((dir, name, meta))
     };
     let ((old_dir, name, old), (new_dir, _, new)) = (look(old)?, look(new)?);
     if (old.dev, old.ino) == (new.dev, new.ino) {
         return Ok(Vec::new());
     }
-    let mut fields = Vec::new();
-    if (old.uid, old.gid) != (new.uid, new.gid) {
-        fields.push(ChangedField::Owner);
-    }
-    let seen = |dir| Ok(tree::xattrs_if_open(dir, &name)?.map(visible));
-    let (theirs, ours): (Result<_>, Result<_>) = (seen(&old_dir), seen(&new_dir));
-    if theirs? != ours? {
-        fields.push(ChangedField::Xattrs);
-    }
-    match new.kind {
-        EntryKind::Symlink if old_dir.read_link(&name)? != new_dir.read_link(&name)? => {
-            fields.push(ChangedField::Target);
-        }
-        EntryKind::File
-            if old.size != new.size || !same_bytes((&old_dir, &old), (&new_dir, &new), &name)? =>
-        {
-            fields.push(ChangedField::Content);
-        }
-        _ => {}
-    }
-    Ok(fields)
+    let (old, new) = ((&old_dir, &old), (&new_dir, &new));
+    tree::differences(&name, old, new, visible, || same_bytes(old, new, &name))
 }
 
 /// Whether two versions of a file hold the same. One that its own user closed to reading is known by its

@@ -11,14 +11,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
-use super::{CreateRequest, LiveView, Mount, unsupported};
+use super::{CreateRequest, Created, LiveView, Mount, unsupported};
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::state_dir;
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, EntryHandle, Flags, FsError, Meta, content, lease};
+use crate::fs::{Cause, Dir, EntryHandle, Flags, FsError, Meta, content, lease, place};
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, EntryKind, ResourcePath, SandboxRef};
+use crate::model::{Change, ChangedField, EntryKind, ResourcePath, SandboxRef};
 
 /// Where staged files wait inside an area.
 pub(super) const STAGE: &[u8] = b"stage";
@@ -224,6 +224,26 @@ pub(super) fn places<'r>(
     Ok((path, area))
 }
 
+/// A sandbox that was made.
+pub(super) fn created(
+    strategy: &str,
+    request: &CreateRequest<'_>,
+    metadata: &impl Serialize,
+    message: impl Into<String>,
+    warnings: Vec<String>,
+) -> Created {
+    Created {
+        sandbox: SandboxRef {
+            plan_id: request.plan_id,
+            resource_id: request.target.resource_id,
+            strategy_name: strategy.to_owned(),
+            metadata: stored(metadata),
+        },
+        message: message.into(),
+        warnings,
+    }
+}
+
 /// The area of a commit, or of a restore.
 pub(super) fn commit_area<'r>(strategy: &str, area: Option<&'r Path>) -> Result<&'r Path> {
     area.ok_or_else(|| unsupported(strategy, "stage anything", "it was given no area"))
@@ -246,8 +266,13 @@ pub(super) fn check_view(live: &LiveView, right: impl FnOnce(&Dir) -> Result<boo
 
 /// What a strategy wrote into [`SandboxRef::metadata`].
 pub(super) fn metadata<T: DeserializeOwned>(sandbox: &SandboxRef) -> Result<T> {
-    serde_json::from_value(sandbox.metadata.clone()).map_err(|error| StrategyError::Damaged {
-        what: format!("its metadata cannot be read ({error})"),
+    parse(&sandbox.metadata, "its metadata")
+}
+
+/// What a strategy wrote into a value of the store.
+pub(super) fn parse<T: DeserializeOwned>(value: &serde_json::Value, what: &str) -> Result<T> {
+    T::deserialize(value).map_err(|error| StrategyError::Damaged {
+        what: format!("{what} cannot be read ({error})"),
     })
 }
 
@@ -394,20 +419,12 @@ fn pour(
 
 /// The attributes of a directory.
 pub(super) fn xattrs_of(dir: &Dir) -> Result<Xattrs> {
-    xattr::read(&EntryHandle::of(dir)).map_err(|errno| {
-        dir.error("read the attributes of", b"", Cause::Os(errno))
-            .into()
-    })
+    Ok(dir.xattrs()?)
 }
 
 /// Refuses a copy that could not keep every attribute.
 pub(super) fn refuse_lost(dir: &Dir, name: &[u8], lost: &[Vec<u8>]) -> Result<()> {
-    match lost.is_empty() {
-        true => Ok(()),
-        false => Err(dir
-            .error("keep the attributes of", name, Cause::Os(Errno::OPNOTSUPP))
-            .into()),
-    }
+    Ok(place::refuse_lost((dir, name), lost)?)
 }
 
 /// Writes a file of a plain tree; by way of `stage`, or else of a private name beside it.
@@ -491,6 +508,38 @@ pub(super) fn steady<T>(look: impl Fn() -> Result<T>) -> Result<T> {
     look()
 }
 
+/// In what two versions of a path, of the same kind, differ, attributes as they are `visible`; `same` says whether files
+/// of the same size hold the same. Attributes that this user may not read are not compared.
+pub(super) fn differences(
+    name: &[u8],
+    (old_dir, old): (&Dir, &Meta),
+    (new_dir, new): (&Dir, &Meta),
+    visible: fn(Xattrs) -> Xattrs,
+    same: impl FnOnce() -> Result<bool>,
+) -> Result<Vec<ChangedField>> {
+    let mut fields = Vec::new();
+    if old.mode != new.mode && new.kind != EntryKind::Symlink {
+        fields.push(ChangedField::Mode);
+    }
+    if (old.uid, old.gid) != (new.uid, new.gid) {
+        fields.push(ChangedField::Owner);
+    }
+    let seen = |dir: &Dir| -> Result<_> { Ok(xattrs_if_open(dir, name)?.map(visible)) };
+    if let (Some(theirs), Some(ours)) = (seen(old_dir)?, seen(new_dir)?)
+        && theirs != ours
+    {
+        fields.push(ChangedField::Xattrs);
+    }
+    match new.kind {
+        EntryKind::Symlink if old_dir.read_link(name)? != new_dir.read_link(name)? => {
+            fields.push(ChangedField::Target);
+        }
+        EntryKind::File if old.size != new.size || !same()? => fields.push(ChangedField::Content),
+        _ => {}
+    }
+    Ok(fields)
+}
+
 /// Whether two regular files hold the same bytes; sizes are equal already. What this user may not
 /// read cannot be known to be the same.
 pub(super) fn same_content(a: (&Dir, &[u8]), b: (&Dir, &[u8])) -> Result<bool> {
@@ -501,8 +550,6 @@ pub(super) fn same_content(a: (&Dir, &[u8]), b: (&Dir, &[u8])) -> Result<bool> {
     let (Some(left), Some(right)) = (open(a)?, open(b)?) else {
         return Ok(false);
     };
-    content::same(&left, &right).map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        a.0.error("compare", a.1, Cause::Os(errno)).into()
-    })
+    let same = content::same(&left, &right);
+    Ok(same.map_err(|error| a.0.io_error("compare", a.1, &error))?)
 }

@@ -8,7 +8,7 @@ use super::error::Result;
 use super::tree;
 use super::tree_commit::{CAPABILITY, VersionSource, introduced, without};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, Meta};
+use crate::fs::{Dir, Meta};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::{Change, EntryKind};
 
@@ -94,9 +94,6 @@ fn content(dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
     };
     let mut hash = blake3::Hasher::new();
     let read = std::io::copy(&mut file, &mut hash);
-    read.map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        dir.error("read", name, Cause::Os(errno))
-    })?;
+    read.map_err(|error| dir.io_error("read", name, &error))?;
     Ok(Some(hash.finalize().as_bytes().to_vec()))
 }

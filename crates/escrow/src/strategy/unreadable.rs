@@ -18,8 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use crate::fs::atomic_file::AtomicFile;
-use crate::fs::content::Reflinks;
-use crate::fs::copy::{CopiedLeaf, DirAndName, ExpectedWriters, copy_leaf};
+use crate::fs::place::{CopiedLeaf, CopyOptions, DirAndName, Placer};
 use crate::fs::xattr::Xattrs;
 use crate::fs::{Cause, Dir, Meta};
 use crate::model::ResourcePath;
@@ -50,25 +49,29 @@ pub(super) fn is_closed(meta: &Meta) -> bool {
     meta.is_file() && meta.mode & 0o400 == 0 && !me.is_root() && meta.uid == me.as_raw()
 }
 
-/// Copies what is no directory, with everything it has.
-pub(super) fn copy(
+/// Copies what is no directory.
+pub(super) fn copy<T: Clone>(
     area: &Dir,
+    placer: &Placer<'_, T>,
     from: DirAndName<'_>,
     to: DirAndName<'_>,
     meta: &Meta,
-    reflinks: &Reflinks,
-    care: ExpectedWriters,
+    options: CopyOptions<'_>,
 ) -> Result<CopiedLeaf> {
-    let mut leaf = read(area, from, meta, || {
-        Ok(copy_leaf(from, to, meta.kind, reflinks, care)?)
-    })?;
-    if is_closed(meta) {
-        let fail = |errno| to.0.error("set the mode of", to.1, Cause::Os(errno));
-        let copy = to.0.handle(to.1)?;
-        copy.set_mode(meta.mode).map_err(fail)?;
-        leaf.copy = copy.meta().map_err(fail)?;
-    }
-    Ok(leaf)
+    let look = |look: &mut Meta, attributes: &mut Xattrs| {
+        look.mode = meta.mode;
+        (options.look)(look, attributes);
+    };
+    let options = match is_closed(meta) {
+        true => CopyOptions {
+            look: &look,
+            ..options
+        },
+        false => options,
+    };
+    read(area, from, meta, || {
+        Ok(placer.copy(from, to, meta.kind, options)?)
+    })
 }
 
 /// The attributes of what is no directory.

@@ -22,16 +22,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Observer;
 use crate::failpoints;
-use crate::fs::atomic_file::AtomicFile;
-use crate::fs::content::Reflinks;
-use crate::fs::copy::{ExpectedWriters, clock, settle};
+use crate::fs::atomic_file;
+use crate::fs::copy::{clock, settle};
 use crate::fs::manifest::{Manifest, RecordIndex};
-use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, Stamp, remove, xattr};
+use crate::fs::place::{CopyOptions, DirAndName, DirLook, Placer};
+use crate::fs::{Dir, Fingerprint, Meta, Stamp, remove, xattr};
 use crate::model::{Change, ChangedField, DiffView, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::copy::diff::{CopiedTree, CopyScan, OriginalState, remark};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::snapshot_diff;
-use crate::strategy::tree::{self, Original};
+use crate::strategy::tree::{self, Original, STAGE};
 use crate::strategy::tree_commit::{
     self, OriginalBase, StageRequest, StageSource, TreePreview, VersionSource,
 };
@@ -98,11 +98,8 @@ impl OpenSnapshot {
 }
 
 fn number_of(snapshot: &Snapshot) -> Result<Vec<u8>> {
-    let read: serde_json::Result<SnapshotNumber> = serde_json::from_value(snapshot.0.clone());
-    let number = read.map_err(|error| StrategyError::Damaged {
-        what: format!("the snapshot cannot be read ({error})"),
-    })?;
-    Ok(number.number.to_string().into_bytes())
+    let SnapshotNumber { number } = tree::parse(&snapshot.0, "the snapshot")?;
+    Ok(number.to_string().into_bytes())
 }
 
 pub(in crate::strategy) fn open(
@@ -174,26 +171,19 @@ pub(in crate::strategy) fn checkpoint(
     let added = changes.iter().filter(|change| change.new.is_some());
     let mut paths: BTreeSet<ResourcePath> = added.map(|change| change.path.clone()).collect();
     paths.extend(touched.into_iter().map(|(path, _)| path));
-    let mut keeping = SnapshotWriter {
+    let store = new.subdir(TREE)?;
+    let keeping = SnapshotWriter {
         area,
         tree: copied.tree,
-        store: new.subdir(TREE)?,
+        store: &store,
         last: last.as_ref(),
-        reflinks: Reflinks::wanted(),
-        same: HashMap::new(),
-        observer,
+        placer: Placer::new(&store, observer),
     };
     let mut entries = Vec::new();
     for path in paths {
         entries.extend(keeping.keep(path)?);
     }
-    for entry in entries
-        .iter()
-        .rev()
-        .filter(|one| one.kind == EntryKind::Directory)
-    {
-        keeping.apply_metadata(&entry.path)?;
-    }
+    keeping.placer.finish()?;
     let kept = StoredSnapshot {
         changes: DiffView::new(changes).changes,
         entries,
@@ -201,14 +191,7 @@ pub(in crate::strategy) fn checkpoint(
         copy: Fingerprint::from(&copied.tree.meta()?),
     };
     let text = serde_json::to_vec(&kept).expect("paths and numbers are JSON");
-    let draft = AtomicFile {
-        stage: &new,
-        to: &new,
-        name: SNAPSHOT,
-        fresh: true,
-        synced: true,
-    };
-    draft.write(|file| std::io::Write::write_all(file, &text), |_| Ok(()))?;
+    atomic_file::create(&new, SNAPSHOT, &text)?;
     if !failpoints::bug("checkpoint-not-synced") {
         area.sync_file_system()?;
     }
@@ -232,16 +215,13 @@ fn numbers(room: &Dir) -> Result<Vec<u32>> {
 struct SnapshotWriter<'a> {
     area: &'a Dir,
     tree: &'a Dir,
-    store: Dir,
+    store: &'a Dir,
     last: Option<&'a OpenSnapshot>,
-    reflinks: Reflinks,
-    /// Files of several names, by inode, and where the first of them is kept.
-    same: HashMap<u64, ResourcePath>,
-    observer: &'a dyn Observer,
+    placer: Placer<'a>,
 }
 
 impl SnapshotWriter<'_> {
-    fn keep(&mut self, path: ResourcePath) -> Result<Option<SnapshotEntry>> {
+    fn keep(&self, path: ResourcePath) -> Result<Option<SnapshotEntry>> {
         let Some(meta) = tree_commit::stat(self.tree, &path)? else {
             return Ok(None);
         };
@@ -252,62 +232,42 @@ impl SnapshotWriter<'_> {
             ctime: meta.ctime,
             path,
         };
-        if self.observer.is_cancelled() {
-            let cause = Cause::Cancelled;
-            return Err(self
-                .store
-                .error("keep", entry.path.as_bytes(), cause)
-                .into());
-        }
-        let Some((parent, name)) = entry.path.split() else {
-            return Ok(Some(entry));
-        };
         if meta.is_dir() {
-            make_dirs(&self.store, &entry.path)?;
-            return Ok(Some(entry));
-        }
-        if !is_kept(meta.kind) {
-            return Ok(Some(entry));
-        }
-        let to = make_dirs(&self.store, &parent)?;
-        if let Some(first) = self.same.get(&meta.ino) {
-            to.hard_link(name, &self.store, first)?;
-            return Ok(Some(entry));
-        }
-        if meta.nlink > 1 {
-            self.same.insert(meta.ino, entry.path.clone());
-        }
-        let before = self
-            .last
-            .and_then(|last| Some((last, last.entry(&entry.path)?)));
-        match before.filter(|(last, before)| last.kept.ctime_decides && before.is(&meta)) {
-            Some((last, _)) => to.hard_link(name, &last.tree, &entry.path)?,
-            None => {
-                let (from, _) = self.tree.parent(&entry.path)?;
-                let (from, to) = ((&from, name), (&to, name));
-                let (area, reflinks) = (self.area, &self.reflinks);
-                let leaf =
-                    unreadable::copy(area, from, to, &meta, reflinks, ExpectedWriters::Live)?;
-                tree::refuse_lost(from.0, name, &leaf.lost)?;
-                self.observer.copied(1, meta.size);
-            }
+            make_dirs(self.store, &entry.path)?;
+            // It stays open to us; its mode is written down.
+            let mut look = DirLook::of(&self.tree.dir(&entry.path)?)?;
+            look.meta.mode |= 0o700;
+            self.placer.dir(entry.path.clone(), look);
+        } else if let Some((parent, name)) = entry.path.split().filter(|_| is_kept(meta.kind)) {
+            let to = make_dirs(self.store, &parent)?;
+            let key = (meta.nlink > 1).then_some((0, meta.ino));
+            let make = || self.version(&entry, &meta, (&to, name));
+            self.placer.entry(key, &entry.path, (&to, name), make)?;
         }
         Ok(Some(entry))
     }
 
-    /// Gives a directory that is kept the attributes and times of the tree's. It stays open to us; its
-    /// mode is written down.
-    fn apply_metadata(&self, path: &ResourcePath) -> Result<()> {
-        let (from, to) = (self.tree.dir(path)?, self.store.dir(path)?);
-        let attributes = tree::xattrs_of(&from)?;
-        let meta = from.meta()?;
-        let open = Meta {
-            mode: meta.mode | 0o700,
-            ..meta
+    /// Keeps one version: what was kept before and was not touched since under another name, else a copy.
+    fn version(
+        &self,
+        entry: &SnapshotEntry,
+        meta: &Meta,
+        to: DirAndName<'_>,
+    ) -> Result<((), bool)> {
+        let path = &entry.path;
+        let is_same = |last: &&OpenSnapshot| {
+            let before = last.entry(path).filter(|before| before.is(meta));
+            last.kept.ctime_decides && before.is_some()
         };
-        let dressed = EntryHandle::of(&to).apply_metadata(&open, &attributes);
-        dressed.map_err(|errno| to.error("set the metadata of", b"", Cause::Os(errno)))?;
-        Ok(())
+        match self.last.filter(is_same) {
+            Some(last) => to.0.hard_link(to.1, &last.tree, path)?,
+            None => {
+                let (from, name) = self.tree.parent(path)?;
+                let (from, options) = ((&from, name), CopyOptions::LIVE);
+                unreadable::copy(self.area, &self.placer, from, to, meta, options)?;
+            }
+        }
+        Ok(((), true))
     }
 }
 
@@ -336,7 +296,7 @@ impl<'a> RestoreTarget<'a> {
         if let Some(entry) = self.snapshot.entry(path) {
             return Some(entry.ino);
         }
-        let index = self.copied.find(path)?;
+        let index = self.copied.manifest.find(path)?;
         Some(self.copied.manifest.record(index).copy_ino).filter(|ino| *ino != 0)
     }
 
@@ -363,7 +323,7 @@ impl<'a> RestoreTarget<'a> {
             let record = manifest.record(index);
             record.kind != EntryKind::Directory && comes.contains(&record.copy_ino)
         };
-        let numbers = changed.iter().filter_map(|path| copied.find(path));
+        let numbers = changed.iter().filter_map(|path| manifest.find(path));
         let known = numbers.filter(|index| is_one(*index)).count();
         let all = (0..manifest.len() as RecordIndex).filter(|index| is_one(*index));
         // Seldom is there any, and only then the paths of all of them are made.
@@ -414,7 +374,7 @@ impl<'a> RestoreTarget<'a> {
             return Ok(None);
         }
         let manifest = self.copied.manifest;
-        let Some(index) = self.copied.find(path) else {
+        let Some(index) = self.copied.manifest.find(path) else {
             return Ok(None);
         };
         let record = manifest.record(index);
@@ -425,14 +385,7 @@ impl<'a> RestoreTarget<'a> {
             // A directory comes with its own looks; only its attributes are read there.
             (true, _) => match self.copied.original.dir(path) {
                 Err(error) if error.is_absent() || error.leaves() => false,
-                dir => {
-                    let dir = dir?;
-                    let read = xattr::read(&EntryHandle::of(&dir));
-                    let read = read.map_err(|errno| {
-                        dir.error("read the attributes of", b"", Cause::Os(errno))
-                    })?;
-                    xattr::digest(&read) == record.xattrs
-                }
+                dir => xattr::digest(&dir?.xattrs()?) == record.xattrs,
             },
             (false, _) => {
                 let still = self.copied.still(path, index)?;
@@ -470,7 +423,7 @@ impl VersionSource for RestoreTarget<'_> {
             };
             return Ok(meta.map(looks));
         }
-        let index = self.copied.find(path);
+        let index = self.copied.manifest.find(path);
         let index = index.filter(|index| self.copied.manifest.record(*index).is_dir());
         if index.is_none() {
             return VersionSource::meta(self.copied.original, path);
@@ -530,12 +483,74 @@ pub(in crate::strategy) fn prepare_restore(
     request: &RestoreRequest<'_>,
     to: &Path,
 ) -> Result<Intent> {
-    let observer = request.observer;
     let from = open(copied, area, request.from)?;
     let snapshot = open(copied, area, request.to)?;
-    let target = RestoreTarget::new(copied, &snapshot);
-    let paths: BTreeSet<ResourcePath> =
-        differs(&from.kept).chain(differs(&snapshot.kept)).collect();
+    let paths = differs(&from.kept).chain(differs(&snapshot.kept));
+    stage_restore(
+        copied,
+        area,
+        &snapshot,
+        paths.collect(),
+        request.observer,
+        to,
+    )
+}
+
+/// Gives the copy back what it was made with, at the cost of what was touched. Returns `false`, with nothing done, where
+/// that cannot give the tree that was copied: another process changed the original of a touched path since.
+pub(in crate::strategy) fn discard(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    observer: &dyn Observer,
+) -> Result<bool> {
+    let found = copied.look()?;
+    if found.changes.is_empty() && found.touched.is_empty() {
+        return Ok(true);
+    }
+    // What was never copied cannot be brought back.
+    let left_out = |change: &Change| {
+        let index = copied.manifest.find(&change.path);
+        index.is_some_and(|index| copied.manifest.record(index).is_left_out())
+    };
+    if found.changes.iter().any(left_out) {
+        return Ok(false);
+    }
+    // As it was copied is a snapshot in which nothing was touched.
+    let first = OpenSnapshot {
+        tree: copied.tree.again(),
+        kept: StoredSnapshot {
+            changes: Vec::new(),
+            entries: Vec::new(),
+            ctime_decides: false,
+            copy: Fingerprint::from(&copied.tree.meta()?),
+        },
+        numbers: HashMap::new(),
+    };
+    let changes = found.changes.into_iter().map(|change| change.path);
+    let touched = found.touched.into_iter().map(|(path, _)| path);
+    let stage = area.subdir(STAGE)?;
+    remove::remove(&stage, NEW)?;
+    stage.make_dir(NEW, 0o700)?;
+    let to = stage.subdir(NEW)?;
+    let paths = changes.chain(touched).collect();
+    let done = match stage_restore(copied, area, &first, paths, observer, to.path()) {
+        Err(StrategyError::Lost { .. }) => false,
+        staged => tree_commit::apply(&staged?, observer).map(|()| true)?,
+    };
+    remove::remove(&stage, NEW)?;
+    Ok(done)
+}
+
+/// Stages the way to a snapshot at the paths where the tree may differ from it.
+fn stage_restore(
+    copied: &CopiedTree<'_>,
+    area: &Dir,
+    snapshot: &OpenSnapshot,
+    paths: BTreeSet<ResourcePath>,
+    observer: &dyn Observer,
+    to: &Path,
+) -> Result<Intent> {
+    let target = RestoreTarget::new(copied, snapshot);
     let (mut changes, mut seen, mut stays) = (Vec::new(), Vec::new(), Vec::new());
     let mut fixed = BTreeSet::new();
     for path in paths {

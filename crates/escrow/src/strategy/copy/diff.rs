@@ -5,11 +5,10 @@
 //! are equal are read (rules F6, F8).
 
 use std::cmp::Ordering;
-use std::sync::{Mutex, PoisonError};
 
 use crate::fs::dir::DirEntry;
 use crate::fs::manifest::{Manifest, RecordIndex};
-use crate::fs::walk::{DirVisit, NextDirs, walk};
+use crate::fs::walk::{DirVisit, NextDirs, Shared, walk};
 use crate::fs::{Cause, Dir, EntryHandle, Meta, MovedEntries, xattr};
 use crate::model::{Change, ChangedField, Conflict, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
@@ -73,9 +72,9 @@ pub(in crate::strategy) struct CopyScan {
 impl CopiedTree<'_> {
     /// One walk over the copy.
     pub(in crate::strategy) fn look(&self) -> Result<CopyScan> {
-        let all = Mutex::new(CopyScan::default());
+        let all = Shared::new(CopyScan::default());
         let report = |found: CopyScan| {
-            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = all.lock();
             all.changes.extend(found.changes);
             all.touched.extend(found.touched);
         };
@@ -92,7 +91,7 @@ impl CopiedTree<'_> {
             report(found);
             Ok::<_, crate::strategy::StrategyError>(next)
         })?;
-        Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(all.into_inner())
     }
 
     /// Merges a directory of the copy with the records of it; both are sorted.
@@ -291,25 +290,6 @@ impl CopiedTree<'_> {
             _ => OriginalState::Itself,
         })
     }
-
-    /// The record at `path`.
-    pub(in crate::strategy) fn find(&self, path: &ResourcePath) -> Option<RecordIndex> {
-        path.parts().try_fold(Manifest::ROOT, |index, part| {
-            let children = self.manifest.children(index);
-            let (first, count) = (children.start, children.len());
-            let mut range = 0..count;
-            while !range.is_empty() {
-                let middle = range.start + range.len() / 2;
-                let index = first + middle as RecordIndex;
-                match self.manifest.name(index).cmp(part) {
-                    Ordering::Equal => return Some(index),
-                    Ordering::Less => range.start = middle + 1,
-                    Ordering::Greater => range.end = middle,
-                }
-            }
-            None
-        })
-    }
 }
 
 /// A copy as the measure of its original: whatever is not what was copied has changed since.
@@ -349,20 +329,14 @@ impl CopyBase<'_> {
         &self,
         carved: &[ResourcePath],
     ) -> Result<Vec<Conflict>> {
-        let found = Mutex::new(Vec::new());
+        let found = Shared::new(Vec::new());
         let tell = |path: ResourcePath, theirs: Option<EntryInfo>, what: &str| {
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            found.push(Conflict {
-                path,
-                what: what.to_owned(),
-                ours: None,
-                theirs,
-            });
+            found.lock().push(Conflict::with(path, what, theirs));
         };
         let manifest = self.copied.manifest;
         if let Some(only) = self.copied.only {
             let now = self.copied.original_of(only)?;
-            match (self.copied.find(only), now) {
+            match (self.copied.manifest.find(only), now) {
                 (Some(_), None) => tell(only.clone(), None, "deleted there since"),
                 (None, Some((_, now))) => {
                     tell(only.clone(), Some(now.facts()), "added there since");
@@ -375,7 +349,7 @@ impl CopyBase<'_> {
                 }
                 (None, None) => {}
             }
-            return Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner));
+            return Ok(found.into_inner());
         }
         let root = self.copied.original.meta()?;
         if !self.is_same(Manifest::ROOT, None, &root)? {
@@ -414,7 +388,7 @@ impl CopyBase<'_> {
             recorded.for_each(gone);
             Ok::<_, crate::strategy::StrategyError>(next)
         })?;
-        Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(found.into_inner())
     }
 }
 
@@ -425,14 +399,14 @@ impl OriginalBase for CopyBase<'_> {
         at: Option<(&Dir, &[u8])>,
         now: &Meta,
     ) -> Result<bool> {
-        match self.copied.find(path) {
+        match self.copied.manifest.find(path) {
             Some(index) => self.is_same(index, at, now),
             None => Ok(false),
         }
     }
 
     fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
-        let index = self.copied.find(path);
+        let index = self.copied.manifest.find(path);
         index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
     }
 

@@ -4,18 +4,14 @@
 //! changed there since is found as it is found for the first. The two share nothing that either can change.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use rustix::io::Errno;
 
 use crate::event::Observer;
-use crate::fs::content::{Reflinks, Transfer};
-use crate::fs::copy::{CopiedLeaf, CopyLoss, CopyReport, ExpectedWriters, copy_leaf, settle};
+use crate::fs::copy::settle;
 use crate::fs::manifest::{Manifest, ManifestRecord, RecordIndex};
-use crate::fs::walk::{NextDirs, descend};
+use crate::fs::place::{CopiedLeaf, CopyOptions, CopyReport, DirAndName, DirLook, Placer};
+use crate::fs::walk::{NextDirs, Shared, descend};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, EntryHandle, Meta, Stamp, remove};
+use crate::fs::{Dir, Meta, Stamp, remove};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::copy::checkpoints::{FROM_THE_ORIGINAL, OpenSnapshot, SnapshotEntry, is_kept};
 use crate::strategy::copy::diff::{CopiedTree, OriginalState, remark};
@@ -44,24 +40,25 @@ pub(in crate::strategy) fn fork(
         area,
         snapshot,
         to,
-        observer,
         below,
         gone: gone.map(|change| &change.path).collect(),
-        reflinks: Reflinks::wanted(),
-        same: Mutex::default(),
-        made: Mutex::default(),
-        linked: Mutex::default(),
-        directories: Mutex::default(),
-        losses: Mutex::default(),
-        alike: Mutex::default(),
-        entries: AtomicU64::new(0),
-        shared: AtomicU64::new(0),
-        copies: AtomicU64::new(0),
+        placer: Placer::new(to, observer),
+        made: Shared::new((copied.manifest.clone(), Stamp::default())),
+        alike: Shared::default(),
     };
     descend(Some(Manifest::ROOT), |path, index| {
         fork.directory(path, index)
     })?;
-    fork.finish()
+    let (made, alike) = (fork.made, fork.alike);
+    let report = fork
+        .placer
+        .finish_with(|path, copy, _| note(copied, snapshot, &made, path, copy))?;
+    let (mut manifest, newest) = made.into_inner();
+    manifest.ctime_decides = settle(newest);
+    if let Some(remark) = remark(alike.into_inner()) {
+        observer.notice(remark);
+    }
+    Ok((manifest, report))
 }
 
 /// How it went, in a few words.
@@ -78,50 +75,51 @@ pub(in crate::strategy) fn message(report: &CopyReport) -> String {
     format!("a copy of the sandbox of another plan: {entries}{shared}")
 }
 
-/// Where the first name of an inode is, once it is there.
-type FirstName = Arc<Mutex<Option<ResourcePath>>>;
-
 struct CopyFork<'a> {
     copied: &'a CopiedTree<'a>,
     area: &'a Dir,
     snapshot: &'a OpenSnapshot,
     to: &'a Dir,
-    observer: &'a dyn Observer,
     /// What was kept, by the directory it lies in.
     below: HashMap<ResourcePath, Vec<&'a SnapshotEntry>>,
     gone: HashSet<&'a ResourcePath>,
-    reflinks: Reflinks,
-    /// Files of several names, by what they were in the sandbox.
-    same: Mutex<HashMap<u64, FirstName>>,
-    /// What each record's copy became.
-    made: Mutex<Vec<(RecordIndex, ForkedRecord)>>,
-    /// Copies that got further names since, which moved their ctimes.
-    linked: Mutex<Vec<(RecordIndex, ResourcePath)>>,
-    directories: Mutex<Vec<(ResourcePath, Option<RecordIndex>)>>,
-    losses: Mutex<Vec<CopyLoss>>,
+    /// Files of several names are known by what they were in the sandbox.
+    placer: Placer<'a>,
+    made: Shared<ForkedManifest>,
     /// What the original had, touched by another process.
-    alike: Mutex<Vec<ResourcePath>>,
-    entries: AtomicU64,
-    shared: AtomicU64,
-    copies: AtomicU64,
+    alike: Shared<Vec<ResourcePath>>,
 }
 
-/// What the copy of a record became.
-enum ForkedRecord {
-    /// Exactly what was copied from the original.
-    Copy(Meta),
-    /// What another process made of that copy.
-    Touched(u64),
-    /// Something else that stands there.
-    Other,
-}
+/// The first one's records with what their copies became, and the latest time of such a copy.
+type ForkedManifest = (Manifest, Stamp);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn take<T>(mutex: Mutex<T>) -> T {
-    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+/// Writes down what a copy became: what was copied from the original, or what another process made of that copy, or
+/// something else that stands there. What was touched must not pass for what was copied: its number is known, its ctime
+/// stays that of the first copy.
+fn note(
+    copied: &CopiedTree<'_>,
+    snapshot: &OpenSnapshot,
+    made: &Shared<ForkedManifest>,
+    path: &ResourcePath,
+    copy: &Meta,
+) {
+    let Some(index) = copied.manifest.find(path) else {
+        return;
+    };
+    let (manifest, newest) = &mut *made.lock();
+    let first = copied.manifest.record(index);
+    manifest.update(index, |record| match snapshot.entry(path) {
+        None => {
+            *newest = (*newest).max(copy.ctime);
+            record.copied(copy);
+            // With whole seconds it counts when the original was looked at.
+            if record.ctime.nsec == 0 {
+                record.copy_ctime = first.copy_ctime;
+            }
+        }
+        Some(entry) if first.copy_ino == entry.ino => record.copy_ino = copy.ino,
+        Some(_) => record.copy_ino = 0,
+    });
 }
 
 /// The directory at `path`; `None` where there is none any more.
@@ -166,20 +164,20 @@ impl CopyFork<'_> {
         }
         for entry in self.below.get(path).into_iter().flatten() {
             let (_, name) = entry.path.split().expect("the root lies in nothing");
-            let index = self.copied.find(&entry.path);
+            let index = manifest.find(&entry.path);
             if entry.kind == EntryKind::Directory {
                 to.make_dir(name, 0o700)?;
                 next.push((name.into(), index));
             } else if is_kept(entry.kind) {
-                self.kept(entry, index, (&to, name))?;
+                self.kept(entry, (&to, name))?;
             } else {
-                lock(&self.losses).push(CopyLoss {
-                    path: entry.path.clone(),
-                    what: format!("a {} is not copied", entry.kind.word()),
-                });
+                let what = format!("a {} is not copied", entry.kind.word());
+                self.placer.lost(entry.path.clone(), what);
             }
         }
-        lock(&self.directories).push((path.clone(), index));
+        if let Some(look) = self.look(path, index, &to)? {
+            self.placer.dir(path.clone(), look);
+        }
         Ok(next)
     }
 
@@ -189,25 +187,26 @@ impl CopyFork<'_> {
         path: &ResourcePath,
         index: RecordIndex,
         now: Option<&Dir>,
-        to: (&Dir, &[u8]),
+        to: DirAndName<'_>,
     ) -> Result<()> {
         let record = self.copied.manifest.record(index);
-        let several = record.link != 0;
-        let linked = self.once(record.copy_ino, several, path, to, || {
+        let key = (record.link != 0).then_some((0, record.copy_ino));
+        self.placer.entry(key, path, to, || -> Result<_> {
             let leaf = match now {
                 Some(now) => self.try_copy(record, now, to, ManifestRecord::is_untouched)?,
                 None => None,
             };
             let leaf = match leaf {
-                Some(leaf) => Some(leaf),
-                None => self.as_original(path, index, to)?,
+                Some(leaf) => leaf,
+                None => self
+                    .as_original(path, index, to)?
+                    .ok_or_else(|| lost(path))?,
             };
-            Ok(leaf.ok_or_else(|| lost(path))?.copy)
+            if key.is_none() {
+                note(self.copied, self.snapshot, &self.made, path, &leaf.copy);
+            }
+            Ok(((), true))
         })?;
-        match linked {
-            Some(copy) if !several => lock(&self.made).push((index, ForkedRecord::Copy(copy))),
-            _ => lock(&self.linked).push((index, path.clone())),
-        }
         Ok(())
     }
 
@@ -231,7 +230,7 @@ impl CopyFork<'_> {
             && leaf.original.is_file()
             && leaf.original.size > 0
         {
-            lock(&self.alike).push(path.clone());
+            self.alike.lock().push(path.clone());
         }
         Ok(leaf)
     }
@@ -247,19 +246,18 @@ impl CopyFork<'_> {
         if !from.stat(name)?.is_some_and(|meta| is(record, &meta)) {
             return Ok(None);
         }
-        let leaf = copy_leaf(
-            (from, name),
-            (to, name),
-            record.kind,
-            &self.reflinks,
-            ExpectedWriters::Live,
-        );
+        // What the first copy could not keep, this one need not keep either.
+        let options = CopyOptions {
+            lossy: true,
+            ..CopyOptions::LIVE
+        };
+        let at = (to, name);
+        let leaf = self.placer.copy((from, name), at, record.kind, options);
         match leaf {
             Ok(leaf)
                 if is(record, &leaf.original)
                     && xattr::digest(&leaf.attributes) == record.xattrs =>
             {
-                self.count(&leaf);
                 Ok(Some(leaf))
             }
             // Another process was at it just now.
@@ -270,159 +268,47 @@ impl CopyFork<'_> {
     }
 
     /// Something that was kept because another process had touched it.
-    fn kept(
-        &self,
-        entry: &SnapshotEntry,
-        index: Option<RecordIndex>,
-        to: (&Dir, &[u8]),
-    ) -> Result<()> {
-        let path = &entry.path;
-        let made = self.once(entry.ino, true, path, to, || {
+    fn kept(&self, entry: &SnapshotEntry, to: DirAndName<'_>) -> Result<()> {
+        let (path, key) = (&entry.path, Some((0, entry.ino)));
+        self.placer.entry(key, path, to, || -> Result<_> {
             let (from, name) = self.snapshot.tree.parent(path)?;
-            let (reflinks, care) = (&self.reflinks, ExpectedWriters::Quiet);
-            let meta = from.stat(name)?.ok_or_else(|| {
-                from.error("find what was kept of", name, Cause::Os(Errno::NOENT))
-            })?;
-            let leaf = unreadable::copy(self.area, (&from, name), to, &meta, reflinks, care)?;
-            tree::refuse_lost(to.0, to.1, &leaf.lost)?;
-            self.count(&leaf);
-            Ok(leaf.copy)
+            let meta = from.stat(name)?;
+            let meta = meta.ok_or_else(|| from.absent("find what was kept of", name))?;
+            let (from, options) = ((&from, name), CopyOptions::QUIET);
+            unreadable::copy(self.area, &self.placer, from, to, &meta, options)?;
+            Ok(((), true))
         })?;
-        if let Some(index) = index {
-            let copy = match made {
-                Some(copy) => Some(copy),
-                None => to.0.stat(to.1)?,
-            };
-            let same = self.copied.manifest.record(index).copy_ino == entry.ino;
-            let became = match copy.filter(|_| same) {
-                Some(copy) => ForkedRecord::Touched(copy.ino),
-                None => ForkedRecord::Other,
-            };
-            lock(&self.made).push((index, became));
-        }
         Ok(())
     }
 
-    /// Makes one entry, or another name for it if it is one that was made before; `None` then.
-    fn once(
-        &self,
-        ino: u64,
-        several: bool,
-        path: &ResourcePath,
-        (to, name): (&Dir, &[u8]),
-        make: impl FnOnce() -> Result<Meta>,
-    ) -> Result<Option<Meta>> {
-        if self.observer.is_cancelled() {
-            return Err(to.error("copy", name, Cause::Cancelled).into());
-        }
-        self.entries.fetch_add(1, Ordering::Relaxed);
-        if !several {
-            return make().map(Some);
-        }
-        let first = Arc::clone(lock(&self.same).entry(ino).or_default());
-        let mut first = lock(&first);
-        if let Some(first) = &*first {
-            to.hard_link(name, self.to, first)?;
-            return Ok(None);
-        }
-        let made = make()?;
-        *first = Some(path.clone());
-        Ok(Some(made))
-    }
-
-    fn count(&self, leaf: &CopiedLeaf) {
-        match leaf.transfer {
-            Transfer::Shared => self.shared.fetch_add(1, Ordering::Relaxed),
-            Transfer::Copied => self.copies.fetch_add(1, Ordering::Relaxed),
-            Transfer::Nothing => 0,
-        };
-        self.observer.copied(1, leaf.original.size);
-    }
-
-    /// Directories get their looks, deepest first; then every copy is as it stays, and is recorded.
-    fn finish(self) -> Result<(Manifest, CopyReport)> {
-        let mut directories = std::mem::take(&mut *lock(&self.directories));
-        directories.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
-        for (path, index) in &directories {
-            let became = self.apply_metadata(path, *index)?;
-            if let (Some(index), Some(became)) = (*index, became) {
-                lock(&self.made).push((index, became));
-            }
-        }
-        for (index, path) in lock(&self.linked).iter() {
-            let copy = self.to.stat_path(path)?.ok_or_else(|| {
-                let cause = Cause::Os(Errno::NOENT);
-                self.to.error("find the copy of", path.as_bytes(), cause)
-            })?;
-            lock(&self.made).push((*index, ForkedRecord::Copy(copy)));
-        }
-        let mut manifest = self.copied.manifest.clone();
-        let mut newest = Stamp::default();
-        for (index, became) in take(self.made) {
-            if let ForkedRecord::Copy(copy) = &became {
-                newest = newest.max(copy.ctime);
-            }
-            manifest.update(index, |record| note(record, &became));
-        }
-        manifest.ctime_decides = settle(newest);
-        if let Some(remark) = remark(take(self.alike)) {
-            self.observer.notice(remark);
-        }
-        let mut losses = take(self.losses);
-        losses.sort_unstable();
-        let report = CopyReport {
-            entries: self.entries.into_inner() + directories.len() as u64 - 1,
-            shared: self.shared.into_inner(),
-            copied: self.copies.into_inner(),
-            disowned: 0,
-            losses,
-        };
-        Ok((manifest, report))
-    }
-
-    /// Makes a directory look as it did. What belongs to others has no looks.
-    fn apply_metadata(
+    /// How a directory looked. What belongs to others has no looks.
+    fn look(
         &self,
         path: &ResourcePath,
         index: Option<RecordIndex>,
-    ) -> Result<Option<ForkedRecord>> {
-        let manifest = self.copied.manifest;
-        let record = index.map(|index| manifest.record(index));
-        let to = self.to.dir(path)?;
-        let (looks, attributes) = match (self.snapshot.entry(path), record) {
-            (Some(entry), _) => {
-                let kept = self.snapshot.tree.dir(path)?;
-                let mode = entry.mode;
-                let looks = Meta {
-                    mode,
-                    ..kept.meta()?
-                };
-                (looks, tree::xattrs_of(&kept)?)
-            }
-            (None, Some(record)) if record.is_dir() => {
-                let looks = Meta {
-                    mode: record.mode,
-                    uid: record.copy_owner.0,
-                    gid: record.copy_owner.1,
-                    mtime: record.mtime,
-                    atime: record.mtime,
-                    ..to.meta()?
-                };
-                (looks, self.first_attributes(path, record)?)
-            }
-            (None, _) => return Ok(None),
+        to: &Dir,
+    ) -> Result<Option<DirLook>> {
+        if let Some(entry) = self.snapshot.entry(path) {
+            let mut look = DirLook::of(&self.snapshot.tree.dir(path)?)?;
+            look.meta.mode = entry.mode;
+            return Ok(Some(look));
+        }
+        let record = index.map(|index| self.copied.manifest.record(index));
+        let Some(record) = record.filter(|record| record.is_dir()) else {
+            return Ok(None);
         };
-        let lost = EntryHandle::of(&to).apply_metadata(&looks, &attributes);
-        let lost = lost.map_err(|errno| to.error("set the metadata of", b"", Cause::Os(errno)))?;
-        tree::refuse_lost(&to, b"", &lost)?;
-        let copy = to.meta()?;
-        Ok(Some(match (self.snapshot.entry(path), record) {
-            (None, _) => ForkedRecord::Copy(copy),
-            (Some(entry), Some(record)) if record.copy_ino == entry.ino => {
-                ForkedRecord::Touched(copy.ino)
-            }
-            (Some(_), _) => ForkedRecord::Other,
-        }))
+        let meta = Meta {
+            mode: record.mode,
+            uid: record.copy_owner.0,
+            gid: record.copy_owner.1,
+            mtime: record.mtime,
+            atime: record.mtime,
+            ..to.meta()?
+        };
+        Ok(Some(DirLook::new(
+            meta,
+            self.first_attributes(path, record)?,
+        )))
     }
 
     /// The attributes that a directory was copied with, from wherever it still has them.
@@ -437,22 +323,5 @@ impl CopyFork<'_> {
             }
         }
         Err(lost(path))
-    }
-}
-
-/// Writes down what a copy became. What was touched must not pass for what was copied: its number is
-/// known, its ctime stays that of the first copy.
-fn note(record: &mut ManifestRecord, became: &ForkedRecord) {
-    match became {
-        ForkedRecord::Copy(copy) => {
-            let first = record.copy_ctime;
-            record.copied(copy);
-            // With whole seconds it counts when the original was looked at.
-            if record.ctime.nsec == 0 {
-                record.copy_ctime = first;
-            }
-        }
-        ForkedRecord::Touched(ino) => record.copy_ino = *ino,
-        ForkedRecord::Other => record.copy_ino = 0,
     }
 }

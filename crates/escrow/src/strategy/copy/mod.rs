@@ -12,7 +12,6 @@
 
 pub(super) mod checkpoints;
 pub(super) mod diff;
-pub(super) mod discard;
 pub(super) mod fork;
 
 use std::cell::RefCell;
@@ -28,20 +27,21 @@ use super::error::{Result, StrategyError};
 use super::moves::MoveLog;
 use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
-use super::tree_commit::{StageRequest, TreePreview};
+use super::tree_commit::{LastPreview, StageRequest, TreePreview};
 use super::unreadable_dirs;
 use super::unreadable_dirs::OpenedDirs;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
     Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest,
-    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
+    RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
 };
 use super::{tree_commit, tree_digest, tree_intent};
 use crate::event::Observer;
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{CopyReport, copy_one, copy_tree};
+use crate::fs::copy::{copy_one, copy_tree};
 use crate::fs::manifest::Manifest;
+use crate::fs::place::CopyReport;
 use crate::fs::{Cause, Dir, MovedEntries, remove};
 use crate::model::digest::VersionDigests;
 use crate::model::text::Location;
@@ -88,7 +88,7 @@ struct CopySession<K> {
     session: Session,
     moves: Arc<MoveLog>,
     /// What the last preview found.
-    found: RefCell<Option<TreePreview>>,
+    found: LastPreview,
     /// What is open in the copy until the session ends.
     opened: RefCell<Vec<OpenedDirs>>,
     kind: PhantomData<K>,
@@ -183,26 +183,6 @@ fn go<T>(area: &Location, work: impl Fn() -> Result<T>) -> Result<T> {
     unreadable_dirs::with_open(&area, &[root()], all, |_, _| work())
 }
 
-impl<K: CopyKind> TreeCopy<K> {
-    fn created(
-        request: &CreateRequest<'_>,
-        metadata: &CopyMetadata,
-        message: String,
-        report: &CopyReport,
-    ) -> Created {
-        Created {
-            sandbox: SandboxRef {
-                plan_id: request.plan_id,
-                resource_id: request.target.resource_id,
-                strategy_name: K::NAME.to_owned(),
-                metadata: tree::stored(metadata),
-            },
-            message,
-            warnings: report.warnings(),
-        }
-    }
-}
-
 /// Makes a fresh copy in `copy.new`. The caller syncs it before anything relies on it.
 fn copy_anew(
     (original, from): (&Original, &Dir),
@@ -264,7 +244,11 @@ fn present_manifest(area: &Dir, tree: &Dir) -> Result<Manifest> {
 }
 
 /// Takes the changes back one by one; `false` where that is not possible.
-fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
+fn discard(
+    (original, from): (&Original, &Dir),
+    area: &Dir,
+    observer: &dyn Observer,
+) -> Result<bool> {
     let tree = area.subdir(COPY)?.subdir(TREE)?;
     // What was released would be a change again once the release is taken back.
     if !PartialCommits::read(area, &identity(&tree)?)?.is_empty() {
@@ -277,11 +261,7 @@ fn discard((original, from): (&Original, &Dir), area: &Dir) -> Result<bool> {
         manifest: &manifest,
         only: original.only(),
     };
-    let found = copied.look()?;
-    if found.changes.is_empty() && found.touched.is_empty() {
-        return Ok(true);
-    }
-    discard::restore(&copied, found, &area.subdir(STAGE)?)
+    checkpoints::discard(&copied, area, observer)
 }
 
 impl<K: CopyKind> TreeCopy<K> {
@@ -292,36 +272,51 @@ impl<K: CopyKind> TreeCopy<K> {
         place: &Path,
         request: &CreateRequest<'_>,
     ) -> Result<Created> {
-        let area = Dir::open(place)?;
-        for remains in [COPY, STAGE] {
-            remove::remove(&area, remains)?;
-        }
-        area.make_dir(STAGE, 0o700)?;
+        let area = empty_area(place)?;
         let report = alone(sandbox, |copied, open, _| {
             // What was released would not be the fork's, also once the release is taken back.
             if !PartialCommits::read(&open.area, &identity(&open.tree)?)?.is_empty() {
-                return Err(StrategyError::Unsupported {
-                    strategy: K::NAME.to_owned(),
-                    what: "be forked".to_owned(),
-                    why: "a part of its plan is committed: commit the rest, or undo the part with `escrow undo`"
-                        .to_owned(),
-                });
+                let why = "a part of its plan is committed: commit the rest, or undo the part with `escrow undo`";
+                return Err(unsupported(K::NAME, "be forked", why));
             }
             let snapshot = checkpoints::open(copied, &open.area, snapshot)?;
             make_new(&area, |tree| {
                 fork::fork(copied, &open.area, &snapshot, tree, request.observer)
             })
         })?;
-        area.rename(NEW, &area, COPY)?;
+        let metadata = tree::metadata(sandbox)?;
+        Self::created(request, &area, metadata, &report, fork::message(&report))
+    }
+
+    /// Puts the copy that was made in its place.
+    fn created(
+        request: &CreateRequest<'_>,
+        area: &Dir,
+        metadata: CopyMetadata,
+        report: &CopyReport,
+        message: String,
+    ) -> Result<Created> {
+        area.rename(NEW, area, COPY)?;
         let metadata = CopyMetadata {
-            area: Location::from(place),
+            area: Location::from(area.path()),
             shared: report.shared,
             copied: report.copied,
-            ..tree::metadata(sandbox)?
+            ..metadata
         };
-        let message = fork::message(&report);
-        Ok(Self::created(request, &metadata, message, &report))
+        let warnings = report.warnings();
+        let created = tree::created(K::NAME, request, &metadata, message, warnings);
+        Ok(created)
     }
+}
+
+/// An area in which nothing is left of an earlier sandbox.
+fn empty_area(place: &Path) -> Result<Dir> {
+    let area = Dir::open(place)?;
+    for remains in [COPY, STAGE] {
+        remove::remove(&area, remains)?;
+    }
+    area.make_dir(STAGE, 0o700)?;
+    Ok(area)
 }
 
 impl<K: CopyKind> Strategy for TreeCopy<K> {
@@ -363,35 +358,22 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             return Self::fork(sandbox, snapshot, place, request);
         }
         if place.starts_with(at) {
-            return Err(StrategyError::Unsupported {
-                strategy: K::NAME.to_owned(),
-                what: "copy a directory into itself".to_owned(),
-                why: "the sandbox's own area lies in it; keep the state elsewhere (`--home`), or use overlay".to_owned(),
-            });
+            let why = "the sandbox's own area lies in it; keep the state elsewhere (`--home`), or use overlay";
+            return Err(unsupported(K::NAME, "copy a directory into itself", why));
         }
         let (original, from) = Original::take_any(at)?;
-        let area = Dir::open(place)?;
-        for remains in [COPY, STAGE] {
-            remove::remove(&area, remains)?;
-        }
-        area.make_dir(STAGE, 0o700)?;
+        let area = empty_area(place)?;
         let (reflinks, carved) = (K::reflinks(), &request.target.carved);
         let source = (&original, &from);
         let report = copy_anew(source, &area, reflinks, carved, request.observer)?;
-        area.rename(NEW, &area, COPY)?;
         let metadata = CopyMetadata {
             original,
             area: Location::from(place),
-            shared: report.shared,
-            copied: report.copied,
+            shared: 0,
+            copied: 0,
             carved: carved.clone(),
         };
-        Ok(Self::created(
-            request,
-            &metadata,
-            K::message(&report),
-            &report,
-        ))
+        Self::created(request, &area, metadata, &report, K::message(&report))
     }
 
     fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
@@ -412,7 +394,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             reference: sandbox.clone(),
             session,
             moves: Arc::clone(&self.moves),
-            found: RefCell::default(),
+            found: LastPreview::default(),
             opened: RefCell::default(),
             kind: PhantomData,
         }))
@@ -575,7 +557,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
         let area = Dir::open(metadata.area.as_path())?;
         let from = metadata.original.open()?;
         let source = (&metadata.original, &from);
-        match discard(source, &area) {
+        match discard(source, &area, observer) {
             Ok(true) => return Ok("its changes were discarded".to_owned()),
             Ok(false) => {}
             // What cannot even be looked at is replaced as a whole.
@@ -617,18 +599,13 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
         let found = self.unlocked(|| self.look_at(options))?;
-        let preview = found.preview.clone();
-        self.found.replace(Some(found));
-        Ok(preview)
+        Ok(self.found.keep(found))
     }
 
     fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         let area = tree::commit_area(K::NAME, request.area)?;
-        let found = match self.found.take() {
-            Some(found) => found,
-            None => self.look_at(&PreviewOptions::default())?,
-        };
-        let found = found.narrowed(request.preview);
+        let look = || self.look_at(&PreviewOptions::default());
+        let found = self.found.take(request, look)?;
         alone(&self.reference, |copied, open, again| {
             tree_commit::begin(area, again)?;
             let moves = self.moves(copied.original)?;
@@ -642,16 +619,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
                     moved: &moves,
                 },
             };
-            let part = request.preview.part;
-            let staged = StageRequest {
-                preview: &found,
-                on_conflict: request.on_conflict,
-                area,
-                keeps: request.keeps,
-                digests: request.digests,
-                part_of: part.then(|| Location::from(open.area.path())),
-                observer: request.observer,
-            };
+            let staged = StageRequest::new(request, &found, area, &open.area);
             tree_commit::prepare(&open.original, &source, &staged)
         })
     }

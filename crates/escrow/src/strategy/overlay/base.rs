@@ -5,7 +5,6 @@
 //! that one is gone nothing else would tell it from a new file.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
@@ -14,10 +13,10 @@ use super::layers::{self, LayerDirMetadata};
 use super::stack::{self, LayerStack};
 use crate::fs::copy::{clock, settle};
 use crate::fs::dir::DirEntry;
-use crate::fs::walk::walk;
+use crate::fs::walk::{Shared, walk};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, FsError, Meta, MovedEntries, Stamp};
-use crate::model::{Conflict, EntryInfo, ResourcePath};
+use crate::model::{Conflict, ResourcePath};
 use crate::strategy::partial_commits::PartialCommits;
 
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
@@ -115,21 +114,17 @@ impl<'a> LayerBase<'a> {
 
     /// Everything in the original that was changed since, by any process.
     pub(super) fn everything_moved(&self, carved: &[ResourcePath]) -> Result<Vec<Conflict>> {
-        let found = Mutex::new(Vec::new());
-        let tell = |path: ResourcePath, theirs: EntryInfo, what: &str| {
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            found.push(Conflict {
-                path,
-                what: what.to_owned(),
-                ours: None,
-                theirs: Some(theirs),
-            });
+        let found = Shared::new(Vec::new());
+        let tell = |path: ResourcePath, theirs: &Meta| {
+            let theirs = Some(theirs.facts());
+            let conflict = Conflict::with(path, "changed there since", theirs);
+            found.lock().push(conflict);
         };
         walk(self.lower, (), |visit| {
             let mut next = Vec::new();
             let own = visit.dir.meta()?;
             if !self.is_ours(&own) {
-                tell(visit.path.clone(), own.facts(), "changed there since");
+                tell(visit.path.clone(), &own);
             }
             for DirEntry { name, meta } in visit.entries {
                 let path = visit.path.join(&name);
@@ -137,14 +132,14 @@ impl<'a> LayerBase<'a> {
                     continue;
                 }
                 if !meta.is_dir() && !self.is_ours(&meta) {
-                    tell(path, meta.facts(), "changed there since");
+                    tell(path, &meta);
                 } else if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
                     next.push((name, ()));
                 }
             }
             Ok::<_, FsError>(next)
         })?;
-        Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(found.into_inner())
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::error::{Result, StrategyError};
+use super::super::error::Result;
 use super::super::tree::{self, STAGE};
 use super::super::{
     CreateRequest, Created, Intent, LiveView, Purpose, RestoreRequest, Snapshot, unsupported,
@@ -54,10 +54,7 @@ impl StackSwitch {
         if intent.0.get("switch").is_none() {
             return Ok(None);
         }
-        let read = serde_json::from_value(intent.0.clone());
-        read.map(Some).map_err(|error| StrategyError::Damaged {
-            what: format!("the restore intent cannot be read ({error})"),
-        })
+        tree::parse(&intent.0, "the restore intent").map(Some)
     }
 
     /// Goes there, or back: through the mount that a command uses while it is inside.
@@ -73,9 +70,7 @@ impl StackSwitch {
 }
 
 fn read(snapshot: &Snapshot) -> Result<SnapshotLayers> {
-    serde_json::from_value(snapshot.0.clone()).map_err(|error| StrategyError::Damaged {
-        what: format!("the snapshot cannot be read ({error})"),
-    })
+    tree::parse(&snapshot.0, "the snapshot")
 }
 
 /// An empty layer over these, whose root looks like theirs.
@@ -429,14 +424,6 @@ fn fork_of(
         carved: open.carved.clone(),
         depends_on: lenders,
     };
-    Ok(Created {
-        sandbox: SandboxRef {
-            plan_id: request.plan_id,
-            resource_id: request.target.resource_id,
-            strategy_name: NAME.to_owned(),
-            metadata: tree::stored(&metadata),
-        },
-        message: "an empty layer over those of another plan; nothing was copied".to_owned(),
-        warnings: Vec::new(),
-    })
+    let message = "an empty layer over those of another plan; nothing was copied";
+    Ok(tree::created(NAME, request, &metadata, message, Vec::new()))
 }

@@ -5,14 +5,13 @@
 //! differ is no change (rules F6, F8).
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::layers::{self, LayerDirMetadata, LayerMark};
 use super::stack::{LayerStack, StackedDir};
 use crate::fs::dir::DirEntry;
-use crate::fs::walk::{DirVisit, NextDirs, descend, walk};
+use crate::fs::walk::{DirVisit, NextDirs, Shared, descend, walk};
 use crate::fs::{Dir, Meta, MovedEntries, Stamp};
 use crate::model::{Change, ChangedField, EntryKind, ResourcePath};
 use crate::strategy::partial_commits::{PartialCommits, ReleasedVersion};
@@ -52,9 +51,9 @@ pub(super) fn look_beside(
     lower: &Dir,
     released: &PartialCommits,
 ) -> Result<OverlayScan> {
-    let all = Mutex::new(OverlayScan::default());
+    let all = Shared::new(OverlayScan::default());
     let report = |found: OverlayScan| {
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = all.lock();
         all.changes.extend(found.changes);
         all.kept.extend(found.kept);
         all.directories.extend(found.directories);
@@ -76,7 +75,7 @@ pub(super) fn look_beside(
         report(found);
         Ok::<_, StrategyError>(next)
     })?;
-    Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(all.into_inner())
 }
 
 fn root_change(
@@ -240,31 +239,10 @@ fn compare(
             return Ok(Vec::new());
         }
     }
-    let mut fields = Vec::new();
-    if new.mode != old.mode && new.kind != EntryKind::Symlink {
-        fields.push(ChangedField::Mode);
-    }
-    if (new.uid, new.gid) != (old.uid, old.gid) && can_own(old) {
-        fields.push(ChangedField::Owner);
-    }
-    let seen = |dir| Ok(tree::xattrs_if_open(dir, name)?.map(layers::visible));
-    let (ours, theirs): (Result<_>, Result<_>) = (seen(upper), seen(lower));
-    if let (Some(ours), Some(theirs)) = (ours?, theirs?)
-        && ours != theirs
-    {
-        fields.push(ChangedField::Xattrs);
-    }
-    match new.kind {
-        EntryKind::Symlink if upper.read_link(name)? != lower.read_link(name)? => {
-            fields.push(ChangedField::Target);
-        }
-        EntryKind::File
-            if new.size != old.size || !tree::same_content((upper, name), (lower, name))? =>
-        {
-            fields.push(ChangedField::Content);
-        }
-        _ => {}
-    }
+    let same = || tree::same_content((upper, name), (lower, name));
+    let (old, new) = ((lower, old), (upper, new));
+    let mut fields = tree::differences(name, old, new, layers::visible, same)?;
+    fields.retain(|field| *field != ChangedField::Owner || can_own(old.1));
     Ok(fields)
 }
 
@@ -308,7 +286,7 @@ fn deleted_below(
         return Ok(());
     }
     let root = dir.subdir(name)?;
-    let list = Mutex::new(found);
+    let list = Shared::new(found);
     walk(&root, path.clone(), |visit: DirVisit<'_, ResourcePath>| {
         let mut next = Vec::new();
         for DirEntry { name, meta } in visit.entries {
@@ -317,7 +295,7 @@ fn deleted_below(
             }
             let path = visit.state.join(&name);
             let facts = visit.dir.facts(&name, &meta)?;
-            let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut list = list.lock();
             list.push(Change::deleted(path.clone(), facts));
             if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
                 next.push((name, path));

@@ -444,16 +444,6 @@ pub(super) fn resemble(
     Ok(lost)
 }
 
-/// Makes a directory of one layer exactly like that of another, marks included; but one that is to merge
-/// with its like below hides nothing.
-pub(super) fn replicate(dir: &Dir, model: &Dir, merges: bool) -> Result<()> {
-    let attributes = tree::xattrs_of(model)?;
-    let wanted = |(name, _): &(Vec<u8>, Vec<u8>)| !merges || name != OPAQUE.as_bytes();
-    let attributes = attributes.into_iter().filter(wanted).collect();
-    tree::refuse_lost(model, b"", &apply_metadata(dir, model, attributes)?)?;
-    set_mode(dir, model.meta()?.mode)
-}
-
 fn apply_metadata(dir: &Dir, model: &Dir, attributes: Xattrs) -> Result<Vec<Vec<u8>>> {
     let looks = model.meta()?;
     let open = Meta {

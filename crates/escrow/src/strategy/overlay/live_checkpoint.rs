@@ -5,23 +5,21 @@
 //! and ctime, laid over the one before. What was seen at the last time stands in the file `seen`.
 
 use std::collections::{HashMap, HashSet};
-use std::io::{Read, Write};
 
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::Result;
-use super::super::tree::{self, STAGE};
+use super::super::tree::STAGE;
 use super::OpenLayers;
 use super::checkpoints::lay_over;
 use super::layers;
 use super::stack::{LayerRef, LayerState};
 use crate::event::Observer;
-use crate::fs::atomic_file::AtomicFile;
-use crate::fs::content::Reflinks;
-use crate::fs::copy::{ExpectedWriters, clock, settle};
+use crate::fs::atomic_file;
+use crate::fs::copy::{clock, settle};
 use crate::fs::dir::DirEntry;
-use crate::fs::{Cause, Dir, EntryHandle, Meta, Stamp, remove};
+use crate::fs::place::{CopyOptions, DirLook, Placer};
+use crate::fs::{Dir, Meta, Stamp, remove};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::unreadable;
 
@@ -110,15 +108,10 @@ fn earlier(open: &OpenLayers, last: Option<Vec<LayerRef>>) -> Result<Option<Prev
     let Some(layers) = last.filter(|layers| layers.len() < DEEP) else {
         return Ok(None);
     };
-    let mut text = Vec::new();
-    let read = match open.area.file(SEEN) {
+    let text = match open.area.read(SEEN) {
         Err(error) if error.is_absent() => return Ok(None),
-        file => file?.0.read_to_end(&mut text),
+        text => text?,
     };
-    read.map_err(|error| {
-        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        open.area.error("read", SEEN, Cause::Os(errno))
-    })?;
     // One that cannot be understood only costs a whole copy.
     let seen: Option<LayerTrace> = serde_json::from_slice(&text).ok();
     let top = open.now.layers.first();
@@ -147,14 +140,8 @@ fn finish(open: &OpenLayers, entries: Vec<(ResourcePath, EntryTrace)>) -> Result
         entries,
     };
     let text = serde_json::to_vec(&seen).expect("paths and numbers are JSON");
-    let draft = AtomicFile {
-        stage: &open.area.subdir(STAGE)?,
-        to: &open.area,
-        name: SEEN,
-        fresh: false,
-        synced: true,
-    };
-    Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
+    let stage = open.area.subdir(STAGE)?;
+    Ok(atomic_file::replace(&stage, &open.area, SEEN, &text)?)
 }
 
 /// What was seen, and whether anything was touched; `None` where a directory was exchanged for another,
@@ -176,15 +163,14 @@ fn copy(
         area: &open.area,
         touched: earlier.and_then(|all| all.get(&root)) != Some(&trace),
         earlier,
-        reflinks: Reflinks::wanted(),
-        same: HashMap::new(),
+        placer: Placer::new(&to, observer),
         seen: vec![(root.clone(), trace)],
-        observer,
     };
+    // It was given its attributes when it was made; what is put in it moves its times.
+    let look = DirLook::new(from.meta()?, Vec::new());
+    copying.placer.dir(root.clone(), look);
     let mut directories = vec![root];
-    let mut next = 0;
-    while let Some(path) = directories.get(next).cloned() {
-        next += 1;
+    while let Some(path) = directories.pop() {
         let (from, to) = (from.dir(&path)?, to.dir(&path)?);
         for entry in from.entries()? {
             let is_dir = entry.meta.is_dir();
@@ -198,32 +184,16 @@ fn copy(
         }
     }
     copying.hide_gone(&to)?;
-    // Backwards every directory comes before the one it lies in.
-    for path in directories.iter().rev() {
-        let (model, dir) = (from.dir(path)?, to.dir(path)?);
-        if path.is_root() {
-            // It was dressed when it was made; what was put in it moved its times.
-            let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
-            EntryHandle::of(&dir)
-                .reapply_metadata(&model.meta()?)
-                .map_err(fail)?;
-            continue;
-        }
-        let laid_over = earlier.is_some_and(|all| all.contains_key(path));
-        layers::replicate(&dir, &model, laid_over)?;
-    }
+    copying.placer.finish()?;
     Ok(Some((copying.seen, copying.touched)))
 }
 
 struct LayerCopier<'a> {
     area: &'a Dir,
     earlier: Option<&'a HashMap<ResourcePath, EntryTrace>>,
-    reflinks: Reflinks,
-    /// Files of several names, by inode, and where the first of them was put.
-    same: HashMap<u64, (Dir, Vec<u8>)>,
+    placer: Placer<'a>,
     seen: Vec<(ResourcePath, EntryTrace)>,
     touched: bool,
-    observer: &'a dyn Observer,
 }
 
 impl LayerCopier<'_> {
@@ -235,12 +205,10 @@ impl LayerCopier<'_> {
         path: &ResourcePath,
         DirEntry { name, meta }: DirEntry,
     ) -> Result<bool> {
-        if self.observer.is_cancelled() {
-            return Err(from.error("keep", &name, Cause::Cancelled).into());
-        }
         let mut trace = EntryTrace::of(&meta);
-        if trace.dir {
-            trace.opaque = layers::is_opaque(&from.subdir(&name)?)?;
+        let model = meta.is_dir().then(|| from.subdir(&name)).transpose()?;
+        if let Some(model) = &model {
+            trace.opaque = layers::is_opaque(model)?;
         }
         let before = self.earlier.and_then(|all| all.get(path));
         if before.is_some_and(|before| before.is_other(&trace)) {
@@ -248,31 +216,28 @@ impl LayerCopier<'_> {
         }
         self.seen.push((path.clone(), trace));
         self.touched |= before != Some(&trace);
-        if trace.dir {
+        if let Some(model) = model {
             to.make_dir(&name, 0o700)?;
-            return Ok(true);
-        }
-        if before == Some(&trace) {
-            return Ok(true);
-        }
-        if let Some((dir, first)) = self.same.get(&meta.ino) {
-            to.link_to(&name, dir, first)?;
-            return Ok(true);
-        }
-        match meta.kind {
-            EntryKind::Device if meta.is_whiteout() => to.make_whiteout(&name)?,
-            EntryKind::Device | EntryKind::Socket => to.link_to(&name, from, &name)?,
-            _ => {
-                let (from, to) = ((from, &name[..]), (to, &name[..]));
-                let (area, reflinks) = (self.area, &self.reflinks);
-                let leaf =
-                    unreadable::copy(area, from, to, &meta, reflinks, ExpectedWriters::Quiet)?;
-                tree::refuse_lost(from.0, &name, &leaf.lost)?;
-                self.observer.copied(1, meta.size);
-            }
-        }
-        if meta.nlink > 1 {
-            self.same.insert(meta.ino, (to.again(), name.to_vec()));
+            let mut look = DirLook::of(&model)?;
+            // One that is to merge with its like below hides nothing.
+            let hides = |name: &[u8]| before.is_some() && name == layers::OPAQUE.as_bytes();
+            look.attributes.retain(|(name, _)| !hides(name));
+            self.placer.dir(path.clone(), look);
+        } else if before != Some(&trace) {
+            let (from, to) = ((from, &*name), (to, &*name));
+            let several = meta.nlink > 1 && !meta.is_whiteout();
+            let key = several.then_some((0, meta.ino));
+            self.placer.entry(key, path, to, || -> Result<_> {
+                match meta.kind {
+                    EntryKind::Device if meta.is_whiteout() => to.0.make_whiteout(to.1)?,
+                    EntryKind::Device | EntryKind::Socket => to.0.link_to(to.1, from.0, from.1)?,
+                    _ => {
+                        let (area, options) = (self.area, CopyOptions::QUIET);
+                        unreadable::copy(area, &self.placer, from, to, &meta, options)?;
+                    }
+                }
+                Ok(((), true))
+            })?;
         }
         Ok(true)
     }

@@ -4,7 +4,7 @@
 //! What differs is looked for anew each time, so the process that finds the work half done can simply do it again,
 //! or go back the same way.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
@@ -13,9 +13,9 @@ use super::super::tree;
 use super::layers::{self, LayerEntry};
 use super::stack::LayerStack;
 use super::{OpenLayers, diff};
-use crate::fs::content::{Reflinks, transfer};
-use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, EntryHandle, Meta};
+use crate::event::Unobserved;
+use crate::fs::place::{CopyOptions, DirLook, Placer};
+use crate::fs::{Dir, Meta};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::unreadable;
 
@@ -30,8 +30,7 @@ pub(super) fn go(open: &OpenLayers, target: &LayerStack, root: &Dir) -> Result<(
         root,
         open: &open.lower,
         target,
-        reflinks: Reflinks::wanted(),
-        same: HashMap::new(),
+        placer: Placer::new(root, &Unobserved),
         dirs: BTreeSet::new(),
     };
     for (path, (is, to)) in differing.iter().rev() {
@@ -42,10 +41,12 @@ pub(super) fn go(open: &OpenLayers, target: &LayerStack, root: &Dir) -> Result<(
             going.put(path, is.as_ref(), to)?;
         }
     }
-    let dirs = std::mem::take(&mut going.dirs);
-    for path in dirs.iter().rev() {
-        going.apply_metadata(path)?;
+    for path in &going.dirs {
+        if let Some(look) = going.look(path)? {
+            going.placer.dir(path.clone(), look);
+        }
     }
+    going.placer.finish()?;
     // Once, for everything.
     Ok(root.sync_file_system()?)
 }
@@ -101,28 +102,14 @@ fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>)
     if (a.dev, a.ino) == (b.dev, b.ino) {
         return Ok(true);
     }
-    let mode = a.mode == b.mode || a.kind == EntryKind::Symlink;
-    let looks = (a.kind, a.uid, a.gid, a.mtime) == (b.kind, b.uid, b.gid, b.mtime);
-    if !mode || !looks {
+    let names = !a.is_file() || a.nlink == b.nlink;
+    if (a.kind, a.mtime, a.mode) != (b.kind, b.mtime, b.mode) || !names {
         return Ok(false);
     }
-    let Some((_, name)) = path.split() else {
-        return Ok(
-            layers::visible(tree::xattrs_of(a_dir)?) == layers::visible(tree::xattrs_of(b_dir)?)
-        );
-    };
-    let seen = |dir| -> Result<_> { Ok(tree::xattrs_if_open(dir, name)?.map(layers::visible)) };
-    if seen(a_dir)? != seen(b_dir)? {
-        return Ok(false);
-    }
-    Ok(match a.kind {
-        EntryKind::File => {
-            (a.size, a.nlink) == (b.size, b.nlink)
-                && tree::same_content((a_dir, name), (b_dir, name))?
-        }
-        EntryKind::Symlink => a_dir.read_link(name)? == b_dir.read_link(name)?,
-        _ => true,
-    })
+    let name = path.split().map_or(&b"."[..], |(_, name)| name);
+    let content = || tree::same_content((a_dir, name), (b_dir, name));
+    let (is, to) = ((a_dir, a), (b_dir, b));
+    Ok(tree::differences(name, is, to, layers::visible, content)?.is_empty())
 }
 
 struct LiveRestore<'a> {
@@ -130,9 +117,7 @@ struct LiveRestore<'a> {
     root: &'a Dir,
     open: &'a Dir,
     target: &'a LayerStack,
-    reflinks: Reflinks,
-    /// Files of several names, by inode, and where the first of them was put.
-    same: HashMap<(u64, u64), ResourcePath>,
+    placer: Placer<'a>,
     /// Directories that were made, or worked in, and get their looks last.
     dirs: BTreeSet<ResourcePath>,
 }
@@ -211,14 +196,16 @@ impl LiveRestore<'_> {
         }
         let dir = self.dir(&parent)?;
         let temporary = free_name(&dir)?;
-        let key = (meta.dev, meta.ino);
-        match self.same.get(&key) {
-            Some(first) => dir.hard_link(&temporary, self.root, first)?,
-            None => self.copy((from, name), (&dir, &temporary), meta)?,
-        }
-        if meta.nlink > 1 {
-            self.same.insert(key, path.clone());
-        }
+        let key = (meta.nlink > 1).then_some((meta.dev, meta.ino));
+        let (from, to) = ((from, name), (&dir, &*temporary));
+        // As it is to be seen. Of an original that no process may read nothing is taken.
+        let options = CopyOptions {
+            look: &|_, attributes| *attributes = layers::visible(std::mem::take(attributes)),
+            ..CopyOptions::QUIET
+        };
+        self.placer.entry(key, path, to, || {
+            unreadable::copy(self.area, &self.placer, from, to, meta, options).map(|_| ((), true))
+        })?;
         if let Err(error) = dir.rename(&temporary, &dir, name) {
             dir.unlink(&temporary)?;
             return Err(error.into());
@@ -230,60 +217,21 @@ impl LiveRestore<'_> {
         }
     }
 
-    /// A version as it is to be seen, under another name.
-    fn copy(
-        &self,
-        (from, name): (&Dir, &[u8]),
-        (to, new): (&Dir, &[u8]),
-        meta: &Meta,
-    ) -> Result<()> {
-        // Of an original that no process may read nothing is taken.
-        let attributes = layers::visible(unreadable::xattrs(self.area, (from, name), meta)?);
-        let fail = |errno| to.error("set the metadata of", new, Cause::Os(errno));
-        let lost = match meta.kind {
-            EntryKind::File => {
-                let (source, before) =
-                    unreadable::read(self.area, (from, name), meta, || Ok(from.file(name)?))?;
-                let target = to.create(new, 0o600)?;
-                transfer(&source, &target, &before, &self.reflinks).map_err(|error| {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                    from.error("copy", name, Cause::Os(errno))
-                })?;
-                EntryHandle::of(&target).apply_metadata(meta, &attributes)
-            }
-            EntryKind::Symlink => {
-                to.make_link(new, &from.read_link(name)?)?;
-                to.handle(new)?.apply_metadata(meta, &attributes)
-            }
-            _ => {
-                to.make_fifo(new, 0o600)?;
-                to.handle(new)?.apply_metadata(meta, &attributes)
-            }
-        };
-        tree::refuse_lost(from, name, &lost.map_err(fail)?)
-    }
-
-    /// Gives a directory the looks it is to have.
-    fn apply_metadata(&self, path: &ResourcePath) -> Result<()> {
+    /// How a directory is to look; `None` where there is to be none.
+    fn look(&self, path: &ResourcePath) -> Result<Option<DirLook>> {
         let (from, meta) = match layers::find(self.target, self.open, path)? {
-            LayerEntry::Nothing => return Ok(()),
+            LayerEntry::Nothing => return Ok(None),
             LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta) => (dir, meta),
         };
         let model = match path.split() {
             Some((_, name)) => from.subdir(name)?,
             None => from,
         };
-        let wanted = layers::visible(tree::xattrs_of(&model)?);
-        let dir = self.root.dir(path)?;
-        let handle = EntryHandle::of(&dir);
-        let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
-        let have: Xattrs = xattr::read(&handle).map_err(fail)?;
-        let gone = |one: &&(Vec<u8>, Vec<u8>)| !wanted.iter().any(|(name, _)| *name == one.0);
-        for (name, _) in have.iter().filter(gone) {
-            xattr::remove(&handle, name).map_err(fail)?;
-        }
-        let lost = handle.apply_metadata(&meta, &wanted).map_err(fail)?;
-        tree::refuse_lost(&model, b"", &lost)
+        let attributes = layers::visible(model.xattrs()?);
+        Ok(Some(DirLook {
+            stood: true,
+            ..DirLook::new(meta, attributes)
+        }))
     }
 }
 

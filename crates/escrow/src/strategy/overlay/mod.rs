@@ -39,7 +39,7 @@ use super::moves::MoveLog;
 use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
-use super::tree_commit::{StageRequest, TreePreview};
+use super::tree_commit::{LastPreview, StageRequest, TreePreview};
 use super::unreadable_dirs;
 use super::unreadable_dirs::OpenedDirs;
 use super::{
@@ -81,7 +81,7 @@ struct OverlaySession {
     session: Session,
     moves: Arc<MoveLog>,
     /// What the last preview found.
-    found: RefCell<Option<TreePreview>>,
+    found: LastPreview,
     /// What is open in the layers until the session ends.
     opened: RefCell<Vec<OpenedDirs>>,
 }
@@ -305,19 +305,17 @@ impl Strategy for Overlay {
             carved: request.target.carved.clone(),
             depends_on: Vec::new(),
         };
-        Ok(Created {
-            sandbox: SandboxRef {
-                plan_id: request.plan_id,
-                resource_id: request.target.resource_id,
-                strategy_name: NAME.to_owned(),
-                metadata: tree::stored(&metadata),
-            },
-            message: "an empty layer over the original; nothing was copied".to_owned(),
-            warnings: lost
-                .iter()
-                .map(|name| format!("'.': the attribute {} cannot be kept here", escape(name)))
-                .collect(),
-        })
+        let lost = lost.iter();
+        let lost =
+            lost.map(|name| format!("'.': the attribute {} cannot be kept here", escape(name)));
+        let message = "an empty layer over the original; nothing was copied";
+        Ok(tree::created(
+            NAME,
+            request,
+            &metadata,
+            message,
+            lost.collect(),
+        ))
     }
 
     fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
@@ -332,7 +330,7 @@ impl Strategy for Overlay {
             reference: sandbox.clone(),
             session,
             moves: Arc::clone(&self.moves),
-            found: RefCell::default(),
+            found: LastPreview::default(),
             opened: RefCell::default(),
         }))
     }
@@ -535,18 +533,13 @@ impl Sandbox for OverlaySession {
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
         let found = self.unlocked(|| self.look_at(options))?;
-        let preview = found.preview.clone();
-        self.found.replace(Some(found));
-        Ok(preview)
+        Ok(self.found.keep(found))
     }
 
     fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
         let area = tree::commit_area(NAME, request.area)?;
-        let found = match self.found.take() {
-            Some(found) => found,
-            None => self.look_at(&PreviewOptions::default())?,
-        };
-        let found = found.narrowed(request.preview);
+        let look = || self.look_at(&PreviewOptions::default());
+        let found = self.found.take(request, look)?;
         alone(&self.reference, |open, again| {
             tree_commit::begin(area, again)?;
             let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
@@ -558,16 +551,7 @@ impl Sandbox for OverlaySession {
                 whole: false,
                 base: &base::LayerBase::open(upper, lower, &gone, &moves, &released)?,
             };
-            let part = request.preview.part;
-            let staged = StageRequest {
-                preview: &found,
-                on_conflict: request.on_conflict,
-                area,
-                keeps: request.keeps,
-                digests: request.digests,
-                part_of: part.then(|| Location::from(open.area.path())),
-                observer: request.observer,
-            };
+            let staged = StageRequest::new(request, &found, area, &open.area);
             tree_commit::prepare(&open.original, &source, &staged)
         })
     }

@@ -18,8 +18,8 @@ use super::base;
 use super::layers::{self, LayerEntry, LayerMark};
 use super::stack::{LayerRef, LayerStack, LayerState, StackedDir};
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{ExpectedWriters, copy_leaf};
 use crate::fs::dir::DirEntry;
+use crate::fs::place::{CopyOptions, copy_leaf};
 use crate::fs::state_dir;
 use crate::fs::walk::{NextDirs, descend};
 use crate::fs::xattr::{self, Xattrs};
@@ -463,8 +463,7 @@ fn link(
         Ok(()) => Ok(to.link_to(name, dir, name)?),
         Err(Errno::ACCESS) => {
             let (from, to_it, reflinks) = ((dir, name), (to, name), Reflinks::wanted());
-            let leaf = copy_leaf(from, to_it, meta.kind, &reflinks, ExpectedWriters::Quiet)?;
-            tree::refuse_lost(to, name, &leaf.lost)?;
+            copy_leaf(from, to_it, meta.kind, &reflinks, CopyOptions::QUIET)?;
             let copy = to.handle(name)?;
             copy.set_mode(meta.mode | 0o600)
                 .and_then(|()| teach(&copy, &attributes, &wanted))

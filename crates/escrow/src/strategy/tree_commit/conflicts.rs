@@ -128,10 +128,8 @@ impl ConflictCheck<'_> {
             (None, _) => None,
         };
         self.conflicts.push(Conflict {
-            path: change.path.clone(),
-            what: what.to_owned(),
             ours: change.new.clone(),
-            theirs,
+            ..Conflict::with(change.path.clone(), what, theirs)
         });
         Ok(())
     }
@@ -248,12 +246,9 @@ impl ConflictCheck<'_> {
             if ours || self.changed(&path).is_some() || self.carved.contains(&path) {
                 continue;
             }
-            self.conflicts.push(Conflict {
-                path,
-                what: "added there, its directory deleted here".to_owned(),
-                ours: None,
-                theirs: Some(dir.facts(&name, &meta)?),
-            });
+            let theirs = Some(dir.facts(&name, &meta)?);
+            let what = "added there, its directory deleted here";
+            self.conflicts.push(Conflict::with(path, what, theirs));
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::stage::StageJob;
-use super::steps::{AffectedDirs, deepest_first};
+use super::steps::AffectedDirs;
 use super::{DirMetadata, DirUpdate, check_loose, stat};
 use crate::fs::{Cause, Dir, Fingerprint, Meta};
 use crate::model::{ChangedField, ResourcePath};
@@ -86,14 +86,7 @@ impl StageJob<'_> {
                 // One that the commit makes: the link moves its time.
                 None => {
                     let dir = self.source.root.dir(&parent)?;
-                    let looks = DirMetadata::of(&self.looks(&parent, &dir)?);
-                    DirUpdate {
-                        path: parent.clone(),
-                        seen: None,
-                        before: looks.clone(),
-                        after: looks,
-                        known: false,
-                    }
+                    made(&parent, DirMetadata::of(&self.looks(&parent, &dir)?))
                 }
             };
             all.insert(parent, dressing);
@@ -124,22 +117,15 @@ impl StageJob<'_> {
             all.insert(path.clone(), dressing);
         }
         for (path, looks) in std::mem::take(&mut self.finals) {
-            let (seen, before) = (None, looks.clone());
-            let after = looks;
-            let dressing = DirUpdate {
-                path: path.clone(),
-                seen,
-                before,
-                after,
-                known: false,
-            };
+            let dressing = made(&path, looks);
             all.insert(path, dressing);
         }
         for link in &self.links {
             self.records.link(link).map_err(self.unwritten)?;
         }
-        for (_, dressing) in deepest_first(all) {
-            self.records.directory(&dressing).map_err(self.unwritten)?;
+        // What lies in a directory comes after it in the order of paths: backwards is deepest first.
+        for dressing in all.values().rev() {
+            self.records.directory(dressing).map_err(self.unwritten)?;
         }
         Ok(())
     }
@@ -168,6 +154,17 @@ impl StageJob<'_> {
             after,
             known,
         })
+    }
+}
+
+/// A directory that the commit makes.
+fn made(path: &ResourcePath, looks: DirMetadata) -> DirUpdate {
+    DirUpdate {
+        path: path.clone(),
+        seen: None,
+        before: looks.clone(),
+        after: looks,
+        known: false,
     }
 }
 

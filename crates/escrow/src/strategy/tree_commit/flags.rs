@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 
 use super::stat;
-use crate::fs::copy::{DirAndName, recast};
+use crate::fs::place::{DirAndName, recast};
 use crate::fs::{Cause, Dir, Flags, Meta};
 use crate::model::ResourcePath;
 use crate::strategy::error::{Result, StrategyError};

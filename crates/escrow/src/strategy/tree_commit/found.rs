@@ -1,14 +1,16 @@
 //! What the preview of a directory found, for the staging that follows in the same session.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::event::Observer;
-use crate::fs::Fingerprint;
+use crate::fs::{Dir, Fingerprint};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
-use crate::strategy::{OnConflict, Preview};
+use crate::strategy::error::Result;
+use crate::strategy::{OnConflict, PrepareRequest, Preview};
 
 /// A preview with everything that staging needs to know of the original.
 #[derive(Debug, Default)]
@@ -42,6 +44,29 @@ impl TreePreview {
     }
 }
 
+/// What the last preview of a session found.
+#[derive(Debug, Default)]
+pub(in crate::strategy) struct LastPreview(RefCell<Option<TreePreview>>);
+
+impl LastPreview {
+    /// Remembers what was found, and returns what the caller is told of it.
+    pub(in crate::strategy) fn keep(&self, found: TreePreview) -> Preview {
+        let preview = found.preview.clone();
+        self.0.replace(Some(found));
+        preview
+    }
+
+    /// What was found, else what is found now, of the changes that are to be released.
+    pub(in crate::strategy) fn take(
+        &self,
+        request: &PrepareRequest<'_>,
+        look: impl FnOnce() -> Result<TreePreview>,
+    ) -> Result<TreePreview> {
+        let found = self.0.take().map_or_else(look, Ok)?;
+        Ok(found.narrowed(request.preview))
+    }
+}
+
 /// What is staged, and where.
 pub(in crate::strategy) struct StageRequest<'a> {
     pub(in crate::strategy) preview: &'a TreePreview,
@@ -55,4 +80,25 @@ pub(in crate::strategy) struct StageRequest<'a> {
     /// The area of the sandbox, where it stays and is to count this as released.
     pub(in crate::strategy) part_of: Option<Location>,
     pub(in crate::strategy) observer: &'a dyn Observer,
+}
+
+impl<'a> StageRequest<'a> {
+    /// What a commit asks for, of a sandbox in this area.
+    pub(in crate::strategy) fn new(
+        request: &PrepareRequest<'a>,
+        preview: &'a TreePreview,
+        area: &'a Path,
+        sandbox: &Dir,
+    ) -> Self {
+        let part = request.preview.part;
+        Self {
+            preview,
+            on_conflict: request.on_conflict,
+            area,
+            keeps: request.keeps,
+            digests: request.digests,
+            part_of: part.then(|| Location::from(sandbox.path())),
+            observer: request.observer,
+        }
+    }
 }

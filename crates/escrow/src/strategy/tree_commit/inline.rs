@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::intent::{IntentEntry, IntentRecords, RecordWriter};
-use super::{DirUpdate, KeptLink, SandboxVersion, TreeIntent, unreadable};
+use super::{DirUpdate, KeptLink, SandboxVersion, TreeIntent};
 use crate::fs::Fingerprint;
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::Intent;
 use crate::strategy::error::{Result, StrategyError};
-use crate::strategy::tree::Original;
+use crate::strategy::tree::{self, Original};
 
 #[derive(Deserialize)]
 struct InlineIntent {
@@ -51,7 +51,7 @@ pub(super) fn shares(intent: &Intent) -> bool {
 }
 
 pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
-    let inline = InlineIntent::deserialize(&intent.0).map_err(|error| unreadable(&error))?;
+    let inline: InlineIntent = tree::parse(&intent.0, "the intent")?;
     let bytes = encode(&inline).map_err(|error| StrategyError::Damaged {
         what: format!("the intent cannot be encoded ({error})"),
     })?;

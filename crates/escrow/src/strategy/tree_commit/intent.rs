@@ -14,7 +14,7 @@
 //! p path …                   a path of a release of a part
 //! ```
 //!
-//! Values have a fixed width (`codec`), but for texts, which do not change. So the file that `finish` writes is as
+//! Values have a fixed width (`fs::codec`), but for texts, which do not change. So the file that `finish` writes is as
 //! long as the one it replaces: staging reserves its room, and a full disk does not stop a commit that was decided.
 //!
 //! ```text
@@ -30,9 +30,9 @@ use std::ops::Range;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::codec::{RecordBytes, RecordField};
 use super::{DirUpdate, KeptLink, SandboxVersion};
-use crate::fs::{Cause, Dir, Fingerprint, FsError};
+use crate::fs::codec::{RecordBytes, RecordField};
+use crate::fs::{Cause, Dir, Fingerprint};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::error::{Result, StrategyError};
@@ -226,9 +226,7 @@ pub(super) fn failed(
     action: &'static str,
     error: &std::io::Error,
 ) -> StrategyError {
-    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-    let error: FsError = area.error(action, name.as_bytes(), Cause::Os(errno));
-    error.into()
+    area.io_error(action, name.as_bytes(), error).into()
 }
 
 /// The records of a commit, whole and unchanged.

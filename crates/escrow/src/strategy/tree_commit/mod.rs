@@ -52,7 +52,7 @@ use serde::Deserialize;
 pub(super) use apply::apply;
 pub(super) use conflicts::{OriginalBase, introduced, look};
 pub(super) use finish::finish;
-pub(super) use found::{StageRequest, TreePreview};
+pub(super) use found::{LastPreview, StageRequest, TreePreview};
 pub(super) use partial::{area_of, part_of, released};
 pub(super) use stage::{StageSource, begin, prepare};
 pub(super) use undo::{check, undo};
@@ -177,13 +177,7 @@ impl DirMetadata {
 
 /// What the journal says of an intent, without the records.
 fn reference(intent: &Intent) -> Result<IntentReference> {
-    IntentReference::deserialize(&intent.0).map_err(|error| unreadable(&error))
-}
-
-fn unreadable(error: &serde_json::Error) -> StrategyError {
-    StrategyError::Damaged {
-        what: format!("the intent cannot be read ({error})"),
-    }
+    super::tree::parse(&intent.0, "the intent")
 }
 
 /// The area of the sandbox whose own tree is changed, if it is one: by a return to a snapshot.

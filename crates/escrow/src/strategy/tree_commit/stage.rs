@@ -21,11 +21,10 @@ use super::{
 };
 use crate::event::Observer;
 use crate::failpoints;
-use crate::fs::content::Reflinks;
-use crate::fs::copy::ExpectedWriters;
 use crate::fs::lease::is_quiet;
-use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, exposure, remove};
+use crate::fs::place::{CopyOptions, DirAndName, DirLook, Placed, Placer, refuse_lost};
+use crate::fs::xattr::Xattrs;
+use crate::fs::{Dir, Fingerprint, Meta, exposure, remove};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, ResourcePath};
@@ -98,10 +97,9 @@ pub(in crate::strategy) fn prepare(
         part: request.part_of.is_some(),
         fixed: &request.preview.fixed,
         device: stage.meta()?.dev,
-        stage,
+        stage: &stage,
         checked: None,
-        reflinks: Reflinks::wanted(),
-        same: HashMap::new(),
+        placer: Placer::new(&stage, request.observer),
         kept: None,
         names: &request.preview.kept,
         links: Vec::new(),
@@ -164,14 +162,13 @@ pub(super) struct StageJob<'a> {
     pub(super) part: bool,
     /// Paths at which the original has what cannot be moved.
     pub(super) fixed: &'a BTreeSet<ResourcePath>,
-    stage: Dir,
+    stage: &'a Dir,
     /// The file system of the stage.
     pub(super) device: u64,
     /// The last directory in which a step was found to be possible.
     pub(super) checked: Option<(ResourcePath, Meta)>,
-    reflinks: Reflinks,
-    /// Sandbox files of several names, by what tells them apart; where the first of them is staged, and its digest.
-    same: HashMap<u64, (ResourcePath, Option<VersionDigest>)>,
+    /// Of a sandbox file of several names its digest is known.
+    placer: Placer<'a, Option<VersionDigest>>,
     /// Sandbox files that are no change, in the same way.
     kept: Option<HashMap<u64, ResourcePath>>,
     names: &'a [ResourcePath],
@@ -239,10 +236,7 @@ impl StageJob<'_> {
         let mut own = entry(&planned.path, planned.old);
         for item in &planned.items {
             let path = &*item.path;
-            if self.observer.is_cancelled() {
-                let cause = Cause::Cancelled;
-                return Err(self.stage.error("stage", path.as_bytes(), cause).into());
-            }
+            self.placer.check((self.stage, path.as_bytes()))?;
             while let Some(done) = open.pop_if(|last| !path.lies_in(last.path)) {
                 self.close(&done, &mut own)?;
             }
@@ -272,10 +266,8 @@ impl StageJob<'_> {
             };
             let mut staged = entry(path, old);
             if let Some(leaf) = self.leaf(change, &to, (&dir, name))? {
-                self.observer.copied(1, 0);
-                let meta = dir.stat(name)?.ok_or_else(|| {
-                    dir.error("find what was staged as", name, Cause::Os(Errno::NOENT))
-                })?;
+                let meta = dir.stat(name)?;
+                let meta = meta.ok_or_else(|| dir.absent("find what was staged as", name))?;
                 staged.new = Some(Fingerprint::from(&meta));
                 (staged.linked, staged.marks) = (leaf.linked, leaf.marks);
             }
@@ -339,18 +331,17 @@ impl StageJob<'_> {
     ) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
         let staged = self.stage.dir(to)?;
-        let attributes = (self.source.visible)(tree::xattrs_of(&model)?);
-        let meta = self.looks(path, &model)?;
-        self.digest(path, || Ok(tree_digest::directory(&meta, &attributes)))?;
-        let mut looks = meta;
-        if is_top && meta.mode & 0o700 != 0o700 {
-            looks.mode |= 0o700;
-            self.finals.push((path.clone(), DirMetadata::of(&meta)));
+        let attributes = (self.source.visible)(model.xattrs()?);
+        let mut look = DirLook::new(self.looks(path, &model)?, attributes);
+        self.digest(path, || {
+            Ok(tree_digest::directory(&look.meta, &look.attributes))
+        })?;
+        if is_top && look.meta.mode & 0o700 != 0o700 {
+            self.finals
+                .push((path.clone(), DirMetadata::of(&look.meta)));
+            look.meta.mode |= 0o700;
         }
-        let lost = EntryHandle::of(&staged)
-            .apply_metadata(&looks, &attributes)
-            .map_err(|errno| staged.error("set the metadata of", b"", Cause::Os(errno)))?;
-        tree::refuse_lost(&model, b"", &lost)?;
+        refuse_lost((&model, b""), &look.apply(&staged)?)?;
         if !self.source.whole {
             self.flags.give_dir(path, &staged)?;
         }
@@ -377,19 +368,34 @@ impl StageJob<'_> {
             });
         }
         let file = self.source.root.file(&change.path, &meta);
-        if let Some(file) = file {
-            if self.is_kept(change, &meta, file)? {
-                return Ok(None);
-            }
-            if let Some((staged, digest)) = self.same.get(&file) {
-                at.0.hard_link(at.1, &self.stage, staged)?;
-                if let (Some(all), Some(digest)) = (&mut self.digests, digest) {
-                    all.push((change.path.clone(), *digest));
-                }
-                return Ok(Some(StagedFile::default()));
-            }
+        if let Some(file) = file
+            && self.is_kept(change, &meta, file)?
+        {
+            return Ok(None);
         }
-        let attributes = unreadable::xattrs(self.source.area, (&from, name), &meta)?;
+        let (key, mut staged) = (file.map(|file| (0, file)), StagedFile::default());
+        let placed = self.placer.entry(key, to, at, || -> Result<_> {
+            let digest = self.version(change, (&from, name), at, &meta, &mut staged)?;
+            Ok((digest, true))
+        })?;
+        let (Placed::Made(digest) | Placed::Linked(digest)) = placed;
+        if let (Some(all), Some(digest)) = (&mut self.digests, digest) {
+            all.push((change.path.clone(), digest));
+        }
+        Ok(Some(staged))
+    }
+
+    /// Stages one version, as another name for the sandbox's own where that can be; returns its digest if that is asked
+    /// for.
+    fn version(
+        &self,
+        change: &Change,
+        (from, name): DirAndName<'_>,
+        at: DirAndName<'_>,
+        meta: &Meta,
+        staged: &mut StagedFile,
+    ) -> Result<Option<VersionDigest>> {
+        let attributes = unreadable::xattrs(self.source.area, (from, name), meta)?;
         let dropped = match meta.kind {
             EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
@@ -402,23 +408,24 @@ impl StageJob<'_> {
                 .any(|path| self.closing.contains(&path));
         let linkable = dropped.is_empty() && !self.source.whole && !closing && !self.exposed;
         let linked = match linkable {
-            true => self.link((&from, name), at, &meta, &attributes)?,
+            true => self.link((from, name), at, meta, &attributes)?,
             false => None,
         };
-        let (mut staged, of) = match linked {
-            Some(linked) => (linked, meta),
-            None => (
-                StagedFile::default(),
-                self.copy(change, (&from, name), at, &meta)?,
-            ),
+        let of = match linked {
+            Some(linked) => {
+                self.observer.copied(1, 0);
+                *staged = linked;
+                *meta
+            }
+            None => self.copy(change, (from, name), at, meta)?,
         };
         if meta.is_file() && !self.source.whole {
             self.flags.give(&change.path, at, staged.opened.take())?;
         }
-        let digest = self.digest(&change.path, || version(at, &of, &staged.marks))?;
-        self.same
-            .extend(file.map(|file| (file, (to.clone(), digest))));
-        Ok(Some(staged))
+        match self.digests.is_some() {
+            true => version(at, &of, &staged.marks).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// Notes the digest of a version, if that is asked for.
@@ -426,13 +433,11 @@ impl StageJob<'_> {
         &mut self,
         path: &ResourcePath,
         make: impl FnOnce() -> Result<VersionDigest>,
-    ) -> Result<Option<VersionDigest>> {
-        let Some(all) = &mut self.digests else {
-            return Ok(None);
-        };
-        let digest = make()?;
-        all.push((path.clone(), digest));
-        Ok(Some(digest))
+    ) -> Result<()> {
+        if let Some(all) = &mut self.digests {
+            all.push((path.clone(), make()?));
+        }
+        Ok(())
     }
 
     /// Whether a new name in the sandbox is one of a file that the original has, unchanged: then
@@ -516,64 +521,38 @@ impl StageJob<'_> {
         }))
     }
 
-    /// Stages a copy, less what the sandbox's version may not bring: recognized by what was copied, which is returned.
+    /// Stages a copy, as it is to be seen, less what the sandbox's version may not bring; returns what was copied.
     fn copy(
         &self,
         change: &Change,
-        from: (&Dir, &[u8]),
-        (to, to_name): (&Dir, &[u8]),
+        from: DirAndName<'_>,
+        at: DirAndName<'_>,
         meta: &Meta,
     ) -> Result<Meta> {
-        let (area, staged) = (self.source.area, (to, to_name));
-        let leaf = unreadable::copy(
-            area,
-            from,
-            staged,
-            meta,
-            &self.reflinks,
-            ExpectedWriters::Quiet,
-        )?;
-        let (copy, mut attributes, mut lost) = (leaf.copy, leaf.attributes, leaf.lost);
-        self.observer.copied(0, meta.size);
-        attributes.extend(lost.iter().map(|name| (name.clone(), Vec::new())));
-        let dropped = match copy.kind {
-            EntryKind::File if !self.source.whole => introduced(change, copy.mode, &attributes),
-            _ => Vec::new(),
+        let look = |look: &mut Meta, attributes: &mut Xattrs| {
+            // One that its own user may not read is open meanwhile.
+            if unreadable::is_closed(meta) {
+                look.mode = meta.mode;
+            }
+            if look.is_file() && !self.source.whole {
+                let dropped = introduced(change, look.mode, attributes);
+                look.mode = without(&dropped, look.mode);
+                let goes = dropped.contains(&"capabilities");
+                attributes.retain(|(name, _)| !goes || name != CAPABILITY);
+            }
+            *attributes = (self.source.visible)(std::mem::take(attributes));
         };
-        let seen = (self.source.visible)(attributes.clone());
-        let handle = to.handle(to_name)?;
-        let fail = |errno| to.error("set the attributes of", to_name, Cause::Os(errno));
-        let is_seen = |name: &Vec<u8>| seen.iter().any(|(kept, _)| kept == name);
-        let names = attributes.iter().map(|(name, _)| name);
-        let mut goes: Vec<&[u8]> = names
-            .filter(|name| !is_seen(name))
-            .map(|name| &**name)
-            .collect();
-        if dropped.contains(&"capabilities") {
-            goes.push(CAPABILITY);
-        }
-        goes.retain(|name| !lost.iter().any(|lost| lost == name));
-        let comes: Vec<_> = seen
-            .iter()
-            .filter(|one| !attributes.contains(one))
-            .collect();
-        let mode = without(&dropped, copy.mode);
-        // Only who may write a file may change what it is marked with.
-        let opens = copy.is_file() && copy.mode & 0o200 == 0 && goes.len() + comes.len() > 0;
-        if opens {
-            handle.set_mode(mode | 0o200).map_err(fail)?;
-        }
-        for name in goes {
-            xattr::remove(&handle, name).map_err(fail)?;
-        }
-        for one in comes {
-            xattr::set(&handle, &one.0, &one.1).map_err(fail)?;
-        }
-        if opens || mode != copy.mode {
-            handle.set_mode(mode).map_err(fail)?;
-        }
-        lost.retain(|name| is_seen(name) && name != CAPABILITY);
-        tree::refuse_lost(from.0, from.1, &lost).map(|()| leaf.original)
+        let options = CopyOptions {
+            lossy: true,
+            look: &look,
+            ..CopyOptions::QUIET
+        };
+        let mut leaf = unreadable::read(self.source.area, from, meta, || {
+            Ok(self.placer.copy(from, at, meta.kind, options)?)
+        })?;
+        leaf.lost.retain(|name| name != CAPABILITY);
+        refuse_lost(from, &leaf.lost)?;
+        Ok(leaf.original)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use super::{StageRequest, TreePreview, check_loose, stat};
 use crate::fs::{Dir, Fingerprint};
@@ -240,11 +240,4 @@ impl<'a> StepPlanner<'a, '_> {
 fn is_directory(change: &Change) -> bool {
     let new = change.new.as_ref();
     new.is_some_and(|new| new.kind == EntryKind::Directory)
-}
-
-/// The directories in which, or to which, something is done, deepest first.
-pub(super) fn deepest_first<T>(directories: BTreeMap<ResourcePath, T>) -> Vec<(ResourcePath, T)> {
-    let mut sorted: Vec<(ResourcePath, T)> = directories.into_iter().collect();
-    sorted.sort_by_cached_key(|(path, _)| std::cmp::Reverse(path.parts().count()));
-    sorted
 }

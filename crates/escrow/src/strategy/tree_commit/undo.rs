@@ -5,7 +5,6 @@
 //! another process's change for ours, nor ours for another process's.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use super::intent::{IntentRecords, RenameStep};
 use super::stage::staged_path;
 use super::{DirUpdate, KeptLink, PathState, TreeIntent, sort, stat, stat_if_open};
 use crate::failpoints;
-use crate::fs::atomic_file::AtomicFile;
+use crate::fs::atomic_file;
 use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
 use crate::model::text::Location;
 use crate::model::{Conflict, EntryInfo, ResourcePath};
@@ -32,11 +31,9 @@ type PathShift<'a> = &'a dyn Fn(&ResourcePath) -> ResourcePath;
 
 /// Where the original moved on since the commit, or where what undo needs is gone.
 pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Result<Vec<Conflict>> {
-    let gone = |area: &Location| Conflict {
-        path: ResourcePath::root(),
-        what: format!("what was kept for undo is gone from '{area}'"),
-        ours: None,
-        theirs: None,
+    let gone = |area: &Location| {
+        let what = format!("what was kept for undo is gone from '{area}'");
+        Conflict::of(ResourcePath::root(), &what)
     };
     let tree = match TreeIntent::read(intent) {
         Err(StrategyError::Fs(error)) if error.is_absent() => {
@@ -55,12 +52,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
     };
     let mut conflicts = Vec::new();
     let mut tell = |path: ResourcePath, what: &str, theirs: Option<EntryInfo>| {
-        conflicts.push(Conflict {
-            path,
-            what: what.to_owned(),
-            ours: None,
-            theirs,
-        });
+        conflicts.push(Conflict::with(path, what, theirs));
     };
     let linked: HashSet<ResourcePath> = records.links().map(|link| link.path).collect();
     for step in records.steps() {
@@ -498,26 +490,16 @@ struct UndoScan {
 }
 
 fn read_found(area: &Dir) -> Result<Option<UndoScan>> {
-    let mut file = match area.file(MADE) {
-        Err(error) if error.is_absent() => return Ok(None),
-        file => file?.0,
-    };
-    let mut text = Vec::new();
-    let read = file.read_to_end(&mut text);
-    // One that cannot be understood tells nothing; looking tells what is still to be done.
-    Ok(read.ok().and_then(|_| serde_json::from_slice(&text).ok()))
+    match area.read(MADE) {
+        Err(error) if error.is_absent() => Ok(None),
+        // One that cannot be understood tells nothing; looking tells what is still to be done.
+        text => Ok(serde_json::from_slice(&text?).ok()),
+    }
 }
 
 fn write_found(area: &Dir, found: &UndoScan) -> Result<()> {
     let text = serde_json::to_vec(found).expect("numbers and paths are JSON");
-    let draft = AtomicFile {
-        stage: area,
-        to: area,
-        name: MADE,
-        fresh: true,
-        synced: true,
-    };
-    Ok(draft.write(|file| file.write_all(&text), |_| Ok(()))?)
+    Ok(atomic_file::create(area, MADE, &text)?)
 }
 
 /// Gives a directory that was opened to be moved its own mode again.

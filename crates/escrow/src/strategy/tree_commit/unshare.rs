@@ -19,7 +19,7 @@ use super::intent::IntentEntry;
 use super::{DirUpdate, TreeIntent, stat_if_open};
 use crate::failpoints;
 use crate::fs::content::Reflinks;
-use crate::fs::copy::{ExpectedWriters, copy_leaf};
+use crate::fs::place::{CopyOptions, copy_leaf};
 use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, Stamp, remove};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourcePath};
@@ -253,8 +253,7 @@ fn stage(
         staged.push((unfinished.clone(), name.path.clone()));
         let (kind, reflinks) = (name.now.kind, Reflinks::wanted());
         let to = (area, &*unfinished);
-        let leaf = copy_leaf((&dir, at), to, kind, &reflinks, ExpectedWriters::Quiet)?;
-        tree::refuse_lost(&dir, at, &leaf.lost)?;
+        let leaf = copy_leaf((&dir, at), to, kind, &reflinks, CopyOptions::QUIET)?;
         let begin = prefix(file, &leaf.copy);
         let copied = format!("{begin}{number}").into_bytes();
         area.rename(&unfinished, area, &copied)?;
