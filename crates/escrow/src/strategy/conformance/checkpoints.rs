@@ -2,18 +2,16 @@
 
 use super::super::{Checkpoints, Purpose, RestoreRequest, Snapshot, Strategy, StrategyError};
 use super::Case;
-use super::checks::{
-    CheckOutcome, changes, content, equal, made, must, open, put, put_new, unchanged,
-};
+use super::checks::{CheckOutcome, Subject, equal, must, unchanged};
 use crate::event::Unobserved;
 
 // rule R1
 pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.fingerprint()?;
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let known = case.known().0;
     let keep = |parent: Option<&Snapshot>| {
-        let opened = open(strategy, &sandbox)?;
+        let opened = it.open()?;
         Ok::<_, String>(opened.checkpoint(parent, Purpose::Keep, &Unobserved))
     };
     if strategy.capabilities().checkpoints == Checkpoints::None {
@@ -23,13 +21,13 @@ pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome
             Ok(_) => Err("it claims to have kept what it cannot".to_owned()),
         };
     }
-    put(strategy, &sandbox, &known, b"first")?;
+    it.put(&known, b"first")?;
     let first = must("checkpoint", keep(None)?)?;
-    let listing = changes(strategy, &sandbox)?;
-    put(strategy, &sandbox, &known, b"second")?;
-    put_new(strategy, case, &sandbox, b"later")?;
+    let listing = it.changes()?;
+    it.put(&known, b"second")?;
+    it.put_new(b"later")?;
     let second = must("checkpoint", keep(Some(&first))?)?;
-    let opened = open(strategy, &sandbox)?;
+    let opened = it.open()?;
     let since = must("diff", opened.diff(Some(&first), Some(&second)))?;
     let wanted = 1 + case.on_the_way().len() + usize::from(case.absent().is_some());
     equal(
@@ -46,28 +44,16 @@ pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome
     };
     let intent = must("prepare a restore", opened.prepare_restore(&request))?;
     drop(opened);
-    equal(
-        "content",
-        &content(strategy, &sandbox, &known)?,
-        &b"second".to_vec(),
-    )?;
+    it.holds(&known, b"second")?;
     for _ in 0..2 {
         must("restore", strategy.commit(&intent, &Unobserved))?;
-        equal(
-            "content",
-            &content(strategy, &sandbox, &known)?,
-            &b"first".to_vec(),
-        )?;
-        equal("changes", &changes(strategy, &sandbox)?, &listing)?;
+        it.holds(&known, b"first")?;
+        equal("changes", &it.changes()?, &listing)?;
     }
     if strategy.capabilities().checkpoints != Checkpoints::Linear {
         must("take it back", strategy.undo(&intent, &Unobserved))?;
-        equal(
-            "content",
-            &content(strategy, &sandbox, &known)?,
-            &b"second".to_vec(),
-        )?;
+        it.holds(&known, b"second")?;
     }
-    must("retain", open(strategy, &sandbox)?.retain(&[]))?;
+    must("retain", it.open()?.retain(&[]))?;
     unchanged(case, &before)
 }

@@ -117,74 +117,143 @@ pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> 
     }
 }
 
-pub(super) fn made(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
-    let created = strategy.create(&CreateRequest {
-        plan_id: PlanId::new(&SystemIdSource),
-        target: &case.target(),
-        area: case.area(),
-        from: None,
-        observer: &Unobserved,
-    });
-    Ok(must("create", created)?.sandbox)
+/// A sandbox of a case.
+pub(super) struct Subject<'a> {
+    pub(super) strategy: &'a dyn Strategy,
+    pub(super) case: &'a dyn Case,
+    pub(super) sandbox: SandboxRef,
 }
 
-/// A session that changes the sandbox.
-pub(super) fn open(
-    strategy: &dyn Strategy,
-    sandbox: &SandboxRef,
-) -> Result<Box<dyn Sandbox>, String> {
-    must("open", strategy.open(sandbox, Session::Exclusive))
-}
-
-pub(super) fn content(
-    strategy: &dyn Strategy,
-    sandbox: &SandboxRef,
-    path: &ResourcePath,
-) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    let opened = must("open", strategy.open(sandbox, Session::Shared))?;
-    let mut file = must("read", opened.read(path))?;
-    must("read", file.read_to_end(&mut bytes))?;
-    Ok(bytes)
-}
-
-pub(super) fn put(
-    strategy: &dyn Strategy,
-    sandbox: &SandboxRef,
-    path: &ResourcePath,
-    bytes: &[u8],
-) -> Result<ChangeKind, String> {
-    let opened = open(strategy, sandbox)?;
-    let written = opened.write(path, &mut Cursor::new(bytes));
-    let change = must("write", written)?;
-    equal("path of the change", &change.path, path)?;
-    Ok(change.kind)
-}
-
-/// Writes what is not there yet, where there can be such a thing.
-pub(super) fn put_new(
-    strategy: &dyn Strategy,
-    case: &dyn Case,
-    sandbox: &SandboxRef,
-    bytes: &[u8],
-) -> CheckOutcome {
-    match case.absent() {
-        Some(path) => put(strategy, sandbox, &path, bytes).map(drop),
-        None => Ok(()),
+impl<'a> Subject<'a> {
+    pub(super) fn made(strategy: &'a dyn Strategy, case: &'a dyn Case) -> Result<Self, String> {
+        let created = strategy.create(&CreateRequest {
+            plan_id: PlanId::new(&SystemIdSource),
+            target: &case.target(),
+            area: case.area(),
+            from: None,
+            observer: &Unobserved,
+        });
+        Ok(Self {
+            strategy,
+            case,
+            sandbox: must("create", created)?.sandbox,
+        })
     }
-}
 
-pub(super) fn changes(
-    strategy: &dyn Strategy,
-    sandbox: &SandboxRef,
-) -> Result<Vec<(String, ChangeKind)>, String> {
-    let opened = must("open", strategy.open(sandbox, Session::Shared))?;
-    let view = must("diff", opened.diff(None, None))?;
-    Ok(view
-        .changes
-        .iter()
-        .map(|change| (change.path.to_string(), change.kind))
-        .collect())
+    /// A sandbox in which one thing was changed and one was made.
+    pub(super) fn worked_in(
+        strategy: &'a dyn Strategy,
+        case: &'a dyn Case,
+    ) -> Result<Self, String> {
+        let it = Self::made(strategy, case)?;
+        it.put(&case.known().0, b"changed")?;
+        it.put_new(b"new")?;
+        Ok(it)
+    }
+
+    /// A session that changes the sandbox.
+    pub(super) fn open(&self) -> Result<Box<dyn Sandbox>, String> {
+        must(
+            "open",
+            self.strategy.open(&self.sandbox, Session::Exclusive),
+        )
+    }
+
+    /// A session that only looks.
+    fn look(&self) -> Result<Box<dyn Sandbox>, String> {
+        must("open", self.strategy.open(&self.sandbox, Session::Shared))
+    }
+
+    pub(super) fn content(&self, path: &ResourcePath) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        let mut file = must("read", self.look()?.read(path))?;
+        must("read", file.read_to_end(&mut bytes))?;
+        Ok(bytes)
+    }
+
+    /// Whether these bytes are read at a path.
+    pub(super) fn holds(&self, path: &ResourcePath, wanted: &[u8]) -> CheckOutcome {
+        equal("content", &&self.content(path)?[..], &wanted)
+    }
+
+    pub(super) fn put(&self, path: &ResourcePath, bytes: &[u8]) -> Result<ChangeKind, String> {
+        let written = self.open()?.write(path, &mut Cursor::new(bytes));
+        let change = must("write", written)?;
+        equal("path of the change", &change.path, path)?;
+        Ok(change.kind)
+    }
+
+    /// Writes what is not there yet, where there can be such a thing.
+    pub(super) fn put_new(&self, bytes: &[u8]) -> CheckOutcome {
+        match self.case.absent() {
+            Some(path) => self.put(&path, bytes).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn changes(&self) -> Result<Vec<(String, ChangeKind)>, String> {
+        let view = must("diff", self.look()?.diff(None, None))?;
+        let changes = view.changes.iter();
+        Ok(changes
+            .map(|change| (change.path.to_string(), change.kind))
+            .collect())
+    }
+
+    pub(super) fn no_changes(&self) -> CheckOutcome {
+        equal("changes", &self.changes()?, &Vec::new())
+    }
+
+    pub(super) fn rollback(&self) -> Result<String, StrategyError> {
+        let opened = self.strategy.open(&self.sandbox, Session::Exclusive)?;
+        opened.rollback(&Unobserved)
+    }
+
+    /// Nothing can be read or written at these paths.
+    fn refuses(&self, paths: Vec<ResourcePath>) -> CheckOutcome {
+        for path in paths {
+            let opened = self.open()?;
+            if opened.read(&path).is_ok() {
+                return Err(format!("'{path}' can be read"));
+            }
+            if opened.write(&path, &mut Cursor::new(b"x")).is_ok() {
+                return Err(format!("'{path}' can be written"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the sandbox shows what is in the original.
+    fn shows_the_original(&self) -> CheckOutcome {
+        for (path, wanted) in self.case.contents()? {
+            if self.content(&path)? != wanted {
+                return Err(format!("'{path}' is another one than in the original"));
+            }
+        }
+        self.no_changes()
+    }
+
+    /// What a commit of the sandbox needs, staged; `keeps` says whether the sandbox is to stay.
+    fn staged(&self, keeps: bool) -> Result<Intent, String> {
+        let opened = self.open()?;
+        let preview = must("preview", opened.preview(&PreviewOptions::default()))?;
+        equal("conflicts", &preview.conflicts, &Vec::new())?;
+        let area = self.case.commit_area()?;
+        let request = PrepareRequest {
+            preview: &preview,
+            on_conflict: OnConflict::Abort,
+            message: Some("as the suite commits"),
+            area: area.as_deref(),
+            keeps,
+            digests: true,
+            observer: &Unobserved,
+        };
+        let mut staged = must("prepare", opened.prepare(&request))?;
+        let mut found = must("digests", opened.digests(&preview.diff.changes))?;
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        staged.digests.sort_by(|a, b| a.0.cmp(&b.0));
+        equal("the digests of what is staged", &staged.digests, &found)?;
+        Ok(staged.intent)
+    }
 }
 
 pub(super) fn unchanged(case: &dyn Case, before: &str) -> CheckOutcome {
@@ -221,109 +290,79 @@ fn probe(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 
 fn create(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = case.fingerprint()?;
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     equal(
         "strategy in the reference",
-        &sandbox.strategy_name.as_str(),
+        &it.sandbox.strategy_name.as_str(),
         &strategy.name(),
     )?;
     unchanged(case, &before)
 }
 
 fn create_again(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let first = made(strategy, case)?;
+    let first = Subject::made(strategy, case)?;
     if strategy.capabilities().isolates {
-        put(strategy, &first, &case.known().0, b"from the first")?;
-        put_new(strategy, case, &first, b"from the first")?;
+        first.put(&case.known().0, b"from the first")?;
+        first.put_new(b"from the first")?;
     }
-    let second = made(strategy, case)?;
-    equal("changes", &changes(strategy, &second)?, &Vec::new())
+    Subject::made(strategy, case)?.no_changes()
 }
 
 fn fresh(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
-    for (path, wanted) in case.contents()? {
-        if content(strategy, &sandbox, &path)? != wanted {
-            return Err(format!("'{path}' is another one than in the original"));
-        }
-    }
-    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
+    let it = Subject::made(strategy, case)?;
+    it.shows_the_original()
 }
 
 fn reading(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let before = case.fingerprint()?;
-    content(strategy, &sandbox, &case.known().0)?;
-    changes(strategy, &sandbox)?;
-    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
+    it.content(&case.known().0)?;
+    it.changes()?;
+    it.no_changes()?;
     unchanged(case, &before)
 }
 
 fn unreadable(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     if let Some(absent) = case.absent() {
-        match open(strategy, &sandbox)?.read(&absent) {
+        match it.open()?.read(&absent) {
             Err(StrategyError::NotThere { .. }) => {}
             Err(other) => return Err(format!("what is not there is refused with: {other}")),
             Ok(_) => return Err("what is not there can be read".to_owned()),
         }
     }
-    for path in case.obstacles() {
-        let opened = open(strategy, &sandbox)?;
-        if opened.read(&path).is_ok() {
-            return Err(format!("'{path}' can be read"));
-        }
-        if opened.write(&path, &mut Cursor::new(b"x")).is_ok() {
-            return Err(format!("'{path}' can be written"));
-        }
-    }
-    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
+    it.refuses(case.obstacles())?;
+    it.no_changes()
 }
 
 fn ways_out(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let before = case.fingerprint()?;
-    for path in case.ways_out() {
-        let opened = open(strategy, &sandbox)?;
-        if opened.read(&path).is_ok() {
-            return Err(format!("'{path}' was read"));
-        }
-        if opened.write(&path, &mut Cursor::new(b"x")).is_ok() {
-            return Err(format!("'{path}' was written"));
-        }
-    }
+    it.refuses(case.ways_out())?;
     unchanged(case, &before)
 }
 
 fn writing(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let (known, absent) = (case.known().0, case.absent());
     let new = absent.iter().map(|path| (path, ChangeKind::Added));
     for (path, wanted) in [(&known, ChangeKind::Modified)].into_iter().chain(new) {
-        equal("kind", &put(strategy, &sandbox, path, b"first\n")?, &wanted)?;
-        equal(
-            "content",
-            &content(strategy, &sandbox, path)?,
-            &b"first\n".to_vec(),
-        )?;
-        let again = put(strategy, &sandbox, path, b"second, longer\0\xff")?;
+        equal("kind", &it.put(path, b"first\n")?, &wanted)?;
+        it.holds(path, b"first\n")?;
+        let again = it.put(path, b"second, longer\0\xff")?;
         equal("kind of a second write", &again, &ChangeKind::Modified)?;
-        equal(
-            "content",
-            &content(strategy, &sandbox, path)?,
-            &b"second, longer\0\xff".to_vec(),
-        )?;
-        put(strategy, &sandbox, path, b"")?;
-        equal("content", &content(strategy, &sandbox, path)?, &Vec::new())?;
+        it.holds(path, b"second, longer\0\xff")?;
+        it.put(path, b"")?;
+        equal("content", &it.content(path)?, &Vec::new())?;
     }
     Ok(())
 }
 
 fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let before = case.fingerprint()?;
-    put(strategy, &sandbox, &case.known().0, b"changed")?;
-    put_new(strategy, case, &sandbox, b"new")?;
+    it.put(&case.known().0, b"changed")?;
+    it.put_new(b"new")?;
     let touched = case.fingerprint()? != before;
     match (strategy.capabilities().isolates, touched) {
         (true, true) => Err("it says that it isolates, and the original changed".to_owned()),
@@ -337,42 +376,37 @@ fn isolation(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 fn diff(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     if !strategy.capabilities().isolates {
         // Sandbox and original are one thing.
-        let sandbox = made(strategy, case)?;
-        put(strategy, &sandbox, &case.known().0, b"changed")?;
-        return equal("changes", &changes(strategy, &sandbox)?, &Vec::new());
+        let it = Subject::made(strategy, case)?;
+        it.put(&case.known().0, b"changed")?;
+        return it.no_changes();
     }
-    let sandbox = made(strategy, case)?;
-    put(
-        strategy,
-        &sandbox,
-        &case.known().0,
-        b"changed, and of another length",
-    )?;
-    put_new(strategy, case, &sandbox, b"new")?;
+    let it = Subject::made(strategy, case)?;
+    it.put(&case.known().0, b"changed, and of another length")?;
+    it.put_new(b"new")?;
     let mut wanted = vec![(case.known().0.to_string(), ChangeKind::Modified)];
     for path in case.on_the_way().into_iter().chain(case.absent()) {
         wanted.push((path.to_string(), ChangeKind::Added));
     }
     wanted.sort();
-    let mut found = changes(strategy, &sandbox)?;
+    let mut found = it.changes()?;
     found.sort();
     equal("changes", &found, &wanted)
 }
 
 fn same_bytes(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let (path, bytes) = case.known();
-    put(strategy, &sandbox, &path, b"something else")?;
-    put(strategy, &sandbox, &path, &bytes)?;
-    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
+    it.put(&path, b"something else")?;
+    it.put(&path, &bytes)?;
+    it.no_changes()?;
     // Of the same length: neither size nor time gives it away.
     let other: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
-    put(strategy, &sandbox, &path, &other)?;
+    it.put(&path, &other)?;
     let wanted = match strategy.capabilities().isolates {
         true => vec![(path.to_string(), ChangeKind::Modified)],
         false => Vec::new(),
     };
-    equal("changes", &changes(strategy, &sandbox)?, &wanted)
+    equal("changes", &it.changes()?, &wanted)
 }
 
 /// Bytes that end in an error.
@@ -391,21 +425,21 @@ impl Read for BrokenReader {
 }
 
 fn broken_write(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let (path, bytes) = case.known();
-    match open(strategy, &sandbox)?.write(&path, &mut BrokenReader(false)) {
+    match it.open()?.write(&path, &mut BrokenReader(false)) {
         Err(StrategyError::Input { .. }) => {}
         Err(other) => return Err(format!("the error blames another than the source: {other}")),
         Ok(_) => return Err("a write without its bytes succeeded".to_owned()),
     }
-    equal("content", &content(strategy, &sandbox, &path)?, &bytes)?;
-    equal("changes", &changes(strategy, &sandbox)?, &Vec::new())
+    equal("content", &it.content(&path)?, &bytes)?;
+    it.no_changes()
 }
 
 fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     if !strategy.capabilities().isolates {
-        return match open(strategy, &sandbox)?.rollback(&Unobserved) {
+        return match it.rollback() {
             Err(StrategyError::Unsupported { .. }) => Ok(()),
             Err(other) => Err(format!("it cannot roll back, but says: {other}")),
             Ok(_) => Err("it claims to have discarded what it never isolated".to_owned()),
@@ -413,64 +447,14 @@ fn rollback(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     }
     let before = case.fingerprint()?;
     for _ in 0..2 {
-        put(strategy, &sandbox, &case.known().0, b"changed")?;
-        put_new(strategy, case, &sandbox, b"new")?;
+        it.put(&case.known().0, b"changed")?;
+        it.put_new(b"new")?;
         for _ in 0..2 {
-            must("rollback", open(strategy, &sandbox)?.rollback(&Unobserved))?;
-            equal("changes", &changes(strategy, &sandbox)?, &Vec::new())?;
-        }
-        for (path, wanted) in case.contents()? {
-            if content(strategy, &sandbox, &path)? != wanted {
-                return Err(format!("'{path}' did not come back"));
-            }
+            must("rollback", it.rollback())?;
+            it.shows_the_original()?;
         }
     }
     unchanged(case, &before)
-}
-
-/// What a commit of the sandbox needs, staged.
-fn staged(
-    strategy: &dyn Strategy,
-    case: &dyn Case,
-    sandbox: &SandboxRef,
-) -> Result<Intent, String> {
-    staged_with(strategy, case, sandbox, false)
-}
-
-/// The same; `keeps` says whether the sandbox is to stay.
-fn staged_with(
-    strategy: &dyn Strategy,
-    case: &dyn Case,
-    sandbox: &SandboxRef,
-    keeps: bool,
-) -> Result<Intent, String> {
-    let opened = open(strategy, sandbox)?;
-    let preview = must("preview", opened.preview(&PreviewOptions::default()))?;
-    equal("conflicts", &preview.conflicts, &Vec::new())?;
-    let area = case.commit_area()?;
-    let request = PrepareRequest {
-        preview: &preview,
-        on_conflict: OnConflict::Abort,
-        message: Some("as the suite commits"),
-        area: area.as_deref(),
-        keeps,
-        digests: true,
-        observer: &Unobserved,
-    };
-    let mut staged = must("prepare", opened.prepare(&request))?;
-    let mut found = must("digests", opened.digests(&preview.diff.changes))?;
-    found.sort_by(|a, b| a.0.cmp(&b.0));
-    staged.digests.sort_by(|a, b| a.0.cmp(&b.0));
-    equal("the digests of what is staged", &staged.digests, &found)?;
-    Ok(staged.intent)
-}
-
-/// A sandbox in which one thing was changed and one was made.
-pub(super) fn worked_in(strategy: &dyn Strategy, case: &dyn Case) -> Result<SandboxRef, String> {
-    let sandbox = made(strategy, case)?;
-    put(strategy, &sandbox, &case.known().0, b"changed")?;
-    put_new(strategy, case, &sandbox, b"new")?;
-    Ok(sandbox)
 }
 
 fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
@@ -479,11 +463,11 @@ fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
         return Ok(());
     }
     let before = case.fingerprint()?;
-    let sandbox = worked_in(strategy, case)?;
-    let changed = changes(strategy, &sandbox)?;
-    let intent = staged(strategy, case, &sandbox)?;
+    let it = Subject::worked_in(strategy, case)?;
+    let changed = it.changes()?;
+    let intent = it.staged(false)?;
     unchanged(case, &before)?;
-    equal("changes", &changes(strategy, &sandbox)?, &changed)?;
+    equal("changes", &it.changes()?, &changed)?;
     // The intent must survive being stored.
     let text = must("store the intent", serde_json::to_string(&intent))?;
     equal(
@@ -494,12 +478,12 @@ fn prepared(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     if capabilities.undoes {
         must("drop", strategy.undo(&intent, &Unobserved))?;
         unchanged(case, &before)?;
-        equal("changes", &changes(strategy, &sandbox)?, &changed)?;
+        equal("changes", &it.changes()?, &changed)?;
     }
     Ok(())
 }
 
-/// Everything readable in the original once the sandbox of [`worked_in`] is committed.
+/// Everything readable in the original once the sandbox of [`Subject::worked_in`] is committed.
 pub(super) fn expected(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
     let mut wanted = case.contents()?;
     wanted.retain(|(path, _)| *path != case.known().0 && Some(path) != case.absent().as_ref());
@@ -517,8 +501,8 @@ pub(super) fn sorted(case: &dyn Case) -> Result<Vec<(ResourcePath, Vec<u8>)>, St
 
 fn committed(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let wanted = expected(case)?;
-    let sandbox = worked_in(strategy, case)?;
-    let intent = staged(strategy, case, &sandbox)?;
+    let it = Subject::worked_in(strategy, case)?;
+    let intent = it.staged(false)?;
     for _ in 0..2 {
         must("commit", strategy.commit(&intent, &Unobserved))?;
         if sorted(case)? != wanted {
@@ -530,8 +514,8 @@ fn committed(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 
 fn undone(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     let before = sorted(case)?;
-    let sandbox = worked_in(strategy, case)?;
-    let intent = staged(strategy, case, &sandbox)?;
+    let it = Subject::worked_in(strategy, case)?;
+    let intent = it.staged(false)?;
     must("commit", strategy.commit(&intent, &Unobserved))?;
     let undo = || strategy.undo(&intent, &Unobserved);
     if !strategy.capabilities().undoes {
@@ -560,12 +544,12 @@ fn apart(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     if !capabilities.isolates || !capabilities.prepares {
         return Ok(());
     }
-    let sandbox = worked_in(strategy, case)?;
-    let intent = staged_with(strategy, case, &sandbox, true)?;
+    let it = Subject::worked_in(strategy, case)?;
+    let intent = it.staged(true)?;
     must("commit", strategy.commit(&intent, &Unobserved))?;
     must("finish", strategy.finish(intent))?;
     let before = case.fingerprint()?;
-    let access = must("access", open(strategy, &sandbox)?.access())?;
+    let access = must("access", it.open()?.access())?;
     if strategy.capabilities().exposes != Exposes::Nothing {
         case.work_through(&access, &case.known().0, b"later")?;
     }
@@ -577,9 +561,9 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     if !capabilities.isolates || !capabilities.prepares {
         return Ok(());
     }
-    let sandbox = worked_in(strategy, case)?;
+    let it = Subject::worked_in(strategy, case)?;
     case.change_original(&case.known().0, b"by somebody else")?;
-    let opened = open(strategy, &sandbox)?;
+    let opened = it.open()?;
     let preview = opened.preview(&PreviewOptions::default());
     let found: Vec<ResourcePath> = must("preview", preview)?
         .conflicts
@@ -590,42 +574,29 @@ fn conflicts(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 }
 
 fn reference(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
-    put(strategy, &sandbox, &case.known().0, b"changed")?;
-    let text = must("store the reference", serde_json::to_string(&sandbox))?;
-    let sandbox: SandboxRef = must("read it back", serde_json::from_str(&text))?;
-    equal(
-        "content",
-        &content(strategy, &sandbox, &case.known().0)?,
-        &b"changed".to_vec(),
-    )?;
+    let it = Subject::made(strategy, case)?;
+    it.put(&case.known().0, b"changed")?;
+    let text = must("store the reference", serde_json::to_string(&it.sandbox))?;
+    let it = Subject {
+        sandbox: must("read it back", serde_json::from_str(&text))?,
+        ..it
+    };
+    it.holds(&case.known().0, b"changed")?;
     let count = usize::from(strategy.capabilities().isolates);
-    equal(
-        "number of changes",
-        &changes(strategy, &sandbox)?.len(),
-        &count,
-    )
+    equal("number of changes", &it.changes()?.len(), &count)
 }
 
 fn access(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
-    let access = must("access", open(strategy, &sandbox)?.access())?;
+    let it = Subject::made(strategy, case)?;
+    let access = must("access", it.open()?.access())?;
     let exposes = strategy.capabilities().exposes;
     match (exposes, &access.cwd, &access.url) {
         (Exposes::Path, Some(_), None) | (Exposes::Url, None, Some(_)) => {
             let path = case.known().0;
             case.work_through(&access, &path, b"by a native tool")?;
-            equal(
-                "content",
-                &content(strategy, &sandbox, &path)?,
-                &b"by a native tool".to_vec(),
-            )?;
+            it.holds(&path, b"by a native tool")?;
             let count = usize::from(strategy.capabilities().isolates);
-            equal(
-                "number of changes",
-                &changes(strategy, &sandbox)?.len(),
-                &count,
-            )
+            equal("number of changes", &it.changes()?.len(), &count)
         }
         (Exposes::Nothing, None, None) => Ok(()),
         _ => Err(format!(
@@ -635,11 +606,11 @@ fn access(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 }
 
 fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     if !case.replace_original()? {
         return Ok(());
     }
-    let opened = strategy.open(&sandbox, Session::Shared);
+    let opened = strategy.open(&it.sandbox, Session::Shared);
     match opened.and_then(|opened| opened.diff(None, None)) {
         Err(StrategyError::Replaced { .. }) => Ok(()),
         Err(other) => Err(format!("it is refused with: {other}")),
@@ -648,10 +619,10 @@ fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
 }
 
 fn cleanup(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
-    let sandbox = made(strategy, case)?;
+    let it = Subject::made(strategy, case)?;
     let before = case.fingerprint()?;
     for _ in 0..2 {
-        must("cleanup", strategy.cleanup(&sandbox))?;
+        must("cleanup", strategy.cleanup(&it.sandbox))?;
     }
     unchanged(case, &before)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fs::state_dir;
-use crate::fs::{Cause, Dir, FsError, Meta, Stamp, remove};
+use crate::fs::{Dir, FsError, Meta, Stamp, remove};
 use crate::model::ResourcePath;
 
 /// A private directory with an area for a sandbox and one for its commit.
@@ -99,10 +99,8 @@ pub(super) fn plain(path: &str) -> ResourcePath {
 
 pub(super) fn fill(dir: &Dir, name: &[u8], content: &[u8]) -> Result<(), FsError> {
     let mut file = dir.create(name, 0o644)?;
-    file.write_all(content).map_err(|error| {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-        dir.error("write", name, Cause::Os(errno))
-    })
+    file.write_all(content)
+        .map_err(|error| dir.io_error("write", name, &error))
 }
 
 /// Everything about an entry but when it was last read. Its ctime stands for the content too:

@@ -8,17 +8,15 @@
 
 mod checkpoints;
 mod checks;
-mod directory;
-mod file;
 mod fixture_dir;
 mod parts;
+mod paths;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
-pub use directory::DirectoryFixture;
-pub use file::FileFixture;
+pub use paths::{DirectoryFixture, FileFixture};
 
 use super::{Access, Strategy, Target};
 use crate::model::ResourcePath;

@@ -8,18 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::{Intent, OnConflict, PrepareRequest, Preview, PreviewOptions, Strategy};
 use super::Case;
-use super::checks::{
-    CheckOutcome, changes, content, equal, expected, must, open, put, sorted, unchanged, worked_in,
-};
+use super::checks::{CheckOutcome, Subject, equal, expected, must, sorted, unchanged};
 use crate::event::{Observer, Unobserved};
-use crate::model::{ChangeKind, ResourcePath, SandboxRef};
+use crate::model::{ChangeKind, ResourcePath};
 
 /// A sandbox in which something was changed, and of which parts are released.
-struct PartFixture<'a> {
-    strategy: &'a dyn Strategy,
-    case: &'a dyn Case,
-    sandbox: SandboxRef,
-}
+struct PartFixture<'a>(Subject<'a>);
 
 type TreeListing = Vec<(String, ChangeKind)>;
 type TreeContents = Vec<(ResourcePath, Vec<u8>)>;
@@ -37,11 +31,7 @@ fn begun<'a>(
     if !capabilities.isolates || !capabilities.prepares {
         return Err("it promises parts, but not to isolate and to prepare".to_owned());
     }
-    Ok(Some(PartFixture {
-        strategy,
-        case,
-        sandbox: worked_in(strategy, case)?,
-    }))
+    Ok(Some(PartFixture(Subject::worked_in(strategy, case)?)))
 }
 
 /// An intent as another process finds it.
@@ -93,11 +83,11 @@ impl Observer for OneStep {
 
 impl PartFixture<'_> {
     fn changes(&self) -> Result<TreeListing, String> {
-        changes(self.strategy, &self.sandbox)
+        self.0.changes()
     }
 
     fn preview(&self, strict: bool) -> Result<Preview, String> {
-        let opened = open(self.strategy, &self.sandbox)?;
+        let opened = self.0.open()?;
         must("preview", opened.preview(&PreviewOptions { strict }))
     }
 
@@ -118,12 +108,12 @@ impl PartFixture<'_> {
 
     /// What is read in the sandbox of everything that the case knows.
     fn view(&self) -> Result<BTreeMap<ResourcePath, Vec<u8>>, String> {
-        let original = self.case.contents()?.into_iter().map(|(path, _)| path);
+        let original = self.0.case.contents()?.into_iter().map(|(path, _)| path);
         let mut paths: BTreeSet<ResourcePath> = original.collect();
-        paths.insert(self.case.known().0);
-        paths.extend(self.case.absent());
+        paths.insert(self.0.case.known().0);
+        paths.extend(self.0.case.absent());
         let read = |path: ResourcePath| {
-            let bytes = content(self.strategy, &self.sandbox, &path)?;
+            let bytes = self.0.content(&path)?;
             Ok((path, bytes))
         };
         paths.into_iter().map(read).collect()
@@ -145,7 +135,7 @@ impl PartFixture<'_> {
 
     /// The same; without paths everything there is, after which the sandbox goes.
     fn stage(&self, paths: Option<&[ResourcePath]>) -> Result<Intent, String> {
-        let opened = open(self.strategy, &self.sandbox)?;
+        let opened = self.0.open()?;
         let mut preview = must("preview", opened.preview(&PreviewOptions::default()))?;
         equal("conflicts", &preview.conflicts, &Vec::new())?;
         if let Some(paths) = paths {
@@ -154,7 +144,7 @@ impl PartFixture<'_> {
             preview.part = true;
             preview.choose(&chosen, false);
         }
-        let area = self.case.commit_area()?;
+        let area = self.0.case.commit_area()?;
         let request = PrepareRequest {
             preview: &preview,
             on_conflict: OnConflict::Abort,
@@ -168,7 +158,7 @@ impl PartFixture<'_> {
     }
 
     fn commit(&self, intent: &Intent) -> CheckOutcome {
-        let done = self.strategy.commit(intent, &Unobserved);
+        let done = self.0.strategy.commit(intent, &Unobserved);
         must("commit", done)
     }
 
@@ -187,21 +177,21 @@ impl PartFixture<'_> {
     }
 
     fn finish(&self, intent: &Intent) -> Result<Intent, String> {
-        let finished = must("finish", self.strategy.finish(intent.clone()))?;
+        let finished = must("finish", self.0.strategy.finish(intent.clone()))?;
         stored(&finished.intent)
     }
 
     /// Takes a commit back, and again.
     fn undo(&self, intent: &Intent) -> CheckOutcome {
         for _ in 0..2 {
-            must("undo", self.strategy.undo(intent, &Unobserved))?;
+            must("undo", self.0.strategy.undo(intent, &Unobserved))?;
         }
         Ok(())
     }
 
     /// Takes back what was released.
     fn take_back(&self, intent: &Intent) -> CheckOutcome {
-        let found = must("check", self.strategy.check_undo(intent))?;
+        let found = must("check", self.0.strategy.check_undo(intent))?;
         equal("conflicts of an undo", &found, &Vec::new())?;
         self.undo(intent)
     }
@@ -209,13 +199,13 @@ impl PartFixture<'_> {
     /// Whether the original is as it was, but for what no program can set.
     fn is_back(&self, before: &(TreeState, TreeContents)) -> CheckOutcome {
         let (state, contents) = before;
-        let now = self.case.state()?;
+        let now = self.0.case.state()?;
         let mut paths: Vec<&ResourcePath> = state.keys().chain(now.keys()).collect();
         paths.retain(|path| state.get(path) != now.get(path));
         paths.sort();
         paths.dedup();
         equal("paths of the original that differ", &paths, &Vec::new())?;
-        match sorted(self.case)? == *contents {
+        match sorted(self.0.case)? == *contents {
             true => Ok(()),
             false => Err("the contents of the original are not what they were".to_owned()),
         }
@@ -300,7 +290,7 @@ pub(super) fn worked_on(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcom
     let rest = without(all.clone(), piece);
     parting.release(piece)?;
     let before = case.fingerprint()?;
-    put(strategy, &parting.sandbox, &known, b"changed again")?;
+    parting.0.put(&known, b"changed again")?;
     unchanged(case, &before)?;
     equal("changes", &parting.changes()?, &all)?;
     parting.no_conflicts("of what was released and changed again")?;
@@ -310,7 +300,7 @@ pub(super) fn worked_on(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcom
     case.change_original(&known, b"by somebody else")?;
     equal("changes", &parting.changes()?, &rest)?;
     equal("conflicts", &parting.conflicts(false)?, &Vec::new())?;
-    put(strategy, &parting.sandbox, &known, b"and once more")?;
+    parting.0.put(&known, b"and once more")?;
     let found = parting.conflicts(false)?;
     equal("conflicts", &found, &vec![known.to_string()])
 }
@@ -408,20 +398,15 @@ pub(super) fn discarded(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcom
     let intent = parting.release(std::slice::from_ref(&known))?;
     let released = case.fingerprint()?;
     for _ in 0..2 {
-        let opened = open(strategy, &parting.sandbox)?;
-        must("rollback", opened.rollback(&Unobserved))?;
-        equal("changes", &parting.changes()?, &Vec::new())?;
+        must("rollback", parting.0.rollback())?;
+        parting.0.no_changes()?;
         unchanged(case, &released)?;
-        equal(
-            "content",
-            &content(strategy, &parting.sandbox, &known)?,
-            &b"changed".to_vec(),
-        )?;
+        parting.0.holds(&known, b"changed")?;
     }
     if strategy.capabilities().undoes {
         parting.take_back(&intent)?;
         parting.is_back(&before)?;
-        equal("changes", &parting.changes()?, &Vec::new())?;
+        parting.0.no_changes()?;
     }
     Ok(())
 }
