@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `accounts` | what the machine's account files say of users and groups |
 //! | `areas` | whose an entry among areas is, recognized by its name |
-//! | `beneath` | a handle to a directory, from which only what lies beneath can be reached |
+//! | `dir` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `codec` | records as bytes, of a fixed width but for texts |
 //! | `meta` | what the kernel says of one entry |
 //! | `walk` | every directory of a tree once, in parallel, at any depth |
@@ -19,12 +19,12 @@
 //! | `extents` | how much of a file lies in blocks that other files hold too |
 //! | `handle` | owner, mode, attributes and times of one entry, by its handle |
 //! | `xattr` | extended attributes of one entry: read, set, digested |
-//! | `seen` | one entry as it was seen once, recognised later |
+//! | `fingerprint` | one entry as it was seen once, recognised later |
 //! | `lease` | whether a process still has a file open for writing |
 //! | `mounts` | where a directory really lies, whichever mount it is reached through |
-//! | `durable` | a file that is wholly old or wholly new, also after a power cut |
+//! | `atomic_file` | a file that is wholly old or wholly new, also after a power cut |
 //! | `owned` | text files that no process but this user and root can have written |
-//! | `private` | directories and locks that are the engine's own |
+//! | `state_dir` | directories and locks that are the engine's own |
 //! | `process` | which process is meant, also when its number is reused |
 //! | `remove` | a tree that is gone afterwards, whatever its modes |
 //! | `usage` | how much of a disk a tree takes, and how much of that others hold too |

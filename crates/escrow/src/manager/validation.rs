@@ -128,7 +128,12 @@ pub(super) fn forked(fork: &Dir, number: usize, seen: View, shape: Shape) -> Res
                 let name = path.file_name().unwrap_or_default().as_encoded_bytes();
                 let to: DirAndName<'_> = (&area, b"file");
                 let (kind, reflinks) = (EntryKind::File, Reflinks::wanted());
-                copy_leaf((&dir, name), to, kind, &reflinks, CopyOptions::QUIET)?;
+                // What cannot be kept, a validation does without.
+                let options = CopyOptions {
+                    lossy: true,
+                    ..CopyOptions::QUIET
+                };
+                copy_leaf((&dir, name), to, kind, &reflinks, options)?;
             }
             return Ok(View::Directory(Location::from(area.path().join("file"))));
         }

@@ -71,17 +71,6 @@ impl Store {
         })
     }
 
-    /// Whether a plan has a checkpoint that was taken for a reason.
-    pub fn has_checkpoint(&self, plan: PlanId, reason: &str) -> Result<bool> {
-        self.run(|connection| {
-            connection.query_row(
-                "SELECT EXISTS (SELECT 1 FROM checkpoint WHERE plan_id = ?1 AND reason = ?2)",
-                [&plan.to_string(), reason],
-                |row| row.get(0),
-            )
-        })
-    }
-
     /// Whether a part of the plan was committed, or such a commit was taken back, since a checkpoint.
     pub fn is_stale(&self, id: CheckpointId) -> Result<bool> {
         self.run(|connection| {

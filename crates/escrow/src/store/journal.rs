@@ -228,14 +228,6 @@ impl Store {
         self.journals(Some(plan))
     }
 
-    /// Whether the journal still has this entry.
-    pub fn is_journaled(&self, id: CommitId) -> Result<bool> {
-        self.run(|connection| {
-            let query = "SELECT count(*) > 0 FROM journal WHERE id = ?1";
-            connection.query_row(query, [id.to_string()], |row| row.get(0))
-        })
-    }
-
     /// The plans of the commits that can be undone, by the age of their commits.
     pub fn standing(&self) -> Result<Vec<PlanId>> {
         self.run(|connection| {

@@ -485,15 +485,11 @@ pub(in crate::strategy) fn prepare_restore(
 ) -> Result<Intent> {
     let from = open(copied, area, request.from)?;
     let snapshot = open(copied, area, request.to)?;
-    let paths = differs(&from.kept).chain(differs(&snapshot.kept));
-    stage_restore(
-        copied,
-        area,
-        &snapshot,
-        paths.collect(),
-        request.observer,
-        to,
-    )
+    let paths = differs(&from.kept).chain(differs(&snapshot.kept)).collect();
+    let intent = stage_restore(copied, area, &snapshot, paths, request.observer, to)?;
+    // Called once, since a failed one is final.
+    area.sync_file_system()?;
+    Ok(intent)
 }
 
 /// Gives the copy back what it was made with, at the cost of what was touched. Returns `false`, with nothing done, where
@@ -535,7 +531,8 @@ pub(in crate::strategy) fn discard(
     let paths = changes.chain(touched).collect();
     let done = match stage_restore(copied, area, &first, paths, observer, to.path()) {
         Err(StrategyError::Lost { .. }) => false,
-        staged => tree_commit::apply(&staged?, observer).map(|()| true)?,
+        // The caller syncs the file system when everything is discarded; until then it can be repeated.
+        staged => tree_commit::apply_and(&staged?, observer, false).map(|()| true)?,
     };
     remove::remove(&stage, NEW)?;
     Ok(done)
@@ -625,8 +622,6 @@ fn stage_restore(
     };
     let (tree, _) = Original::take(copied.tree.path())?;
     let staged = tree_commit::prepare(&tree, &source, &request)?;
-    // Called once, since a failed one is final.
-    area.sync_file_system()?;
     Ok(staged.intent)
 }
 

@@ -16,6 +16,15 @@ use crate::strategy::error::{Result, StrategyError};
 
 /// Makes every step that is not made yet, and then makes them durable.
 pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Result<()> {
+    apply_and(intent, observer, true)
+}
+
+/// Makes every step that is not made yet, and makes them durable if they are to be `synced` here.
+pub(in crate::strategy) fn apply_and(
+    intent: &Intent,
+    observer: &dyn Observer,
+    synced: bool,
+) -> Result<()> {
     let intent = TreeIntent::read(intent)?;
     let records = &intent.records;
     if records.is_empty() {
@@ -58,8 +67,11 @@ pub(in crate::strategy) fn apply(intent: &Intent, observer: &dyn Observer) -> Re
     if failpoints::bug("no-directory-sync") {
         return Ok(());
     }
-    stage.sync()?;
+    if synced {
+        stage.sync()?;
+    }
     touched.check(&original, |dir| match dir {
+        _ if !synced => Ok(()),
         Some(dir) => match dir.sync() {
             Err(_) if failpoints::bug("sync-twice") => dir.sync(),
             answer => answer,

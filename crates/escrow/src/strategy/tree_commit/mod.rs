@@ -12,12 +12,12 @@
 //! | `steps` | which renames make the changes that were chosen |
 //! | `stage` | every new version, complete, in the area; the original untouched |
 //! | `flags` | a new version has the flags (`chattr`) of the old one |
-//! | `around` | whether names can be changed in the directories around, and how these look at the end |
+//! | `directories` | whether names can be changed in the directories around, and how these look at the end |
 //! | `apply` | the renames, in any order, as often as needed, with the same result |
-//! | `apart` | what the original still shares with the sandbox becomes its own |
+//! | `unshare` | what the original still shares with the sandbox becomes its own |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
-//! | `part` | what is to be known of a release after which the sandbox stays |
+//! | `partial` | what is to be known of a release after which the sandbox stays |
 //! | `intent` | all of this on disk before the decision, record by record, known by its digest; `codec`: its values as bytes |
 //! | `inline` | the same as earlier versions stored it, in the journal itself |
 //!
@@ -49,7 +49,7 @@ mod unshare;
 
 use serde::Deserialize;
 
-pub(super) use apply::apply;
+pub(super) use apply::{apply, apply_and};
 pub(super) use conflicts::{OriginalBase, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
