@@ -8,12 +8,125 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::process;
 use crate::skip::is_root;
 use crate::stepper::Stepper;
 use crate::strace::{Counts, Spec, count_syscalls};
 use crate::user::{BINARIES, GID, UID, copy_executable};
 use crate::world::{World, chown_tree};
+
+/// The words of a command line: one line, split at its white space, or a list.
+pub trait Words {
+    /// Each word.
+    fn words(self) -> Vec<OsString>;
+}
+
+impl Words for &str {
+    fn words(self) -> Vec<OsString> {
+        self.split_whitespace().map(OsString::from).collect()
+    }
+}
+
+impl Words for &&str {
+    fn words(self) -> Vec<OsString> {
+        (*self).words()
+    }
+}
+
+impl Words for String {
+    fn words(self) -> Vec<OsString> {
+        self.as_str().words()
+    }
+}
+
+impl Words for &String {
+    fn words(self) -> Vec<OsString> {
+        self.as_str().words()
+    }
+}
+
+impl<T: AsRef<OsStr>, const N: usize> Words for [T; N] {
+    fn words(self) -> Vec<OsString> {
+        self.as_slice().words()
+    }
+}
+
+impl<T: AsRef<OsStr>> Words for Vec<T> {
+    fn words(self) -> Vec<OsString> {
+        self.as_slice().words()
+    }
+}
+
+impl<T: AsRef<OsStr>> Words for &Vec<T> {
+    fn words(self) -> Vec<OsString> {
+        self.as_slice().words()
+    }
+}
+
+impl<T: AsRef<OsStr>> Words for &[T] {
+    fn words(self) -> Vec<OsString> {
+        self.iter().map(|word| word.as_ref().to_owned()).collect()
+    }
+}
+
+/// The words of a line.
+pub fn words(line: &str) -> Vec<OsString> {
+    line.words()
+}
+
+/// Runs a line that must succeed; its JSON document.
+#[track_caller]
+pub fn json(cli: &Cli, line: &str) -> Value {
+    document(&cli.expect(format!("--json {line}"), 0), line)
+}
+
+/// Runs a line that must fail with `code`; the error of its JSON document, which is all that it printed.
+#[track_caller]
+pub fn json_error(cli: &Cli, line: &str, code: i32) -> Value {
+    let outcome = cli.expect(format!("--json {line}"), code);
+    let said = outcome.stderr_text();
+    assert_eq!(said, "", "{line}: with --json everything is on stdout");
+    let document = document(&outcome, line);
+    assert_eq!(keys(&document), ["error"], "{line}");
+    let members = ["details", "hints", "kind", "message"];
+    assert_eq!(keys(&document["error"]), members, "{line}");
+    document["error"].clone()
+}
+
+#[track_caller]
+fn document(outcome: &Outcome, line: &str) -> Value {
+    let text = outcome.stdout_text();
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+}
+
+/// The keys of an object, sorted.
+#[track_caller]
+pub fn keys(value: &Value) -> Vec<&str> {
+    let members = value.as_object().expect("an object");
+    let mut keys: Vec<&str> = members.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Each of these is in the text.
+#[track_caller]
+pub fn has<const N: usize>(text: &(impl std::fmt::Display + ?Sized), parts: [&str; N]) {
+    let text = text.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+/// None of these is in the text.
+#[track_caller]
+pub fn lacks<const N: usize>(text: &(impl std::fmt::Display + ?Sized), parts: [&str; N]) {
+    let text = text.to_string();
+    for part in parts {
+        assert!(!text.contains(part), "{part:?} is in: {text}");
+    }
+}
 
 /// A binary and the surroundings it is run in. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -159,13 +272,13 @@ impl Cli {
     }
 
     /// The command itself, for tests that start, kill or feed it in their own way.
-    pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    pub fn command(&self, args: impl Words) -> Command {
         let mut words = self.prefix();
         words.push(self.binary.clone().into());
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
-            .args(args)
+            .args(args.words())
             .env_clear()
             .current_dir(&self.cwd);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
@@ -183,7 +296,7 @@ impl Cli {
     }
 
     /// Runs it to its end.
-    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Outcome {
+    pub fn run(&self, args: impl Words) -> Outcome {
         let output = process::run(self.command(args), &self.stdin);
         let status = match (output.status.code(), output.status.signal()) {
             (Some(code), _) => code,
@@ -198,21 +311,17 @@ impl Cli {
     }
 
     /// Runs it in another directory.
-    pub fn run_in(
-        &self,
-        cwd: impl AsRef<Path>,
-        args: impl IntoIterator<Item = impl AsRef<OsStr>>,
-    ) -> Outcome {
+    pub fn run_in(&self, cwd: impl AsRef<Path>, args: impl Words) -> Outcome {
         self.clone().cwd(cwd).run(args)
     }
 
     /// Runs it under strace.
-    pub fn trace(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Counts {
+    pub fn trace(&self, args: impl Words) -> Counts {
         let mut words = self.prefix();
         words.push(self.binary.clone().into());
         let spec = Spec::new(&words[0])
             .args(&words[1..])
-            .args(args)
+            .args(args.words())
             .cwd(&self.cwd);
         count_syscalls(
             &self
@@ -223,7 +332,7 @@ impl Cli {
     }
 
     /// A stepper for it, to count its calls or let one go wrong.
-    pub fn stepper(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Stepper {
+    pub fn stepper(&self, args: impl Words) -> Stepper {
         Stepper::new(self.command(args)).stdin(&self.stdin)
     }
 
@@ -232,7 +341,7 @@ impl Cli {
     /// # Panics
     /// With both streams, unless the status is 0.
     #[track_caller]
-    pub fn ok(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    pub fn ok(&self, args: impl Words) -> String {
         self.expect(args, 0).stdout_text()
     }
 
@@ -241,16 +350,17 @@ impl Cli {
     /// # Panics
     /// With both streams, unless the status is `code`.
     #[track_caller]
-    pub fn fails(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>, code: i32) -> String {
+    pub fn fails(&self, args: impl Words, code: i32) -> String {
         self.expect(args, code).stderr_text()
     }
 
+    /// Runs what must end with `code`.
+    ///
+    /// # Panics
+    /// With both streams, unless the status is `code`.
     #[track_caller]
-    fn expect(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>, code: i32) -> Outcome {
-        let args: Vec<OsString> = args
-            .into_iter()
-            .map(|arg| arg.as_ref().to_owned())
-            .collect();
+    pub fn expect(&self, args: impl Words, code: i32) -> Outcome {
+        let args = args.words();
         let outcome = self.run(&args);
         assert!(
             outcome.status == code,

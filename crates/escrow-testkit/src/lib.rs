@@ -10,10 +10,12 @@
 )]
 
 pub mod cli;
+pub mod files;
 pub mod loopfs;
 pub mod model;
 pub mod namespace;
 pub mod powercut;
+pub mod prelude;
 mod process;
 pub mod pty;
 pub mod signature;

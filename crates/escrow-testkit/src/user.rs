@@ -53,6 +53,22 @@ pub fn rerun_test_as_user(test_name: &str) {
     rerun_test_as_user_with(test_name, &[]);
 }
 
+/// [`rerun_test_as_user_with`] for the running test, which is named by its thread, or by `--exact`.
+pub fn rerun_as_user(binaries: &[&Path]) {
+    let thread = std::thread::current();
+    let named = || {
+        let mut args = std::env::args().skip(1).collect::<Vec<_>>();
+        let exact = args.iter().any(|arg| arg == "--exact");
+        args.retain(|arg| !arg.starts_with('-'));
+        args.first().cloned().filter(|_| exact)
+    };
+    let name = match thread.name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => named().expect("with one thread for all tests, name the test: --exact NAME"),
+    };
+    rerun_test_as_user_with(&name, binaries);
+}
+
 /// [`rerun_test_as_user`], with copies of `binaries` where that user can run them; `Cli::new` finds them by file name.
 pub fn rerun_test_as_user_with(test_name: &str, binaries: &[&Path]) {
     if !is_root() {

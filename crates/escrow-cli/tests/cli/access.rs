@@ -1,8 +1,6 @@
 //! What is permitted, as users ask for it. Without a policy everything is, and every answer says so.
 
-use serde_json::json as value;
-
-use crate::{json, keys, words, world};
+use crate::*;
 
 #[test]
 fn without_a_policy_everything_is_permitted() {
@@ -29,7 +27,7 @@ fn without_a_policy_everything_is_permitted() {
         assert_eq!(said["principal"], "agent");
         assert_eq!(said["reason"], "local mode: everything is permitted");
     }
-    let said = cli.ok(words("access check --action commit --scope *"));
+    let said = cli.ok("access check --action commit --scope *");
     assert_eq!(said, "permitted: local mode: everything is permitted\n");
     assert_eq!(
         json(&cli, "log"),
@@ -50,7 +48,7 @@ fn what_means_nothing_is_denied() {
         ("--action read --scope app:../x", "is not a valid scope"),
         ("--action read --scope :", "is not a valid scope"),
     ] {
-        let outcome = cli.run(words(&format!("access check {line}")));
+        let outcome = cli.run(format!("access check {line}"));
         assert_eq!(
             (outcome.status, outcome.stderr_text().as_str()),
             (3, ""),
@@ -61,21 +59,20 @@ fn what_means_nothing_is_denied() {
             told.starts_with("denied: ") && told.contains(reason),
             "{told}"
         );
-        let outcome = cli.run(words(&format!("--json access check {line}")));
-        assert_eq!(outcome.status, 3, "{line}");
+        let outcome = cli.expect(format!("--json access check {line}"), 3);
         let said: serde_json::Value =
             serde_json::from_str(&outcome.stdout_text()).expect("one document");
         assert_eq!(said["permitted"], false, "{line}");
     }
     let cli = cli.env("ESCROW_PRINCIPAL", "a\u{202e}b");
-    let told = cli.fails(words("plan create try --resource ./app"), 3);
+    let told = cli.fails("plan create try --resource ./app", 3);
     assert!(told.contains("cannot be a principal"), "{told}");
     assert!(!told.contains('\u{202e}'), "{told}");
     let log = json(&cli, "log");
     assert_eq!(log["operations"][0]["outcome"], "denied");
     let reason = log["operations"][0]["reason"].as_str().expect("a text");
     assert!(reason.contains("cannot be a principal"), "{reason}");
-    let told = cli.ok(words("log"));
+    let told = cli.ok("log");
     assert!(told.contains("denied") && told.contains(reason), "{told}");
     assert!(!told.contains('\u{202e}'), "{told}");
 }

@@ -1,14 +1,8 @@
 //! Checkpoints as users meet them: back to exactly what was there, and forth again; attempts side by side.
 
-use std::ffi::OsString;
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::states::{AFTER, BEFORE, SIGNATURE, same};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
 
-use crate::{binary, json, words, world};
+use crate::*;
 
 pub(crate) const STRATEGIES: [&str; 3] = ["overlay", "filesystem_copy", "copy_on_write"];
 
@@ -26,7 +20,7 @@ pub(crate) fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     let cli = cli.cwd(world.path().join("app"));
     let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     (world, cli)
 }
 
@@ -38,8 +32,7 @@ pub(crate) fn create(cli: &Cli, label: &str) -> String {
 // rule R1, R2, R3, R5
 #[test]
 fn a_restore_is_exact_and_can_be_taken_back() {
-    let test = "checkpoints::a_restore_is_exact_and_can_be_taken_back";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let original = signature(&world.path().join("app"));
@@ -51,50 +44,45 @@ fn a_restore_is_exact_and_can_be_taken_back() {
         run(&cli, "try", AFTER);
         let after = look(&cli, "try");
         assert_ne!(before, after);
-        let since = cli.ok(words("diff try --since first --name-status"));
-        assert!(
-            since.contains("A\tlater\n") && since.contains("T\tsrc\n"),
-            "{since}"
-        );
+        let since = cli.ok("diff try --since first --name-status");
+        has(&since, ["A\tlater\n", "T\tsrc\n"]);
         let restored = json(&cli, "restore try first");
         assert_eq!(restored["success"], true);
         assert_eq!(restored["checkpoint_id"], *first);
         let files = restored["restored_files"].as_array().expect("a list");
         assert!(files.contains(&Value::from("app:later")), "{restored}");
         same(&before, &look(&cli, "try"), &format!("{strategy}: back"));
-        assert_eq!(cli.ok(words("diff try --since first --name-status")), "");
+        assert_eq!(cli.ok("diff try --since first --name-status"), "");
         let was = restored["before"].as_str().expect("an id");
-        cli.ok(words(&format!("restore try {was}")));
+        cli.ok(format!("restore try {was}"));
         same(&after, &look(&cli, "try"), &format!("{strategy}: forth"));
         // From there to the first, and to where nothing was done.
-        cli.ok(words(&format!("restore try {first}")));
+        cli.ok(format!("restore try {first}"));
         same(
             &before,
             &look(&cli, "try"),
             &format!("{strategy}: back again"),
         );
-        cli.ok(words(&format!("restore try {nothing}")));
+        cli.ok(format!("restore try {nothing}"));
         same(
             &fresh,
             &look(&cli, "try"),
             &format!("{strategy}: to the beginning"),
         );
-        assert_eq!(cli.ok(words("diff try --name-status")), "");
-        let between = cli.ok(words(
-            "diff try --since nothing --until first --name-status",
-        ));
+        assert_eq!(cli.ok("diff try --name-status"), "");
+        let between = cli.ok("diff try --since nothing --until first --name-status");
         assert!(between.contains("A\tdir/deep/er/file\n"), "{between}");
         let now = signature(&world.path().join("app"));
         assert_same(&original, &now, &Ignore::default());
         // What is restored is what is committed.
-        cli.ok(words("restore try first"));
-        cli.ok(words("commit try"));
+        cli.ok("restore try first");
+        cli.ok("commit try");
         let committed = std::fs::read_to_string(world.path().join("app/dir/deep/er/file"));
         assert_eq!(committed.expect("it was committed"), "deep\n", "{strategy}");
-        cli.ok(words("undo try"));
+        cli.ok("undo try");
         let now = signature(&world.path().join("app"));
         assert_same(&original, &now, &Ignore::default());
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
         let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
         assert_eq!(left.count(), 0, "{strategy}");
     }
@@ -110,7 +98,7 @@ fn thousands_of_files_come_back() {
         let before = look(&cli, "try");
         create(&cli, "many");
         run(&cli, "try", "rm -r t; echo gone > t");
-        cli.ok(words("restore try many"));
+        cli.ok("restore try many");
         same(&before, &look(&cli, "try"), strategy);
     }
 }
@@ -120,9 +108,9 @@ fn thousands_of_files_come_back() {
 fn checkpoints_are_listed_shown_and_deleted() {
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
-        cli.clone().stdin("one\n").ok(words("write try app f"));
+        cli.clone().stdin("one\n").ok("write try app f");
         let first = create(&cli, "first");
-        cli.clone().stdin("two\n").ok(words("write try app f"));
+        cli.clone().stdin("two\n").ok("write try app f");
         let second = create(&cli, "second");
         let listed = json(&cli, "checkpoint list try");
         let labels = listed["checkpoints"].as_array().expect("a list").iter();
@@ -130,21 +118,18 @@ fn checkpoints_are_listed_shown_and_deleted() {
             .map(|one| one["label"].as_str().expect("one"))
             .collect();
         assert_eq!(labels, ["first", "second"]);
-        let shown = cli.ok(words("checkpoint show try first"));
+        let shown = cli.ok("checkpoint show try first");
         assert!(shown.contains("1 modified"), "{shown}");
-        cli.ok(words("checkpoint delete try first"));
-        cli.fails(words("restore try first"), 1);
+        cli.ok("checkpoint delete try first");
+        cli.fails("restore try first", 1);
         let short = &first[..first.len() - 1];
-        cli.fails(words(&format!("restore try {short}")), 1);
+        cli.fails(format!("restore try {short}"), 1);
         // What the other one needs is still there.
-        cli.clone().stdin("three\n").ok(words("write try app f"));
-        cli.ok(words(&format!("restore try {second}")));
-        assert_eq!(cli.ok(words("read try app f")), "two\n");
-        let log = cli.ok(words("log try"));
-        assert!(
-            log.contains("checkpoint try") && log.contains("second"),
-            "{log}"
-        );
+        cli.clone().stdin("three\n").ok("write try app f");
+        cli.ok(format!("restore try {second}"));
+        assert_eq!(cli.ok("read try app f"), "two\n");
+        let log = cli.ok("log try");
+        has(&log, ["checkpoint try", "second"]);
     }
 }
 
@@ -162,8 +147,8 @@ fn old_automatic_checkpoints_go_and_named_ones_stay() {
     let all = listed["checkpoints"].as_array().expect("a list");
     let automatic = all.iter().filter(|one| one["reason"] == "before_run");
     assert_eq!(automatic.count(), 20);
-    cli.ok(words("restore try mine"));
-    assert_eq!(cli.ok(words("read try app f")), "0\n");
+    cli.ok("restore try mine");
+    assert_eq!(cli.ok("read try app f"), "0\n");
     // A command that changes nothing leaves no further one.
     let before = all.len();
     run(&cli, "try", "true");
@@ -177,7 +162,7 @@ fn old_automatic_checkpoints_go_and_named_ones_stay() {
 fn a_command_that_fails_leaves_a_checkpoint() {
     let (_world, cli) = planned("overlay");
     run(&cli, "try", "echo whole > f");
-    let outcome = cli.run(words("run --plan try -- sh -c exit\\ 3"));
+    let outcome = cli.run("run --plan try -- sh -c exit\\ 3");
     assert_ne!(outcome.status, 0);
     let listed = json(&cli, "checkpoint list try");
     assert!(listed.to_string().contains("before_run"), "{listed}");
@@ -186,8 +171,8 @@ fn a_command_that_fails_leaves_a_checkpoint() {
 #[test]
 fn without_isolation_there_is_nothing_to_return_to() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app --strategy none"));
-    let said = cli.fails(words("checkpoint create try"), 1);
+    cli.ok("plan create try --resource ./app --strategy none");
+    let said = cli.fails("checkpoint create try", 1);
     assert!(said.contains("nothing is isolated"), "{said}");
 }
 
@@ -195,39 +180,32 @@ fn without_isolation_there_is_nothing_to_return_to() {
 #[test]
 fn all_sandboxes_return_together() {
     let (world, cli) = world();
-    std::fs::write(world.dir("data").join("f"), "data\n").expect("there is room");
-    std::fs::write(world.path().join("data/g"), "data\n").expect("there is room");
-    cli.ok(words(
-        "resource add one --type fs-directory --at ./app --strategy overlay",
-    ));
-    cli.ok(words(
-        "resource add two --type fs-directory --at ./data --strategy filesystem_copy",
-    ));
-    cli.ok(words("plan create try --resource one --resource two"));
-    cli.clone().stdin("a\n").ok(words("write try one f"));
-    cli.clone().stdin("a\n").ok(words("write try two f"));
-    cli.ok(words("checkpoint create try -m both"));
-    cli.clone().stdin("b\n").ok(words("write try one f"));
-    cli.clone().stdin("b\n").ok(words("write try two f"));
-    cli.ok(words("restore try both"));
+    write(world.dir("data").join("f"), "data\n");
+    write(world.path().join("data/g"), "data\n");
+    cli.ok("resource add one --type fs-directory --at ./app --strategy overlay");
+    cli.ok("resource add two --type fs-directory --at ./data --strategy filesystem_copy");
+    cli.ok("plan create try --resource one --resource two");
+    cli.clone().stdin("a\n").ok("write try one f");
+    cli.clone().stdin("a\n").ok("write try two f");
+    cli.ok("checkpoint create try -m both");
+    cli.clone().stdin("b\n").ok("write try one f");
+    cli.clone().stdin("b\n").ok("write try two f");
+    cli.ok("restore try both");
     for resource in ["one", "two"] {
-        assert_eq!(cli.ok(words(&format!("read try {resource} f"))), "a\n");
+        assert_eq!(cli.ok(format!("read try {resource} f")), "a\n");
     }
     // One whose first version is gone stops all of them, with nothing done.
-    cli.clone().stdin("c\n").ok(words("write try one f"));
-    cli.ok(words("rollback try"));
-    cli.ok(words("checkpoint create try -m clean"));
-    cli.clone().stdin("d\n").ok(words("write try one f"));
-    cli.clone().stdin("d\n").ok(words("write try two f"));
-    cli.clone().stdin("d\n").ok(words("write try two g"));
-    std::fs::write(world.path().join("data/g"), "by somebody else\n").expect("there is room");
-    let said = cli.fails(words("restore try clean"), 4);
-    assert!(
-        said.contains("two") && said.contains("another program changed it"),
-        "{said}"
-    );
+    cli.clone().stdin("c\n").ok("write try one f");
+    cli.ok("rollback try");
+    cli.ok("checkpoint create try -m clean");
+    cli.clone().stdin("d\n").ok("write try one f");
+    cli.clone().stdin("d\n").ok("write try two f");
+    cli.clone().stdin("d\n").ok("write try two g");
+    write(world.path().join("data/g"), "by somebody else\n");
+    let said = cli.fails("restore try clean", 4);
+    has(&said, ["two", "another program changed it"]);
     for resource in ["one", "two"] {
-        assert_eq!(cli.ok(words(&format!("read try {resource} f"))), "d\n");
+        assert_eq!(cli.ok(format!("read try {resource} f")), "d\n");
     }
 }
 
@@ -236,19 +214,19 @@ fn all_sandboxes_return_together() {
 #[test]
 fn a_checkpoint_of_a_copy_that_was_made_anew_is_refused() {
     let (world, cli) = planned("filesystem_copy");
-    cli.clone().stdin("one\n").ok(words("write try app f"));
+    cli.clone().stdin("one\n").ok("write try app f");
     create(&cli, "first");
     // Where the original moved on, a rollback copies it as it is now.
-    cli.clone().stdin("x\n").ok(words("write try app a.txt"));
-    std::fs::write(world.path().join("app/a.txt"), "by somebody else\n").expect("there is room");
-    cli.ok(words("rollback try"));
-    let said = cli.fails(words("restore try first"), 4);
+    cli.clone().stdin("x\n").ok("write try app a.txt");
+    write(world.path().join("app/a.txt"), "by somebody else\n");
+    cli.ok("rollback try");
+    let said = cli.fails("restore try first", 4);
     assert!(said.contains("copied anew"), "{said}");
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     create(&cli, "second");
-    cli.clone().stdin("two\n").ok(words("write try app f"));
-    cli.ok(words("restore try second"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.clone().stdin("two\n").ok("write try app f");
+    cli.ok("restore try second");
+    assert_eq!(cli.ok("diff try --name-status"), "");
 }
 
 /// However few are kept, both ends of a restore are.
@@ -258,7 +236,7 @@ fn a_restore_keeps_where_it_came_from_and_where_it_went() {
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let config = "sandbox: { checkpoint: { auto: [before_run], keep: 1 } }\n";
-        std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+        write(world.path().join("escrow.yaml"), config);
         cli.trust();
         run(&cli, "try", "echo 1 > f");
         run(&cli, "try", "echo 2 > f");
@@ -266,10 +244,10 @@ fn a_restore_keeps_where_it_came_from_and_where_it_went() {
         let oldest = listed["checkpoints"][0]["checkpoint_id"].clone();
         let oldest = oldest.as_str().expect("there is one");
         let restored = json(&cli, &format!("restore try {oldest}"));
-        assert_eq!(cli.ok(words("read try app f")), "1\n", "{strategy}");
+        assert_eq!(cli.ok("read try app f"), "1\n", "{strategy}");
         let before = restored["before"].as_str().expect("an id");
-        cli.ok(words(&format!("restore try {before}")));
-        assert_eq!(cli.ok(words("read try app f")), "2\n", "{strategy}");
+        cli.ok(format!("restore try {before}"));
+        assert_eq!(cli.ok("read try app f"), "2\n", "{strategy}");
     }
 }
 
@@ -280,7 +258,7 @@ fn as_many_are_kept_as_the_configuration_says() {
     let (world, cli) = planned("overlay");
     let keep = |number: u32| {
         let config = format!("sandbox: {{ checkpoint: {{ keep: {number} }} }}\n");
-        std::fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+        write(world.path().join("escrow.yaml"), config);
         cli.trust();
     };
     let reasons = || -> Vec<String> {
@@ -304,12 +282,8 @@ fn as_many_are_kept_as_the_configuration_says() {
     work(6);
     assert_eq!(reasons(), ["asked", "before_restore"]);
     let before = restored["before"].as_str().expect("an id");
-    cli.ok(words(&format!("restore try {before}")));
-    assert_eq!(
-        cli.ok(words("read try app f")),
-        "4\n",
-        "it can be taken back"
-    );
+    cli.ok(format!("restore try {before}"));
+    assert_eq!(cli.ok("read try app f"), "4\n", "it can be taken back");
     // Where it went stays with the restore that went there, and goes with the next.
     assert_eq!(reasons(), ["asked", "before_restore", "before_restore"]);
     work(7);
@@ -325,8 +299,8 @@ fn as_many_are_kept_as_the_configuration_says() {
     (13..17).for_each(work);
     assert_eq!(reasons(), kept);
     let before = restored["before"].as_str().expect("an id");
-    cli.ok(words(&format!("restore try {before}")));
-    assert_eq!(cli.ok(words("read try app f")), "12\n");
+    cli.ok(format!("restore try {before}"));
+    assert_eq!(cli.ok("read try app f"), "12\n");
 }
 
 /// Deleting one of two checkpoints of the same snapshot leaves the other one whole.
@@ -335,15 +309,15 @@ fn as_many_are_kept_as_the_configuration_says() {
 fn a_checkpoint_outlives_another_one_of_the_same_moment() {
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
-        cli.clone().stdin("one\n").ok(words("write try app f"));
+        cli.clone().stdin("one\n").ok("write try app f");
         create(&cli, "first");
-        cli.clone().stdin("two\n").ok(words("write try app f"));
+        cli.clone().stdin("two\n").ok("write try app f");
         create(&cli, "second");
-        cli.ok(words("checkpoint delete try second"));
+        cli.ok("checkpoint delete try second");
         create(&cli, "third");
-        cli.ok(words("restore try first"));
-        cli.ok(words("restore try third"));
-        assert_eq!(cli.ok(words("read try app f")), "two\n", "{strategy}");
+        cli.ok("restore try first");
+        cli.ok("restore try third");
+        assert_eq!(cli.ok("read try app f"), "two\n", "{strategy}");
     }
 }
 
@@ -357,16 +331,16 @@ fn a_label_never_stands_in_for_another_checkpoint() {
     run(&cli, "try", "echo evil > f");
     for label in [&good, "good"] {
         let line = format!("--principal agent checkpoint create try -m {label}");
-        cli.ok(words(&line));
+        cli.ok(&line);
     }
-    let said = cli.fails(words("restore try good"), 1);
+    let said = cli.fails("restore try good", 1);
     assert!(said.contains("more than one checkpoint 'good'"), "{said}");
-    cli.ok(words(&format!("restore try {good}")));
-    assert_eq!(cli.ok(words("read try app f")), "good\n");
+    cli.ok(format!("restore try {good}"));
+    assert_eq!(cli.ok("read try app f"), "good\n");
     // The beginning of an id that is another one's label means both.
     let short = &good[..good.len() - 2];
     create(&cli, short);
-    cli.fails(words(&format!("restore try {short}")), 1);
+    cli.fails(format!("restore try {short}"), 1);
 }
 
 /// `c` begins every id, and so means none of them; as a label it means one checkpoint.
@@ -378,9 +352,9 @@ fn a_label_that_begins_every_id_is_a_label() {
         create(&cli, label);
     }
     for label in ["c", "chk_", "other"] {
-        cli.ok(words(&format!("restore try {label}")));
-        assert_eq!(cli.ok(words("read try app f")), format!("{label}\n"));
+        cli.ok(format!("restore try {label}"));
+        assert_eq!(cli.ok("read try app f"), format!("{label}\n"));
     }
-    let said = cli.fails(words("restore try chk"), 1);
+    let said = cli.fails("restore try chk", 1);
     assert!(said.contains("more than one checkpoint 'chk'"), "{said}");
 }

@@ -1,19 +1,14 @@
 //! A restore that is killed, a deletion that is killed or fails: each sandbox is wholly as before or wholly as after, all
 //! of them alike, and the next command goes on.
 
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::{Cli, World};
-
 use crate::faults::{EIO, sweep};
-use crate::{as_ordinary_user, json, words, world};
+use crate::*;
 
 /// What the two sandboxes hold, by marks in them.
 fn hold(cli: &Cli, plan: &str) -> Result<[String; 2], String> {
     let read = |resource: &str| {
-        let outcome = cli.run(words(&format!("read {plan} {resource} f")));
-        let listed = cli.run(words(&format!(
-            "diff {plan} --resource {resource} --name-status"
-        )));
+        let outcome = cli.run(format!("read {plan} {resource} f"));
+        let listed = cli.run(format!("diff {plan} --resource {resource} --name-status"));
         match (outcome.status, listed.status) {
             (0, 0) => Ok(outcome.stdout_text() + &listed.stdout_text()),
             _ => Err(outcome.stderr_text() + &listed.stderr_text()),
@@ -29,20 +24,16 @@ const B: [&str; 2] = ["b\nA\tf\nA\tg\n", "b\nA\tf\nA\tg\n"];
 fn scene() -> (World, Cli) {
     let (world, cli) = world();
     world.dir("data");
-    cli.ok(words(
-        "resource add one --type fs-directory --at ./app --strategy overlay",
-    ));
-    cli.ok(words(
-        "resource add two --type fs-directory --at ./data --strategy filesystem_copy",
-    ));
-    cli.ok(words("plan create try --resource one --resource two"));
+    cli.ok("resource add one --type fs-directory --at ./app --strategy overlay");
+    cli.ok("resource add two --type fs-directory --at ./data --strategy filesystem_copy");
+    cli.ok("plan create try --resource one --resource two");
     for resource in ["one", "two"] {
         for (path, text) in [("f", "a\n"), ("d/x", "x\n")] {
             let line = format!("write try {resource} {path}");
-            cli.clone().stdin(text).ok(words(&line));
+            cli.clone().stdin(text).ok(&line);
         }
     }
-    cli.ok(words("checkpoint create try -m A"));
+    cli.ok("checkpoint create try -m A");
     let script = "cd ../app && rm -r d; echo b > f; echo g > g; cd ../data && rm -r d; echo b > f; echo g > g";
     let mut line = words("-q run --plan try -- sh -c");
     line.push(script.into());
@@ -55,20 +46,20 @@ fn scene() -> (World, Cli) {
 #[track_caller]
 fn goes_on(world: &World, cli: &Cli, how: &str) {
     // The first command that changes something finishes it or rolls it back.
-    cli.run(words("recover"));
+    cli.run("recover");
     let found = hold(cli, "try").unwrap_or_else(|error| panic!("{how}: {error}"));
     let either = [A, B].iter().any(|side| found == *side);
     assert!(either, "{how}: {found:#?}");
     let status = json(cli, "status");
     assert_eq!(status["unfinished"], serde_json::json!([]), "{how}");
-    cli.ok(words("checkpoint create try -m after"));
-    cli.ok(words("restore try A"));
+    cli.ok("checkpoint create try -m after");
+    cli.ok("restore try A");
     assert_eq!(hold(cli, "try"), Ok(A.map(str::to_owned)), "{how}");
-    cli.ok(words("restore try after"));
+    cli.ok("restore try after");
     assert_eq!(hold(cli, "try"), Ok(found), "{how}");
     for plan in json(cli, "status")["plans"].as_array().expect("a list") {
         let name = plan["name"].as_str().expect("a name");
-        cli.ok(words(&format!("cleanup {name}")));
+        cli.ok(format!("cleanup {name}"));
     }
     let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
     assert_eq!(left.count(), 0, "{how}");
@@ -77,7 +68,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
 // rule R3, R4
 #[test]
 fn a_restore_is_killed() {
-    if as_ordinary_user("checkpoints_faults::a_restore_is_killed") {
+    if as_ordinary_user() {
         sweep(scene, "restore try A", &[Fault::Kill, Fault::Tear], goes_on);
     }
 }
@@ -91,7 +82,7 @@ fn an_interrupted_restore_is_told_as_one() {
     let mut met = 0;
     for n in 1.. {
         let (world, cli) = scene();
-        let restore = cli.stepper(words("restore try A"));
+        let restore = cli.stepper("restore try A");
         let run = restore.only(&["renameat2", "renameat", "rename"]);
         if run.fault(n, Fault::Kill).hit.is_none() {
             break;
@@ -102,12 +93,12 @@ fn an_interrupted_restore_is_told_as_one() {
         }
         met += 1;
         assert_eq!(unfinished[0]["what"], "restore", "{unfinished}");
-        let said = cli.fails(words("diff try"), 5);
+        let said = cli.fails("diff try", 5);
         let begins = "error: a restore of the plan 'try' was interrupted";
         assert!(said.starts_with(begins), "{said}");
-        let said = cli.ok(words("status"));
+        let said = cli.ok("status");
         assert!(said.contains("half way: a restore of plan try"), "{said}");
-        let said = cli.ok(words("recover"));
+        let said = cli.ok("recover");
         assert!(said.contains("every sandbox is as"), "{said}");
         goes_on(&world, &cli, &format!("killed at rename {n}"));
         if met == 2 {
@@ -121,7 +112,7 @@ fn an_interrupted_restore_is_told_as_one() {
 fn a_deletion_is_killed_or_fails() {
     let scene = || {
         let (world, cli) = scene();
-        cli.ok(words("checkpoint create try -m gone"));
+        cli.ok("checkpoint create try -m gone");
         (world, cli)
     };
     let faults = [Fault::Kill, Fault::Once(EIO)];

@@ -2,11 +2,9 @@
 //! were moved, removed or left alone since.
 
 use escrow_testkit::states::{SIGNATURE, same};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
 
 use crate::checkpoints::{create, run};
-use crate::{binary, words, world};
+use crate::*;
 
 const COPIES: [&str; 2] = ["filesystem_copy", "copy_on_write"];
 
@@ -21,15 +19,15 @@ fn linked(strategy: &str) -> (World, Cli) {
     for name in ["d", "e", "f", "z"] {
         std::fs::create_dir(app.join(name)).expect("it is new");
     }
-    std::fs::write(app.join("d/x"), "one file\n").expect("there is room");
-    std::fs::write(app.join("f/own"), "own\n").expect("there is room");
+    write(app.join("d/x"), "one file\n");
+    write(app.join("f/own"), "own\n");
     for other in ["e/hard", "z/third"] {
         std::fs::hard_link(app.join("d/x"), app.join(other)).expect("one file system");
     }
     let cli = cli.cwd(&app);
-    cli.ok(words(&format!(
+    cli.ok(format!(
         "plan create try --resource . --strategy {strategy}"
-    )));
+    ));
     (world, cli)
 }
 
@@ -56,8 +54,7 @@ const WAYS: [(&str, &str); 13] = [
 // rule R1, F3
 #[test]
 fn what_was_one_file_is_one_file_again() {
-    let test = "checkpoints_names::what_was_one_file_is_one_file_again";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     // Each way with one of them: what they do with names is the same.
     for ((before, after), strategy) in WAYS.iter().zip(COPIES.iter().cycle()) {
         let how = format!("{strategy}: {before}; then {after}");
@@ -65,19 +62,19 @@ fn what_was_one_file_is_one_file_again() {
         let look = |plan: &str| run(&cli, plan, &format!("{GROUPS}\n{SIGNATURE}"));
         run(&cli, "try", before);
         let then = look("try");
-        let listed = cli.ok(words("diff try --name-status"));
+        let listed = cli.ok("diff try --name-status");
         create(&cli, "here");
         run(&cli, "try", after);
         let later = look("try");
         create(&cli, "later");
         for (to, state) in [("here", &then), ("later", &later), ("here", &then)] {
-            cli.ok(words(&format!("restore try {to}")));
+            cli.ok(format!("restore try {to}"));
             same(state, &look("try"), &format!("{how}: {to}"));
         }
-        assert_eq!(cli.ok(words("diff try --name-status")), listed, "{how}");
-        cli.ok(words("restore try later"));
-        cli.ok(words("plan fork try other --at here"));
+        assert_eq!(cli.ok("diff try --name-status"), listed, "{how}");
+        cli.ok("restore try later");
+        cli.ok("plan fork try other --at here");
         same(&then, &look("other"), &format!("{how}: the fork"));
-        assert_eq!(cli.ok(words("diff other --name-status")), listed, "{how}");
+        assert_eq!(cli.ok("diff other --name-status"), listed, "{how}");
     }
 }

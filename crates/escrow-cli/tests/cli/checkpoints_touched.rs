@@ -1,12 +1,8 @@
 //! What a copy's checkpoint needs of its original: a touch that leaves everything as it was takes nothing from it, and a
 //! change does.
 
-use std::path::Path;
-
-use escrow_testkit::user::rerun_test_as_user_with;
-
 use crate::checkpoints::{create, planned};
-use crate::{binary, words};
+use crate::*;
 
 fn shell(app: &Path, script: &str) {
     let mut shell = std::process::Command::new("sh");
@@ -26,8 +22,7 @@ const TOUCHES: [&str; 4] = [
 // rule F8, R1
 #[test]
 fn a_touch_of_the_original_costs_no_checkpoint() {
-    let test = "checkpoints_touched::a_touch_of_the_original_costs_no_checkpoint";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for (number, strategy) in ["filesystem_copy", "copy_on_write"].into_iter().enumerate() {
         for touch in TOUCHES
             .into_iter()
@@ -39,35 +34,29 @@ fn a_touch_of_the_original_costs_no_checkpoint() {
             let (world, cli) = planned(strategy);
             let app = world.path().join("app");
             create(&cli, "here");
-            cli.clone().stdin("x\n").ok(words("write try app a.txt"));
-            cli.ok(words("-q run --plan try -- ln -sf elsewhere link"));
+            cli.clone().stdin("x\n").ok("write try app a.txt");
+            cli.ok("-q run --plan try -- ln -sf elsewhere link");
             match touch {
                 "another plan" => {
-                    cli.ok(words(
-                        "plan create other --resource . --strategy filesystem_copy",
-                    ));
-                    cli.clone().stdin("y\n").ok(words("write other app a.txt"));
-                    cli.ok(words("commit other"));
-                    cli.ok(words("undo other"));
+                    cli.ok("plan create other --resource . --strategy filesystem_copy");
+                    cli.clone().stdin("y\n").ok("write other app a.txt");
+                    cli.ok("commit other");
+                    cli.ok("undo other");
                 }
                 script => shell(&app, script),
             }
-            let forked = cli.run(words("plan fork try then --at here"));
+            let forked = cli.run("plan fork try then --at here");
             assert_eq!(forked.status, 0, "{how}: {}", forked.stderr_text());
-            let restored = cli.run(words("restore try here"));
+            let restored = cli.run("restore try here");
             assert_eq!(restored.status, 0, "{how}: {}", restored.stderr_text());
             for (plan, said) in [("then", forked), ("try", restored)] {
                 assert_eq!(
-                    cli.ok(words(&format!("read {plan} app a.txt"))),
+                    cli.ok(format!("read {plan} app a.txt")),
                     "one\ntwo\nthree\n"
                 );
                 let link = format!("-q run --plan {plan} -- readlink link");
-                assert_eq!(cli.ok(words(&link)), "a.txt\n", "{how}");
-                assert_eq!(
-                    cli.ok(words(&format!("diff {plan} --name-status"))),
-                    "",
-                    "{how}"
-                );
+                assert_eq!(cli.ok(&link), "a.txt\n", "{how}");
+                assert_eq!(cli.ok(format!("diff {plan} --name-status")), "", "{how}");
                 // What no process can prove is said, and nothing else: a link shows where it points.
                 let said = said.stderr_text();
                 let told: Vec<_> = said
@@ -84,8 +73,7 @@ fn a_touch_of_the_original_costs_no_checkpoint() {
 // rule F6, R1, C15
 #[test]
 fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
-    let test = "checkpoints_touched::a_change_of_the_original_is_told_in_terms_of_the_restore";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for change in [
         "echo other > a.txt",
         "chmod 600 a.txt",
@@ -96,17 +84,17 @@ fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
     ] {
         let (world, cli) = planned("filesystem_copy");
         create(&cli, "here");
-        cli.clone().stdin("x\n").ok(words("write try app a.txt"));
+        cli.clone().stdin("x\n").ok("write try app a.txt");
         shell(&world.path().join("app"), change);
         for line in ["restore try here", "plan fork try then --at here"] {
-            let said = cli.fails(words(line), 4);
+            let said = cli.fails(line, 4);
             assert!(
                 said.contains("'a.txt' cannot be restored"),
                 "{change}: {said}"
             );
             assert!(said.contains("checkpoint list"), "{change}: {said}");
             assert!(!said.contains("commit"), "{change}: {said}");
-            assert_eq!(cli.ok(words("read try app a.txt")), "x\n", "{change}");
+            assert_eq!(cli.ok("read try app a.txt"), "x\n", "{change}");
         }
     }
 }
@@ -119,19 +107,16 @@ fn a_time_that_was_set_back_is_not_passed_over_in_silence() {
     let (world, cli) = planned("filesystem_copy");
     let app = world.path().join("app");
     create(&cli, "here");
-    cli.clone().stdin("x\n").ok(words("write try app a.txt"));
+    cli.clone().stdin("x\n").ok("write try app a.txt");
     let forge =
         "touch -r a.txt ../time; printf 'ONE\\ntwo\\nthree\\n' > a.txt; touch -r ../time a.txt";
     shell(&app, forge);
-    cli.fails(words("commit try"), 4);
-    let restored = cli.run(words("restore try here"));
+    cli.fails("commit try", 4);
+    let restored = cli.run("restore try here");
     let said = restored.stderr_text();
     assert_eq!(restored.status, 0, "{said}");
-    assert!(
-        said.contains("which was touched since") && said.contains("'a.txt'"),
-        "{said}"
-    );
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
-    cli.clone().stdin("y\n").ok(words("write try app a.txt"));
-    cli.fails(words("commit try"), 4);
+    has(&said, ["which was touched since", "'a.txt'"]);
+    assert_eq!(cli.ok("diff try --name-status"), "");
+    cli.clone().stdin("y\n").ok("write try app a.txt");
+    cli.fails("commit try", 4);
 }

@@ -1,26 +1,13 @@
 //! Commit, undo, recover and log, as users meet them.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::require_root;
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Fs, LoopFs, Mounted, World};
-use serde_json::json as value;
-
-use crate::support::{failed, read, write};
-use crate::{binary, furnish, json, keys, words, world};
+use crate::*;
 
 /// A plan `try` over `app` and `etc`, with one change in each.
 fn two(cli: &Cli, world: &World) {
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
-    cli.ok(words("plan create try --resource ./app --resource ./etc"));
-    cli.clone().stdin("uno\n").ok(words("write try app a.txt"));
-    cli.clone().stdin("::1\n").ok(words("write try etc hosts"));
+    cli.ok("plan create try --resource ./app --resource ./etc");
+    cli.clone().stdin("uno\n").ok("write try app a.txt");
+    cli.clone().stdin("::1\n").ok("write try etc hosts");
 }
 
 // rule P9
@@ -83,7 +70,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     );
     assert_eq!(commit["message"], "because");
     assert_eq!(commit["outcome"], "done");
-    assert!(cli.ok(words("log")).contains("    because\n"));
+    assert!(cli.ok("log").contains("    because\n"));
     let undone = json(&cli, "undo try");
     assert_eq!(
         undone,
@@ -166,11 +153,11 @@ fn a_conflict_names_both_versions_and_changes_nothing() {
     assert_eq!(conflict["theirs"]["size"], 5);
     assert_eq!(read(&path), "zwei\n");
     assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
-    let text = cli.fails(words("commit try"), 4);
+    let text = cli.fails("commit try", 4);
     assert!(text.contains("nothing was changed"), "{text}");
-    cli.ok(words("commit try --on-conflict ours"));
+    cli.ok("commit try --on-conflict ours");
     assert_eq!(read(&path), "uno\n");
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(read(&path), "zwei\n");
 }
 
@@ -178,26 +165,26 @@ fn a_conflict_names_both_versions_and_changes_nothing() {
 fn a_committed_plan_is_over_and_its_name_is_free() {
     let (world, cli) = world();
     two(&cli, &world);
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     for line in [
         "commit try",
         "diff try",
         "write try app a.txt",
         "rollback try",
     ] {
-        let text = cli.fails(words(line), 4);
+        let text = cli.fails(line, 4);
         assert!(text.contains("was committed"), "{line}: {text}");
     }
-    cli.ok(words("plan create try --resource ./app"));
-    cli.clone().stdin("due\n").ok(words("write try app a.txt"));
-    cli.ok(words("commit try"));
+    cli.ok("plan create try --resource ./app");
+    cli.clone().stdin("due\n").ok("write try app a.txt");
+    cli.ok("commit try");
     assert_eq!(read(world.path().join("app/a.txt")), "due\n");
     // The newest one is meant; the older one changed what the newer one changed again.
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
-    let text = cli.fails(words("undo try"), 4);
+    let text = cli.fails("undo try", 4);
     assert!(text.contains("no commit to undo"), "{text}");
 }
 
@@ -206,19 +193,19 @@ fn a_committed_plan_is_over_and_its_name_is_free() {
 fn undo_without_a_name_takes_back_what_was_committed_last() {
     let (world, cli) = world();
     for plan in ["older", "newer"] {
-        cli.ok(words(&format!("plan create {plan} --resource ./app")));
+        cli.ok(format!("plan create {plan} --resource ./app"));
         let line = format!("write {plan} app {plan}");
-        cli.clone().stdin("new\n").ok(words(&line));
+        cli.clone().stdin("new\n").ok(&line);
     }
-    cli.ok(words("commit newer"));
-    cli.ok(words("commit older"));
+    cli.ok("commit newer");
+    cli.ok("commit older");
     let app = world.path().join("app");
     let here = cli.clone().cwd(&app);
     assert_eq!(json(&here, "undo")["plan"], "older");
     assert!(!app.join("older").exists() && app.join("newer").exists());
-    here.ok(words("undo"));
+    here.ok("undo");
     assert!(!app.join("newer").exists());
-    let text = here.fails(words("undo"), 1);
+    let text = here.fails("undo", 1);
     assert!(text.contains("has a commit to undo"), "{text}");
 }
 
@@ -232,7 +219,7 @@ fn a_killed_commit_is_told_and_recovered() {
     two(&cli, &world);
     // The exchange of the second member: the first is new, the second old.
     let run = cli
-        .stepper(words("commit try"))
+        .stepper("commit try")
         .only(&["renameat2"])
         .fault(2, Fault::Kill);
     assert!(run.hit.is_some(), "two files are exchanged");
@@ -253,7 +240,7 @@ fn a_killed_commit_is_told_and_recovered() {
     );
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "recover")["recovered"], value!([]));
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
 }
 
@@ -264,7 +251,7 @@ fn an_outcome_that_nothing_waits_for_is_refused() {
     let (world, cli) = world();
     two(&cli, &world);
     for line in ["recover --outcome app=perhaps", "recover --outcome app"] {
-        assert_eq!(cli.run(words(line)).status, 2, "{line}");
+        assert_eq!(cli.run(line).status, 2, "{line}");
     }
     let told = failed(&cli, "recover --outcome app=done", 2);
     assert_eq!(told["error"]["kind"], "usage");
@@ -281,16 +268,12 @@ fn whoever_changes_something_next_recovers_first_and_says_so() {
     }
     let (world, cli) = world();
     two(&cli, &world);
-    cli.stepper(words("commit try"))
+    cli.stepper("commit try")
         .only(&["renameat2"])
         .fault(2, Fault::Kill);
-    let outcome = cli.run(words("plan create other --resource ./etc"));
-    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    let outcome = cli.expect("plan create other --resource ./etc", 0);
     let said = outcome.stderr_text();
-    assert!(
-        said.contains("an interrupted commit of the plan 'try' (decided)"),
-        "{said}"
-    );
+    has(&said, ["an interrupted commit of the plan 'try' (decided)"]);
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
 }
 
@@ -302,11 +285,11 @@ fn many_recover_at_once_and_find_one_side() {
     }
     let (world, cli) = world();
     two(&cli, &world);
-    cli.stepper(words("commit try"))
+    cli.stepper("commit try")
         .only(&["renameat2"])
         .fault(2, Fault::Kill);
     let answers: Vec<String> = std::thread::scope(|scope| {
-        let one = |_| scope.spawn(|| cli.ok(words("--json recover")));
+        let one = |_| scope.spawn(|| cli.ok("--json recover"));
         let running: Vec<_> = (0..6).map(one).collect();
         let ended = running.into_iter().map(|one| one.join());
         ended.map(|said| said.expect("it ends")).collect()
@@ -325,7 +308,7 @@ fn an_edit_between_crash_and_recovery_is_kept() {
     }
     let (world, cli) = world();
     two(&cli, &world);
-    cli.stepper(words("commit try"))
+    cli.stepper("commit try")
         .only(&["renameat2"])
         .fault(2, Fault::Kill);
     write(world.path().join("etc/hosts"), "mine now\n");
@@ -336,7 +319,7 @@ fn an_edit_between_crash_and_recovery_is_kept() {
     // The sandboxes are still there, and see the edit as what it is.
     let told = failed(&cli, "commit try", 4);
     assert_eq!(told["conflicts"][0]["resource"], "etc");
-    cli.ok(words("commit try --on-conflict theirs"));
+    cli.ok("commit try --on-conflict theirs");
     assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
 }
 
@@ -348,7 +331,7 @@ fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
     }
     let (world, cli) = world();
     two(&cli, &world);
-    cli.stepper(words("commit try"))
+    cli.stepper("commit try")
         .only(&["renameat2"])
         .fault(2, Fault::Kill);
     write(world.path().join("app/a.txt"), "on top of the new one\n");
@@ -359,7 +342,7 @@ fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
     assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
     let kept = one["kept"][0]["kept"].as_str().expect("it is named");
     assert_eq!(read(kept), "on top of the new one\n");
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
     assert!(!Path::new(kept).exists());
 }
 
@@ -367,14 +350,14 @@ fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
 #[test]
 fn resources_that_overlap_are_refused() {
     let (world, cli) = world();
-    cli.ok(words("resource add app --at app"));
+    cli.ok("resource add app --at app");
     let told = failed(&cli, "resource add src --at app/src", 4);
     assert_eq!(told["error"]["kind"], "conflict");
     let hints = told["error"]["hints"].to_string();
     assert!(hints.contains("--parent app"), "{hints}");
-    symlink("app/src", world.path().join("link")).expect("nothing is there");
+    symlink("app/src", world.path().join("link"));
     failed(&cli, "resource add src --at link", 4);
-    cli.ok(words("resource add src --at app/src --parent app"));
+    cli.ok("resource add src --at app/src --parent app");
     // Within one plan also those that the user did not name.
     world.dir("lib/inner");
     failed(&cli, "plan create p --resource lib --resource lib/inner", 4);
@@ -390,8 +373,8 @@ fn a_bind_mount_does_not_hide_an_overlap() {
     let (world, cli) = world();
     let bind = world.dir("bind");
     let mounted = Mounted::new(["--bind", "app/src"], &bind);
-    cli.ok(words("resource add app --at app"));
-    let outcome = cli.run(words("resource add other --at bind"));
+    cli.ok("resource add app --at app");
+    let outcome = cli.run("resource add other --at bind");
     drop(mounted);
     assert_eq!(outcome.status, 4, "{}", outcome.stderr_text());
     assert!(bind.is_dir());
@@ -404,11 +387,9 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
         let (world, cli) = world();
         world.dir("app/data/inner");
         write(world.path().join("app/data/inner/rows"), "1\n");
-        cli.ok(words("resource add app --at app"));
-        cli.ok(words("resource add data --at app/data/inner --parent app"));
-        cli.ok(words(
-            "resource add src --at app/src --parent app --strategy inherit",
-        ));
+        cli.ok("resource add app --at app");
+        cli.ok("resource add data --at app/data/inner --parent app");
+        cli.ok("resource add src --at app/src --parent app --strategy inherit");
         let line = format!("plan create p --resource src --resource data --strategy {strategy}");
         let plan = json(&cli, &line);
         let names: Vec<&str> = plan["sandboxes"]
@@ -420,20 +401,12 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
         assert_eq!(names, ["app", "data"], "src lives in the sandbox of app");
         assert_eq!(json(&cli, "sandbox create p app")["created"], false);
         assert_eq!(json(&cli, "sandbox create p src")["created"], false);
-        let text = cli
-            .clone()
-            .stdin("x")
-            .fails(words("write p app data/inner/x"), 2);
+        let text = cli.clone().stdin("x").fails("write p app data/inner/x", 2);
         assert!(text.contains("belongs to another resource"), "{text}");
-        cli.clone().stdin("2\n").ok(words("write p data rows"));
-        cli.clone()
-            .stdin("// new\n")
-            .ok(words("write p src main.rs"));
-        assert_eq!(cli.ok(words("read p app src/main.rs")), "// new\n");
-        assert_eq!(
-            cli.ok(words("diff p -r src --name-status")),
-            "M\tsrc/main.rs\n"
-        );
+        cli.clone().stdin("2\n").ok("write p data rows");
+        cli.clone().stdin("// new\n").ok("write p src main.rs");
+        assert_eq!(cli.ok("read p app src/main.rs"), "// new\n");
+        assert_eq!(cli.ok("diff p -r src --name-status"), "M\tsrc/main.rs\n");
         let done = json(&cli, "commit p");
         // Children before parents.
         assert_eq!(done["resources"][0]["resource"], "data");
@@ -449,15 +422,13 @@ fn a_directory_that_holds_another_resource_is_not_removed() {
     world.dir("app/data/inner");
     write(world.path().join("app/data/inner/rows"), "1\n");
     write(world.path().join("app/data/other"), "2\n");
-    cli.ok(words("resource add app --at app"));
-    cli.ok(words("resource add data --at app/data/inner --parent app"));
-    cli.ok(words(
-        "plan create p --resource app --strategy filesystem_copy",
-    ));
-    let sandbox = cli.ok(words("path p app"));
+    cli.ok("resource add app --at app");
+    cli.ok("resource add data --at app/data/inner --parent app");
+    cli.ok("plan create p --resource app --strategy filesystem_copy");
+    let sandbox = cli.ok("path p app");
     fs::remove_dir_all(Path::new(sandbox.trim_end()).join("data")).expect("it is there");
-    assert_eq!(cli.ok(words("diff p --name-status")), "D\tdata/other\n");
-    cli.ok(words("commit p"));
+    assert_eq!(cli.ok("diff p --name-status"), "D\tdata/other\n");
+    cli.ok("commit p");
     assert_eq!(read(world.path().join("app/data/inner/rows")), "1\n");
     assert!(!world.path().join("app/data/other").exists());
 }
@@ -486,12 +457,12 @@ fn remains(world: &World) -> Vec<String> {
 fn nothing_is_left_after_cleanup() {
     let (world, cli) = world();
     two(&cli, &world);
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(remains(&world).len(), 2, "what undo needs");
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
     assert_eq!(remains(&world), Vec::<String>::new());
     assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
-    cli.fails(words("undo try"), 4);
+    cli.fails("undo try", 4);
     let locks = fs::read_dir(world.home().join("locks")).expect("it is there");
     assert_eq!(locks.count(), 0);
 }
@@ -503,10 +474,8 @@ fn a_device_node_is_refused() {
         return;
     }
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create p --resource ./app --strategy filesystem_copy",
-    ));
-    let sandbox = cli.ok(words("path p app"));
+    cli.ok("plan create p --resource ./app --strategy filesystem_copy");
+    let sandbox = cli.ok("path p app");
     let node = Path::new(sandbox.trim_end()).join("null");
     let made = Command::new("mknod")
         .arg(&node)
@@ -543,15 +512,15 @@ fn the_root_of_a_file_system_can_be_committed() {
     cli.clone()
         .stdin("more\n")
         .ok(["write", "p", name, "sub/more"]);
-    cli.ok(words("commit p"));
+    cli.ok("commit p");
     assert_eq!(read(at.join("file")), "new\n");
     assert_eq!(
         fs::metadata(at.join("file")).expect("it is there").nlink(),
         1
     );
-    cli.ok(words("undo p"));
+    cli.ok("undo p");
     assert_same(&before, &signature(at), &Ignore::default());
-    cli.ok(words("cleanup p"));
+    cli.ok("cleanup p");
     assert_same(&before, &signature(at), &Ignore::default());
     drop(world);
 }
@@ -562,29 +531,28 @@ fn an_ordinary_user_commits_into_closed_directories() {
     let (world, cli) = match escrow_testkit::user::is_rerun() {
         true => furnish(World::new()),
         false => {
-            let name = "commits::an_ordinary_user_commits_into_closed_directories";
-            rerun_test_as_user_with(name, &[&binary()]);
+            as_user_too();
             return;
         }
     };
     let closed = world.path().join("app/src");
     let set = |mode| {
-        fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).expect("it is ours");
+        chmod(&closed, mode);
     };
     for strategy in ["overlay", "filesystem_copy"] {
         set(0o755);
         let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         let line = format!("write {strategy} app src/main.rs");
-        cli.clone().stdin("// mine\n").ok(words(&line));
+        cli.clone().stdin("// mine\n").ok(&line);
         // Closed since; what is in it can be replaced all the same, by its owner.
         set(0o555);
         let before = signature(&world.path().join("app"));
-        cli.ok(words(&format!("commit {strategy}")));
+        cli.ok(format!("commit {strategy}"));
         assert_eq!(read(closed.join("main.rs")), "// mine\n");
         let mode = fs::metadata(&closed).expect("it is there").mode() & 0o7777;
         assert_eq!(mode, 0o555, "{strategy}");
-        cli.ok(words(&format!("undo {strategy}")));
+        cli.ok(format!("undo {strategy}"));
         let after = signature(&world.path().join("app"));
         assert_same(&before, &after, &Ignore::default());
     }

@@ -1,14 +1,6 @@
 //! Commits where the file system, a mount or another resource makes it unusual.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
-use escrow_testkit::skip::require_root;
-use escrow_testkit::{Cli, Fs, LoopFs, Mounted, World, tree};
-
-use crate::support::{assert_not_stuck, copy_of, failed, put, read, sh, write};
-use crate::{binary, json, words, world};
+use crate::*;
 
 // rule C2
 #[test]
@@ -28,7 +20,7 @@ fn a_commit_into_an_overlay_file_system_was_stuck() {
     let cli = Cli::new(&world, &binary());
     for strategy in ["auto", "filesystem_copy"] {
         let line = format!("plan create {strategy} --resource ./merged/app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         put(&cli, &format!("{strategy} app f"), "new\n");
         let told = failed(&cli, &format!("commit {strategy}"), 1);
         assert_eq!(told["error"]["kind"], "unsupported", "{told}");
@@ -53,7 +45,7 @@ fn a_subvolume_could_not_be_committed() {
     let cli = Cli::new(&world, &binary()).env("ESCROW_HOME", home);
     for strategy in ["auto", "overlay", "copy_on_write", "filesystem_copy"] {
         let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         put(&cli, &format!("{strategy} app f"), "new\n");
         put(&cli, &format!("{strategy} app sub/more"), "more\n");
         cli.ok(["commit", strategy]);
@@ -80,7 +72,7 @@ fn a_change_in_a_nested_subvolume_was_stuck_half_committed() {
     let cli = Cli::new(&world, &binary());
     for strategy in ["overlay", "filesystem_copy"] {
         let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         put(&cli, &format!("{strategy} app f"), "new\n");
         put(&cli, &format!("{strategy} app sub/g"), "new\n");
         let outcome = cli.run(["commit", strategy]);
@@ -105,9 +97,9 @@ fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
     write(at.join("f"), "old\n");
     let location = at.to_str().expect("a plain path");
     cli.ok(["resource", "add", "disk", "--at", location]);
-    cli.ok(words("plan create first --resource disk"));
+    cli.ok("plan create first --resource disk");
     put(&cli, "first disk f", "new\n");
-    cli.ok(words("commit first"));
+    cli.ok("commit first");
     let area = |dir: &Path| {
         let entries = fs::read_dir(dir).expect("it is there");
         let names = entries.map(|entry| entry.expect("it can be read").file_name());
@@ -116,19 +108,15 @@ fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
     };
     let name = area(at).expect("the old version lies in the root");
     assert!(name.ends_with(".undo"), "{name}");
-    cli.ok(words(
-        "plan create copy --resource disk --strategy filesystem_copy",
-    ));
+    cli.ok("plan create copy --resource disk --strategy filesystem_copy");
     let copy = copy_of(&cli, "copy", "disk");
     assert_eq!(area(&copy), None);
-    assert_eq!(cli.ok(words("diff copy --name-status")), "");
+    assert_eq!(cli.ok("diff copy --name-status"), "");
     // Planted in the copy, deleted in a layer.
     sh(&copy, &format!("mkdir {name}; echo planted > {name}/made"));
-    assert_eq!(cli.ok(words("diff copy --name-status")), "");
-    cli.ok(words("commit copy"));
-    cli.ok(words(
-        "plan create layer --resource disk --strategy overlay",
-    ));
+    assert_eq!(cli.ok("diff copy --name-status"), "");
+    cli.ok("commit copy");
+    cli.ok("plan create layer --resource disk --strategy overlay");
     cli.ok([
         "run",
         "--plan",
@@ -138,10 +126,10 @@ fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
         "-rf",
         &format!("{location}/{name}"),
     ]);
-    assert_eq!(cli.ok(words("diff layer --name-status")), "");
-    cli.ok(words("commit layer"));
+    assert_eq!(cli.ok("diff layer --name-status"), "");
+    cli.ok("commit layer");
     assert!(!at.join(&name).join("made").exists());
-    cli.ok(words("undo first"));
+    cli.ok("undo first");
     assert_eq!(read(at.join("f")), "old\n");
 }
 
@@ -150,11 +138,9 @@ fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
 fn work_in_what_belongs_to_another_resource_was_lost() {
     let (world, cli) = world();
     tree::build(world.path(), "app/data/inner/rows \"1\\n\"\n");
-    cli.ok(words("resource add app --at app"));
-    cli.ok(words("resource add data --at app/data/inner --parent app"));
-    cli.ok(words(
-        "plan create p --resource app --resource data --strategy filesystem_copy",
-    ));
+    cli.ok("resource add app --at app");
+    cli.ok("resource add data --at app/data/inner --parent app");
+    cli.ok("plan create p --resource app --resource data --strategy filesystem_copy");
     put(&cli, "p app a.txt", "uno\n");
     let copy = copy_of(&cli, "p", "app");
     sh(&copy, "mkdir -p data/inner; echo stray > data/inner/stray");
@@ -164,8 +150,8 @@ fn work_in_what_belongs_to_another_resource_was_lost() {
     assert_eq!(read(copy.join("data/inner/stray")), "stray\n");
     assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
     assert!(!world.path().join("app/data/inner/stray").exists());
-    fs::remove_file(copy.join("data/inner/stray")).expect("it is there");
-    cli.ok(words("commit p"));
+    remove(copy.join("data/inner/stray"));
+    cli.ok("commit p");
     assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
     assert_eq!(read(world.path().join("app/data/inner/rows")), "1\n");
 }
@@ -176,17 +162,17 @@ fn a_child_got_a_sandbox_although_its_parents_held_it_already() {
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
         tree::build(world.path(), "app/data/rows \"1\\n\"\n");
-        cli.ok(words("resource add app --at app"));
+        cli.ok("resource add app --at app");
         let line = format!("plan create p --resource app --strategy {strategy}");
-        cli.ok(words(&line));
-        cli.ok(words("resource add data --at app/data --parent app"));
+        cli.ok(&line);
+        cli.ok("resource add data --at app/data --parent app");
         let told = failed(&cli, "sandbox create p data", 2);
         assert_eq!(told["error"]["kind"], "usage", "{told}");
         put(&cli, "p app data/rows", "2\n");
-        cli.ok(words("commit p"));
+        cli.ok("commit p");
         assert_eq!(read(world.path().join("app/data/rows")), "2\n");
-        cli.ok(words("plan create q --resource app"));
-        cli.ok(words("sandbox create q data"));
+        cli.ok("plan create q --resource app");
+        cli.ok("sandbox create q data");
     }
 }
 
@@ -198,14 +184,14 @@ fn assert_away(disk: &LoopFs, at: &Path) {
     write(at.join("f"), "old\n");
     let location = at.to_str().expect("a plain path");
     cli.ok(["resource", "add", "there", "--at", location]);
-    cli.ok(words("plan create p --resource there"));
+    cli.ok("plan create p --resource there");
     put(&cli, "p there f", "new\n");
-    cli.ok(words("commit p"));
+    cli.ok("commit p");
     let (mount, image) = (disk.path().display(), disk.image());
     sh(Path::new("/"), &format!("umount {mount}"));
-    let refused = cli.run(words("--json cleanup p"));
+    let refused = cli.run("--json cleanup p");
     let state = json(&cli, "plan show p")["state"].clone();
-    let forgotten = cli.run(words("cleanup p --forget"));
+    let forgotten = cli.run("cleanup p --forget");
     let script = format!("mount -o loop {} {mount}", image.display());
     sh(Path::new("/"), &script);
     let said = refused.stdout_text();
@@ -243,16 +229,14 @@ fn the_holes_of_a_file_counted_as_room() {
     let (world, cli) = world();
     let bind = world.dir("bind");
     let _mounted = Mounted::new(["--bind", "app"], &bind);
-    cli.ok(words(
-        "plan create p --resource ./bind --strategy filesystem_copy",
-    ));
+    cli.ok("plan create p --resource ./bind --strategy filesystem_copy");
     let copy = copy_of(&cli, "p", "bind");
     sh(&copy, "truncate -s 2T big; echo end >> big");
-    cli.ok(words("commit p"));
+    cli.ok("commit p");
     let big = fs::metadata(world.path().join("app/big")).expect("it is there");
     assert_eq!(big.size(), (2 << 40) + 4);
     assert!(big.blocks() < 2048, "{}", big.blocks());
-    cli.ok(words("undo p"));
+    cli.ok("undo p");
     assert!(!world.path().join("app/big").exists());
-    cli.ok(words("cleanup p"));
+    cli.ok("cleanup p");
 }

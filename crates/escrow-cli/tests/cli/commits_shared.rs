@@ -1,17 +1,10 @@
 //! A commit whose sandbox cannot be removed: nothing of it stays shared with the original, and undo survives whatever
 //! becomes of the rest.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 
-use escrow_testkit::signature::{Ignore, Sig, differences, signature};
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
-use crate::{binary, json, words};
+use crate::*;
 
 const EIO: i32 = 5;
 const EACCES: i32 = 13;
@@ -25,10 +18,10 @@ fn scene(strategy: &str) -> (World, Cli, Sig) {
     let world = World::new();
     let app = world.dir("app");
     for name in ["f", "gone", "same"] {
-        fs::write(app.join(name), format!("{name}: old\n")).expect("there is room");
+        write(app.join(name), format!("{name}: old\n"));
     }
     fs::create_dir(app.join("kept")).expect("there is room");
-    fs::write(app.join("kept/f"), "old\n").expect("there is room");
+    write(app.join("kept/f"), "old\n");
     let touched = std::process::Command::new("sh")
         .args([
             "-c",
@@ -40,7 +33,7 @@ fn scene(strategy: &str) -> (World, Cli, Sig) {
     let before = signature(&app);
     let cli = Cli::new(&world, &binary());
     let line = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     let edits = "echo new >> f; rm gone; echo g > g; ln g g2; ln -s nowhere l; \
                  mkdir -p d/e; echo x > d/e/x; ln d/e/x d/y; echo new > kept/f; \
                  touch -h -d '2001-02-03 04:05:06.789' f g l d/e/x d/e d kept/f kept .";
@@ -112,18 +105,18 @@ fn stands_apart(world: &World, cli: &Cli, before: &Sig, new: &Sig, how: &str) {
         }
     }
     assert_is(new, "after stray writes");
-    cli.ok(words("gc"));
+    cli.ok("gc");
     assert_is(new, "after gc");
     assert_eq!(left_in(world), Vec::<PathBuf>::new(), "{how}");
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_is(before, "undone");
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
 }
 
 /// The numbers, among the calls that are stepped, of those that remove something in the sandbox, and the new state.
 fn removals(strategy: &str, only: Option<&'static [&'static str]>) -> (Vec<u64>, u64, Sig) {
     let (world, cli, _) = scene(strategy);
-    let mut stepper = cli.stepper(words("commit try")).record();
+    let mut stepper = cli.stepper("commit try").record();
     if let Some(only) = only {
         stepper = stepper.only(only);
     }
@@ -152,8 +145,7 @@ fn removals(strategy: &str, only: Option<&'static [&'static str]>) -> (Vec<u64>,
 // rule C7, C1
 #[test]
 fn a_sandbox_that_cannot_be_removed_shares_nothing() {
-    let me = "commits_shared::a_sandbox_that_cannot_be_removed_shares_nothing";
-    rerun_test_as_user_with(me, &[&binary()]);
+    as_user_too();
     if !require_stepper() {
         return;
     }
@@ -169,10 +161,7 @@ fn a_sandbox_that_cannot_be_removed_shares_nothing() {
         ];
         for (n, fault) in faults {
             let (world, cli, before) = scene(strategy);
-            let run = cli
-                .stepper(words("commit try"))
-                .only(REMOVES)
-                .fault(n, fault);
+            let run = cli.stepper("commit try").only(REMOVES).fault(n, fault);
             let how = format!("{strategy}: {fault:?} at {n}, {:?}", run.hit);
             assert_eq!(
                 run.outcome.status,
@@ -200,9 +189,7 @@ fn a_commit_that_cannot_let_go_of_its_sandbox_is_not_over() {
         let (hits, calls, new) = removals(strategy, None);
         for (n, errno) in [(hits[0], NOSPC), (hits[0], EIO), (hits[3], EROFS)] {
             let (world, cli, before) = scene(strategy);
-            let run = cli
-                .stepper(words("commit try"))
-                .fault(n, Fault::Forever(errno));
+            let run = cli.stepper("commit try").fault(n, Fault::Forever(errno));
             let how = format!("{strategy}: {errno} for ever at {n} of {calls}");
             let said = run.outcome.stderr_text();
             assert_eq!(run.outcome.status, 5, "{how}: {said}");
@@ -228,7 +215,7 @@ fn a_commit_that_lets_go_of_its_sandbox_is_killed() {
     let Some(held) = Stuck::new(&template) else {
         return;
     };
-    let counted = cli.stepper(words("commit try")).run();
+    let counted = cli.stepper("commit try").run();
     assert_eq!(
         counted.outcome.status,
         0,
@@ -240,12 +227,12 @@ fn a_commit_that_lets_go_of_its_sandbox_is_killed() {
     for n in (calls / 2..=calls).step_by(3) {
         let (world, cli, before) = scene("overlay");
         let held = Stuck::new(&world);
-        let run = cli.stepper(words("commit try")).fault(n, Fault::Kill);
+        let run = cli.stepper("commit try").fault(n, Fault::Kill);
         let how = format!("killed at {n} of {calls}, {:?}", run.hit);
-        cli.run(words("recover"));
+        cli.run("recover");
         drop(held);
         if json(&cli, "plan show try")["state"] == "open" {
-            cli.ok(words("commit try"));
+            cli.ok("commit try");
         }
         stands_apart(&world, &cli, &before, &new, &how);
     }

@@ -1,15 +1,6 @@
 //! The configuration as users meet it: where it is found, what it changes, how it is begun.
 
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-
-use escrow_testkit::skip::{is_root, require_root};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-use serde_json::{Value, json as value};
-
-use crate::{binary, furnish, json, json_error, keys, words, world};
+use crate::*;
 
 fn write(directory: &Path, text: &str) {
     std::fs::write(directory.join("escrow.yaml"), text).expect("the configuration can be written");
@@ -67,16 +58,13 @@ fn the_nearest_configuration_counts_and_what_is_typed_wins() {
         "overlay",
         "the command line wins"
     );
-    let said = cli.run(words("-v plan list")).stderr_text();
+    let said = cli.run("-v plan list").stderr_text();
     assert!(said.contains("escrow.yaml"), "{said}");
 }
 
 #[test]
 fn the_nearest_configuration_counts_and_what_is_typed_wins_as_user() {
-    rerun_test_as_user_with(
-        "config::the_nearest_configuration_counts_and_what_is_typed_wins",
-        &[&binary()],
-    );
+    as_user_too();
 }
 
 #[test]
@@ -100,11 +88,8 @@ fn a_bad_configuration_stops_everything_that_needs_one() {
         );
         assert_eq!(error["hints"][0], "did you mean 'strategy'?");
     }
-    let told = cli.fails(words("plan list"), 2);
-    assert!(
-        told.contains("escrow.yaml:2:3: sandbox.strateg: "),
-        "{told}"
-    );
+    let told = cli.fails("plan list", 2);
+    has(&told, ["escrow.yaml:2:3: sandbox.strateg: "]);
     let left = std::fs::read_dir(world.home())
         .expect("it is there")
         .count();
@@ -117,11 +102,11 @@ fn a_bad_configuration_stops_everything_that_needs_one() {
         "man run",
         "reference",
     ] {
-        cli.ok(words(line));
+        cli.ok(line);
     }
     let good = world.dir("good");
     write(&good, "{}");
-    cli.ok(words("type validate good/escrow.yaml"));
+    cli.ok("type validate good/escrow.yaml");
 }
 
 #[test]
@@ -131,7 +116,7 @@ fn a_strategy_of_ones_own_stops_only_who_uses_it() {
     for text in [declared, "sandbox: {strategy: 'my.module:Class'}\n"] {
         write(world.path(), text);
         cli.trust();
-        cli.ok(words("plan list"));
+        cli.ok("plan list");
         let error = json_error(&cli, MAKE, 1);
         assert_eq!(error["kind"], "unsupported");
         assert_eq!(
@@ -144,7 +129,7 @@ fn a_strategy_of_ones_own_stops_only_who_uses_it() {
         world.path(),
         "resource_types: [{name: t, strategies: [none]}]\n",
     );
-    cli.ok(words("resource add x --at app --type t"));
+    cli.ok("resource add x --at app --type t");
     let error = json_error(&cli, "plan create try --resource x", 1);
     assert!(error["message"].to_string().contains("name one"), "{error}");
     assert_eq!(
@@ -171,7 +156,7 @@ fn a_configuration_that_cannot_be_read_is_told() {
     let error = json_error(&cli, "plan list", 2);
     let told = error["message"].to_string();
     assert!(told.contains("not a file"), "{told}");
-    std::fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
+    remove(world.path().join("escrow.yaml"));
     std::fs::write(
         world.path().join("escrow.yaml"),
         vec![b'#'; 1024 * 1024 + 1],
@@ -179,7 +164,7 @@ fn a_configuration_that_cannot_be_read_is_told() {
     .expect("it can be written");
     json_error(&cli, "plan list", 2);
     // Named, it may be a pipe, or nothing at all.
-    cli.ok(words("--config /dev/null plan list"));
+    cli.ok("--config /dev/null plan list");
 }
 
 /// What is there and cannot be read may hold a policy, so it does not count as nothing.
@@ -188,21 +173,21 @@ fn a_configuration_that_cannot_be_read_is_told() {
 fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
     let (world, cli) = world();
     let link = world.path().join("escrow.yaml");
-    std::os::unix::fs::symlink("gone.yaml", &link).expect("nothing is there");
+    symlink("gone.yaml", &link);
     // In a tree no link counts, wherever it leads.
     for target in ["gone.yaml", "there.yaml"] {
         std::fs::write(world.path().join("there.yaml"), "policy: {mode: enforce}\n")
             .expect("there is room");
-        std::fs::remove_file(&link).expect("it is there");
-        std::os::unix::fs::symlink(target, &link).expect("nothing is there");
+        remove(&link);
+        symlink(target, &link);
         let told = json(&cli, "plan list")["notices"].to_string();
         assert!(told.contains("does not count: it is a link"), "{told}");
     }
-    let told = cli.run(words("plan list")).stderr_text();
+    let told = cli.run("plan list").stderr_text();
     assert!(told.contains("warning: the configuration"), "{told}");
-    cli.ok(words("--config /dev/null plan list"));
-    std::fs::remove_file(link).expect("it is there");
-    let told = cli.run(words("plan list")).stderr_text();
+    cli.ok("--config /dev/null plan list");
+    remove(link);
+    let told = cli.run("plan list").stderr_text();
     assert!(!told.contains("warning"), "{told}");
     // The user's own: the file, its directory, or the directory of all configurations.
     for (at, to) in [
@@ -212,11 +197,11 @@ fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
     ] {
         let (world, cli) = self::world();
         let xdg = cli.env("XDG_CONFIG_HOME", world.path().join("xdg"));
-        xdg.ok(words("plan list"));
+        xdg.ok("plan list");
         let link = world.path().join(at);
         let above = link.parent().expect("it lies in something");
         std::fs::create_dir_all(above).expect("there is room");
-        std::os::unix::fs::symlink(to, &link).expect("nothing is there");
+        symlink(to, &link);
         let error = json_error(&xdg, "plan list", 2);
         let hints = error["hints"].to_string();
         assert!(hints.contains("is a broken link"), "{at}: {hints}");
@@ -227,8 +212,7 @@ fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
 // rule S6
 #[test]
 fn a_users_own_configuration_that_is_closed_is_told() {
-    let test = "config::a_users_own_configuration_that_is_closed_is_told";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if is_root() {
         return;
     }
@@ -237,10 +221,9 @@ fn a_users_own_configuration_that_is_closed_is_told() {
     write(&directory, "policy: {mode: enforce}\n");
     let cli = cli.env("XDG_CONFIG_HOME", world.path().join("xdg"));
     let mode = |mode| {
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(&directory, mode).expect("it is ours");
+        chmod(&directory, mode);
     };
-    cli.fails(words(MAKE), 3);
+    cli.fails(MAKE, 3);
     mode(0o000);
     let error = json_error(&cli, MAKE, 2);
     mode(0o700);
@@ -256,24 +239,14 @@ fn a_directory_above_that_is_closed_is_passed_over() {
     let (world, cli) = world();
     let inner = world.dir("closed/inner");
     write(world.path(), "sandbox: {strategy: filesystem_copy}\n");
-    let mode = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(world.path().join("closed"), mode).expect("root may do so");
+    chmod(world.path().join("closed"), 0o700);
     let cli = cli.user().cwd(&inner);
-    let said = cli.run(words("-v plan list"));
-    assert_eq!(said.status, 0, "{}", said.stderr_text());
-    assert!(
-        said.stderr_text().contains("escrow.yaml"),
-        "{}",
-        said.stderr_text()
-    );
+    let said = cli.expect("-v plan list", 0);
+    has(&said.stderr_text(), ["escrow.yaml"]);
     // What one may see but not read is reported.
-    let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(world.path().join("escrow.yaml"), mode).expect("root may do so");
+    chmod(world.path().join("escrow.yaml"), 0o600);
     let error = json_error(&cli, "plan list", 2);
-    assert!(
-        error["message"].to_string().contains("Permission denied"),
-        "{error}"
-    );
+    has(&error["message"].to_string(), ["Permission denied"]);
 }
 
 #[test]
@@ -304,11 +277,8 @@ fn resources_are_known_by_their_names() {
         (&made["resource"], &made["created"]),
         (&value!("project"), &value!(false))
     );
-    cli.clone().stdin("new").ok(words("write two src main.rs"));
-    assert!(
-        cli.ok(words("diff two --name-status"))
-            .contains("src/main.rs")
-    );
+    cli.clone().stdin("new").ok("write two src main.rs");
+    assert!(cli.ok("diff two --name-status").contains("src/main.rs"));
     // Also before it is used.
     let list = json(&cli, "resource list");
     let list = list["resources"].as_array().expect("a list");
@@ -330,7 +300,7 @@ fn resources_are_known_by_their_names() {
         .env("ESCROW_CONFIG", world.path().join("later.yaml"));
     let text = "resources: {later: {at: later}}\n";
     std::fs::write(world.path().join("later.yaml"), text).expect("it can be written");
-    let told = later.fails(words("read one later x"), 1);
+    let told = later.fails("read one later x", 1);
     assert!(told.contains("has no sandbox of 'later'"), "{told}");
     let error = json_error(&cli, "plan create x --resource projct", 1);
     assert!(error["hints"].to_string().contains("project"), "{error}");
@@ -339,10 +309,7 @@ fn resources_are_known_by_their_names() {
     let error = json_error(&cli, "plan create x --resource project", 4);
     assert_eq!(error["kind"], "conflict");
     let told = error["message"].to_string();
-    assert!(
-        told.contains("of type fs-directory with the strategy overlay"),
-        "{told}"
-    );
+    has(&told, ["of type fs-directory with the strategy overlay"]);
     assert_eq!(
         json(&cli, "plan list")["plans"].as_array().map(Vec::len),
         Some(2)
@@ -442,9 +409,9 @@ fn types_are_listed_shown_and_checked() {
                 "strategies": ["overlay", "none"], "supported": true})
     );
     assert_eq!(json_error(&cli, "type show teapot", 2)["kind"], "usage");
-    let shown = cli.ok(words("type show git-checkout"));
+    let shown = cli.ok("type show git-checkout");
     assert!(shown.contains("not supported yet"), "{shown}");
-    assert!(cli.ok(words("type list")).contains("not yet"));
+    assert!(cli.ok("type list").contains("not yet"));
 
     let valid = json(&cli, "type validate escrow.yaml");
     assert_eq!(
@@ -462,7 +429,7 @@ fn types_are_listed_shown_and_checked() {
         value!({"file": "bad/escrow.yaml", "line": 2, "column": 33, "key": "resource_types[0].sandbox_strategy"})
     );
     assert_eq!(error["hints"][0], "did you mean 'overlay'?");
-    let told = cli.fails(words("type validate bad/escrow.yaml"), 2);
+    let told = cli.fails("type validate bad/escrow.yaml", 2);
     assert!(told.starts_with("error: bad/escrow.yaml:2:33: "), "{told}");
     // The strategies of a type are kept to, and its default is taken.
     assert_eq!(
@@ -477,7 +444,7 @@ fn types_are_listed_shown_and_checked() {
         json_error(&cli, "resource add x --at app --type sqlite", 1)["kind"],
         "unsupported"
     );
-    cli.ok(words("resource add x --at app --type tree"));
+    cli.ok("resource add x --at app --type tree");
     assert_eq!(requested(&cli, "plan create try --resource x"), "overlay");
 }
 
@@ -493,7 +460,7 @@ fn init_writes_what_can_be_used_at_once() {
             let resource = &begun["resources"][0];
             assert_eq!(keys(resource), ["at", "name", "type"]);
             let name = resource["name"].as_str().expect("it has a name");
-            cli.ok(words("type validate escrow.yaml"));
+            cli.ok("type validate escrow.yaml");
             cli.ok(["run", "--commit", "--resource", name, "--", "touch", "made"]);
             assert!(directory.join("made").exists());
             let shown = json(&cli, &format!("resource show {name}"));
@@ -510,17 +477,17 @@ fn init_writes_over_nothing_unless_told() {
     let cli = cli.cwd(&app);
     write(&app, "sandbox: [\n");
     assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
-    let read = || std::fs::read_to_string(app.join("escrow.yaml")).expect("it is there");
+    let read = || read(app.join("escrow.yaml"));
     assert_eq!(read(), "sandbox: [\n");
-    let told = cli.ok(words("init --force"));
+    let told = cli.ok("init --force");
     assert!(told.contains("wrote escrow.yaml"), "{told}");
     assert!(read().contains("# This is a git checkout"), "{}", read());
-    cli.ok(words("type validate escrow.yaml"));
+    cli.ok("type validate escrow.yaml");
     // A link is not followed.
-    std::fs::remove_file(app.join("escrow.yaml")).expect("it is there");
-    std::os::unix::fs::symlink("target", app.join("escrow.yaml")).expect("nothing is there");
+    remove(app.join("escrow.yaml"));
+    symlink("target", app.join("escrow.yaml"));
     assert_eq!(json_error(&cli, "init", 4)["kind"], "conflict");
-    cli.ok(words("init --force"));
+    cli.ok("init --force");
     assert!(!app.join("target").exists());
 }
 
@@ -536,27 +503,22 @@ fn a_resource_without_a_type_is_what_stands_there() {
         assert_eq!(type_of("tree"), "fs-directory");
         assert_eq!(type_of("page"), "fs-file");
         assert_eq!(type_of("later"), Value::Null);
-        let listed = cli.ok(words("resource list"));
+        let listed = cli.ok("resource list");
         assert!(listed.contains("unknown"), "{listed}");
-        if cli.run(words("plan show try")).status != 0 {
-            cli.ok(words("plan create try --resource tree --resource page"));
+        if cli.run("plan show try").status != 0 {
+            cli.ok("plan create try --resource tree --resource page");
         }
     }
-    cli.clone()
-        .stdin("two\n")
-        .ok(words("write try page page.txt"));
-    cli.ok(words("commit try"));
+    cli.clone().stdin("two\n").ok("write try page page.txt");
+    cli.ok("commit try");
     let page = std::fs::read_to_string(world.path().join("page.txt"));
     assert_eq!(page.expect("it is there"), "two\n");
-    let said = cli.fails(words("plan create other --resource later"), 1);
+    let said = cli.fails("plan create other --resource later", 1);
     assert!(said.contains("nothing"), "{said}");
     // What stands there may not take the strategy.
     let text = "resources:\n  page: { at: page.txt, strategy: overlay }\n";
     write(world.path(), text);
-    cli.ok(words("cleanup try"));
-    let said = cli.fails(words("plan create other --resource page"), 2);
-    assert!(
-        said.contains("overlay") && said.contains("fs-file"),
-        "{said}"
-    );
+    cli.ok("cleanup try");
+    let said = cli.fails("plan create other --resource page", 2);
+    has(&said, ["overlay", "fs-file"]);
 }

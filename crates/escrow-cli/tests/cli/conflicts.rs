@@ -1,17 +1,8 @@
 //! Conflicts that were missed or made up, and what a commit or an undo that is refused says.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use escrow_testkit::skip::require_root;
-use escrow_testkit::{Cli, Fs, LoopFs, World, tree};
-use serde_json::{Value, json as value};
-
-use crate::support::{assert_not_stuck, copy_of, failed, holds, put, read, sh, write};
-use crate::{binary, keys, words, world};
+use crate::*;
 
 /// The sandbox deletes `a/d`, which holds `f`; then another process runs `script`, with a directory
 /// `older` at hand that was there before and holds `name`. The commit must see it, and the file
@@ -23,9 +14,9 @@ fn assert_conflict_in_deleted(strategy: &str, name: &str, script: &str, stays: &
     tree::build(&app, "a/d/f \"f\\n\"\n");
     tree::build(world.path(), &format!("older/{name} \"precious\\n\"\n"));
     let line = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(words(&line));
-    cli.ok(words("run --plan try -- rm -r app/a/d"));
-    let said = cli.ok(words("diff try --name-status"));
+    cli.ok(&line);
+    cli.ok("run --plan try -- rm -r app/a/d");
+    let said = cli.ok("diff try --name-status");
     assert!(said.contains("D\ta/d"), "{said}");
     sh(world.path(), script);
     let told = failed(&cli, "commit try", 4);
@@ -75,7 +66,7 @@ fn next_second() -> i64 {
 fn edit_while_it_is_copied(cli: &Cli, home: &Path, edit: impl FnOnce()) {
     let line = "plan create try --resource ./app --strategy filesystem_copy";
     let mut making = cli
-        .command(words(line))
+        .command(line)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -102,12 +93,12 @@ fn an_edit_in_the_second_in_which_the_sandbox_was_made_was_no_conflict() {
             let world = World::under(disk.path());
             let cli = Cli::new(&world, &binary());
             let at = world.dir("app").join("f");
-            cli.ok(words("status"));
+            cli.ok("status");
             let began = next_second();
             write(&at, "old\n");
             let edit = || write(&at, "ed.\n");
             if strategy == "overlay" {
-                cli.ok(words("plan create try --resource ./app --strategy overlay"));
+                cli.ok("plan create try --resource ./app --strategy overlay");
                 edit();
             } else {
                 edit_while_it_is_copied(&cli, &world.home(), edit);
@@ -140,7 +131,7 @@ fn whole_seconds_made_conflicts_that_nobody_made() {
         next_second();
         next_second();
         let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         put(&cli, &format!("{strategy} app f"), "new\n");
         cli.ok(["commit", strategy]);
         cli.ok(["undo", strategy]);
@@ -153,11 +144,11 @@ fn whole_seconds_made_conflicts_that_nobody_made() {
 fn an_undo_that_could_not_undo_all_said_it_was_not_committed() {
     let (world, cli) = world();
     write(world.dir("bare").join("f"), "1\n");
-    cli.ok(words("resource add bare --at bare --strategy none"));
-    cli.ok(words("plan create p --resource ./app --resource bare"));
+    cli.ok("resource add bare --at bare --strategy none");
+    cli.ok("plan create p --resource ./app --resource bare");
     put(&cli, "p app a.txt", "uno\n");
     put(&cli, "p bare f", "2\n");
-    cli.ok(words("commit p"));
+    cli.ok("commit p");
     let told = failed(&cli, "undo p", 1);
     assert_eq!(told["success"], false, "{told}");
     let not_undone = told["not_undone"].as_array().expect("a list");
@@ -178,10 +169,8 @@ fn a_refused_commit_did_not_say_that_nothing_was_committed() {
         return;
     }
     let (_world, cli) = world();
-    cli.ok(words(
-        "plan create p --resource ./app --strategy filesystem_copy",
-    ));
-    sh(&copy_of(&cli, "p", "app"), "mknod null c 1 3");
+    cli.ok("plan create p --resource ./app --strategy filesystem_copy");
+    sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");
     let told = failed(&cli, "commit p", 3);
     let fields = [
         "cause",
@@ -209,11 +198,11 @@ fn a_shared_lock_on_an_original_kept_others_from_looking() {
     let (world, cli) = world();
     let app = File::open(world.path().join("app")).expect("it is there");
     app.lock_shared().expect("nobody else has it");
-    cli.ok(words("plan create p --resource ./app"));
+    cli.ok("plan create p --resource ./app");
     put(&cli, "p app a.txt", "uno\n");
-    assert_eq!(cli.ok(words("diff p --name-status")), "M\ta.txt\n");
-    cli.ok(words("commit p --dry-run"));
+    assert_eq!(cli.ok("diff p --name-status"), "M\ta.txt\n");
+    cli.ok("commit p --dry-run");
     app.unlock().expect("we have it");
-    cli.ok(words("commit p"));
+    cli.ok("commit p");
     assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
 }

@@ -1,12 +1,7 @@
 //! Every strategy keeps its contract on every file system where it behaves differently, as root
 //! and as an ordinary user.
 
-use std::path::Path;
-
-use escrow_testkit::skip::is_root;
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-
-use crate::{binary, json};
+use crate::*;
 
 const STRATEGIES: [&str; 4] = ["copy_on_write", "filesystem_copy", "overlay", "none"];
 
@@ -89,7 +84,7 @@ fn probes_tell_file_systems_apart() {
         };
         let world = World::under(fs.path());
         let app = world.dir("app");
-        std::fs::write(app.join("file"), [7; 9000]).expect("it can be written");
+        write(app.join("file"), [7; 9000]);
         let cli = Cli::new(&world, &binary());
         let doctor = json(&cli, "doctor app");
         let cow = doctor["strategies"]
@@ -125,7 +120,7 @@ fn an_area_lies_on_the_file_system_of_its_original() {
     };
     let there = World::under(fs.path());
     let app = there.dir("app");
-    std::fs::write(app.join("file"), "x").expect("it can be written");
+    write(app.join("file"), "x");
     let home = World::new();
     let cli = Cli::new(&home, &binary()).cwd(there.path());
     for strategy in STRATEGIES {

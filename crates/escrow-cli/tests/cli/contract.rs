@@ -1,9 +1,7 @@
 //! What scripts rely on: the fields of every document, the kinds of errors, the exit codes.
 //! A new field is added here deliberately.
 
-use escrow_testkit::user::rerun_test_as_user_with;
-
-use crate::{binary, json, json_error, keys, words, world};
+use crate::*;
 
 const SANDBOX: [&str; 12] = [
     "created_at",
@@ -74,14 +72,10 @@ fn documents_have_these_fields() {
     );
     assert_eq!(status["disk"], serde_json::Value::Null);
     let fields = ["private", "shared", "total", "undo", "unread"];
-    let said = cli.run(words("status")).stderr_text();
+    let said = cli.run("status").stderr_text();
     let last = said.lines().last().unwrap_or_default();
     assert!(last.contains("`escrow status --disk`"), "{said}");
-    assert!(
-        !cli.run(words("status --disk"))
-            .stderr_text()
-            .contains("--disk")
-    );
+    assert!(!cli.run("status --disk").stderr_text().contains("--disk"));
     let status = json(&cli, "status --disk");
     assert_eq!(keys(&status["disk"]), fields);
     assert_eq!(keys(&status["plans"][0]["disk"]), fields);
@@ -147,14 +141,12 @@ fn documents_have_these_fields() {
 #[test]
 fn a_diff_names_every_change_with_both_sides() {
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    let path = cli.ok(words("path try app"));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let path = cli.ok("path try app");
     let sandbox = std::path::Path::new(path.trim_end());
-    std::fs::write(sandbox.join("a.txt"), "changed\n").expect("the sandbox can be written");
-    std::fs::remove_file(sandbox.join("src/main.rs")).expect("it is there");
-    std::fs::remove_file(sandbox.join("link")).expect("it is there");
+    write(sandbox.join("a.txt"), "changed\n");
+    remove(sandbox.join("src/main.rs"));
+    remove(sandbox.join("link"));
     std::fs::create_dir(sandbox.join("link")).expect("nothing is there");
     let document = json(&cli, "diff try");
     assert_eq!(keys(&document), ["digest", "plan", "resources"]);
@@ -187,7 +179,7 @@ fn a_diff_names_every_change_with_both_sides() {
 #[test]
 fn every_kind_of_failure_has_its_exit_code() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let table = [
         ("read try app ../x", 2, "usage"),
         ("read try app /etc/passwd", 2, "usage"),
@@ -216,7 +208,7 @@ fn every_kind_of_failure_has_its_exit_code() {
         assert_eq!(error["kind"], kind, "{line}");
         assert_ne!(error["message"], "", "{line}");
         // The same without --json: on stderr, with the same code, and nothing on stdout.
-        let outcome = cli.run(words(line));
+        let outcome = cli.run(line);
         assert_eq!((outcome.status, outcome.stdout.len()), (code, 0), "{line}");
         assert!(
             outcome.stderr_text().starts_with("error: "),
@@ -242,8 +234,5 @@ fn every_kind_of_failure_has_its_exit_code() {
 
 #[test]
 fn every_kind_of_failure_has_its_exit_code_as_user() {
-    rerun_test_as_user_with(
-        "contract::every_kind_of_failure_has_its_exit_code",
-        &[&binary()],
-    );
+    as_user_too();
 }

@@ -1,18 +1,14 @@
 //! What things cost, counted and never timed: system calls, files opened, memory at its peak.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use escrow::internals::fs::manifest::{Manifest, ManifestBuilder, ManifestRecord, NewEntry};
 use escrow::internals::fs::{Meta, Stamp};
 use escrow::model::EntryKind;
 use escrow_testkit::strace::Counts;
-use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
+
+use crate::*;
 
 const FILES_IN_A_DIRECTORY: usize = 100;
 
@@ -85,9 +81,10 @@ fn status_costs_the_same_for_any_size_of_sandbox_unless_it_measures() {
         let world = World::new();
         let root = original(&world, "app", files);
         let escrow = cli(&world);
-        let made = ["plan", "create", "p", "--strategy", "filesystem_copy"];
-        let typed = made.map(OsString::from).into_iter();
-        escrow.ok(typed.chain(["--resource".into(), root.into_os_string()]));
+        let root = root.display();
+        escrow.ok(format!(
+            "plan create p --strategy filesystem_copy --resource {root}"
+        ));
         working(&escrow.trace(line))
     };
     let (small, large) = (cost(100, &["status"]), cost(1000, &["status"]));
@@ -153,7 +150,7 @@ fn a_change_that_keeps_size_and_mtime_is_found_and_nothing_else_is_opened() {
     let before = fs::metadata(&changed).expect("it was copied");
     let mut other = fs::read(&changed).expect("it can be read");
     other.reverse();
-    fs::write(&changed, other).expect("it can be written");
+    write(&changed, other);
     set_mtime(&changed, before.mtime(), before.mtime_nsec());
     let after = fs::metadata(&changed).expect("it is there");
     assert_eq!(
@@ -290,7 +287,7 @@ fn peak_of_step(step: &str, file: &Path) -> u64 {
 
 #[expect(clippy::print_stdout, reason = "a child tells its parent")]
 fn tell_peak() {
-    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let status = read("/proc/self/status");
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
     println!("\n{}", line.expect("the kernel tells the peak"));
 }

@@ -1,12 +1,8 @@
 //! What a commit costs, counted in system calls: as much as the change, whatever the size of the tree.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use escrow_testkit::strace::Counts;
-use escrow_testkit::{Cli, World};
 
-use crate::{binary, words};
+use crate::*;
 
 const CHANGES: usize = 100;
 
@@ -19,7 +15,7 @@ fn original(world: &World, files: usize) -> PathBuf {
             fs::create_dir(&dir).expect("nothing is there");
         }
         let path = dir.join(format!("f{file:06}"));
-        fs::write(&path, format!("file {file:06}\n")).expect("there is room");
+        write(&path, format!("file {file:06}\n"));
     }
     root
 }
@@ -30,7 +26,7 @@ fn commit(files: usize, strategy: &str) -> (Counts, PathBuf, World) {
     let root = original(&world, files);
     let cli = Cli::new(&world, &binary());
     let line = format!("plan create p --resource ./original --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     for change in 0..CHANGES {
         // Spread over as many directories in either tree.
         let path = format!(
@@ -41,9 +37,9 @@ fn commit(files: usize, strategy: &str) -> (Counts, PathBuf, World) {
         let line = format!("write p original {path}");
         cli.clone()
             .stdin(format!("changed {change:06}\n"))
-            .ok(words(&line));
+            .ok(&line);
     }
-    let counts = cli.trace(words("commit p"));
+    let counts = cli.trace("commit p");
     let said = String::from_utf8_lossy(&counts.output.stderr).into_owned();
     assert!(counts.output.status.success(), "{said}");
     (counts, root, world)
@@ -133,18 +129,16 @@ fn a_commit_without_changes_touches_nothing() {
     let world = World::new();
     let root = original(&world, 200);
     let cli = Cli::new(&world, &binary());
-    cli.ok(words(
-        "plan create p --resource ./original --strategy filesystem_copy",
-    ));
+    cli.ok("plan create p --resource ./original --strategy filesystem_copy");
     let before = escrow_testkit::signature::signature(&root);
-    let counts = cli.trace(words("commit p"));
+    let counts = cli.trace("commit p");
     assert!(counts.output.status.success());
     for call in ["renameat2", "linkat", "symlinkat"] {
         assert_eq!(counts.count(call), 0, "{call}");
     }
     let after = escrow_testkit::signature::signature(&root);
     escrow_testkit::signature::assert_same(&before, &after, &Default::default());
-    cli.ok(words("undo p"));
+    cli.ok("undo p");
     let after = escrow_testkit::signature::signature(&root);
     escrow_testkit::signature::assert_same(&before, &after, &Default::default());
 }

@@ -1,13 +1,9 @@
 //! What checkpoint, restore and fork cost, counted in system calls. With layers: the same, whatever the size of the
 //! tree and of what was changed before. With copies: one look at each entry, and work only for what changed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use escrow_testkit::strace::Counts;
-use escrow_testkit::{Cli, World};
 
-use crate::{binary, words};
+use crate::*;
 
 const FILES: usize = 5_000;
 
@@ -23,7 +19,7 @@ fn fill(root: &Path, files: usize, text: &str) {
         if file % 100 == 0 && !dir.exists() {
             fs::create_dir(&dir).expect("nothing is there");
         }
-        fs::write(dir.join(format!("f{file:06}")), format!("{text} {file}\n")).expect("room");
+        write(dir.join(format!("f{file:06}")), format!("{text} {file}\n"));
     }
 }
 
@@ -32,15 +28,14 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     let world = World::new();
     fill(&world.dir("original"), files, "file");
     let cli = Cli::new(&world, &binary());
-    fs::write(
+    write(
         world.path().join("escrow.yaml"),
         "sandbox: { checkpoint: { auto: [] } }\n",
-    )
-    .expect("room");
+    );
     cli.trust();
-    cli.ok(words(&format!(
+    cli.ok(format!(
         "plan create p --resource ./original --strategy {strategy}"
-    )));
+    ));
     let run = |script: String| {
         let mut line = words("-q run --plan p -- sh -c");
         line.push(script.into());
@@ -49,7 +44,7 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     run(format!(
         "mkdir new; cd new; seq {changes} | xargs -n 500 sh -c 'for n; do echo $n > $n; done' -"
     ));
-    cli.ok(words("checkpoint create p -m first"));
+    cli.ok("checkpoint create p -m first");
     run("mkdir later; cd later; for n in 1 2 3 4 5 6 7 8 9 10; do echo $n > $n; done".to_owned());
     (world, cli)
 }
@@ -73,7 +68,7 @@ fn working(counts: &Counts) -> usize {
 /// Each of the lines, one after the other.
 fn costs(strategy: &str, files: usize, changes: usize) -> Vec<usize> {
     let (_world, cli) = scene(strategy, files, changes);
-    let cost = |line: &&str| working(&cli.trace(words(line)));
+    let cost = |line: &&str| working(&cli.trace(line));
     LINES.iter().map(cost).collect()
 }
 
@@ -151,7 +146,7 @@ fn moments_of_copies_look_once_at_each_entry_and_work_for_what_changed() {
     let cost = |files: usize| {
         let (world, cli) = scene("filesystem_copy", files, 10);
         let cost = |line: &&str| {
-            let counts = cli.trace(words(line));
+            let counts = cli.trace(line);
             working(&counts);
             let opened = counts.file_opens_below(&world.path().join("original"));
             assert_eq!(opened, [""; 0], "{line} opens files of the original");

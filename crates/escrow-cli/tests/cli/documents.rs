@@ -1,12 +1,7 @@
 //! What is written down is true: the sessions of the README and the guides, the demo, the reference, the tables.
 //! With `ESCROW_BLESS=1` generated documents are written instead of compared.
 
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::World;
-
-use crate::{binary, repository, words, world};
+use crate::*;
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -145,7 +140,7 @@ fn generated(path: &Path, current: &str) {
 #[test]
 fn reference_is_current() {
     let (_world, cli) = world();
-    let reference = cli.ok(words("reference"));
+    let reference = cli.ok("reference");
     assert!(reference.contains("## escrow plan create"), "{reference}");
     generated(&repository().join("docs/cli-reference.md"), &reference);
 }
@@ -186,7 +181,7 @@ fn reference_of_the_configuration_is_current() {
 #[test]
 fn every_command_has_help_a_page_and_completions() {
     let (_world, cli) = world();
-    let reference = cli.ok(words("reference"));
+    let reference = cli.ok("reference");
     let commands: Vec<&str> = reference
         .lines()
         .filter_map(|line| line.strip_prefix("## escrow"))

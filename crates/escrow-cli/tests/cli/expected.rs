@@ -1,15 +1,6 @@
 //! The digest of a diff, and `commit --expect`: exactly that is released, or nothing.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
-
-use escrow_testkit::stepper::require_stepper;
-
-use crate::{binary, json, words, world};
+use crate::*;
 
 const STRATEGIES: [&str; 3] = ["filesystem_copy", "copy_on_write", "overlay"];
 
@@ -21,9 +12,9 @@ const WORK: &str = "echo new > a.txt; chmod 0604 a.txt; mkdir -m 0711 n; echo 1 
 /// A plan of `app` with this strategy, in which a script was run.
 fn worked_in(strategy: &str, script: &str) -> (World, Cli) {
     let (world, cli) = world();
-    cli.ok(words(&format!(
+    cli.ok(format!(
         "plan create try --resource ./app --strategy {strategy}"
-    )));
+    ));
     run(&world, &cli, script);
     (world, cli)
 }
@@ -40,12 +31,11 @@ fn digest(cli: &Cli, line: &str) -> String {
 }
 
 fn expect(cli: &Cli, digest: &str) -> String {
-    cli.ok(words(&format!("commit try --expect {digest}")))
+    cli.ok(format!("commit try --expect {digest}"))
 }
 
 fn refuse(cli: &Cli, line: &str) -> Value {
-    let said = cli.run(words(&format!("--json {line}")));
-    assert_eq!(said.status, 4, "{line}: {}", said.stdout_text());
+    let said = cli.expect(format!("--json {line}"), 4);
     let document: Value = serde_json::from_slice(&said.stdout).expect("one document");
     assert_eq!(document["error"]["kind"], "conflict");
     assert_eq!(document["committed"], false);
@@ -55,15 +45,14 @@ fn refuse(cli: &Cli, line: &str) -> Value {
 // rule C11
 #[test]
 fn the_digest_is_the_same_for_every_strategy_and_is_what_is_released() {
-    let test = "expected::the_digest_is_the_same_for_every_strategy_and_is_what_is_released";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let mut all = Vec::new();
     for strategy in STRATEGIES {
         let (world, cli) = worked_in(strategy, WORK);
         let found = digest(&cli, "diff try");
         assert_eq!(digest(&cli, "--principal agent diff try --patch"), found);
         assert_eq!(digest(&cli, "commit try --dry-run"), found);
-        let text = cli.run(words("diff try")).stderr_text();
+        let text = cli.run("diff try").stderr_text();
         assert!(text.contains(&format!("digest: {found}\n")), "{text}");
         expect(&cli, &found);
         let mode = |path: &str| {
@@ -82,8 +71,7 @@ fn the_digest_is_the_same_for_every_strategy_and_is_what_is_released() {
 
 #[test]
 fn whatever_would_be_released_is_part_of_the_digest() {
-    let test = "expected::whatever_would_be_released_is_part_of_the_digest";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = worked_in("overlay", "echo one > f; ln -s a s; mkdir d");
     let mut seen = vec![digest(&cli, "diff try")];
     for script in [
@@ -115,8 +103,7 @@ fn whatever_would_be_released_is_part_of_the_digest() {
 
 #[test]
 fn what_was_expected_of_a_part_is_what_a_dry_run_of_it_says() {
-    let test = "expected::what_was_expected_of_a_part_is_what_a_dry_run_of_it_says";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = worked_in("overlay", "echo 1 > one; mkdir d; echo 2 > d/two");
     let (whole, part) = (digest(&cli, "diff try"), "commit try --only d/**");
     let found = digest(&cli, &format!("{part} --dry-run"));
@@ -127,7 +114,7 @@ fn what_was_expected_of_a_part_is_what_a_dry_run_of_it_says() {
     // An answer that is none, of a script that failed.
     refuse(&cli, "commit try --expect=");
     refuse(&cli, "commit try --expect null");
-    cli.ok(words(&format!("{part} --expect {found}")));
+    cli.ok(format!("{part} --expect {found}"));
     assert!(world.path().join("app/d/two").exists());
     assert!(!world.path().join("app/one").exists());
     let rest = digest(&cli, "diff try");
@@ -137,10 +124,10 @@ fn what_was_expected_of_a_part_is_what_a_dry_run_of_it_says() {
 #[test]
 fn forms_that_read_no_content_have_no_digest() {
     let (_world, cli) = worked_in("filesystem_copy", "echo 1 > one");
-    cli.ok(words("checkpoint create try -m one"));
+    cli.ok("checkpoint create try -m one");
     for line in ["diff try --name-status", "diff try --since one"] {
         assert_eq!(json(&cli, line)["digest"], Value::Null, "{line}");
-        let text = cli.run(words(line)).stderr_text();
+        let text = cli.run(line).stderr_text();
         assert!(!text.contains("digest"), "{text}");
     }
 }
@@ -148,8 +135,7 @@ fn forms_that_read_no_content_have_no_digest() {
 /// What is said of a file that no process can read is not said to be whole.
 #[test]
 fn a_file_that_its_own_user_may_not_read_leaves_no_digest() {
-    let test = "expected::a_file_that_its_own_user_may_not_read_leaves_no_digest";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if rustix::process::geteuid().is_root() {
         return;
     }
@@ -158,7 +144,7 @@ fn a_file_that_its_own_user_may_not_read_leaves_no_digest() {
     let refused = refuse(&cli, "commit try --expect null");
     assert_eq!(refused["error"]["details"]["digest"], Value::Null);
     assert!(!Path::new(&world.path().join("app/one")).exists());
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
 }
 
 /// What was staged and refused was taken back through the original, although nothing had been done there.

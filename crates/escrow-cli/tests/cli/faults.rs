@@ -3,10 +3,7 @@
 //! The sweeps of `torture` meet every call, as root and on a world made within the process. Here it is the command line
 //! alone, mostly as an ordinary user, and what only it has: files as resources, deletions, what is said.
 
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::{Cli, World};
-
-use crate::words;
+use crate::*;
 
 pub(crate) const EIO: i32 = 5;
 pub(crate) const NOSPC: i32 = 28;
@@ -26,7 +23,7 @@ pub(crate) fn sweep(
         return;
     }
     let (_template, cli) = scene();
-    let counted = cli.stepper(words(line)).run();
+    let counted = cli.stepper(line).run();
     let told = counted.outcome.stderr_text();
     assert_eq!(counted.outcome.status, 0, "{told}");
     let stride = (counted.calls / POINTS).max(1);
@@ -34,7 +31,7 @@ pub(crate) fn sweep(
         let first = 1 + stride * number / faults.len() as u64;
         for n in (first..=counted.calls).step_by(stride as usize) {
             let (world, cli) = scene();
-            let run = cli.stepper(words(line)).fault(n, *fault);
+            let run = cli.stepper(line).fault(n, *fault);
             let Some(hit) = run.hit else { break };
             let (status, said) = (run.outcome.status, run.outcome.stderr_text());
             let how = format!("{line}: {fault:?} at call {n}, {hit} ({status} {said})");

@@ -1,27 +1,17 @@
 //! Resources that are one file: every verb works on it, and nothing of the directory that holds it is
 //! touched.
 
-use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-use serde_json::json as value;
-
-use crate::support::names;
-use crate::{binary, json, json_error, words};
+use crate::*;
 
 /// A directory with a file in it that has everything a file can have, and with a neighbour.
 pub(crate) fn world() -> (World, Cli, PathBuf) {
     let world = World::new();
     let docs = world.dir("docs");
-    fs::write(docs.join("notes.txt"), "one\n").expect("written");
-    fs::set_permissions(docs.join("notes.txt"), Permissions::from_mode(0o640)).expect("set");
-    fs::write(docs.join("neighbour"), "not yours\n").expect("written");
+    write(docs.join("notes.txt"), "one\n");
+    chmod(docs.join("notes.txt"), 0o640);
+    write(docs.join("neighbour"), "not yours\n");
     tool(
         "setfattr",
         &["-n", "user.colour", "-v", "blue"],
@@ -50,12 +40,12 @@ fn attribute(path: &Path) -> Vec<u8> {
 }
 
 pub(crate) fn text(path: &Path) -> String {
-    fs::read_to_string(path).expect("it can be read")
+    read(path)
 }
 
 pub(crate) fn put(cli: &Cli, resource: &str, content: &str) {
     let line = format!("write try {resource} .");
-    cli.clone().stdin(content).ok(words(&line));
+    cli.clone().stdin(content).ok(&line);
 }
 
 /// Where native tools find the file of the sandbox.
@@ -67,7 +57,7 @@ fn sandboxed(cli: &Cli, resource: &str) -> PathBuf {
 // rule C1, C13, F1, F8, P4, P6, R1
 #[test]
 fn a_file_goes_through_every_verb() {
-    rerun_test_as_user_with("files::a_file_goes_through_every_verb", &[&binary()]);
+    as_user_too();
     for strategy in ["copy_on_write", "filesystem_copy"] {
         let (_world, cli, docs) = world();
         let notes = docs.join("notes.txt");
@@ -98,24 +88,24 @@ fn a_file_goes_through_every_verb() {
         let kept = json(&cli, "checkpoint create try -m two");
         let fields = ["checkpoint_id", "plan_id", "timestamp", "label"];
         assert!(fields.iter().all(|field| !kept[field].is_null()), "{kept}");
-        fs::write(sandboxed(&cli, "docs/notes.txt"), "three\n").expect("a native tool writes");
+        write(sandboxed(&cli, "docs/notes.txt"), "three\n");
         assert_eq!(
-            cli.ok(words("diff try --since two --name-status")),
+            cli.ok("diff try --since two --name-status"),
             "M\tnotes.txt\n"
         );
         let back = json(&cli, "restore try two");
         assert_eq!(back["success"], true);
         assert_eq!(back["restored_files"], value!(["notes.txt:notes.txt"]));
-        assert_eq!(cli.ok(words("read try notes.txt .")), "two\n");
-        cli.ok(words("rollback try"));
-        assert_eq!(cli.ok(words("read try notes.txt .")), "one\n");
-        assert_eq!(cli.ok(words("diff try --name-status")), "");
+        assert_eq!(cli.ok("read try notes.txt ."), "two\n");
+        cli.ok("rollback try");
+        assert_eq!(cli.ok("read try notes.txt ."), "one\n");
+        assert_eq!(cli.ok("diff try --name-status"), "");
 
         put(&cli, "notes.txt", "new\n");
         assert_eq!(text(&notes), "one\n", "the original is untouched");
-        let patch = cli.ok(words("diff try --patch"));
+        let patch = cli.ok("diff try --patch");
         assert!(patch.contains("-one\n+new\n"), "{patch}");
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         let now = fs::metadata(&notes).expect("it is there");
         assert_eq!(
             (text(&notes).as_str(), now.mode() & 0o7777),
@@ -123,7 +113,7 @@ fn a_file_goes_through_every_verb() {
         );
         assert_eq!(attribute(&notes), b"blue");
         assert_eq!(names(&docs), ["neighbour", "notes.txt"], "and nothing else");
-        cli.ok(words("undo try"));
+        cli.ok("undo try");
         let old = fs::metadata(&notes).expect("it is there");
         assert_eq!(
             (text(&notes).as_str(), old.mode() & 0o7777),
@@ -131,7 +121,7 @@ fn a_file_goes_through_every_verb() {
         );
         assert_eq!((old.mtime(), old.mtime_nsec()), (981_173_106, 789_000_000));
         assert_eq!(attribute(&notes), b"blue");
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
         assert_eq!(names(&docs), ["neighbour", "notes.txt"]);
         assert_eq!(text(&docs.join("neighbour")), "not yours\n");
     }
@@ -140,32 +130,26 @@ fn a_file_goes_through_every_verb() {
 // rule C16, C10
 #[test]
 fn a_deletion_is_a_change_and_can_be_undone() {
-    rerun_test_as_user_with(
-        "files::a_deletion_is_a_change_and_can_be_undone",
-        &[&binary()],
-    );
+    as_user_too();
     let (_world, cli, docs) = world();
-    cli.ok(words("plan create try --resource docs/notes.txt"));
-    fs::remove_file(sandboxed(&cli, "notes.txt")).expect("removed");
-    assert_eq!(cli.ok(words("diff try --name-status")), "D\tnotes.txt\n");
-    let told = cli.fails(words("run --plan try -- true"), 125);
+    cli.ok("plan create try --resource docs/notes.txt");
+    remove(sandboxed(&cli, "notes.txt"));
+    assert_eq!(cli.ok("diff try --name-status"), "D\tnotes.txt\n");
+    let told = cli.fails("run --plan try -- true", 125);
     assert!(told.contains("a file that was deleted"), "{told}");
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(names(&docs), ["neighbour"]);
     // By its path it is known also now.
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(text(&docs.join("notes.txt")), "one\n");
 }
 
 // rule C6, S1
 #[test]
 fn only_a_file_can_take_its_place_and_nothing_beside_it_is_committed() {
-    rerun_test_as_user_with(
-        "files::only_a_file_can_take_its_place_and_nothing_beside_it_is_committed",
-        &[&binary()],
-    );
+    as_user_too();
     let (_world, cli, docs) = world();
-    cli.ok(words("plan create try --resource docs/notes.txt"));
+    cli.ok("plan create try --resource docs/notes.txt");
     let file = sandboxed(&cli, "notes.txt");
     for verb in ["read", "write"] {
         for path in ["neighbour", "notes.txt/x", "new"] {
@@ -174,63 +158,59 @@ fn only_a_file_can_take_its_place_and_nothing_beside_it_is_committed() {
         }
         json_error(&cli, &format!("{verb} try notes.txt ../neighbour"), 2);
     }
-    fs::write(&file, "two\n").expect("written");
+    write(&file, "two\n");
     let swap = file.with_file_name(".notes.txt.swp");
-    fs::write(&swap, "a draft").expect("written");
-    assert_eq!(cli.ok(words("diff try --name-status")), "M\tnotes.txt\n");
-    let told = cli.fails(words("commit try"), 3);
-    assert!(
-        told.contains(".notes.txt.swp") && told.contains("beside it"),
-        "{told}"
-    );
+    write(&swap, "a draft");
+    assert_eq!(cli.ok("diff try --name-status"), "M\tnotes.txt\n");
+    let told = cli.fails("commit try", 3);
+    has(&told, [".notes.txt.swp", "beside it"]);
     assert_eq!(text(&docs.join("notes.txt")), "one\n");
     assert_eq!(text(&swap), "a draft", "nothing is lost");
-    fs::remove_file(&swap).expect("removed");
+    remove(&swap);
 
-    fs::remove_file(&file).expect("removed");
+    remove(&file);
     fs::create_dir(&file).expect("made");
-    assert_eq!(cli.ok(words("diff try --name-status")), "T\tnotes.txt\n");
-    let told = cli.fails(words("commit try"), 3);
+    assert_eq!(cli.ok("diff try --name-status"), "T\tnotes.txt\n");
+    let told = cli.fails("commit try", 3);
     assert!(told.contains("the resource is one file"), "{told}");
     fs::remove_dir(&file).expect("removed");
-    symlink("/etc/passwd", &file).expect("made");
-    cli.fails(words("commit try"), 3);
+    symlink("/etc/passwd", &file);
+    cli.fails("commit try", 3);
     assert!(
-        cli.run(words("read try notes.txt .")).status != 0,
+        cli.run("read try notes.txt .").status != 0,
         "links are not followed"
     );
-    cli.ok(words("rollback try"));
-    assert_eq!(cli.ok(words("read try notes.txt .")), "one\n");
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("read try notes.txt ."), "one\n");
     assert_eq!(text(&docs.join("notes.txt")), "one\n");
 }
 
 // rule C15
 #[test]
 fn somebody_elses_version_is_a_conflict() {
-    rerun_test_as_user_with("files::somebody_elses_version_is_a_conflict", &[&binary()]);
+    as_user_too();
     for (theirs, strict) in [(true, false), (false, false), (true, true)] {
         let (_world, cli, docs) = world();
         let notes = docs.join("notes.txt");
-        cli.ok(words("plan create try --resource docs/notes.txt"));
+        cli.ok("plan create try --resource docs/notes.txt");
         if !strict {
             put(&cli, "notes.txt", "ours\n");
         }
         // What happens to its neighbours belongs to no checkpoint conflict.
-        fs::write(docs.join("neighbour"), "changed\n").expect("written");
-        fs::write(docs.join("another"), "new\n").expect("written");
+        write(docs.join("neighbour"), "changed\n");
+        write(docs.join("another"), "new\n");
         let base = if strict { " --base strict" } else { "" };
         match theirs {
-            true => fs::write(&notes, "theirs\n").expect("written"),
-            false => fs::remove_file(&notes).expect("removed"),
+            true => write(&notes, "theirs\n"),
+            false => remove(&notes),
         }
-        let refused = cli.run(words(&format!("--json commit try{base}")));
-        assert_eq!(refused.status, 4);
+        let refused = cli.expect(format!("--json commit try{base}"), 4);
         let told: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
         let conflicts = told["conflicts"].as_array().expect("a list");
         let paths: Vec<&serde_json::Value> = conflicts.iter().map(|one| &one["path"]).collect();
         assert_eq!(paths, [&value!("notes.txt")], "{told}");
         if !strict {
-            cli.ok(words("commit try --on-conflict ours"));
+            cli.ok("commit try --on-conflict ours");
             assert_eq!(text(&notes), "ours\n");
         }
     }
@@ -239,25 +219,20 @@ fn somebody_elses_version_is_a_conflict() {
 // rule C1, C8
 #[test]
 fn a_file_and_a_directory_are_committed_together_or_not_at_all() {
-    rerun_test_as_user_with(
-        "files::a_file_and_a_directory_are_committed_together_or_not_at_all",
-        &[&binary()],
-    );
+    as_user_too();
     let (world, cli, docs) = world();
     let app = world.dir("app");
-    fs::write(app.join("a.txt"), "a\n").expect("written");
-    cli.ok(words(
-        "plan create try --resource docs/notes.txt --resource ./app",
-    ));
+    write(app.join("a.txt"), "a\n");
+    cli.ok("plan create try --resource docs/notes.txt --resource ./app");
     put(&cli, "notes.txt", "two\n");
-    cli.clone().stdin("b\n").ok(words("write try app a.txt"));
-    fs::write(docs.join("notes.txt"), "theirs\n").expect("written");
-    cli.fails(words("commit try"), 4);
+    cli.clone().stdin("b\n").ok("write try app a.txt");
+    write(docs.join("notes.txt"), "theirs\n");
+    cli.fails("commit try", 4);
     assert_eq!(text(&app.join("a.txt")), "a\n");
-    cli.ok(words("commit try --on-conflict ours"));
+    cli.ok("commit try --on-conflict ours");
     let both = || (text(&app.join("a.txt")), text(&docs.join("notes.txt")));
     assert_eq!(both(), ("b\n".to_owned(), "two\n".to_owned()));
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(both(), ("a\n".to_owned(), "theirs\n".to_owned()));
 }
 
@@ -267,16 +242,14 @@ fn a_file_and_a_directory_are_committed_together_or_not_at_all() {
 #[test]
 fn files_lie_in_directories_and_beside_each_other() {
     let (_world, cli, docs) = world();
-    cli.ok(words(
-        "plan create both --resource docs/notes.txt --resource docs/neighbour",
-    ));
+    cli.ok("plan create both --resource docs/notes.txt --resource docs/neighbour");
     for name in ["notes.txt", "neighbour"] {
         let line = format!("write both {name} {name}");
-        cli.clone().stdin("both\n").ok(words(&line));
+        cli.clone().stdin("both\n").ok(&line);
     }
-    cli.ok(words("commit both"));
+    cli.ok("commit both");
     assert_eq!(text(&docs.join("neighbour")), "both\n");
-    cli.ok(words("cleanup both"));
+    cli.ok("cleanup both");
 
     let error = json_error(
         &cli,
@@ -284,14 +257,12 @@ fn files_lie_in_directories_and_beside_each_other() {
         4,
     );
     assert_eq!(error["kind"], "conflict");
-    cli.ok(words("resource add docs --at ./docs"));
-    cli.ok(words(
-        "resource add notes --at docs/notes.txt --parent docs",
-    ));
+    cli.ok("resource add docs --at ./docs");
+    cli.ok("resource add notes --at docs/notes.txt --parent docs");
     for strategy in ["filesystem_copy", "overlay"] {
         let line = format!("plan create try --resource docs --strategy {strategy}");
-        cli.ok(words(&line));
-        cli.ok(words("sandbox create try notes"));
+        cli.ok(&line);
+        cli.ok("sandbox create try notes");
         let error = json_error(&cli, "read try docs notes.txt", 2);
         assert_eq!(error["kind"], "usage", "it belongs to the other");
         let script = "cat docs/notes.txt; echo inside > docs/notes.txt; echo more > docs/more";
@@ -309,10 +280,10 @@ fn files_lie_in_directories_and_beside_each_other() {
             diff["resources"][0]["changes"].as_array().map(Vec::len),
             Some(1)
         );
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         assert_eq!(text(&docs.join("notes.txt")), "inside\n");
-        cli.ok(words("undo try"));
-        cli.ok(words("cleanup try"));
+        cli.ok("undo try");
+        cli.ok("cleanup try");
         assert_eq!(names(&docs), ["neighbour", "notes.txt"], "{strategy}");
     }
 }
@@ -320,24 +291,20 @@ fn files_lie_in_directories_and_beside_each_other() {
 #[test]
 fn a_file_can_share_the_sandbox_of_its_directory() {
     let (_world, cli, docs) = world();
-    cli.ok(words("resource add docs --at ./docs"));
-    cli.ok(words(
-        "resource add notes --at docs/notes.txt --parent docs --strategy inherit",
-    ));
-    cli.ok(words(
-        "plan create try --resource docs --strategy filesystem_copy",
-    ));
-    assert_eq!(cli.ok(words("read try notes .")), "one\n");
+    cli.ok("resource add docs --at ./docs");
+    cli.ok("resource add notes --at docs/notes.txt --parent docs --strategy inherit");
+    cli.ok("plan create try --resource docs --strategy filesystem_copy");
+    assert_eq!(cli.ok("read try notes ."), "one\n");
     put(&cli, "notes", "two\n");
-    cli.clone().stdin("x").ok(words("write try docs other"));
+    cli.clone().stdin("x").ok("write try docs other");
     assert_eq!(
-        cli.ok(words("diff try --resource notes --name-status")),
+        cli.ok("diff try --resource notes --name-status"),
         "M\tnotes.txt\n"
     );
     let error = json_error(&cli, "read try notes neighbour", 2);
     assert_eq!(error["kind"], "usage", "its neighbours are not its own");
     assert!(sandboxed(&cli, "notes").ends_with("notes.txt"));
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(text(&docs.join("notes.txt")), "two\n");
 }
 
@@ -345,26 +312,26 @@ fn a_file_can_share_the_sandbox_of_its_directory() {
 // rule F2, F3
 #[test]
 fn links_to_a_file() {
-    rerun_test_as_user_with("files::links_to_a_file", &[&binary()]);
+    as_user_too();
     let (world, cli, docs) = world();
     let (link, hard) = (world.path().join("link"), docs.join("hard"));
-    symlink("docs/notes.txt", &link).expect("made");
+    symlink("docs/notes.txt", &link);
     fs::hard_link(docs.join("notes.txt"), &hard).expect("made");
     let plan = json(&cli, "plan create try --resource ./link");
     let original = docs.join("notes.txt");
     assert_eq!(plan["sandboxes"][0]["original"], value!(original));
     put(&cli, "notes.txt", "two\n");
     put(&cli, "./link", "three\n");
-    cli.ok(words("rollback try"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     put(&cli, "notes.txt", "three\n");
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(
         (text(&original), text(&hard)),
         ("three\n".to_owned(), "one\n".to_owned())
     );
     assert!(link.is_symlink());
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     let inode = |path: &Path| fs::metadata(path).expect("it is there").ino();
     assert_eq!(inode(&original), inode(&hard), "one file again");
 }
@@ -372,13 +339,13 @@ fn links_to_a_file() {
 // rule F7
 #[test]
 fn privileges_of_a_file_are_dropped() {
-    rerun_test_as_user_with("files::privileges_of_a_file_are_dropped", &[&binary()]);
+    as_user_too();
     let (_world, cli, docs) = world();
-    cli.ok(words("plan create try --resource docs/notes.txt"));
+    cli.ok("plan create try --resource docs/notes.txt");
     let file = sandboxed(&cli, "notes.txt");
-    fs::write(&file, "#!/bin/sh\n").expect("written");
-    fs::set_permissions(&file, Permissions::from_mode(0o6755)).expect("set");
-    let told = cli.run(words("commit try")).stderr_text();
+    write(&file, "#!/bin/sh\n");
+    chmod(&file, 0o6755);
+    let told = cli.run("commit try").stderr_text();
     assert!(told.contains("setuid and setgid dropped"), "{told}");
     let mode = fs::metadata(docs.join("notes.txt")).expect("there").mode();
     assert_eq!(mode & 0o7777, 0o755);
@@ -389,16 +356,16 @@ fn privileges_of_a_file_are_dropped() {
 // rule C2
 #[test]
 fn a_directory_that_is_closed_to_writing() {
-    rerun_test_as_user_with("files::a_directory_that_is_closed_to_writing", &[&binary()]);
+    as_user_too();
     let (_world, cli, docs) = world();
-    fs::set_permissions(&docs, Permissions::from_mode(0o555)).expect("set");
-    cli.ok(words("plan create try --resource docs/notes.txt"));
+    chmod(&docs, 0o555);
+    cli.ok("plan create try --resource docs/notes.txt");
     put(&cli, "notes.txt", "two\n");
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(text(&docs.join("notes.txt")), "two\n");
     let mode = || fs::metadata(&docs).expect("it is there").mode() & 0o7777;
     assert_eq!(mode(), 0o555, "closed again");
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(
         (text(&docs.join("notes.txt")).as_str(), mode()),
         ("one\n", 0o555)
@@ -406,21 +373,21 @@ fn a_directory_that_is_closed_to_writing() {
     let hosts = json(&cli, "plan create hosts --resource /etc/passwd");
     assert_eq!(hosts["sandboxes"][0]["type"], "fs-file");
     if !escrow_testkit::skip::is_root() {
-        cli.clone().stdin("x").ok(words("write hosts passwd ."));
-        cli.fails(words("commit hosts"), 1);
+        cli.clone().stdin("x").ok("write hosts passwd .");
+        cli.fails("commit hosts", 1);
     }
-    cli.ok(words("cleanup hosts"));
+    cli.ok("cleanup hosts");
 }
 
 /// Inside, the file lies at its own path and is written in place. It is a mount of its own, so nothing can
 /// be put in its place there, and from outside no process replaces it meanwhile.
 #[test]
 fn a_command_sees_the_file_at_its_path() {
-    rerun_test_as_user_with("files::a_command_sees_the_file_at_its_path", &[&binary()]);
+    as_user_too();
     for (strategy, isolated) in [("copy_on_write", true), ("none", false)] {
         let (_world, cli, docs) = world();
         let line = format!("plan create try --resource docs/notes.txt --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         let script = "echo more >> docs/notes.txt; cat docs/notes.txt; \
             echo x > docs/neighbour; echo x > docs/new; mv docs/new docs/notes.txt; \
             rm docs/notes.txt; true";
@@ -428,12 +395,12 @@ fn a_command_sees_the_file_at_its_path() {
         assert_eq!(ran.stdout_text(), "one\nmore\n", "{}", ran.stderr_text());
         assert_eq!(names(&docs), ["neighbour", "notes.txt"]);
         assert_eq!(text(&docs.join("neighbour")), "not yours\n");
-        assert_eq!(cli.ok(words("read try notes.txt .")), "one\nmore\n");
+        assert_eq!(cli.ok("read try notes.txt ."), "one\nmore\n");
         let expected = if isolated { "one\n" } else { "one\nmore\n" };
         assert_eq!(text(&docs.join("notes.txt")), expected);
     }
     let (_world, cli, _docs) = world();
-    cli.ok(words("plan create try --resource docs/notes.txt"));
+    cli.ok("plan create try --resource docs/notes.txt");
     let script = "echo ready; read word; echo $word >> docs/notes.txt";
     let mut inside = cli
         .command(["run", "--plan", "try", "--", "sh", "-c", script])
@@ -450,11 +417,11 @@ fn a_command_sees_the_file_at_its_path() {
     for line in ["write try notes.txt .", "path try notes.txt"] {
         assert_eq!(json_error(&cli, line, 1)["kind"], "busy", "{line}");
     }
-    assert_eq!(cli.ok(words("read try notes.txt .")), "one\n");
+    assert_eq!(cli.ok("read try notes.txt ."), "one\n");
     let mut input = inside.stdin.take().expect("piped");
     input.write_all(b"later\n").expect("it listens");
     drop(input);
     assert!(inside.wait().expect("it ends").success());
-    assert_eq!(cli.ok(words("read try notes.txt .")), "one\nlater\n");
+    assert_eq!(cli.ok("read try notes.txt ."), "one\nlater\n");
     put(&cli, "notes.txt", "now\n");
 }

@@ -1,14 +1,8 @@
 //! Commit and undo of files, killed and failing: all of them are as before or
 //! as after, together with a directory, and nothing is left in the directories that hold them.
 
-use std::fs;
-
-use escrow_testkit::stepper::Fault;
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
 use crate::faults::{EIO, NOSPC, sweep};
-use crate::{binary, json, words};
+use crate::*;
 
 const OLD: [Option<&str>; 4] = [Some("old\n"), Some("goes\n"), Some("a\n"), Some("theirs\n")];
 const NEW: [Option<&str>; 4] = [Some("new\n"), None, Some("b\n"), Some("theirs\n")];
@@ -17,18 +11,16 @@ const NEW: [Option<&str>; 4] = [Some("new\n"), None, Some("b\n"), Some("theirs\n
 fn scene() -> (World, Cli) {
     let world = World::new();
     let (docs, app) = (world.dir("docs"), world.dir("app"));
-    fs::write(docs.join("notes"), "old\n").expect("written");
-    fs::write(docs.join("doomed"), "goes\n").expect("written");
-    fs::write(docs.join("neighbour"), "theirs\n").expect("written");
-    fs::write(app.join("a.txt"), "a\n").expect("written");
+    write(docs.join("notes"), "old\n");
+    write(docs.join("doomed"), "goes\n");
+    write(docs.join("neighbour"), "theirs\n");
+    write(app.join("a.txt"), "a\n");
     let cli = Cli::new(&world, &binary());
-    cli.ok(words(
-        "plan create try --resource docs/notes --resource docs/doomed --resource ./app",
-    ));
-    cli.clone().stdin("new\n").ok(words("write try notes ."));
-    cli.clone().stdin("b\n").ok(words("write try app a.txt"));
-    let doomed = cli.ok(words("path try doomed"));
-    fs::remove_file(doomed.trim_end()).expect("removed");
+    cli.ok("plan create try --resource docs/notes --resource docs/doomed --resource ./app");
+    cli.clone().stdin("new\n").ok("write try notes .");
+    cli.clone().stdin("b\n").ok("write try app a.txt");
+    let doomed = cli.ok("path try doomed");
+    remove(doomed.trim_end());
     (world, cli)
 }
 
@@ -40,7 +32,7 @@ fn hold(world: &World) -> [Option<String>; 4] {
 /// All old or all new, and everything can go on.
 #[track_caller]
 fn goes_on(world: &World, cli: &Cli, how: &str) {
-    cli.run(words("recover"));
+    cli.run("recover");
     let found = hold(world);
     let is = |side: [Option<&str>; 4]| found.iter().map(Option::as_deref).eq(side);
     assert!(is(OLD) || is(NEW), "{how}: {found:?}");
@@ -48,10 +40,10 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_eq!(*unfinished, serde_json::json!([]), "{how}");
     // What was not released is still there to be released.
     if json(cli, "plan show try")["state"] == "open" {
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         assert!(hold(world).iter().map(Option::as_deref).eq(NEW), "{how}");
     }
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
     let left = |at: &str| {
         fs::read_dir(world.path().join(at))
             .expect("it is there")
@@ -65,7 +57,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
 // rule C1, C3
 #[test]
 fn a_commit_of_files_is_killed() {
-    rerun_test_as_user_with("files_faults::a_commit_of_files_is_killed", &[&binary()]);
+    as_user_too();
     sweep(scene, "commit try", &[Fault::Kill, Fault::Tear], goes_on);
 }
 
@@ -81,7 +73,7 @@ fn a_commit_of_files_fails() {
 fn an_undo_of_files_is_killed() {
     let committed = || {
         let (world, cli) = scene();
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         (world, cli)
     };
     sweep(committed, "undo try", &[Fault::Kill], goes_on);

@@ -1,11 +1,7 @@
 //! Which files can be a resource, and what is said of them: their type, their names in a policy, what will run later.
 
-use std::fs;
-
-use serde_json::json as value;
-
 use crate::files::{put, text, tool, world};
-use crate::{json, json_error, words};
+use crate::*;
 
 // rule F4
 #[test]
@@ -14,7 +10,7 @@ fn what_is_neither_file_nor_directory_is_refused() {
     tool("mkfifo", &[], &world.path().join("pipe"));
     let _socket = std::os::unix::net::UnixListener::bind(world.path().join("sock")).expect("bound");
     let database = [b"SQLite format 3\0".as_slice(), &[0; 84]].concat();
-    fs::write(world.path().join("app.db"), database).expect("written");
+    write(world.path().join("app.db"), database);
     for (path, why) in [
         ("./pipe", "named pipe"),
         ("./sock", "socket"),
@@ -41,10 +37,10 @@ fn what_is_neither_file_nor_directory_is_refused() {
         assert!(told.contains(why), "{kind} {at}: {told}");
     }
     // Asked for by name a database is a file like any other.
-    cli.ok(words("resource add db --type fs-file --at ./app.db"));
+    cli.ok("resource add db --type fs-file --at ./app.db");
     // What became another thing since it was named is not taken for it.
-    cli.ok(words("resource add notes --at docs/notes.txt"));
-    fs::remove_file(docs.join("notes.txt")).expect("removed");
+    cli.ok("resource add notes --at docs/notes.txt");
+    remove(docs.join("notes.txt"));
     fs::create_dir(docs.join("notes.txt")).expect("made");
     let error = json_error(&cli, "plan create try --resource notes", 2);
     assert!(
@@ -69,13 +65,11 @@ fn a_denial_counts_under_every_name_of_a_file() {
              policy:\n  mode: enforce\n  rules:\n    - {{allow: [create, read, diff, write, cleanup, admin], principal: \"*\", scope: \"*\"}}\n    \
              - {{deny: [write], principal: \"*\", scope: \"{scope}\"}}\n"
         );
-        fs::write(world.path().join("escrow.yaml"), text).expect("written");
+        write(world.path().join("escrow.yaml"), text);
     };
     for scope in ["notes", "notes:notes.txt", "docs:notes.txt", "docs:*.txt"] {
         rules(scope);
-        cli.ok(words(
-            "plan create try --resource docs --strategy filesystem_copy",
-        ));
+        cli.ok("plan create try --resource docs --strategy filesystem_copy");
         for line in [
             "write try notes .",
             "write try notes notes.txt",
@@ -87,8 +81,8 @@ fn a_denial_counts_under_every_name_of_a_file() {
                 "{scope}: {line}"
             );
         }
-        cli.clone().stdin("x").ok(words("write try docs neighbour"));
-        cli.ok(words("cleanup try"));
+        cli.clone().stdin("x").ok("write try docs neighbour");
+        cli.ok("cleanup try");
     }
     assert_eq!(text(&docs.join("notes.txt")), "one\n");
 }
@@ -98,10 +92,8 @@ fn a_denial_counts_under_every_name_of_a_file() {
 fn a_file_that_will_run_later_is_told_by_where_it_lies() {
     let (world, cli, _docs) = world();
     let hooks = world.dir("app/.git/hooks");
-    fs::write(hooks.join("post-commit"), "#!/bin/sh\n").expect("written");
-    cli.ok(words(
-        "plan create try --resource app/.git/hooks/post-commit",
-    ));
+    write(hooks.join("post-commit"), "#!/bin/sh\n");
+    cli.ok("plan create try --resource app/.git/hooks/post-commit");
     put(&cli, "post-commit", "#!/bin/sh\ntrue\n");
     let told = json(&cli, "commit try --dry-run");
     let later = &told["runs_later"][0];

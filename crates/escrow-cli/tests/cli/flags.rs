@@ -1,16 +1,7 @@
 //! Flags of files and directories (`chattr`): a changed file keeps those of its old version, and what is immutable or
 //! append-only is refused before anything happens.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::signature::{Ignore, Sig, differences, signature};
-use escrow_testkit::skip::require_root;
-use escrow_testkit::user::{GID, UID};
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-
-use crate::{binary, words};
+use crate::*;
 
 fn chattr(flags: &str, path: &Path) {
     let set = Command::new("chattr").arg(flags).arg(path).status();
@@ -32,10 +23,10 @@ fn furnish(root: &Path, kind: Fs) {
     if kind == Fs::Btrfs {
         fs::create_dir(root.join("raw")).expect("there is room");
         chattr("+C", &root.join("raw"));
-        fs::write(root.join("raw/f"), "old\n").expect("there is room");
+        write(root.join("raw/f"), "old\n");
     }
     for name in ["in-place", "by-rename", "untouched", "mode", "d/f"] {
-        fs::write(root.join(name), "old\n").expect("there is room");
+        write(root.join(name), "old\n");
     }
     chattr("+dA", &root.join("in-place"));
     chattr("+dAS", &root.join("by-rename"));
@@ -82,20 +73,20 @@ fn goes_through(kind: Fs, mounted: &LoopFs, user: bool, keeps: bool) {
         }
         if keeps {
             let config = "sandbox:\n  cleanup: manual\n";
-            fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
+            write(world.path().join("escrow.yaml"), config);
         }
         let before = signature(&root);
         let line = format!("plan create try --resource ./app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         let mut line = words("-q run --plan try -- sh -c");
         line.push(EDITS.into());
         cli.clone().cwd(&root).ok(line);
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         check(&signature(&root), kind, &how);
-        cli.ok(words("undo try"));
+        cli.ok("undo try");
         let found = differences(&before, &signature(&root), &Ignore::default());
         assert!(found.is_empty(), "{how}: {found:#?}");
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
     }
 }
 
@@ -132,28 +123,23 @@ fn what_is_immutable_or_append_only_is_refused_before_anything_happens() {
         let root = world.dir("app");
         fs::create_dir(root.join("d")).expect("there is room");
         for name in ["a", "f", "d/g"] {
-            fs::write(root.join(name), "old\n").expect("there is room");
+            write(root.join(name), "old\n");
         }
         chattr(&format!("+{flag}"), &root.join(fixed));
         let before = signature(&root);
         let cli = Cli::new(&world, &binary());
-        cli.ok(words(
-            "plan create try --resource ./app --strategy filesystem_copy",
-        ));
+        cli.ok("plan create try --resource ./app --strategy filesystem_copy");
         // A copy can be worked in.
         let mut line = words("-q run --plan try -- sh -c");
         line.push(format!("echo new > a; {edit}").into());
         cli.clone().cwd(&root).ok(line);
-        let said = cli.fails(words("commit try"), 3);
+        let said = cli.fails("commit try", 3);
         assert!(said.contains("immutable or append-only"), "{edit}: {said}");
         assert!(said.contains("chattr -i -a"), "{edit}: {said}");
         let found = differences(&before, &signature(&root), &Ignore::default());
         assert!(found.is_empty(), "{edit}: {found:#?}");
         chattr(&format!("-{flag}"), &root.join(fixed));
-        cli.ok(words("commit try --on-conflict ours"));
-        assert_eq!(
-            fs::read_to_string(root.join("a")).expect("it is there"),
-            "new\n"
-        );
+        cli.ok("commit try --on-conflict ours");
+        assert_eq!(read(root.join("a")), "new\n");
     }
 }

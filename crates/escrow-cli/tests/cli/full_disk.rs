@@ -1,14 +1,8 @@
 //! A full disk is an error like any other: named, with nothing left behind and nothing lost.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::Path;
 
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-
-use crate::support::{entries, sh};
-use crate::{binary, json, words};
+use crate::*;
 
 /// Leaves about `spare` bytes free below `base`.
 fn fill(base: &Path, spare: usize) {
@@ -41,16 +35,14 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
         // Small ones: the kernel itself shares the contents of large ones on xfs and btrfs.
         for number in 0..400 {
             let path = app.join(format!("f{number}"));
-            std::fs::write(path, vec![number as u8; 60_000]).expect("it fits");
+            write(path, vec![number as u8; 60_000]);
         }
         let cli = Cli::new(&world, &binary());
-        cli.ok(words(
-            "plan create before --resource ./app --strategy overlay",
-        ));
+        cli.ok("plan create before --resource ./app --strategy overlay");
         let before = signature(&app);
         fill(world.path(), 2_000_000);
         let error = cli.fails(
-            words("plan create try --resource ./app --strategy filesystem_copy"),
+            "plan create try --resource ./app --strategy filesystem_copy",
             1,
         );
         assert!(
@@ -67,21 +59,13 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
         );
         // A write that does not fit leaves the old content, and goes through once there is room.
         let large = vec![b'x'; 6_000_000];
-        cli.clone()
-            .stdin(&large)
-            .fails(words("write before app f1"), 1);
-        assert_eq!(cli.ok(words("diff before --name-status")), "", "{kind:?}");
-        std::fs::remove_file(world.path().join("filler")).expect("it is there");
-        cli.clone().stdin(&large).ok(words("write before app f1"));
-        assert_eq!(
-            cli.ok(words("diff before --name-status")),
-            "M\tf1\n",
-            "{kind:?}"
-        );
-        cli.ok(words(
-            "plan create try --resource ./app --strategy filesystem_copy",
-        ));
-        assert_eq!(cli.ok(words("diff try --name-status")), "", "{kind:?}");
+        cli.clone().stdin(&large).fails("write before app f1", 1);
+        assert_eq!(cli.ok("diff before --name-status"), "", "{kind:?}");
+        remove(world.path().join("filler"));
+        cli.clone().stdin(&large).ok("write before app f1");
+        assert_eq!(cli.ok("diff before --name-status"), "M\tf1\n", "{kind:?}");
+        cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+        assert_eq!(cli.ok("diff try --name-status"), "", "{kind:?}");
         assert_same(&before, &signature(&app), &Ignore::default());
     }
 }
@@ -95,16 +79,16 @@ fn a_copy_without_inodes_leaves_nothing() {
     let world = World::under(fs.path());
     let app = world.dir("app");
     for number in 0..150 {
-        std::fs::write(app.join(format!("f{number}")), "x").expect("it fits");
+        write(app.join(format!("f{number}")), "x");
     }
     let cli = Cli::new(&world, &binary());
     let error = cli.fails(
-        words("plan create try --resource ./app --strategy filesystem_copy"),
+        "plan create try --resource ./app --strategy filesystem_copy",
         1,
     );
     assert!(error.contains("No space left on device"), "{error}");
     assert_eq!(left_in(&world.home()), 0);
-    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    cli.ok("plan create try --resource ./app --strategy overlay");
 }
 
 /// The kinds that differ in what a write to a full one needs; ext4 with small blocks has holes where others have none.
@@ -121,16 +105,16 @@ fn furnished(world: &World, home: &Path) -> Cli {
     for name in ["a", "b", "c", "d"] {
         let dir = world.dir(name);
         for number in 0..4 {
-            std::fs::write(dir.join(format!("f{number}")), "old\n".repeat(700)).expect("it fits");
+            write(dir.join(format!("f{number}")), "old\n".repeat(700));
         }
         let line = format!("plan create p{name} --resource ./{name} --strategy overlay");
-        cli.ok(words(&line));
+        cli.ok(&line);
         let write = cli.clone().stdin("new\n".repeat(900));
-        write.ok(words(&format!("write p{name} {name} f0")));
-        write.ok(words(&format!("write p{name} {name} g")));
+        write.ok(format!("write p{name} {name} f0"));
+        write.ok(format!("write p{name} {name} g"));
     }
-    cli.ok(words("commit pa"));
-    cli.ok(words("commit pd"));
+    cli.ok("commit pa");
+    cli.ok("commit pd");
     cli
 }
 
@@ -157,7 +141,7 @@ fn fill_exactly(base: &Path, spare: u64) {
 
 /// What gives space back works at every size, and what it says is true.
 fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
-    let read = |path: &str| std::fs::read_to_string(world.path().join(path)).expect("it is there");
+    let read = |path: &str| read(world.path().join(path));
     for line in [
         "status",
         "diff pb",
@@ -170,7 +154,7 @@ fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
         "cleanup pb --yes",
         "log --verify",
     ] {
-        let outcome = cli.run(words(line));
+        let outcome = cli.run(line);
         let said = outcome.stderr_text();
         // A checkpoint takes space, so it may be refused; nothing ends by a signal.
         let fine = match line.starts_with("checkpoint") {
@@ -249,9 +233,9 @@ fn a_ballast_that_is_kept_shows() {
     let cli = furnished(&world, &world.home());
     fill_exactly(world.path(), 5000);
     let kept = cli.clone().env("ESCROW_SEEDED_BUG", "ballast-kept");
-    let said = kept.fails(words("cleanup pc --yes"), 1);
+    let said = kept.fails("cleanup pc --yes", 1);
     assert!(said.contains("disk of the state is full"), "{said}");
-    cli.ok(words("cleanup pc --yes"));
+    cli.ok("cleanup pc --yes");
 }
 
 #[test]
@@ -260,26 +244,22 @@ fn cleanup_needed_room_on_a_full_disk() {
         return;
     };
     let world = World::under(fs.path());
-    std::fs::write(world.dir("app").join("file"), [7; 100_000]).expect("it fits");
+    write(world.dir("app").join("file"), [7; 100_000]);
     let cli = Cli::new(&world, &binary());
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    cli.ok(words(
-        "plan create other --resource ./app --strategy filesystem_copy",
-    ));
-    cli.clone().stdin("x").ok(words("write try app file"));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    cli.ok("plan create other --resource ./app --strategy filesystem_copy");
+    cli.clone().stdin("x").ok("write try app file");
     sh(
         world.path(),
         "cat /dev/zero > filler 2>/dev/null || :; sync -f filler",
     );
-    cli.ok(words("diff try"));
-    cli.ok(words("cleanup try"));
-    cli.ok(words("cleanup other"));
+    cli.ok("diff try");
+    cli.ok("cleanup try");
+    cli.ok("cleanup other");
     assert_eq!(entries(&world.home().join("sandboxes")), 0);
     // With room again, the bytes for the next time are reserved.
-    std::fs::remove_file(world.path().join("filler")).expect("it is there");
-    cli.ok(words("status"));
+    remove(world.path().join("filler"));
+    cli.ok("status");
     assert!(world.home().join("ballast").exists());
 }
 
@@ -295,10 +275,8 @@ fn a_rollback_that_failed_left_half_a_copy() {
         "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done",
     );
     let cli = Cli::new(&world, &binary());
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    let path = cli.ok(words("path try app"));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let path = cli.ok("path try app");
     // What was touched here and changed there makes it a whole new copy, for which there is no room.
     sh(Path::new(path.trim_end()), "touch f1");
     sh(&app, "echo changed > f1");
@@ -306,13 +284,13 @@ fn a_rollback_that_failed_left_half_a_copy() {
         world.path(),
         "head -c 100M /dev/zero > filler 2>/dev/null || :; truncate -s -1M filler; sync -f .",
     );
-    let error = cli.fails(words("rollback try"), 5);
+    let error = cli.fails("rollback try", 5);
     assert!(error.contains("No space left"), "{error}");
     // It was decided, and goes on as soon as there is room; until then nothing of it can be committed.
-    cli.fails(words("commit try"), 5);
+    cli.fails("commit try", 5);
     sh(world.path(), "rm filler");
-    cli.ok(words("recover"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.ok("recover");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     let area = Path::new(path.trim_end())
         .ancestors()
         .nth(2)

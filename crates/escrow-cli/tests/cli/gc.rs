@@ -1,19 +1,10 @@
 //! Garbage: what is finished goes, what is open stays, whatever happens in between.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-
 use escrow::manager::{Manager, ManagerOptions};
 use escrow::model::{CleanupPolicy, PlanId, Retention, SandboxId, SystemIdSource};
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::{UID, as_user, rerun_test_as_user_with};
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-use serde_json::{Value, json as value};
+use escrow_testkit::user::as_user;
 
-use crate::support::{entries, names, sh};
-use crate::{binary, furnish, json, keys, words, world};
+use crate::*;
 
 fn sandboxes(world: &World) -> Vec<String> {
     names(world.home().join("sandboxes"))
@@ -21,20 +12,20 @@ fn sandboxes(world: &World) -> Vec<String> {
 
 fn write(cli: &Cli, plan: &str, text: &str) {
     let line = format!("write {plan} app a.txt");
-    cli.clone().stdin(text).ok(words(&line));
+    cli.clone().stdin(text).ok(&line);
 }
 
 /// A plan that is open, with a change in it.
 fn open(cli: &Cli, plan: &str) {
     let line = format!("plan create {plan} --resource ./app");
-    cli.ok(words(&line));
+    cli.ok(&line);
     write(cli, plan, &format!("{plan}\n"));
 }
 
 /// A plan that was committed.
 fn committed(cli: &Cli, plan: &str) {
     open(cli, plan);
-    cli.ok(words(&format!("commit {plan} --on-conflict ours")));
+    cli.ok(format!("commit {plan} --on-conflict ours"));
 }
 
 /// The area of the only sandbox of a plan.
@@ -48,7 +39,7 @@ fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
 fn over(world: &World, cli: &Cli, plan: &str) -> PathBuf {
     open(cli, plan);
     let area = area(world, cli, plan);
-    cli.ok(words(&format!("cleanup {plan} --yes")));
+    cli.ok(format!("cleanup {plan} --yes"));
     make(area)
 }
 
@@ -70,7 +61,7 @@ fn kinds(list: &Value) -> Vec<&str> {
 fn open_plans_are_named_and_left_alone() {
     let (world, cli) = world();
     open(&cli, "empty");
-    cli.ok(words("rollback empty"));
+    cli.ok("rollback empty");
     open(&cli, "try");
     let before = signature(&world.home().join("sandboxes"));
     for line in ["gc", "gc --max-size 0", "gc --older-than 0s"] {
@@ -88,10 +79,12 @@ fn open_plans_are_named_and_left_alone() {
         let now = signature(&world.home().join("sandboxes"));
         assert_same(&before, &now, &Ignore::default());
     }
-    assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
-    let said = cli.run(words("gc")).stderr_text();
-    assert!(said.contains("kept plan try, which is open  "), "{said}");
-    assert!(said.contains("`escrow cleanup PLAN`"), "{said}");
+    assert_eq!(cli.ok("read try app a.txt"), "try\n");
+    let said = cli.run("gc").stderr_text();
+    has(
+        &said,
+        ["kept plan try, which is open  ", "`escrow cleanup PLAN`"],
+    );
 }
 
 #[test]
@@ -104,7 +97,7 @@ fn undo_data_stays_for_its_time_and_goes_when_there_is_no_room_for_it() {
     assert_eq!(kinds(&done["kept"]), ["undo", "undo"]);
     assert_eq!(sandboxes(&world).len(), 2);
     // The oldest first, and no more than needed.
-    let said = cli.run(words("gc")).stderr_text();
+    let said = cli.run("gc").stderr_text();
     for plan in ["one", "two"] {
         let kept = format!("kept undo data of {plan}  ");
         let line = said.lines().find(|line| line.starts_with(&kept));
@@ -120,11 +113,11 @@ fn undo_data_stays_for_its_time_and_goes_when_there_is_no_room_for_it() {
     assert_eq!(done["freed"], done["removed"][0]["bytes"]);
     let one = json(&cli, "plan show one");
     assert_eq!(one["state"], "cleaned_up");
-    let refused = cli.fails(words("undo one"), 4);
+    let refused = cli.fails("undo one", 4);
     assert!(refused.contains("no commit to undo"), "{refused}");
-    cli.ok(words("undo two"));
+    cli.ok("undo two");
     let app = world.path().join("app/a.txt");
-    assert_eq!(std::fs::read_to_string(app).expect("it is there"), "one\n");
+    assert_eq!(read(app), "one\n");
     json(&cli, "gc");
     assert_eq!(sandboxes(&world), [""; 0]);
     assert_eq!(names(world.home().join("locks")), [""; 0]);
@@ -145,7 +138,7 @@ fn a_dry_run_says_what_would_go_and_removes_nothing() {
     let now = signature(&world.home().join("sandboxes"));
     assert_same(&before, &now, &Ignore::default());
     assert_eq!(json(&cli, "log"), log);
-    let text = cli.ok(words("gc --dry-run --max-size 0"));
+    let text = cli.ok("gc --dry-run --max-size 0");
     assert!(text.starts_with("would remove undo of done  "), "{text}");
     let done = json(&cli, "gc --max-size 0");
     assert_eq!(done["removed"], told["removed"]);
@@ -158,9 +151,9 @@ fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
     let (world, cli) = world();
     let home = world.home();
     open(&cli, "try");
-    cli.ok(words("plan create old --resource ./app"));
+    cli.ok("plan create old --resource ./app");
     let old = area(&world, &cli, "old");
-    cli.ok(words("cleanup old"));
+    cli.ok("cleanup old");
     let (sandbox, plan) = (
         SandboxId::new(&SystemIdSource),
         PlanId::new(&SystemIdSource),
@@ -198,7 +191,7 @@ fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
         let path = path.to_str().expect("a plain path");
         assert!(named.contains(path), "{path}: {named}");
     }
-    let text = cli.ok(words("status"));
+    let text = cli.ok("status");
     assert!(text.contains("orphan: "), "{text}");
     let done = json(&cli, "gc");
     for path in orphans.iter().chain(&elsewhere).chain([&lock]) {
@@ -211,7 +204,7 @@ fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
     let stays: Vec<&str> = kinds(&done["kept"]);
     assert_eq!(stays.iter().filter(|kind| **kind == "unknown").count(), 5);
     assert_eq!(json(&cli, "gc")["removed"], value!([]));
-    assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
+    assert_eq!(cli.ok("read try app a.txt"), "try\n");
 }
 
 // What lies in the home is found wherever the home is, also there and back again.
@@ -226,11 +219,11 @@ fn a_home_that_was_moved_loses_nothing() {
     let told = json(&elsewhere, "gc");
     assert_eq!(told["removed"], value!([]), "{told:#}");
     assert_eq!(kinds(&told["kept"]), ["open", "undo"], "{told:#}");
-    assert_eq!(elsewhere.ok(words("read try app a.txt")), "try\n");
+    assert_eq!(elsewhere.ok("read try app a.txt"), "try\n");
     std::fs::rename(&moved, &home).expect("nobody made it again");
-    assert_eq!(cli.ok(words("read try app a.txt")), "try\n");
-    cli.ok(words("undo done"));
-    cli.ok(words("commit try"));
+    assert_eq!(cli.ok("read try app a.txt"), "try\n");
+    cli.ok("undo done");
+    cli.ok("commit try");
 }
 
 #[test]
@@ -240,14 +233,14 @@ fn what_an_undo_set_aside_stays_until_its_plan_is_named() {
     let mut aside = area(&world, &cli, "done").into_os_string();
     aside.push(".undo.kept-com_x");
     let aside = make(aside);
-    cli.ok(words("undo done"));
+    cli.ok("undo done");
     let done = json(&cli, "gc --max-size 0");
     assert_eq!(kinds(&done["kept"]), ["aside"]);
     assert!(aside.exists());
     assert_eq!(json(&cli, "plan show done")["state"], "rolled_back");
     let id = json(&cli, "plan show done")["id"].clone();
     let line = format!("cleanup {} --yes", id.as_str().expect("an id"));
-    cli.ok(words(&line));
+    cli.ok(&line);
     assert!(!aside.exists());
 }
 
@@ -259,7 +252,7 @@ fn amounts_that_make_no_sense_are_refused() {
         "gc --older-than soon",
         "gc --max-size 1X",
     ] {
-        let said = cli.fails(words(line), 2);
+        let said = cli.fails(line, 2);
         assert!(said.contains("write "), "{line}: {said}");
     }
 }
@@ -328,7 +321,7 @@ fn a_sandbox_shares_nothing_whatever_the_policy_of_who_recovers() {
         let file = world.path().join("app/a.txt");
         let meta = std::fs::metadata(&file).expect("it is there");
         assert_eq!((meta.len(), meta.nlink()), (4, 1), "{n}");
-        cli.ok(words("undo try"));
+        cli.ok("undo try");
     }
     assert!(seen > 2, "the commit was never found half way");
 }
@@ -345,7 +338,7 @@ fn garden() -> (World, Cli) {
     open(&cli, "try");
     committed(&cli, "done");
     committed(&cli, "undone");
-    cli.ok(words("undo undone"));
+    cli.ok("undo undone");
     let plan = PlanId::new(&SystemIdSource);
     over(&world, &cli, "gone");
     std::fs::write(world.home().join(format!("locks/{plan}")), "").expect("it is ours");
@@ -362,7 +355,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
         serde_json::from_str::<Value>(&outcome.stdout_text()).expect("one document")
     };
     let app = world.path().join("app/a.txt");
-    let original = || std::fs::read_to_string(&app).expect("it is there");
+    let original = || read(&app);
     assert_eq!(original(), "done\n", "{how}");
     let status = ok("status");
     assert_eq!(status["plans"][0]["name"], "try", "{how}");
@@ -379,9 +372,9 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_eq!(sandboxes(world).len(), 1, "{how}: the open plan alone");
     assert_eq!(names(world.home().join("locks")).len(), 1, "{how}");
     assert_eq!(original(), "done\n", "{how}");
-    let read = cli.ok(words("read try app a.txt"));
+    let read = cli.ok("read try app a.txt");
     assert_eq!(read, "try\n", "{how}: nothing unreleased is lost");
-    cli.ok(words("commit try --on-conflict ours"));
+    cli.ok("commit try --on-conflict ours");
     assert_eq!(original(), "try\n", "{how}");
 }
 
@@ -408,8 +401,7 @@ fn sweep(fault: Fault, stride: usize) {
 // rule P6, C17
 #[test]
 fn a_gc_is_killed_here_and_there() {
-    let test = "gc::a_gc_is_killed_here_and_there";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if require_stepper() {
         // `torture` has every call.
         sweep(Fault::Kill, if is_root() { 7 } else { 15 });
@@ -428,13 +420,13 @@ fn a_gc_meets_an_error_here_and_there() {
 #[test]
 fn what_a_killed_probe_left_was_never_swept() {
     let (world, cli) = world();
-    cli.ok(words("status"));
+    cli.ok("status");
     let sandboxes = world.home().join("sandboxes");
     for left in ["scratch-old/original", "probe-old/upper"] {
         std::fs::create_dir_all(sandboxes.join(left)).expect("it can be made");
     }
-    cli.ok(words("strategy check none"));
-    cli.ok(words("doctor app"));
+    cli.ok("strategy check none");
+    cli.ok("doctor app");
     assert_eq!(entries(&sandboxes), 0);
 }
 
@@ -451,7 +443,7 @@ fn doctor_swept_what_belongs_to_others() {
     );
     let world = World::new();
     let cli = Cli::new(&world, &binary()).cwd(fs.path());
-    cli.ok(words("doctor app"));
+    cli.ok("doctor app");
     assert!(fs.path().join(".escrow-probe-mine/data").exists());
     let other = as_user("ls")
         .arg(fs.path())

@@ -1,14 +1,6 @@
 //! What a commit needs lies in its area, and is acted on only as it was written.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::{Cli, World};
-
-use crate::support::{copy_of, failed, put, write};
-use crate::{json, words, world};
+use crate::*;
 
 /// A way to spoil a file of records, and its name.
 type Spoiler = (&'static str, fn(&mut Vec<u8>));
@@ -40,21 +32,21 @@ fn refused(cli: &Cli, original: &Path, file: &Path, lines: &[&str]) {
     for (how, spoil) in SPOILT {
         let mut bytes = right.clone();
         spoil(&mut bytes);
-        fs::write(file, &bytes).expect("it is ours");
+        write(file, &bytes);
         for line in lines {
             let told = failed(cli, line, 5).to_string();
             assert!(told.contains("is damaged"), "{how}: {told}");
             assert_same(&before, &signature(original), &Ignore::default());
         }
     }
-    fs::write(file, &right).expect("it is ours");
+    write(file, &right);
 }
 
 fn changed_world() -> (World, Cli, PathBuf) {
     let (world, cli) = world();
     let original = world.path().join("app");
     write(original.join("second"), "old\n");
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     put(&cli, "try app second", "new\n");
     put(&cli, "try app third", "new\n");
     (world, cli, original)
@@ -68,17 +60,14 @@ fn an_altered_intent_is_never_acted_on() {
         return;
     }
     let (world, cli, original) = changed_world();
-    let commit = cli.stepper(words("commit try")).only(&["renameat2"]);
+    let commit = cli.stepper("commit try").only(&["renameat2"]);
     let run = commit.fault(2, Fault::Kill);
     assert!(run.hit.is_some(), "two paths are put in place");
     let file = in_the_area(&world, "intent");
     refused(&cli, &original, &file, &["recover"]);
     let told = json(&cli, "recover");
     assert_eq!(told["recovered"][0]["side"], "new", "{told}");
-    assert_eq!(
-        fs::read_to_string(original.join("third")).expect("it is there"),
-        "new\n"
-    );
+    assert_eq!(read(original.join("third")), "new\n");
 }
 
 /// Given up, what a commit replaced is set aside and named: it may be all that is left of the old versions.
@@ -90,20 +79,20 @@ fn what_a_commit_that_is_given_up_had_replaced_went_with_it() {
     }
     for lost in [false, true] {
         let (world, cli, original) = changed_world();
-        let commit = cli.stepper(words("commit try")).only(&["renameat2"]);
+        let commit = cli.stepper("commit try").only(&["renameat2"]);
         assert!(commit.fault(2, Fault::Kill).hit.is_some());
         let before = signature(&original);
         let file = in_the_area(&world, "intent");
         match lost {
-            true => fs::remove_file(&file).expect("it is ours"),
-            false => fs::write(&file, "other").expect("it is ours"),
+            true => remove(&file),
+            false => write(&file, "other"),
         }
         for line in ["recover", "cleanup try"] {
             let told = failed(&cli, line, 5).to_string();
             assert!(told.contains("is damaged"), "{line}: {told}");
             assert_same(&before, &signature(&original), &Ignore::default());
         }
-        let outcome = cli.run(words("cleanup try --forget"));
+        let outcome = cli.run("cleanup try --forget");
         let said = outcome.stderr_text();
         assert_eq!(outcome.status, 0, "{said}");
         assert!(said.contains(".kept-given-up"), "{said}");
@@ -122,10 +111,10 @@ fn what_a_commit_that_is_given_up_had_replaced_went_with_it() {
 fn an_altered_intent_is_never_undone_from() {
     let (world, cli, original) = changed_world();
     let before = signature(&original);
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     let file = in_the_area(&world, "finished");
     refused(&cli, &original, &file, &["undo try"]);
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_same(&before, &signature(&original), &Ignore::default());
 }
 
@@ -141,19 +130,17 @@ fn the_state_is_small_again_after_gc() {
             .expect("it is there")
             .len()
     };
-    cli.ok(words(
-        "plan create try --resource ./many --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./many --strategy filesystem_copy");
     let before = state();
     let copy = copy_of(&cli, "try", "many");
     for number in 0..4000 {
         write(copy.join(format!("file-{number}")), "new\n");
     }
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     let grown = state().saturating_sub(before);
     assert!(grown < 128 << 10, "the journal grew by {grown} bytes");
-    cli.ok(words("undo try"));
-    cli.ok(words("gc --older-than 0s"));
+    cli.ok("undo try");
+    cli.ok("gc --older-than 0s");
     let grown = state().saturating_sub(before);
     assert!(grown < 128 << 10, "the state stays {grown} bytes larger");
 }

@@ -1,19 +1,6 @@
 //! Commit, undo and recover, killed or failing in the one place that matters.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-use serde_json::{Value, json as value};
-
-use crate::support::{
-    LINKS, MOVES, chmod, copy_of, failed, holds, kill, mode, put, read, recovered, write,
-};
-use crate::{binary, json, words, world};
+use crate::*;
 
 /// What another process wrote is where they put it, or where the answer says that it is kept.
 #[track_caller]
@@ -32,7 +19,7 @@ fn two(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
     let line = format!("plan create try --resource ./app --resource ./etc --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     put(&cli, "try app a.txt", "uno\n");
     put(&cli, "try etc hosts", "::1\n");
     (world, cli)
@@ -51,9 +38,7 @@ fn recovery_took_back_only_the_members_it_had_begun() {
             world.dir(name);
             write(at(name), "old\n");
         }
-        cli.ok(words(
-            "plan create try --resource ./r1 --resource ./r2 --resource ./r3",
-        ));
+        cli.ok("plan create try --resource ./r1 --resource ./r2 --resource ./r3");
         for name in ["r1", "r2", "r3"] {
             put(&cli, &format!("try {name} f"), "new\n");
         }
@@ -75,7 +60,7 @@ fn recovery_took_back_only_the_members_it_had_begun() {
 /// A plan `try` that deletes `app/a.txt` and changes `etc/hosts`.
 fn deleting() -> (World, Cli) {
     let (world, cli) = two("filesystem_copy");
-    fs::remove_file(copy_of(&cli, "try", "app").join("a.txt")).expect("it is there");
+    remove(copy_of(&cli, "try", "app").join("a.txt"));
     (world, cli)
 }
 
@@ -122,9 +107,9 @@ fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
     for (n, directory) in (1..).flat_map(|n| [(n, false), (n, true)]) {
         let (world, cli) = deleting();
         let at = world.path().join("app/a.txt");
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         let run = cli
-            .stepper(words("undo try"))
+            .stepper("undo try")
             .only(&["renameat2", "linkat", "syncfs"])
             .fault(n, Fault::Kill);
         if run.hit.is_none() {
@@ -157,13 +142,13 @@ fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
     assert_eq!(failed(&cli, "recover", 5)["success"], false);
     let told = failed(&cli, "cleanup try", 5);
     assert_eq!(told["error"]["kind"], "recovery_needed");
-    cli.ok(words("cleanup try --forget"));
+    cli.ok("cleanup try --forget");
     assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
     assert_eq!(json(&cli, "status")["unfinished"], value!([]));
     write(world.dir("app").join("a.txt"), "fresh\n");
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     put(&cli, "try app a.txt", "due\n");
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(read(world.path().join("app/a.txt")), "due\n");
 }
 
@@ -182,7 +167,7 @@ fn an_undecided_commit_needed_its_originals() {
         assert_eq!(one["side"], "old", "{n}, {gone}");
         let kept = one["kept"].as_array().map_or(0, Vec::len);
         assert_eq!(kept, 0, "{n}, {gone}: {one}");
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
     }
 }
 
@@ -193,7 +178,7 @@ fn an_undo_without_its_old_versions_began_all_the_same() {
     let plan = json(&cli, "plan show try");
     let id = plan["sandboxes"][1]["sandbox_id"].as_str().expect("an id");
     let area = world.home().join("sandboxes").join(format!("{id}.undo"));
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     fs::remove_dir_all(&area).expect("what undo needs is there");
     let told = failed(&cli, "undo try", 4);
     assert_eq!(told["error"]["kind"], "conflict", "{told}");
@@ -202,7 +187,7 @@ fn an_undo_without_its_old_versions_began_all_the_same() {
     assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "plan show try")["state"], "committed");
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
     assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
 }
 
@@ -213,16 +198,16 @@ fn assert_cleanup_repeats<T>(make: impl Fn() -> (World, Cli, T)) {
     let mut met = 0;
     for n in 1.. {
         let (_world, cli, _there) = make();
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         let run = cli
-            .stepper(words("cleanup try"))
+            .stepper("cleanup try")
             .only(&["unlinkat", "utimensat"])
             .fault(n, Fault::Kill);
         if run.hit.is_none() {
             break;
         }
         met += 1;
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
         assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up", "{n}");
     }
     assert!(met > 4, "what was kept is removed in more than one call");
@@ -272,7 +257,7 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
         write(world.path().join("app/a.txt"), "on top of the new one\n");
         write(world.path().join("etc/hosts"), "mine now\n");
         let run = cli
-            .stepper(words("recover"))
+            .stepper("recover")
             .only(&[
                 "renameat",
                 "renameat2",
@@ -302,7 +287,7 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
             assert_eq!(one["side"], "old", "{n}: {one}");
             assert_saved(one, &app, "on top of the new one\n");
         }
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
     }
     assert!(met > 0, "it is killed with what was kept set aside");
 }
@@ -319,7 +304,7 @@ fn recovery_reverted_the_mode_that_somebody_gave_a_directory() {
             let (world, cli) = world();
             let src = world.path().join("app/src");
             let line = format!("plan create try --resource ./app --strategy {strategy}");
-            cli.ok(words(&line));
+            cli.ok(&line);
             put(&cli, "try app src/main.rs", "// new\n");
             kill(&cli, "commit try", calls, 1);
             assert_eq!(mode(&src), 0o750);
@@ -353,7 +338,7 @@ fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
         let at = world.path().join("app/b.txt");
         write(&at, "original\n");
         let line = format!("plan create try --resource ./app --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         put(&cli, "try app a.txt", "uno\n");
         put(&cli, "try app b.txt", "sandbox\n");
         kill(&cli, "commit try", MOVES, 2);
@@ -391,12 +376,12 @@ fn a_failed_commit_took_the_marks_off_the_sandbox() {
     }
     let (world, cli) = two("overlay");
     let run = cli
-        .stepper(words("--json commit try"))
+        .stepper("--json commit try")
         .only(LINKS)
         .fault(2, Fault::Once(5));
     assert!(run.hit.is_some(), "two files are staged");
     assert_eq!(run.outcome.status, 1, "{}", run.outcome.stdout_text());
-    fs::remove_file(world.path().join("app/a.txt")).expect("it is ours");
+    remove(world.path().join("app/a.txt"));
     let told = failed(&cli, "commit try", 4);
     assert_eq!(told["conflicts"][0]["path"], "a.txt", "{told}");
     assert_eq!(told["conflicts"][0]["what"], "deleted there, changed here");
@@ -439,7 +424,7 @@ fn what_the_agent_wrote_into_its_sandbox_was_called_somebody_elses() {
     assert_eq!(one["kept"], value!([]), "{one}");
     assert_eq!(one["side"], "old", "{one}");
     assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(read(world.path().join("app/a.txt")), "uno\ndue\n");
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
 }
@@ -453,11 +438,11 @@ fn one_damaged_row_stopped_every_plan() {
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
     write(world.path().join("app/file"), "old\n");
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     put(&cli, "try app file", "new\n");
     kill(&cli, "commit try", MOVES, 1);
     // The process that closes the state last puts everything into the one file.
-    cli.ok(words("status"));
+    cli.ok("status");
     assert!(!world.home().join("state.db-wal").exists());
     let state = world.home().join("state.db");
     let mut bytes = fs::read(&state).expect("it is there");
@@ -473,25 +458,25 @@ fn one_damaged_row_stopped_every_plan() {
     for at in found {
         bytes[at + 1] = b'D';
     }
-    fs::write(&state, bytes).expect("it is ours");
-    cli.ok(words("plan create other --resource ./etc"));
+    write(&state, bytes);
+    cli.ok("plan create other --resource ./etc");
     put(&cli, "other etc hosts", "::1\n");
-    cli.ok(words("diff other"));
-    cli.ok(words("commit other"));
+    cli.ok("diff other");
+    cli.ok("commit other");
     assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
-    cli.ok(words("undo other"));
+    cli.ok("undo other");
     let told = failed(&cli, "recover", 5);
     let why = told["recovered"][0]["error"].as_str().expect("it says why");
     assert!(why.contains("is damaged"), "{why}");
     failed(&cli, "cleanup try", 5);
-    cli.ok(words("cleanup try --forget"));
+    cli.ok("cleanup try --forget");
     assert_eq!(read(world.path().join("app/file")), "old\n");
 }
 
 #[test]
 fn a_kill_while_replacing_left_a_name_in_the_original() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app --strategy none"));
+    cli.ok("plan create try --resource ./app --strategy none");
     let status = Command::new("strace")
         .args([
             "-f",
@@ -523,5 +508,5 @@ fn a_kill_while_replacing_left_a_name_in_the_original() {
         .filter(|name| name.starts_with(".escrow"))
         .collect();
     assert_eq!(names, Vec::<String>::new());
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
 }

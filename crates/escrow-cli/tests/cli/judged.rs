@@ -1,49 +1,41 @@
 //! What stands between a plan and its release: the validation and the policy of the configuration.
 
-use std::fs;
-
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
-use serde_json::json as value;
-
-use crate::{binary, json, json_error, words, world};
+use crate::*;
 
 fn configured(text: &str, strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     let app = world.path().join("app");
-    fs::write(world.path().join("escrow.yaml"), text).expect("there is room");
+    write(world.path().join("escrow.yaml"), text);
     let cli = cli.cwd(&app);
     cli.trust();
     let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     (world, cli)
 }
 
 #[test]
 fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
-    let test = "judged::a_validation_that_fails_stops_the_commit_and_leaves_nothing";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let text = "validate:\n  - 'echo looking; echo x > left-by-validation; rm -f a.txt'\n  - [test, '!', -e, bad]\n";
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = configured(text, strategy);
         let app = world.path().join("app");
-        cli.clone().stdin("x\n").ok(words("write try app bad"));
-        let outcome = cli.run(words("--json commit try"));
+        cli.clone().stdin("x\n").ok("write try app bad");
+        let outcome = cli.run("--json commit try");
         assert_eq!(outcome.status, 1, "{strategy}: {}", outcome.stderr_text());
         let said = outcome.stdout_text();
         assert!(said.contains("the validation `test ! -e bad`"), "{said}");
         assert!(!said.contains("looking"), "{said}");
         assert!(outcome.stderr_text().contains("looking"));
-        assert_eq!(cli.ok(words("diff try --name-status")), "A\tbad\n");
+        assert_eq!(cli.ok("diff try --name-status"), "A\tbad\n");
         assert!(!app.join("bad").exists() && app.join("a.txt").exists());
         let kept = json(&cli, "checkpoint list try");
         let named = kept.to_string().contains("before validation");
         assert!(!named, "{kept}");
         // What they do is not what is released.
-        cli.ok(words("rollback try"));
-        cli.clone().stdin("x\n").ok(words("write try app good"));
-        cli.ok(words("commit try"));
+        cli.ok("rollback try");
+        cli.clone().stdin("x\n").ok("write try app good");
+        cli.ok("commit try");
         assert!(
             app.join("good").exists() && app.join("a.txt").exists(),
             "{strategy}"
@@ -56,19 +48,14 @@ fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
 // rules C5, P9, S7
 #[test]
 fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
-    let test = "judged::a_commit_that_is_stopped_is_told_like_any_that_failed";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli) = configured("validate: [[test, '!', -e, bad]]\n", "overlay");
-    cli.clone().stdin("x\n").ok(words("write try app bad"));
-    let outcome = cli.run(words("--json commit try -m because"));
-    assert_eq!(outcome.status, 1, "{}", outcome.stderr_text());
+    cli.clone().stdin("x\n").ok("write try app bad");
+    let outcome = cli.expect("--json commit try -m because", 1);
     let told: serde_json::Value = serde_json::from_str(&outcome.stdout_text()).expect("JSON");
     assert_eq!(told["committed"], false);
     let cause = told["cause"].as_str().expect("a cause");
-    assert!(
-        cause.contains("`test ! -e bad` ended with status 1"),
-        "{cause}"
-    );
+    has(&cause, ["`test ! -e bad` ended with status 1"]);
     for list in [
         "resources",
         "conflicts",
@@ -79,7 +66,7 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
     ] {
         assert_eq!(told[list], serde_json::json!([]), "{list}: {told}");
     }
-    cli.fails(words("run --plan try --commit -- true"), 125);
+    cli.fails("run --plan try --commit -- true", 125);
     let log = json(&cli, "log try");
     let commits = log["operations"].as_array().expect("a list").iter();
     let commits: Vec<_> = commits.filter(|one| one["action"] == "commit").collect();
@@ -91,8 +78,8 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
         assert!(error.contains("`test ! -e bad` ended"), "{error}");
         assert_eq!(one["resources"], serde_json::json!(["app"]));
     }
-    assert!(cli.ok(words("log try")).contains("    because\n"));
-    cli.ok(words("log --verify"));
+    assert!(cli.ok("log try").contains("    because\n"));
+    cli.ok("log --verify");
 }
 
 const POLICY: &str = "policy:
@@ -109,29 +96,23 @@ fn the_policy_of_the_configuration_is_enforced() {
     let (world, cli) = configured(POLICY, "overlay");
     cli.clone()
         .stdin("x\n")
-        .ok(words("--principal agent:one write try app f"));
-    let said = cli.fails(words("--principal agent:one commit try"), 3);
+        .ok("--principal agent:one write try app f");
+    let said = cli.fails("--principal agent:one commit try", 3);
     assert!(said.contains("commit"), "{said}");
     // Whatever way it was written, it is not released.
     let line = words("run --plan try -- mkdir -p .github/workflows");
     cli.ok(line);
-    let said = cli.fails(words("commit try"), 3);
+    let said = cli.fails("commit try", 3);
     assert!(said.contains(".github"), "{said}");
     assert!(!world.path().join("app/f").exists());
-    cli.ok(words("run --plan try -- rm -r .github"));
-    cli.ok(words("commit try"));
+    cli.ok("run --plan try -- rm -r .github");
+    cli.ok("commit try");
     assert!(world.path().join("app/f").exists());
     let log = json(&cli, "log try").to_string();
     assert!(log.contains("denied"), "{log}");
-    cli.ok(words("log --verify"));
-    let said = cli.run(words(
-        "--json access check --principal agent:one --action commit --scope app",
-    ));
-    assert!(
-        said.stdout_text().contains("\"permitted\": false"),
-        "{}",
-        said.stdout_text()
-    );
+    cli.ok("log --verify");
+    let said = cli.run("--json access check --principal agent:one --action commit --scope app");
+    has(&said.stdout_text(), ["\"permitted\": false"]);
 }
 
 /// One that cannot be read permits nothing.
@@ -139,12 +120,11 @@ fn the_policy_of_the_configuration_is_enforced() {
 #[test]
 fn a_policy_that_cannot_be_understood_denies() {
     let (world, cli) = configured("", "overlay");
-    fs::write(
+    write(
         world.path().join("escrow.yaml"),
         "policy: { mode: enforce, rules: [ { permit: [commit] } ] }\n",
-    )
-    .expect("there is room");
-    let outcome = cli.run(words("commit try"));
+    );
+    let outcome = cli.run("commit try");
     assert!(
         [2, 3].contains(&outcome.status),
         "{}",
@@ -245,22 +225,22 @@ fn a_policy_that_makes_no_sense_is_told_with_its_place() {
         ),
     ];
     for (text, (line, column), key, hint) in rows {
-        fs::write(&file, &text).expect("there is room");
+        write(&file, &text);
         let error = json_error(&cli, "type validate escrow.yaml", 2);
         assert_eq!(error["kind"], "usage", "{text}");
         let place = value!({"file": "escrow.yaml", "line": line, "column": column, "key": key});
         assert_eq!(error["details"], place, "{text}{error}");
         let hints = error["hints"].to_string();
         assert!(hints.contains(hint), "{text}{hints}");
-        let told = cli.fails(words("type validate escrow.yaml"), 2);
+        let told = cli.fails("type validate escrow.yaml", 2);
         let begins = format!("error: escrow.yaml:{line}:{column}: {key}: ");
         assert!(told.starts_with(&begins), "{told}");
         // No process needs to have checked it: nothing is permitted.
-        let said = cli.fails(words("commit try --yes"), 3);
+        let said = cli.fails("commit try --yes", 3);
         assert!(said.contains("the policy cannot be read"), "{said}");
     }
-    fs::write(&file, POLICY).expect("there is room");
-    cli.ok(words("type validate escrow.yaml"));
+    write(&file, POLICY);
+    cli.ok("type validate escrow.yaml");
 }
 
 /// What a diff may not show is not shown by way of a checkpoint either, and a restore that was done says so.
@@ -276,12 +256,10 @@ fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
 ";
     for strategy in ["overlay", "filesystem_copy"] {
         let (_world, cli) = configured(rules, strategy);
-        cli.ok(words("checkpoint create try -m first"));
-        cli.clone().stdin("x\n").ok(words("write try app plain"));
-        cli.ok(words("checkpoint create try -m plain"));
-        cli.clone()
-            .stdin("x\n")
-            .ok(words("write try app secret/token"));
+        cli.ok("checkpoint create try -m first");
+        cli.clone().stdin("x\n").ok("write try app plain");
+        cli.ok("checkpoint create try -m plain");
+        cli.clone().stdin("x\n").ok("write try app secret/token");
         for line in [
             "diff try",
             "diff try --since first",
@@ -290,10 +268,10 @@ fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
             "checkpoint show try first",
             "--principal nobody:new plan fork try other",
         ] {
-            let outcome = cli.run(words(line));
+            let outcome = cli.run(line);
             assert_eq!(outcome.status, 3, "{strategy}: {line}");
             assert_eq!(
-                cli.ok(words("diff try --since first --until plain --name-status")),
+                cli.ok("diff try --since first --until plain --name-status"),
                 "A\tplain\n"
             );
         }

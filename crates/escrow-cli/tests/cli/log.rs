@@ -1,16 +1,10 @@
 //! The log as users meet it: complete, one document, and such that meddling is seen.
 
-use std::fs;
-use std::process::{Child, Stdio};
-use std::time::Duration;
-
 use escrow::internals::fs::process::ProcessIdentity;
 use escrow::internals::store::{Operation, Store};
 use escrow::model::{IdSource, OperationId, PlanId, SystemIdSource};
-use escrow_testkit::{Cli, World};
-use serde_json::{Value, json as value};
 
-use crate::{json, keys, words, world};
+use crate::*;
 
 /// Puts other bytes of the same length in the place of some in the state store, while no process has it open.
 fn meddle(world: &World, from: &[u8], to: &[u8]) {
@@ -28,7 +22,7 @@ fn meddle(world: &World, from: &[u8], to: &[u8]) {
 
 fn write(cli: &Cli, file: &str) -> Child {
     let mut child = cli
-        .command(words(&format!("write try app {file}")))
+        .command(format!("write try app {file}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -53,19 +47,18 @@ fn valid(cli: &Cli) -> u64 {
 #[test]
 fn what_was_changed_afterwards_is_named() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let someone = cli.clone().env("ESCROW_PRINCIPAL", "user:mallory");
-    someone.clone().stdin("x\n").ok(words("write try app evil"));
-    cli.ok(words("rollback try --yes"));
+    someone.clone().stdin("x\n").ok("write try app evil");
+    cli.ok("rollback try --yes");
     assert_eq!(valid(&cli), 8);
-    let told = cli.ok(words("log --verify"));
+    let told = cli.ok("log --verify");
     assert!(told.starts_with("the log is intact: 8 entries"), "{told}");
     meddle(&world, b"user:mallory", b"user:nothing");
-    let outcome = cli.run(words("log --verify"));
-    assert_eq!(outcome.status, 1);
+    let outcome = cli.expect("log --verify", 1);
     let told = outcome.stderr_text();
     assert!(told.contains("entry 5 (op_"), "{told}");
-    let outcome = cli.run(words("--json log --verify"));
+    let outcome = cli.run("--json log --verify");
     let seen: Value = serde_json::from_str(&outcome.stdout_text()).expect("one document");
     assert_eq!((outcome.status, outcome.stderr_text().as_str()), (1, ""));
     assert_eq!(
@@ -81,9 +74,9 @@ fn what_was_changed_afterwards_is_named() {
 fn what_was_done_is_told_with_its_resources_and_paths() {
     let (_world, cli) = world();
     assert_eq!(json(&cli, "log"), value!({"operations": []}));
-    cli.ok(words("plan create try --resource ./app"));
-    cli.clone().stdin("x\n").ok(words("write try app new"));
-    cli.ok(words("commit try --yes"));
+    cli.ok("plan create try --resource ./app");
+    cli.clone().stdin("x\n").ok("write try app new");
+    cli.ok("commit try --yes");
     let log = json(&cli, "log try");
     let operations = log["operations"].as_array().expect("a list");
     let commit = operations.last().expect("something was done");
@@ -92,7 +85,7 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
     assert_eq!(commit["paths"], value!(["app:new"]));
     assert_eq!(commit["path_count"], 1);
     assert!(commit["duration_ms"].is_u64() && commit["reason"].is_null());
-    let told = cli.ok(words("log"));
+    let told = cli.ok("log");
     let line = told.lines().find(|line| line.contains("commit try"));
     let line = line.expect("it is told");
     assert!(line.contains("on app") && line.ends_with("s"), "{line}");
@@ -106,17 +99,17 @@ fn an_undo_and_a_restore_say_on_what() {
         let (world, cli) = world();
         std::fs::create_dir_all(world.path().join("app/old/deep")).expect("there is room");
         std::fs::write(world.path().join("app/old/deep/x"), "x").expect("there is room");
-        cli.ok(words(&format!(
+        cli.ok(format!(
             "plan create try --resource ./app --strategy {strategy}"
-        )));
-        cli.ok(words("checkpoint create try -m first"));
+        ));
+        cli.ok("checkpoint create try -m first");
         let script = "mkdir -p app/d/e; echo 1 > app/d/e/f; rm -r app/old; echo 2 >> app/a.txt; chmod 700 app/src";
         let run = || cli.ok([words("run --plan try -- sh -c"), vec![script.into()]].concat());
         run();
-        cli.ok(words("restore try first"));
+        cli.ok("restore try first");
         run();
-        cli.ok(words("commit try --yes"));
-        cli.ok(words("undo try --yes"));
+        cli.ok("commit try --yes");
+        cli.ok("undo try --yes");
         let log = json(&cli, "log try");
         let operations = log["operations"].as_array().expect("a list");
         let of = |action: &str| {
@@ -138,7 +131,7 @@ fn an_undo_and_a_restore_say_on_what() {
 #[test]
 fn processes_that_write_at_once_keep_one_chain() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let before = valid(&cli);
     let writers: Vec<Child> = (0..8).map(|one| write(&cli, &format!("f{one}"))).collect();
     for mut writer in writers {
@@ -151,7 +144,7 @@ fn processes_that_write_at_once_keep_one_chain() {
 #[test]
 fn a_killed_process_leaves_a_chain_that_is_right() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     for wait in 0..24 {
         let mut writer = write(&cli, "killed");
         std::thread::sleep(Duration::from_millis(wait));
@@ -159,7 +152,7 @@ fn a_killed_process_leaves_a_chain_that_is_right() {
         writer.wait().expect("it ends");
         valid(&cli);
     }
-    cli.ok(words("rollback try --yes"));
+    cli.ok("rollback try --yes");
     valid(&cli);
 }
 
@@ -175,23 +168,21 @@ fn nobody_s_words_look_like_a_line_of_ours() {
         all.push(said.clone().into());
         all
     };
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let mut shown = vec![cli.ok(with("checkpoint create try -m"))];
     cli.run(with("run --plan try -- true"));
     let who = cli.clone().env("ESCROW_PRINCIPAL", &said);
-    who.run(words("checkpoint create try"));
+    who.run("checkpoint create try");
     for line in ["plan show", "path try"] {
         shown.push(cli.run(with(line)).stderr_text());
     }
     shown.push(cli.ok(with("restore try")));
     shown.push(cli.ok(with("checkpoint show try")));
-    shown.push(cli.ok(words("checkpoint list try")));
+    shown.push(cli.ok("checkpoint list try"));
     shown.push(cli.ok(with("checkpoint delete try")));
-    cli.clone()
-        .stdin("new\n")
-        .ok(words("write try app new.txt"));
+    cli.clone().stdin("new\n").ok("write try app new.txt");
     cli.ok(with("commit try --yes -m"));
-    let log = cli.ok(words("log"));
+    let log = cli.ok("log");
     assert!(log.contains("x\\x0d\\x0aa line"), "it is told: {log}");
     shown.push(log);
     for text in &shown {
@@ -215,7 +206,7 @@ fn nobody_s_words_look_like_a_line_of_ours() {
 #[test]
 fn an_operation_that_died_before_its_plan_was_there_is_ended() {
     let (world, cli) = world();
-    cli.ok(words("plan create f10b --resource ./app"));
+    cli.ok("plan create f10b --resource ./app");
     let mut child = std::process::Command::new("sleep")
         .arg("60")
         .spawn()
@@ -250,15 +241,20 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
         theirs.map(|one| one["outcome"].to_string()).collect()
     };
     // While it lives, no process ends it.
-    cli.ok(words("plan create other"));
+    cli.ok("plan create other");
     assert_eq!(outcomes(), ["\"running\""; 3]);
     child.kill().expect("it is ours");
     child.wait().expect("it ends");
-    let said = cli.run(words("status"));
+    let said = cli.run("status");
     let told = format!("{}{}", said.stdout_text(), said.stderr_text());
-    assert!(told.contains("interrupted: plan create of f10 "), "{told}");
-    assert!(told.contains("it belongs to no open plan"), "{told}");
-    assert!(told.contains("`escrow cleanup f10b`"), "{told}");
+    has(
+        &told,
+        [
+            "interrupted: plan create of f10 ",
+            "it belongs to no open plan",
+            "`escrow cleanup f10b`",
+        ],
+    );
     assert!(!told.contains("cleanup f10`"), "{told}");
     let operations = json(&cli, "status")["operations"].clone();
     let plans: Vec<&Value> = operations
@@ -269,7 +265,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
         .collect();
     assert_eq!(plans, [&Value::Null, &Value::Null, &value!("f10b")]);
     // A process that changes anything ends it.
-    cli.ok(words("plan create third"));
+    cli.ok("plan create third");
     assert_eq!(outcomes(), ["\"interrupted\""; 3]);
     assert_eq!(json(&cli, "status")["operations"], value!([]));
     valid(&cli);

@@ -1,19 +1,12 @@
 //! A state that lost its records in place is damage: told, with nothing changed, and nothing taken for an orphan.
 
-use std::fs;
-use std::path::PathBuf;
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
-
-use crate::{binary, json, keys, words, world};
+use crate::*;
 
 /// A plan that is open, with a change in it.
 fn open(cli: &Cli, plan: &str) {
-    cli.ok(words(&format!("plan create {plan} --resource ./app")));
+    cli.ok(format!("plan create {plan} --resource ./app"));
     let line = format!("write {plan} app a.txt");
-    cli.clone().stdin("unreleased\n").ok(words(&line));
+    cli.clone().stdin("unreleased\n").ok(&line);
 }
 
 fn state(world: &World) -> PathBuf {
@@ -41,14 +34,13 @@ fn is_damage(world: &World, cli: &Cli, why: &str) {
         "recover",
         "plan create new --resource ./app",
     ] {
-        let said = cli.fails(words(line), 5);
+        let said = cli.fails(line, 5);
         assert!(said.contains("lost records"), "{line}: {said}");
         assert!(said.contains(why), "{line}: {said}");
         assert!(said.contains("nothing was changed"), "{line}: {said}");
         assert!(said.contains("`escrow gc --orphans`"), "{line}: {said}");
     }
-    let named = cli.run(words("--json gc --orphans"));
-    assert_eq!(named.status, 5);
+    let named = cli.expect("--json gc --orphans", 5);
     let named: Value = serde_json::from_str(&named.stdout_text()).expect("one document");
     let orphans = &named["error"]["details"]["orphans"];
     assert_eq!(
@@ -56,12 +48,8 @@ fn is_damage(world: &World, cli: &Cli, why: &str) {
         ["bytes", "changed", "made", "path", "what", "why"]
     );
     assert_eq!(orphans[0]["what"], "sandbox", "{orphans:#}");
-    let told = cli.run(words("gc --orphans"));
-    assert!(
-        told.stdout_text().contains("/sandboxes/sbx_"),
-        "{}",
-        told.stdout_text()
-    );
+    let told = cli.run("gc --orphans");
+    has(&told.stdout_text(), ["/sandboxes/sbx_"]);
     assert_same(&before.0, &signature(&areas), &Ignore::default());
     assert!(
         before.1 == fs::read(state(world)).ok(),
@@ -74,20 +62,20 @@ fn a_state_that_was_emptied_or_removed_is_damage() {
     let (world, cli) = world();
     open(&cli, "try");
     let kept = fs::read(state(&world)).expect("it is there");
-    fs::write(state(&world), "").expect("it is ours");
+    write(state(&world), "");
     is_damage(&world, &cli, "it is empty or missing");
-    fs::remove_file(state(&world)).expect("it is there");
+    remove(state(&world));
     is_damage(&world, &cli, "it is empty or missing");
     // Also where nothing counts the areas, as in a home of an earlier version.
     let counted = world.home().join("generation");
     let count = fs::read(&counted).expect("areas are counted");
-    fs::remove_file(&counted).expect("it is there");
+    remove(&counted);
     is_damage(&world, &cli, "it is empty or missing");
     // Put back, everything goes on.
-    fs::write(state(&world), kept).expect("it is ours");
-    fs::write(counted, count).expect("it is ours");
-    assert_eq!(cli.ok(words("read try app a.txt")), "unreleased\n");
-    cli.ok(words("commit try"));
+    write(state(&world), kept);
+    write(counted, count);
+    assert_eq!(cli.ok("read try app a.txt"), "unreleased\n");
+    cli.ok("commit try");
 }
 
 #[test]
@@ -98,10 +86,10 @@ fn an_older_state_put_back_is_damage() {
     open(&cli, "try");
     let newer = fs::read(state(&world)).expect("it is there");
     let area = area(&world, &cli, "try");
-    fs::write(state(&world), &older).expect("it is ours");
+    write(state(&world), &older);
     is_damage(&world, &cli, "it is older than the areas beside it");
     // A process that goes on with it says so, and still loses nothing.
-    fs::remove_file(world.home().join("generation")).expect("it is there");
+    remove(world.home().join("generation"));
     let done = json(&cli, "gc --max-size 0");
     assert!(area.is_dir(), "{done:#}");
     assert!(
@@ -113,7 +101,7 @@ fn an_older_state_put_back_is_damage() {
     assert_eq!(named["orphans"][0]["path"], area.to_str().expect("plain"));
     // A later store with other records takes nothing of it away either.
     open(&cli, "third");
-    fs::write(state(&world), newer).expect("it is ours");
+    write(state(&world), newer);
     let third = json(&cli, "gc --max-size 0");
     assert!(
         third["kept"].to_string().contains("it has no record"),
@@ -127,8 +115,8 @@ fn a_commit_since_makes_a_state_older_too() {
     open(&cli, "other");
     open(&cli, "try");
     let older = fs::read(state(&world)).expect("it is there");
-    cli.ok(words("commit try"));
-    fs::write(state(&world), older).expect("it is ours");
+    cli.ok("commit try");
+    write(state(&world), older);
     is_damage(&world, &cli, "it is older than the areas beside it");
 }
 
@@ -145,7 +133,7 @@ fn a_state_without_its_write_ahead_log_is_damage() {
     assert!(home.join("state.db-wal").exists(), "the log is in use");
     drop(reader.stdin.take());
     reader.wait().expect("it ends");
-    cli.ok(words("status"));
+    cli.ok("status");
     assert!(!home.join("state.db-wal").exists(), "nobody uses it");
     fs::copy(lost.join("state.db"), state(&world)).expect("it is ours");
     is_damage(&world, &cli, "its write-ahead log");
@@ -191,9 +179,9 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
     let known = area(&world, &cli, "try");
     let stray = world.home().join("sandboxes/notes");
     fs::create_dir(&stray).expect("it is ours");
-    fs::write(stray.join("x"), "work\n").expect("it is ours");
+    write(stray.join("x"), "work\n");
     for line in ["gc", "gc --max-size 0"] {
-        cli.ok(words(line));
+        cli.ok(line);
         assert!(stray.is_dir(), "{line}");
     }
     // What a record describes cannot be named, and then nothing goes.
@@ -202,17 +190,17 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
         stray.display(),
         known.display()
     );
-    let said = cli.fails(words(&line), 1);
+    let said = cli.fails(&line, 1);
     assert!(said.contains("nothing was removed"), "{said}");
     assert!(stray.is_dir() && known.is_dir());
     cli.fails(
-        words(&format!(
+        format!(
             "gc --orphans --remove {}",
             world.path().join("app").display()
-        )),
+        ),
         1,
     );
-    cli.fails(words(&format!("gc --remove {}", stray.display())), 2);
+    cli.fails(format!("gc --remove {}", stray.display()), 2);
     let line = format!("gc --orphans --remove {}", stray.display());
     let would = json(&cli, &format!("{line} --dry-run"));
     assert!(stray.is_dir());
@@ -221,7 +209,7 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
     assert_eq!(done["removed"][0]["path"], stray.to_str().expect("plain"));
     assert!(!stray.exists() && known.is_dir());
     assert_eq!(json(&cli, "gc --orphans")["orphans"], serde_json::json!([]));
-    assert_eq!(cli.ok(words("read try app a.txt")), "unreleased\n");
+    assert_eq!(cli.ok("read try app a.txt"), "unreleased\n");
 }
 
 /// Without the fix the work is gone, and no process is reported.
@@ -230,8 +218,8 @@ fn the_bug_that_takes_unknown_areas_shows() {
     let (world, cli) = world();
     open(&cli, "try");
     let area = area(&world, &cli, "try");
-    fs::write(state(&world), "").expect("it is ours");
+    write(state(&world), "");
     let seeded = Cli::new(&world, &binary()).env("ESCROW_SEEDED_BUG", "gc-takes-unknown");
-    seeded.ok(words("gc"));
+    seeded.ok("gc");
     assert!(!area.exists());
 }

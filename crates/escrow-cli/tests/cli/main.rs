@@ -57,22 +57,23 @@ mod trust_plans;
 mod verbs;
 mod whole_faults;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-
-use escrow_testkit::skip::is_root;
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World, tree};
+use escrow_testkit::prelude::*;
+use escrow_testkit::user::rerun_as_user;
+use support::*;
 
 /// The program under test.
 fn binary() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_escrow"))
 }
 
+/// Runs the test as an ordinary user too.
+fn as_user_too() {
+    rerun_as_user(&[&binary()]);
+}
+
 /// Whether this is an ordinary user. Root runs the test again as one, and has nothing else to do.
-#[track_caller]
-fn as_ordinary_user(test: &str) -> bool {
-    rerun_test_as_user_with(test, &[&binary()]);
+fn as_ordinary_user() -> bool {
+    as_user_too();
     !is_root()
 }
 
@@ -98,54 +99,4 @@ fn furnish(world: World) -> (World, Cli) {
     );
     let cli = Cli::new(&world, &binary());
     (world, cli)
-}
-
-/// Words of a command line.
-fn words(line: &str) -> Vec<OsString> {
-    line.split_whitespace().map(OsString::from).collect()
-}
-
-/// Runs a line that must succeed and gives its JSON.
-#[track_caller]
-fn json(cli: &Cli, line: &str) -> serde_json::Value {
-    let text = cli.ok([words("--json"), words(line)].concat());
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
-}
-
-/// Runs a line that must fail with `code` and gives the error of its JSON.
-#[track_caller]
-fn json_error(cli: &Cli, line: &str, code: i32) -> serde_json::Value {
-    let outcome = cli.run([words("--json"), words(line)].concat());
-    let text = outcome.stdout_text();
-    assert_eq!(
-        outcome.status,
-        code,
-        "{line}: {text}{}",
-        outcome.stderr_text()
-    );
-    assert_eq!(
-        outcome.stderr_text(),
-        "",
-        "{line}: with --json everything is on stdout"
-    );
-    let document: serde_json::Value =
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
-    assert_eq!(keys(&document), ["error"]);
-    assert_eq!(
-        keys(&document["error"]),
-        ["details", "hints", "kind", "message"]
-    );
-    document["error"].clone()
-}
-
-/// The keys of an object, sorted.
-fn keys(value: &serde_json::Value) -> Vec<&str> {
-    let mut keys: Vec<&str> = value
-        .as_object()
-        .expect("an object")
-        .keys()
-        .map(String::as_str)
-        .collect();
-    keys.sort_unstable();
-    keys
 }

@@ -2,9 +2,8 @@
 //! files opened, never timed.
 
 use escrow_testkit::strace::Counts;
-use escrow_testkit::{Cli, World};
 
-use crate::{binary, words};
+use crate::*;
 
 /// So many plans, each with a sandbox of a directory of its own, a change and a checkpoint.
 fn home(plans: usize, strategy: &str) -> (World, Cli) {
@@ -13,10 +12,10 @@ fn home(plans: usize, strategy: &str) -> (World, Cli) {
     for plan in 0..plans {
         world.dir(format!("dir{plan}"));
         let line = format!("plan create p{plan} --resource ./dir{plan} --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
         let line = format!("write p{plan} dir{plan} file");
-        cli.clone().stdin("text\n").ok(words(&line));
-        cli.ok(words(&format!("checkpoint create p{plan}")));
+        cli.clone().stdin("text\n").ok(&line);
+        cli.ok(format!("checkpoint create p{plan}"));
     }
     (world, cli)
 }
@@ -37,7 +36,7 @@ fn opens(counts: &Counts) -> usize {
 fn compare(strategy: &str, lines: &[&str]) {
     let ((_few_world, few), (_many_world, many)) = (home(6, strategy), home(60, strategy));
     for line in lines {
-        let (small, large) = (few.trace(words(line)), many.trace(words(line)));
+        let (small, large) = (few.trace(line), many.trace(line));
         let shown = String::from_utf8_lossy(&large.output.stdout);
         assert!(!shown.is_empty(), "{line} tells something");
         let (small, large) = (opens(&small), opens(&large));
@@ -73,9 +72,9 @@ fn the_log_of_a_plan_does_not_read_that_of_the_others() {
         let (_world, cli) = home(2, "overlay");
         for _ in 0..others {
             let long = format!("checkpoint create p1 -m {}", "x".repeat(400));
-            cli.ok(words(&long));
+            cli.ok(&long);
         }
-        let counts = cli.trace(words("log p0"));
+        let counts = cli.trace("log p0");
         opens(&counts);
         let text = String::from_utf8_lossy(&counts.output.stdout).into_owned();
         (counts.count("pread64"), text.lines().count())

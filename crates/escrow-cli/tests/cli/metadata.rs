@@ -1,14 +1,6 @@
 //! Owners, modes, attributes, access lists and links: what a sandbox takes from its original, and a commit from it.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::skip::{is_root, require_root};
-
-use crate::support::{copy_of, mode, notes, read, sh};
-use crate::{as_ordinary_user, json, words, world};
+use crate::*;
 
 #[test]
 fn groups_and_access_lists_from_above_the_area_got_into_copies() {
@@ -25,16 +17,16 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
     );
     let cli = cli.env("ESCROW_HOME", above.join("home"));
     for strategy in ["filesystem_copy", "overlay"] {
-        cli.ok(words(&format!(
+        cli.ok(format!(
             "plan create {strategy} --resource ./app --strategy {strategy}"
-        )));
+        ));
         cli.clone()
             .stdin("x")
             .ok(["write", strategy, "app", "src/new"]);
         let listed = cli.ok(["diff", strategy, "--name-status"]);
         assert_eq!(listed, "A\tsrc/new\n", "{strategy}");
     }
-    let path = cli.ok(words("path filesystem_copy app"));
+    let path = cli.ok("path filesystem_copy app");
     let copy = std::fs::metadata(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
     let original = std::fs::metadata(world.path().join("app/a.txt")).expect("it is there");
     assert_eq!((copy.gid(), copy.mode()), (original.gid(), original.mode()));
@@ -103,7 +95,7 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
         "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f",
     );
     let plan = json(&cli, "plan create try --resource ./app --strategy overlay");
-    cli.clone().stdin("x").ok(words("write try app a/b/f"));
+    cli.clone().stdin("x").ok("write try app a/b/f");
     let id = plan["sandboxes"][0]["sandbox_id"]
         .as_str()
         .expect("an id")
@@ -113,14 +105,14 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
         &upper,
         "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243",
     );
-    assert_eq!(cli.ok(words("diff try --name-status")), "M\ta/b/f\n");
+    assert_eq!(cli.ok("diff try --name-status"), "M\ta/b/f\n");
 }
 
 #[test]
 fn a_users_own_hidden_directory_was_left_out_for_its_name() {
     let (world, cli) = world();
     sh(
-        &world.path().join("app"),
+        world.path().join("app"),
         "mkdir .escrow-notes; echo mine > .escrow-notes/file",
     );
     let plan = json(
@@ -128,25 +120,23 @@ fn a_users_own_hidden_directory_was_left_out_for_its_name() {
         "plan create try --resource ./app --strategy filesystem_copy",
     );
     assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
-    assert_eq!(cli.ok(words("read try app .escrow-notes/file")), "mine\n");
+    assert_eq!(cli.ok("read try app .escrow-notes/file"), "mine\n");
 }
 
 // rule F3
 #[test]
 fn a_commit_of_a_hard_link_alone_could_not_be_undone() {
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    sh(&copy_of(&cli, "try", "app"), "ln a.txt b.txt");
-    cli.ok(words("commit try"));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    sh(copy_of(&cli, "try", "app"), "ln a.txt b.txt");
+    cli.ok("commit try");
     let (a, b) = (
         world.path().join("app/a.txt"),
         world.path().join("app/b.txt"),
     );
     let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
     assert_eq!(ino(&a), ino(&b));
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert!(!b.exists());
     assert_eq!(read(&a), "one\ntwo\nthree\n");
     assert_eq!(fs::metadata(&a).expect("it is there").nlink(), 1);
@@ -156,14 +146,12 @@ fn a_commit_of_a_hard_link_alone_could_not_be_undone() {
 #[test]
 fn a_new_directory_with_a_hard_link_lost_its_time() {
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     sh(
-        &copy_of(&cli, "try", "app"),
+        copy_of(&cli, "try", "app"),
         "mkdir d d/e; ln a.txt d/e/b; echo x > d/own; touch -d 2001-02-03T04:05:06.7 d/e d",
     );
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     let d = world.path().join("app/d");
     assert_eq!(read(d.join("e/b")), "one\ntwo\nthree\n");
     for dir in [&d, &d.join("e")] {
@@ -171,7 +159,7 @@ fn a_new_directory_with_a_hard_link_lost_its_time() {
         let time = (meta.mtime(), meta.mtime_nsec());
         assert_eq!(time, (981_173_106, 700_000_000), "{}", dir.display());
     }
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert!(!d.exists());
 }
 
@@ -179,11 +167,9 @@ fn a_new_directory_with_a_hard_link_lost_its_time() {
 #[test]
 fn setuid_below_a_new_directory_was_released() {
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     sh(
-        &copy_of(&cli, "try", "app"),
+        copy_of(&cli, "try", "app"),
         "mkdir -p bin/deep; echo x > bin/deep/tool; chmod 4755 bin/deep/tool",
     );
     let done = json(&cli, "commit try");
@@ -200,12 +186,10 @@ fn setuid_was_released_to_another_owner() {
     let (world, cli) = world();
     let tool = world.path().join("app/tool");
     sh(
-        &world.path().join("app"),
+        world.path().join("app"),
         "echo x > tool; chown 65534 tool; chmod 4755 tool",
     );
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let copy = copy_of(&cli, "try", "app");
     assert_eq!(mode(copy.join("tool")), 0o4755);
     sh(&copy, "chown 0 tool; chmod 4755 tool");
@@ -213,7 +197,7 @@ fn setuid_was_released_to_another_owner() {
     assert_eq!(notes(&done), ["tool: setuid dropped"]);
     let meta = fs::metadata(&tool).expect("it is there");
     assert_eq!((meta.uid(), mode(&tool)), (0, 0o755));
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     let meta = fs::metadata(&tool).expect("it is there");
     assert_eq!((meta.uid(), mode(&tool)), (65534, 0o4755));
 }
@@ -222,11 +206,9 @@ fn setuid_was_released_to_another_owner() {
 #[test]
 fn a_hard_link_to_a_setuid_file_was_said_to_lose_it() {
     let (world, cli) = world();
-    sh(&world.path().join("app"), "echo x > tool; chmod 4755 tool");
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    sh(&copy_of(&cli, "try", "app"), "ln tool other");
+    sh(world.path().join("app"), "echo x > tool; chmod 4755 tool");
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    sh(copy_of(&cli, "try", "app"), "ln tool other");
     let done = json(&cli, "commit try");
     assert_eq!(notes(&done), [""; 0]);
     assert_eq!(mode(world.path().join("app/tool")), 0o4755);
@@ -235,7 +217,7 @@ fn a_hard_link_to_a_setuid_file_was_said_to_lose_it() {
 
 #[test]
 fn a_read_only_root_had_no_overlay() {
-    if !as_ordinary_user("metadata::a_read_only_root_had_no_overlay") {
+    if !as_ordinary_user() {
         return;
     }
     let (world, cli) = world();
@@ -243,17 +225,17 @@ fn a_read_only_root_had_no_overlay() {
     sh(&app, "chmod 555 .");
     let plan = json(&cli, "plan create try --resource ./app");
     assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
-    cli.clone().stdin("x").ok(words("write try app src/new"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tsrc/new\n");
-    cli.clone().stdin("x").fails(words("write try app new"), 1);
-    cli.ok(words("rollback try"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.clone().stdin("x").ok("write try app src/new");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tsrc/new\n");
+    cli.clone().stdin("x").fails("write try app new", 1);
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     sh(&app, "chmod 755 .");
 }
 
 #[test]
 fn attributes_of_read_only_files_were_lost() {
-    if !as_ordinary_user("metadata::attributes_of_read_only_files_were_lost") {
+    if !as_ordinary_user() {
         return;
     }
     let (world, cli) = world();
@@ -267,39 +249,37 @@ fn attributes_of_read_only_files_were_lost() {
         "plan create copy --resource ./app --strategy filesystem_copy",
     );
     assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
-    let path = cli.ok(words("path copy app"));
+    let path = cli.ok("path copy app");
     sh(
         Path::new(path.trim_end()),
         "chmod 755 src; rm -r src; getfattr -n user.a a.txt > /dev/null",
     );
-    cli.ok(words("rollback copy"));
-    assert_eq!(cli.ok(words("diff copy --name-status")), "");
-    cli.ok(words(
-        "plan create over --resource ./app --strategy overlay",
-    ));
-    cli.clone().stdin("new").ok(words("write over app a.txt"));
-    assert_eq!(cli.ok(words("diff over --name-status")), "M\ta.txt\n");
+    cli.ok("rollback copy");
+    assert_eq!(cli.ok("diff copy --name-status"), "");
+    cli.ok("plan create over --resource ./app --strategy overlay");
+    cli.clone().stdin("new").ok("write over app a.txt");
+    assert_eq!(cli.ok("diff over --name-status"), "M\ta.txt\n");
     sh(&app, "chmod 755 src");
 }
 
 #[test]
 fn a_failed_write_left_directories_open() {
-    if !as_ordinary_user("metadata::a_failed_write_left_directories_open") {
+    if !as_ordinary_user() {
         return;
     }
     let (world, cli) = world();
     sh(
-        &world.path().join("app"),
+        world.path().join("app"),
         "mkdir -p ro/sub; chmod 555 ro/sub ro",
     );
-    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    cli.ok("plan create try --resource ./app --strategy overlay");
     for path in ["ro/new/f", "ro/sub/f", "ro/sub/new/f"] {
         cli.clone()
             .stdin("x")
             .fails(["write", "try", "app", path], 1);
-        assert_eq!(cli.ok(words("diff try --name-status")), "", "{path}");
+        assert_eq!(cli.ok("diff try --name-status"), "", "{path}");
     }
-    sh(&world.path().join("app"), "chmod 755 ro");
+    sh(world.path().join("app"), "chmod 755 ro");
 }
 
 #[test]
@@ -331,16 +311,14 @@ fn a_touched_file_lost_its_capabilities_by_a_rollback() {
     }
     let (world, cli) = world();
     sh(
-        &world.path().join("app"),
+        world.path().join("app"),
         "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog",
     );
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    let path = cli.ok(words("path try app"));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let path = cli.ok("path try app");
     sh(Path::new(path.trim_end()), "touch prog");
-    cli.ok(words("rollback try"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     sh(
         Path::new(path.trim_end()),
         "getcap prog | grep -q cap_net_raw",

@@ -1,16 +1,6 @@
 //! Resources where something is mounted.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::skip::require_root;
-use escrow_testkit::user::{GID, UID};
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-use serde_json::Value;
-
-use crate::{binary, json, words};
+use crate::*;
 
 /// The mount point is the resource; beside it is another file system, so commits happen in it, and nothing
 /// stays there.
@@ -22,7 +12,7 @@ fn a_mount_point_is_sandboxed_committed_and_undone() {
             return;
         };
         let at = mounted.path();
-        fs::write(at.join("data"), "one\n").expect("written");
+        write(at.join("data"), "one\n");
         let world = World::new();
         goes_through(&Cli::new(&world, &binary()), at);
         let owner = format!("{UID}:{GID}");
@@ -35,7 +25,7 @@ fn a_mount_point_is_sandboxed_committed_and_undone() {
 
 fn goes_through(cli: &Cli, at: &Path) {
     let before = names(at);
-    let text = || fs::read_to_string(at.join("data")).expect("it is there");
+    let text = || read(at.join("data"));
     let path = at.to_str().expect("a plain path");
     for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
         let line = format!("plan create try --resource {path} --strategy {strategy}");
@@ -44,30 +34,30 @@ fn goes_through(cli: &Cli, at: &Path) {
         assert_eq!(sandbox["type"], "fs-mount", "{strategy}");
         let resource = sandbox["resource"].as_str().expect("a name");
         let write = format!("write try {resource} data");
-        cli.clone().stdin("two\n").ok(words(&write));
+        cli.clone().stdin("two\n").ok(&write);
         let script = format!("echo new > {path}/new; cat {path}/data");
         let ran = cli.ok(["run", "--plan", "try", "--", "sh", "-c", &script]);
         assert_eq!((ran.as_str(), text().as_str()), ("two\n", "one\n"));
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         assert_eq!(text(), "two\n", "{strategy}");
         let device = |name: &str| fs::metadata(at.join(name)).expect("there").dev();
         assert_eq!(device("new"), device("."), "it lies on what is mounted");
-        cli.ok(words("undo try"));
-        cli.ok(words("cleanup try"));
+        cli.ok("undo try");
+        cli.ok("cleanup try");
         assert_eq!((names(at), text().as_str()), (before.clone(), "one\n"));
     }
     // A file on it has its area beside it, and both go.
     let line = format!("plan create try --resource {path}/data");
     assert_eq!(json(cli, &line)["sandboxes"][0]["type"], "fs-file");
-    cli.clone().stdin("two\n").ok(words("write try data ."));
-    cli.ok(words("commit try"));
+    cli.clone().stdin("two\n").ok("write try data .");
+    cli.ok("commit try");
     assert_eq!(text(), "two\n");
-    cli.ok(words("undo try"));
-    cli.ok(words("cleanup try"));
+    cli.ok("undo try");
+    cli.ok("cleanup try");
     assert_eq!((names(at), text().as_str()), (before, "one\n"));
     let begun = json(&cli.clone().cwd(at), "init --force");
     assert_eq!(begun["resources"][0]["type"], "fs-mount");
-    fs::remove_file(at.join("escrow.yaml")).expect("it was written");
+    remove(at.join("escrow.yaml"));
 }
 
 fn names(directory: &Path) -> Vec<std::ffi::OsString> {
@@ -81,7 +71,7 @@ fn names(directory: &Path) -> Vec<std::ffi::OsString> {
 
 /// Runs a line in a mount namespace of its own, after `setup`, whose `$0` is `at`; the error it ends with.
 fn elsewhere(cli: &Cli, setup: &str, at: &Path, line: &str) -> Value {
-    let inner = cli.command(words(&format!("--json {line}")));
+    let inner = cli.command(format!("--json {line}"));
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c"]);
     command.arg(format!("{setup} && exec \"$@\"")).arg(at);
@@ -104,8 +94,8 @@ fn a_file_on_which_something_is_mounted_is_refused() {
     }
     let world = World::new();
     let file = world.dir("docs").join("notes.txt");
-    fs::write(&file, "one\n").expect("written");
-    fs::write(world.path().join("other"), "two\n").expect("written");
+    write(&file, "one\n");
+    write(world.path().join("other"), "two\n");
     let cli = Cli::new(&world, &binary());
     for line in [
         "plan create try --resource docs/notes.txt",
@@ -125,20 +115,18 @@ fn a_mount_that_is_away_is_not_replaced_by_the_directory_below() {
         return;
     };
     let at = mounted.path().to_owned();
-    let text = || fs::read_to_string(at.join("data")).expect("it is there");
-    fs::write(at.join("data"), "one\n").expect("written");
+    let text = || read(at.join("data"));
+    write(at.join("data"), "one\n");
     let world = World::new();
     let cli = Cli::new(&world, &binary());
     let add = format!("resource add disk --type fs-mount --at {}", at.display());
-    cli.ok(words(&add));
-    cli.ok(words(
-        "plan create try --resource disk --strategy filesystem_copy",
-    ));
-    cli.clone().stdin("two\n").ok(words("write try disk data"));
+    cli.ok(&add);
+    cli.ok("plan create try --resource disk --strategy filesystem_copy");
+    cli.clone().stdin("two\n").ok("write try disk data");
     let without = |line: &str| elsewhere(&cli, "umount \"$0\"", &at, line)["kind"].clone();
     assert_eq!(without("plan create other --resource disk"), "usage");
     assert_eq!(without("commit try"), "conflict");
     assert_eq!(text(), "one\n");
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(text(), "two\n");
 }

@@ -1,15 +1,9 @@
 //! An original that is a mount point has the commit's area in it. Killed at any call that touches the root, its own time is
 //! given back.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use escrow_testkit::signature::{Ignore, Sig, differences, signature};
-use escrow_testkit::stepper::{Fault, Step, require_stepper};
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-
-use crate::{binary, json, words};
+use crate::*;
 
 fn stamp(path: &Path, seconds: u64) {
     let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, 123_456_789);
@@ -22,7 +16,7 @@ fn stamp(path: &Path, seconds: u64) {
 fn furnish(at: &Path) -> Sig {
     fs::create_dir_all(at.join("d")).expect("there is room");
     for name in ["data", "d/x", "d/y"] {
-        fs::write(at.join(name), "old\n").expect("there is room");
+        write(at.join(name), "old\n");
         stamp(&at.join(name), 1_000_000_001);
     }
     stamp(&at.join("d"), 1_000_000_002);
@@ -38,10 +32,10 @@ fn plan(at: &Path) -> (World, Cli) {
         "plan create try --resource {} --strategy filesystem_copy",
         at.display()
     );
-    cli.ok(words(&line));
-    let sandbox = PathBuf::from(cli.ok(words("path try mnt")).trim_end());
+    cli.ok(&line);
+    let sandbox = PathBuf::from(cli.ok("path try mnt").trim_end());
     for name in ["d/x", "data"] {
-        fs::write(sandbox.join(name), "newer\n").expect("there is room");
+        write(sandbox.join(name), "newer\n");
         stamp(&sandbox.join(name), 1_100_000_001);
     }
     stamp(&sandbox.join("d"), 1_000_000_002);
@@ -67,12 +61,12 @@ fn sweep(kind: Fs, before: &[&str], line: &str) {
     }
     let at = mounted.path();
     let first = furnish(at);
-    let run_before = |cli: &Cli| before.iter().for_each(|line| drop(cli.ok(words(line))));
+    let run_before = |cli: &Cli| before.iter().for_each(|line| drop(cli.ok(line)));
     // The two states between which the line goes, and the calls that touch the root on the way.
     let (world, cli) = plan(at);
     run_before(&cli);
     let old = signature_without_areas(at);
-    let counted = cli.stepper(words(line)).record().run();
+    let counted = cli.stepper(line).record().run();
     assert_eq!(
         counted.outcome.status,
         0,
@@ -102,9 +96,9 @@ fn sweep(kind: Fs, before: &[&str], line: &str) {
         let (_world, cli) = plan(at);
         run_before(&cli);
         let n = n as u64 + 1;
-        let run = cli.stepper(words(line)).fault(n, Fault::Kill);
+        let run = cli.stepper(line).fault(n, Fault::Kill);
         let how = format!("{kind:?}: {before:?}, {line}: killed at {n}: {:?}", run.hit);
-        cli.ok(words("recover"));
+        cli.ok("recover");
         let found = signature_without_areas(at);
         let olds = differences(&old, &found, &Ignore::default());
         let news = differences(&new, &found, &Ignore::default());
@@ -118,7 +112,7 @@ fn sweep(kind: Fs, before: &[&str], line: &str) {
             "{how}"
         );
         let root = found[&b""[..]].mtime;
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
         let last = signature(at);
         assert_eq!(last[&b""[..]].mtime, root, "{how}: cleaned up");
         assert!(
@@ -149,7 +143,7 @@ fn reset(at: &Path) {
         }
         match path.is_dir() {
             true => fs::remove_dir_all(&path).expect("it goes"),
-            false => fs::remove_file(&path).expect("it goes"),
+            false => remove(&path),
         }
     }
 }

@@ -1,11 +1,7 @@
 //! A home that was moved, or is seen at another path: every plan goes on, and every commit can be undone.
 
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
 use crate::checkpoints::run;
-use crate::{binary, json, words, world};
+use crate::*;
 
 /// A world whose plans are open, forked, committed and committed in part, one each.
 fn busy_world(strategy: &str) -> (World, Cli) {
@@ -13,34 +9,31 @@ fn busy_world(strategy: &str) -> (World, Cli) {
     let cli = cli.cwd(world.path().join("app"));
     let plan = |name: &str| {
         let line = format!("plan create {name} --resource . --strategy {strategy}");
-        cli.ok(words(&line));
+        cli.ok(&line);
     };
     plan("released");
     run(&cli, "released", "echo released > r; rm src/main.rs");
-    cli.ok(words("commit released"));
+    cli.ok("commit released");
     plan("open");
     run(&cli, "open", "echo first > f");
-    cli.ok(words("checkpoint create open -m first"));
+    cli.ok("checkpoint create open -m first");
     run(&cli, "open", "echo second > f");
-    cli.ok(words("plan fork open forked --at first"));
+    cli.ok("plan fork open forked --at first");
     run(&cli, "forked", "echo third > g");
     plan("parts");
     run(&cli, "parts", "echo part > p; echo rest > q");
-    cli.ok(words("commit parts --only p"));
+    cli.ok("commit parts --only p");
     (world, cli)
 }
 
 fn read(cli: &Cli, plan: &str, path: &str) -> String {
-    cli.ok(words(&format!("read {plan} app {path}")))
+    cli.ok(format!("read {plan} app {path}"))
 }
 
 // rule P3, R1
 #[test]
 fn a_moved_home_keeps_its_plans_and_its_undo_data() {
-    rerun_test_as_user_with(
-        "moved_home::a_moved_home_keeps_its_plans_and_its_undo_data",
-        &[&binary()],
-    );
+    as_user_too();
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = busy_world(strategy);
         let moved = world.path().join("another home\\home");
@@ -49,30 +42,30 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
         assert_eq!(read(&cli, "open", "f"), "second\n", "{strategy}");
         assert_eq!(read(&cli, "forked", "f"), "first\n", "{strategy}");
         assert_eq!(read(&cli, "forked", "g"), "third\n", "{strategy}");
-        cli.ok(words("restore open first"));
+        cli.ok("restore open first");
         assert_eq!(read(&cli, "open", "f"), "first\n", "{strategy}");
         run(&cli, "forked", "echo fourth > g");
-        cli.ok(words("checkpoint create forked -m second"));
+        cli.ok("checkpoint create forked -m second");
 
         // Nothing of it is taken for leftovers of something else.
         let garbage = json(&cli, "gc --dry-run");
         assert!(!garbage.to_string().contains("unknown"), "{garbage}");
 
-        cli.ok(words("undo parts"));
-        let listed = cli.ok(words("diff parts --name-status"));
+        cli.ok("undo parts");
+        let listed = cli.ok("diff parts --name-status");
         assert_eq!(listed, "A\tp\nA\tq\n", "{strategy}");
         let before = signature(&world.path().join("app"));
-        cli.ok(words("commit forked"));
-        cli.ok(words("undo forked"));
+        cli.ok("commit forked");
+        cli.ok("undo forked");
         let after = signature(&world.path().join("app"));
         assert_same(&before, &after, &Ignore::default());
-        cli.ok(words("undo released"));
+        cli.ok("undo released");
         let source = std::fs::read_to_string(world.path().join("app/src/main.rs"));
         assert_eq!(source.expect("it is back"), "fn main() {}\n", "{strategy}");
         for plan in ["open", "parts"] {
-            cli.ok(words(&format!("cleanup {plan} --yes")));
+            cli.ok(format!("cleanup {plan} --yes"));
         }
-        cli.ok(words("gc --older-than 0s"));
+        cli.ok("gc --older-than 0s");
         let left = std::fs::read_dir(moved.join("sandboxes")).expect("it is there");
         let left: Vec<_> = left
             .map(|entry| entry.expect("it can be read").file_name())

@@ -1,28 +1,17 @@
 //! What is written, and where: patches, JSON, errors, and streams that cannot be written to.
 
-use std::fs::File;
-use std::path::Path;
-use std::process::Stdio;
-
-use escrow_testkit::{Cli, World};
-
-use crate::support::sh;
-use crate::{binary, json, words, world};
+use crate::*;
 
 #[test]
 fn a_bare_carriage_return_broke_the_patch() {
     let (world, cli) = world();
     let app = world.path().join("app");
-    std::fs::write(app.join("cr"), "one\rtwo\r\nthree\n").expect("it can be written");
-    cli.ok(words("plan create try --resource ./app"));
+    write(app.join("cr"), "one\rtwo\r\nthree\n");
+    cli.ok("plan create try --resource ./app");
     cli.clone()
         .stdin("one\rTWO\r\nthree\n")
-        .ok(words("write try app cr"));
-    std::fs::write(
-        world.path().join("p"),
-        cli.run(words("diff try --patch")).stdout,
-    )
-    .expect("it can be written");
+        .ok("write try app cr");
+    write(world.path().join("p"), cli.run("diff try --patch").stdout);
     sh(&app, "patch -p1 --quiet --binary < ../p");
     assert_eq!(
         std::fs::read(app.join("cr")).expect("it is there"),
@@ -33,25 +22,19 @@ fn a_bare_carriage_return_broke_the_patch() {
 #[test]
 fn a_patch_broke_off_when_the_original_was_gone() {
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    let path = cli.ok(words("path try app"));
-    std::fs::remove_file(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
-    std::fs::write(Path::new(path.trim_end()).join("z"), "z\n").expect("it can be written");
-    std::fs::remove_file(world.path().join("app/a.txt")).expect("it is there");
-    let patch = cli.ok(words("diff try --patch"));
-    assert!(
-        patch.contains("# the original's version is gone: a.txt"),
-        "{patch}"
-    );
-    assert!(patch.contains("+z"), "{patch}");
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let path = cli.ok("path try app");
+    remove(Path::new(path.trim_end()).join("a.txt"));
+    write(Path::new(path.trim_end()).join("z"), "z\n");
+    remove(world.path().join("app/a.txt"));
+    let patch = cli.ok("diff try --patch");
+    has(&patch, ["# the original's version is gone: a.txt", "+z"]);
 }
 
 #[test]
 fn lost_output_was_a_success() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     for line in [
         "plan list",
         "--json status",
@@ -63,11 +46,7 @@ fn lost_output_was_a_success() {
             .write(true)
             .open("/dev/full")
             .expect("it is there");
-        let output = cli
-            .command(words(line))
-            .stdout(full)
-            .output()
-            .expect("it starts");
+        let output = cli.command(line).stdout(full).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{line}: {said}");
         assert_eq!(
@@ -86,9 +65,7 @@ fn a_backslash_in_a_path_was_doubled_in_json() {
     let cli = Cli::new(&world, &binary())
         .cwd(&inside)
         .env("ESCROW_HOME", inside.join("home"));
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let path = json(&cli, "path try app")["path"]
         .as_str()
         .expect("a text")
@@ -99,14 +76,14 @@ fn a_backslash_in_a_path_was_doubled_in_json() {
 #[test]
 fn a_forgotten_word_was_blamed_on_the_plan() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let elsewhere = cli.clone().cwd(world.dir("elsewhere"));
     for (cli, line) in [
         (&cli, "read try app"),
         (&elsewhere, "path try"),
         (&elsewhere, "write try app"),
     ] {
-        let error = cli.fails(words(line), 2);
+        let error = cli.fails(line, 2);
         assert!(
             error.contains("'try' is a plan; an argument after it is missing"),
             "{line}: {error}"
@@ -127,7 +104,7 @@ fn stderr_that_cannot_be_written_was_a_panic() {
             .open("/dev/full")
             .expect("it is there");
         let status = cli
-            .command(words(line))
+            .command(line)
             .stderr(full)
             .stdout(Stdio::null())
             .status();
@@ -143,7 +120,7 @@ fn quiet_was_not_quiet() {
         "-q rollback try",
         "-q cleanup try",
     ] {
-        let outcome = cli.run(words(line));
+        let outcome = cli.run(line);
         assert_eq!(
             (outcome.status, outcome.stdout_text(), outcome.stderr_text()),
             (0, String::new(), String::new()),
@@ -157,7 +134,7 @@ fn a_plan_that_is_no_text_was_taken_as_left_out() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let line = [
         OsStr::new("write"),
         OsStr::from_bytes(b"\xff\xfe"),
@@ -165,5 +142,5 @@ fn a_plan_that_is_no_text_was_taken_as_left_out() {
         OsStr::new("f"),
     ];
     cli.fails(line, 1);
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
 }

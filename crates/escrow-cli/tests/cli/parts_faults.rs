@@ -103,7 +103,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
 // rule C1, C3
 #[test]
 fn a_part_is_killed() {
-    if as_ordinary_user("parts_faults::a_part_is_killed") {
+    if as_ordinary_user() {
         sweep(scene, PART, &[Fault::Kill, Fault::Tear], goes_on);
     }
 }
@@ -111,7 +111,7 @@ fn a_part_is_killed() {
 // rule C3
 #[test]
 fn the_undo_of_a_part_is_killed() {
-    if as_ordinary_user("parts_faults::the_undo_of_a_part_is_killed") {
+    if as_ordinary_user() {
         let scene = || {
             let (world, cli) = scene();
             cli.ok(words(PART));

@@ -1,12 +1,6 @@
 //! Plans and their sandboxes: which plan is found from where, and what one is after an interruption.
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-
-use escrow_testkit::{Cli, Fs, LoopFs, World};
-
-use crate::support::{entries, sh};
-use crate::{binary, json, words, world};
+use crate::*;
 
 #[test]
 fn the_plan_of_a_directory_was_the_newest_above_instead_of_the_nearest() {
@@ -22,14 +16,14 @@ fn the_plan_of_a_directory_was_the_newest_above_instead_of_the_nearest() {
     let inside = cli.clone().cwd(project.join("app"));
     assert_eq!(json(&inside, "plan show")["name"], "inner");
     let beside = cli.clone().cwd(world.path().join("sibling"));
-    beside.fails(words("cleanup"), 1);
+    beside.fails("cleanup", 1);
     assert_eq!(json(&cli, "plan show outer")["state"], "open");
 }
 
 /// Starts them all, then waits for all; their exit codes and what they said.
 fn at_once(cli: &Cli, lines: &[String]) -> Vec<(i32, String)> {
     let start = |line: &String| {
-        let mut command = cli.command(words(line));
+        let mut command = cli.command(line);
         command
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -65,8 +59,8 @@ fn many_plans_of_one_new_directory_at_once_failed() {
 #[test]
 fn readers_of_a_plan_that_is_over_fell_over_its_lock() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
-    cli.ok(words("cleanup try"));
+    cli.ok("plan create try --resource ./app");
+    cli.ok("cleanup try");
     let lines = vec!["read try app a.txt".to_owned(); 12];
     for (code, said) in at_once(&cli, &lines) {
         assert_eq!(code, 4, "{said}");
@@ -78,14 +72,8 @@ fn readers_of_a_plan_that_is_over_fell_over_its_lock() {
 #[test]
 fn a_plan_that_could_not_begin_left_a_resource_behind() {
     let (_world, cli) = world();
-    cli.fails(
-        words("plan create x --resource ./app --strategy quantum"),
-        2,
-    );
-    cli.fails(
-        words("plan create x --resource ./app --resource ./nowhere"),
-        1,
-    );
+    cli.fails("plan create x --resource ./app --strategy quantum", 2);
+    cli.fails("plan create x --resource ./app --resource ./nowhere", 1);
     assert_eq!(
         json(&cli, "resource list"),
         serde_json::json!({"resources": []})
@@ -115,16 +103,14 @@ fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
 #[test]
 fn a_copy_could_not_be_read_without_its_original() {
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     std::fs::rename(world.path().join("app"), world.path().join("away")).expect("it can be moved");
-    assert_eq!(cli.ok(words("read try app a.txt")), "one\ntwo\nthree\n");
-    cli.clone().stdin("x").ok(words("write try app b.txt"));
-    let error = cli.fails(words("rollback try"), 1);
+    assert_eq!(cli.ok("read try app a.txt"), "one\ntwo\nthree\n");
+    cli.clone().stdin("x").ok("write try app b.txt");
+    let error = cli.fails("rollback try", 1);
     assert!(error.contains("is gone"), "{error}");
     std::fs::rename(world.path().join("away"), world.path().join("app")).expect("it can be moved");
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tb.txt\n");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tb.txt\n");
 }
 
 /// A killed cleanup leaves something that is not whole, and every command but cleanup says so.
@@ -138,11 +124,9 @@ fn a_half_removed_sandbox_was_called_healthy() {
     );
     let mut halved = false;
     for wait in 1..200 {
-        cli.ok(words(
-            "plan create try --resource ./app --strategy filesystem_copy",
-        ));
+        cli.ok("plan create try --resource ./app --strategy filesystem_copy");
         let mut child = cli
-            .command(words("cleanup try --yes"))
+            .command("cleanup try --yes")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -153,15 +137,15 @@ fn a_half_removed_sandbox_was_called_healthy() {
         let state = json(&cli, "plan list")["plans"][0]["sandboxes"][0]["state"].clone();
         if state == "errored" {
             for line in ["diff try", "read try app a.txt"] {
-                let error = cli.fails(words(line), 5);
+                let error = cli.fails(line, 5);
                 assert!(error.contains("is being removed"), "{line}: {error}");
             }
             // What changes something finishes the removal first.
-            let error = cli.fails(words("sandbox create try app"), 4);
+            let error = cli.fails("sandbox create try app", 4);
             assert!(error.contains("was cleaned up"), "{error}");
             halved = true;
         }
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
         if halved {
             break;
         }
@@ -181,9 +165,7 @@ fn an_interrupted_create_left_its_plan() {
     let mut interrupted = false;
     for wait in 20..200 {
         let child = cli
-            .command(words(
-                "plan create try --resource ./app --strategy filesystem_copy",
-            ))
+            .command("plan create try --resource ./app --strategy filesystem_copy")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -199,16 +181,13 @@ fn an_interrupted_create_left_its_plan() {
                     .as_array()
                     .map_or(0, Vec::len);
                 if plans > 0 {
-                    cli.run(words("cleanup try"));
+                    cli.run("cleanup try");
                 }
                 continue;
             }
         }
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            said.contains("interrupted; what was begun was removed"),
-            "{said}"
-        );
+        has(&said, ["interrupted; what was begun was removed"]);
         break;
     }
     assert!(interrupted, "it was never caught in the middle");
@@ -228,7 +207,7 @@ fn an_unfinished_sandbox_was_made_anew_by_another_strategy() {
         &app,
         "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
     );
-    cli.ok(words("plan create try"));
+    cli.ok("plan create try");
     crate::verbs::interrupted(&cli, "try");
     let made = json(&cli, "sandbox create try app");
     assert_eq!(made["strategy"], "filesystem_copy", "{made}");
@@ -239,15 +218,15 @@ fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
     let (world, cli) = world();
     world.dir("o");
     let there = world.dir("o/app");
-    std::fs::write(there.join("a.txt"), "the other\n").expect("it can be written");
-    cli.ok(words("plan create first --resource ./app"));
+    write(there.join("a.txt"), "the other\n");
+    cli.ok("plan create first --resource ./app");
     let beside = cli.clone().cwd(world.path().join("o"));
-    beside.ok(words("plan create second --resource ./app"));
-    assert_eq!(beside.ok(words("read second app a.txt")), "the other\n");
-    assert_eq!(beside.ok(words("read second ./app a.txt")), "the other\n");
+    beside.ok("plan create second --resource ./app");
+    assert_eq!(beside.ok("read second app a.txt"), "the other\n");
+    assert_eq!(beside.ok("read second ./app a.txt"), "the other\n");
     // Directories that the user did not name are forgotten with their last plan.
-    cli.ok(words("cleanup first"));
-    cli.ok(words("cleanup second"));
+    cli.ok("cleanup first");
+    cli.ok("cleanup second");
     assert_eq!(
         json(&cli, "resource list"),
         serde_json::json!({"resources": []})
@@ -257,26 +236,24 @@ fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
 #[test]
 fn inside_a_sandbox_its_plan_was_not_found() {
     let (_world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    let path = cli.ok(words("path try app"));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let path = cli.ok("path try app");
     let inside = cli.clone().cwd(Path::new(path.trim_end()).join("src"));
-    std::fs::write(Path::new(path.trim_end()).join("new"), "x").expect("it can be written");
-    assert_eq!(inside.ok(words("diff --name-status")), "A\tnew\n");
+    write(Path::new(path.trim_end()).join("new"), "x");
+    assert_eq!(inside.ok("diff --name-status"), "A\tnew\n");
 }
 
 #[test]
 fn from_a_directory_that_is_gone_nothing_worked() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let gone = world.dir("gone");
     let line = format!(
         "cd gone && rmdir ../gone && '{}' status && '{}' diff try",
         binary().display(),
         binary().display()
     );
-    let plain = cli.command(words("status"));
+    let plain = cli.command("status");
     let mut command = Command::new("sh");
     command
         .args(["-euc", &line])
@@ -304,21 +281,19 @@ fn cleanup_called_removed_what_was_out_of_reach() {
     there.dir("room/app");
     let home = World::new();
     let cli = Cli::new(&home, &binary()).cwd(there.path());
-    cli.ok(words(
-        "plan create try --resource ./room/app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./room/app --strategy filesystem_copy");
     sh(there.path(), "mv room away");
-    let error = cli.fails(words("cleanup try"), 1);
+    let error = cli.fails("cleanup try", 1);
     assert!(error.contains("is its file system not mounted"), "{error}");
     sh(there.path(), "mv away room");
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
     assert_eq!(
         std::fs::read_dir(there.path().join("room"))
             .expect("it is there")
             .count(),
         1
     );
-    cli.ok(words("plan create again --resource ./room/app"));
+    cli.ok("plan create again --resource ./room/app");
     sh(there.path(), "mv room gone");
-    cli.ok(words("cleanup again --forget"));
+    cli.ok("cleanup again --forget");
 }

@@ -1,12 +1,6 @@
 //! A protected path is protected by every name it has, also before its resource was ever used.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-
-use escrow_testkit::{Cli, World};
-
-use crate::{words, world};
+use crate::*;
 
 const ALL: &str = "create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin";
 
@@ -17,9 +11,9 @@ fn configured(resources: &str, denied: &str) -> (World, Cli) {
         "resources: {resources}\npolicy:\n  mode: enforce\n  rules:\n    \
          - {{ allow: [{ALL}], principal: '*', scope: '*' }}\n    - {denied}\n"
     );
-    fs::write(world.dir("work").join("escrow.yaml"), text).expect("there is room");
+    write(world.dir("work").join("escrow.yaml"), text);
     let workflows = world.dir("work/app/.github/workflows");
-    fs::write(workflows.join("ci.yml"), "safe\n").expect("there is room");
+    write(workflows.join("ci.yml"), "safe\n");
     let cli = cli.cwd(world.dir("work"));
     (world, cli)
 }
@@ -34,21 +28,21 @@ fn denied(cli: &Cli, resource: &str, script: &str) {
         cli.ok([create, vec![resource.into()]].concat());
         let run = words("run --plan q -- sh -c");
         cli.ok([run, vec![script.into()]].concat());
-        let said = cli.run(words("commit q --yes"));
+        let said = cli.run("commit q --yes");
         assert_eq!(
             said.status,
             3,
             "{resource}: {script}: {}",
             said.stderr_text()
         );
-        let said = cli.run(words("commit q --dry-run"));
+        let said = cli.run("commit q --dry-run");
         assert_eq!(said.status, 3, "{resource}: {script}");
-        cli.ok(words("cleanup q --yes"));
+        cli.ok("cleanup q --yes");
     }
 }
 
 fn content(path: &Path) -> String {
-    fs::read_to_string(path).expect("it is there")
+    read(path)
 }
 
 // rule S6
@@ -71,18 +65,18 @@ fn a_declared_resource_is_protected_before_it_is_used() {
     let said = cli.run([run, vec![evil.as_str().into()]].concat());
     assert_ne!(said.status, 0, "{}", said.stderr_text());
     // Under another name it is the same.
-    cli.ok(words("cleanup --yes"));
-    cli.ok(words("resource add other --at app"));
+    cli.ok("cleanup --yes");
+    cli.ok("resource add other --at app");
     denied(&cli, "other", &evil);
     assert_eq!(content(&file), "safe\n");
     for scope in ["other:.github/x", "app:.github/x"] {
         let line = format!("access check --action commit --scope {scope}");
-        assert_eq!(cli.run(words(&line)).status, 3, "{scope}");
+        assert_eq!(cli.run(&line).status, 3, "{scope}");
     }
     // What is not protected is released.
-    cli.ok(words("plan create q --resource other"));
-    cli.clone().stdin("x\n").ok(words("write q other plain"));
-    cli.ok(words("commit q --yes"));
+    cli.ok("plan create q --resource other");
+    cli.clone().stdin("x\n").ok("write q other plain");
+    cli.ok("commit q --yes");
 }
 
 /// What is declared may not be there yet: who makes it makes what is protected.
@@ -112,10 +106,10 @@ fn a_declared_path_may_lead_through_links() {
     let (world, cli) = configured("{ app: { at: ways/current/app } }", PROTECT);
     world.dir("work/releases/one/app/.github");
     world.dir("work/releases/two/app/.github");
-    symlink("one", world.path().join("work/releases/latest")).expect("nothing is there");
+    symlink("one", world.path().join("work/releases/latest"));
     world.dir("work/ways");
     let link = world.path().join("work/ways/current");
-    symlink("../releases/latest", &link).expect("nothing is there");
+    symlink("../releases/latest", &link);
     denied(&cli, ".", "echo x > releases/one/app/.github/ci");
     denied(
         &cli,
@@ -130,14 +124,14 @@ fn a_declared_path_may_lead_through_links() {
         "rm ways/current; mkdir -p ways/current/app/.github; touch ways/current/app/.github/ci",
     );
     // What is not on the way is not concerned.
-    cli.ok(words("plan create q --resource releases"));
+    cli.ok("plan create q --resource releases");
     let run = words("run --plan q -- sh -c");
     cli.ok([
         run,
         vec!["ln -s two releases/other; echo x > releases/two/app/.github/ci".into()],
     ]
     .concat());
-    cli.ok(words("commit q --yes"));
+    cli.ok("commit q --yes");
     assert_eq!(
         fs::read_link(link).expect("it is there"),
         Path::new("../releases/latest")
@@ -166,7 +160,7 @@ fn a_declared_name_is_not_free_for_others() {
     let rules = "resources: { app: { at: app } }\npolicy:\n  mode: enforce\n  rules:\n    \
          - { allow: [create, read, write, diff, run, cleanup], principal: '*', scope: '*' }\n    \
          - { allow: [commit], principal: '*', scope: 'app' }\n";
-    fs::write(world.dir("work").join("escrow.yaml"), rules).expect("there is room");
+    write(world.dir("work").join("escrow.yaml"), rules);
     world.dir("work/elsewhere/app");
     denied(&cli, "elsewhere/app", "touch elsewhere/app/evil");
     assert!(!world.path().join("work/elsewhere/app/evil").exists());
@@ -178,10 +172,10 @@ fn a_declared_name_is_not_free_for_others() {
 fn an_undo_is_judged_by_every_name() {
     let undo = "{ deny: [undo], principal: '*', scope: 'app' }";
     let (world, cli) = configured("{ app: { at: app } }", undo);
-    cli.ok(words("plan create q --resource app/.github"));
+    cli.ok("plan create q --resource app/.github");
     let run = words("run --plan q -- sh -c");
     cli.ok([run, vec!["touch app/.github/new".into()]].concat());
-    cli.ok(words("commit q --yes"));
-    cli.fails(words("undo q --yes"), 3);
+    cli.ok("commit q --yes");
+    cli.fails("undo q --yes", 3);
     assert!(world.path().join("work/app/.github/new").exists());
 }

@@ -1,14 +1,6 @@
 //! Recovery of several plans, under the configuration of each, and what else goes on meanwhile.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use escrow_testkit::skip::require_root;
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::{Cli, World};
-
-use crate::{json, words, world};
+use crate::*;
 
 /// Lets a file be removed, or not.
 fn fix(file: &Path, flag: &str) {
@@ -18,19 +10,19 @@ fn fix(file: &Path, flag: &str) {
 
 /// A plan whose removal failed half way, and the file that keeps it from going on.
 fn half_removed(world: &World, cli: &Cli, name: &str, commit: bool) -> PathBuf {
-    fs::write(world.dir(name).join("f"), "old\n").expect("there is room");
+    write(world.dir(name).join("f"), "old\n");
     let line = format!("plan create {name} --resource ./{name} --strategy filesystem_copy");
-    cli.ok(words(&line));
+    cli.ok(&line);
     let line = words(&format!("write {name} {name} f"));
     cli.clone().stdin("new\n").ok(line);
-    let path = cli.ok(words(&format!("path {name} {name}")));
+    let path = cli.ok(format!("path {name} {name}"));
     let stuck = Path::new(path.trim()).join("stuck");
     if commit {
-        cli.ok(words(&format!("commit {name}")));
+        cli.ok(format!("commit {name}"));
     }
-    fs::write(&stuck, "").expect("the sandbox is there");
+    write(&stuck, "");
     fix(&stuck, "+i");
-    let cleaned = cli.run(words(&format!("cleanup {name} --yes")));
+    let cleaned = cli.run(format!("cleanup {name} --yes"));
     assert_ne!(cleaned.status, 0, "{}", cleaned.stderr_text());
     stuck
 }
@@ -46,7 +38,7 @@ fn one_plan_that_cannot_be_recovered_does_not_stop_the_others() {
     let stuck = half_removed(&world, &cli, "first", false);
     let freed = half_removed(&world, &cli, "second", false);
     fix(&freed, "-i");
-    let outcome = cli.run(words("--json recover"));
+    let outcome = cli.run("--json recover");
     let told = outcome.stdout_text();
     fix(&stuck, "-i");
     assert_eq!(outcome.status, 5, "{told}");
@@ -72,14 +64,12 @@ fn undo_without_a_name_passes_over_a_plan_that_is_half_removed() {
     }
     let (world, cli) = world();
     let config = "sandbox: {cleanup: manual}\n";
-    fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
-    cli.ok(words("plan create whole --resource ./app"));
-    cli.clone()
-        .stdin("new\n")
-        .ok(words("write whole app a.txt"));
-    cli.ok(words("commit whole"));
+    write(world.path().join("escrow.yaml"), config);
+    cli.ok("plan create whole --resource ./app");
+    cli.clone().stdin("new\n").ok("write whole app a.txt");
+    cli.ok("commit whole");
     let stuck = half_removed(&world, &cli, "half", true);
-    let undone = cli.run(words("--json undo --yes"));
+    let undone = cli.run("--json undo --yes");
     fix(&stuck, "-i");
     let told = undone.stdout_text();
     assert_eq!(undone.status, 0, "{told}");
@@ -95,20 +85,18 @@ fn a_plan_is_recovered_under_its_own_configuration() {
     let scene = || -> (World, Cli) {
         let (world, cli) = world();
         let config = "sandbox: {cleanup: manual}\n";
-        fs::write(world.path().join("escrow.yaml"), config).expect("there is room");
-        cli.ok(words(
-            "plan create try --resource ./app --strategy filesystem_copy",
-        ));
-        cli.clone().stdin("new\n").ok(words("write try app a.txt"));
+        write(world.path().join("escrow.yaml"), config);
+        cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+        cli.clone().stdin("new\n").ok("write try app a.txt");
         (world, cli)
     };
     let (_world, cli) = scene();
-    let calls = cli.stepper(words("commit try")).run().calls;
+    let calls = cli.stepper("commit try").run().calls;
     let mut recovered = 0;
     for n in (1..8).map(|part| calls * part / 8) {
         let (_world, cli) = scene();
-        let path = cli.ok(words("path try app"));
-        cli.stepper(words("commit try")).fault(n, Fault::Kill);
+        let path = cli.ok("path try app");
+        cli.stepper("commit try").fault(n, Fault::Kill);
         let answer = json(&cli.clone().cwd("/"), "recover");
         if answer["recovered"][0]["side"] == "new" {
             recovered += 1;

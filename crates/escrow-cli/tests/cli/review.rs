@@ -1,23 +1,19 @@
 //! Before a release: what will run later is shown apart.
 
-use serde_json::json as value;
-
-use crate::{json, words, world};
+use crate::*;
 
 #[test]
 fn what_will_run_later_is_listed_apart_with_its_reason() {
     let (_world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     for path in [".git/hooks/pre-commit", ".github/workflows/ci.yml", "notes"] {
         let line = format!("write try app {path}");
-        cli.clone().stdin("echo gotcha\n").ok(words(&line));
+        cli.clone().stdin("echo gotcha\n").ok(&line);
     }
-    let copy = cli.ok(words("path try app"));
+    let copy = cli.ok("path try app");
     let copy = std::path::Path::new(copy.trim_end());
     let script = copy.join("start");
-    std::fs::write(&script, "#!/bin/sh\n").expect("it can be written");
+    write(&script, "#!/bin/sh\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("it is ours");
     let expected = value!([
@@ -29,7 +25,7 @@ fn what_will_run_later_is_listed_apart_with_its_reason() {
     let text = "runs later  app:.git/hooks/pre-commit  a git hook\n\
                 runs later  app:.github/workflows/ci.yml  a CI service runs it\n\
                 runs later  app:start  a new executable file\n";
-    let shown = cli.ok(words("commit try --dry-run"));
+    let shown = cli.ok("commit try --dry-run");
     assert!(shown.ends_with(text), "{shown}");
     assert_eq!(json(&cli, "commit try")["runs_later"], expected);
 }
@@ -37,9 +33,9 @@ fn what_will_run_later_is_listed_apart_with_its_reason() {
 #[test]
 fn a_commit_of_plain_files_lists_nothing_that_runs() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
-    cli.clone().stdin("uno\n").ok(words("write try app a.txt"));
+    cli.ok("plan create try --resource ./app");
+    cli.clone().stdin("uno\n").ok("write try app a.txt");
     assert_eq!(json(&cli, "commit try --dry-run")["runs_later"], value!([]));
-    let done = cli.ok(words("commit try"));
+    let done = cli.ok("commit try");
     assert!(!done.contains("runs later"), "{done}");
 }

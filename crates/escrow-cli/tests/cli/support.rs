@@ -1,24 +1,6 @@
 //! What several files of these tests do with files, sandboxes and the command line.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use escrow_testkit::Cli;
-use escrow_testkit::stepper::Fault;
-use serde_json::{Value, json as value};
-
-use crate::{json, words};
-
-/// Runs a script that must succeed.
-pub(crate) fn sh(dir: &Path, script: &str) {
-    let status = Command::new("sh")
-        .args(["-euc", script])
-        .current_dir(dir)
-        .status();
-    assert!(status.expect("there is a shell").success(), "{script}");
-}
+use crate::*;
 
 pub(crate) fn entries(dir: &Path) -> usize {
     std::fs::read_dir(dir).expect("it is there").count()
@@ -29,28 +11,6 @@ pub(crate) const MOVES: &[&str] = &["renameat2"];
 
 /// The calls that stage.
 pub(crate) const LINKS: &[&str] = &["linkat"];
-
-pub(crate) fn write(path: impl AsRef<Path>, text: &str) {
-    let path = path.as_ref();
-    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-}
-
-#[track_caller]
-pub(crate) fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-pub(crate) fn mode(path: impl AsRef<Path>) -> u32 {
-    let path = path.as_ref();
-    let meta = path.symlink_metadata();
-    let meta = meta.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    meta.mode() & 0o7777
-}
-
-pub(crate) fn chmod(path: impl AsRef<Path>, mode: u32) {
-    fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
-}
 
 /// The document of a command that fails with `code`.
 #[track_caller]
@@ -76,7 +36,7 @@ pub(crate) fn put(cli: &Cli, line: &str, text: &str) {
 /// Kills a command before its `n`th call of these.
 #[track_caller]
 pub(crate) fn kill(cli: &Cli, line: &str, calls: &'static [&'static str], n: u64) {
-    let run = cli.stepper(words(line)).only(calls).fault(n, Fault::Kill);
+    let run = cli.stepper(line).only(calls).fault(n, Fault::Kill);
     assert!(run.hit.is_some(), "{line} makes {n} such calls");
 }
 
@@ -115,16 +75,4 @@ pub(crate) fn notes(done: &Value) -> Vec<String> {
     let notes = done["resources"][0]["notes"].as_array().expect("a list");
     let text = |note: &Value| format!("{}: {}", note["path"], note["what"]).replace('"', "");
     notes.iter().map(text).collect()
-}
-
-/// What a directory holds, sorted.
-pub(crate) fn names(dir: impl AsRef<Path>) -> Vec<String> {
-    let entries = std::fs::read_dir(dir).expect("it can be listed");
-    let name = |entry: std::io::Result<std::fs::DirEntry>| {
-        let name = entry.expect("it can be listed").file_name();
-        name.into_string().expect("names of ours are plain")
-    };
-    let mut names: Vec<String> = entries.map(name).collect();
-    names.sort();
-    names
 }

@@ -1,18 +1,9 @@
 //! A tree cannot configure its own jail: what a found configuration may say, who may have written it,
 //! and `escrow trust`.
 
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
-use std::process::Command;
+use std::os::unix::fs::chown;
 
-use escrow_testkit::pty::Terminal;
-use escrow_testkit::skip::{is_root, require_root};
-use escrow_testkit::user::{GID, UID, rerun_test_as_user_with};
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
-
-use crate::{binary, furnish, json, json_error, words, world};
+use crate::*;
 
 fn write(directory: &Path, text: &str) {
     fs::write(directory.join("escrow.yaml"), text).expect("there is room");
@@ -21,10 +12,6 @@ fn write(directory: &Path, text: &str) {
 /// Words of a line, and a script behind them.
 fn script(line: &str, script: &str) -> Vec<std::ffi::OsString> {
     [words(line), words("-- sh -c"), vec![script.into()]].concat()
-}
-
-fn as_user(test: &str) {
-    rerun_test_as_user_with(&format!("trust::{test}"), &[&binary()]);
 }
 
 /// The test user in the world of root, with a state of its own.
@@ -41,7 +28,7 @@ const LOOSE: &str = "sandbox: {strategy: none}\nrun: {writable: [../keys], netwo
 // rule S6
 #[test]
 fn a_tree_does_not_configure_its_own_jail() {
-    as_user("a_tree_does_not_configure_its_own_jail");
+    as_user_too();
     // `run` has a /tmp of its own.
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
     let (app, keys) = (world.dir("app"), world.dir("keys"));
@@ -65,14 +52,13 @@ fn a_tree_does_not_configure_its_own_jail() {
     for key in ["run.writable", "run.network", "run.env", "sandbox.strategy"] {
         assert_eq!(told.matches(key).count(), 1, "{key}: {told}");
     }
-    assert!(told.contains("is not trusted"), "{told}");
-    assert!(told.contains("`escrow trust '"), "{told}");
+    has(&told, ["is not trusted", "`escrow trust '"]);
     // In the document too, and only where a key would have been used.
     let plan = json(&cli, "plan create other --resource . --strategy overlay");
     assert_eq!(plan["notices"], Value::Null, "{plan}");
-    cli.clone().stdin("x\n").ok(words("write other app more"));
+    cli.clone().stdin("x\n").ok("write other app more");
     // The user's policy counts, whatever the tree says.
-    cli.fails(words("--principal agent commit other"), 3);
+    cli.fails("--principal agent commit other", 3);
     let done = json(&cli, "commit other");
     assert!(done["notices"].to_string().contains("validate"), "{done}");
     assert!(!keys.join("validated").exists());
@@ -90,7 +76,7 @@ fn a_tree_does_not_configure_its_own_jail() {
     assert!(!told.contains("does not count"), "{told}");
     let plan = json(&cli, "plan create none --resource .");
     assert_eq!(plan["sandboxes"][0]["strategy"], "none", "{plan}");
-    cli.fails(words("--principal agent commit none"), 3);
+    cli.fails("--principal agent commit none", 3);
     // One byte more, and it is another file.
     write(&app, &format!("{LOOSE}# more\n"));
     let outcome = cli.run(script("run --rollback", "echo \"trick=$TRICK\""));
@@ -102,7 +88,7 @@ fn a_tree_does_not_configure_its_own_jail() {
 // rule S6
 #[test]
 fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
-    as_user("no_file_relaxes_the_policy_of_the_user_or_of_the_system");
+    as_user_too();
     let (world, cli) = world();
     let own = world.dir("user-home/.config/escrow");
     let everything = "[create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin]";
@@ -115,7 +101,7 @@ fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
     write(&own, &policy("gc"));
     let may = |cli: &Cli, action: &str| {
         let line = format!("access check --principal me --action {action} --scope *");
-        cli.run(words(&line)).status == 0
+        cli.run(&line).status == 0
     };
     assert!(may(&cli, "undo") && !may(&cli, "gc"));
     // What the tree denies is denied as well, trusted or not.
@@ -123,10 +109,7 @@ fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
     assert!(!may(&cli, "undo") && !may(&cli, "gc") && may(&cli, "commit"));
     let line = words("access check --principal me --action undo --scope *");
     let told = cli.run(line).stdout_text();
-    assert!(
-        told.contains(&format!("in '{}", world.path().display())),
-        "{told}"
-    );
+    has(&told, [&format!("in '{}", world.path().display())]);
     for text in ["policy: {mode: local}\n", "{}\n"] {
         write(world.path(), text);
         assert!(may(&cli, "undo") && !may(&cli, "gc"), "{text}");
@@ -136,11 +119,11 @@ fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
         assert!(!may(&named, "gc"), "{text}");
     }
     assert!(!may(&cli.clone().env("ESCROW_CONFIG", "/dev/null"), "gc"));
-    cli.fails(words("--config /dev/null gc"), 3);
+    cli.fails("--config /dev/null gc", 3);
     // A policy that cannot be read denies everything, also what the user's permits.
     write(world.path(), "policy: {mode: enfroce}\n");
     assert!(!may(&cli, "undo"));
-    cli.ok(words("trust --list"));
+    cli.ok("trust --list");
 }
 
 /// The system's file counts for everyone, and must be root's.
@@ -159,7 +142,7 @@ fn the_policy_of_the_system_always_counts() {
     cli.trust();
     // In a mount namespace of its own.
     let under = |cli: &Cli, line: &str| {
-        let command = cli.command(words(line));
+        let command = cli.command(line);
         let mount = "mount --bind \"$1\" /etc; shift; exec \"$@\"";
         let mut outer = Command::new("unshare");
         outer
@@ -177,7 +160,7 @@ fn the_policy_of_the_system_always_counts() {
     };
     let denied = "access check --principal me --action commit --scope *";
     for cli in [cli.clone(), as_other(&world)] {
-        cli.ok(words(denied));
+        cli.ok(denied);
         for line in [denied, "--config /dev/null gc"] {
             let (status, told) = under(&cli, line);
             assert_eq!(status, Some(3), "{line}: {told}");
@@ -201,13 +184,13 @@ fn what_others_can_have_written_never_counts() {
     write(&directory, "policy: {mode: enforce}\n");
     let file = directory.join("escrow.yaml");
     let mode = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may do so");
+        chmod(path, mode);
     };
     let own = |path: &Path, uid, gid| chown(path, Some(uid), Some(gid)).expect("root may do so");
     let line = "access check --principal me --action gc --scope *";
     let check = |who: &Cli, counts: bool, why: &str| {
         let cli = who.clone().cwd(&directory);
-        let outcome = cli.run(words(line));
+        let outcome = cli.run(line);
         let told = outcome.stderr_text();
         assert_eq!(outcome.status, if counts { 3 } else { 0 }, "{why}: {told}");
         assert_eq!(told.contains("does not count"), !counts, "{why}: {told}");
@@ -216,10 +199,10 @@ fn what_others_can_have_written_never_counts() {
     // What it denies counts; that is all.
     let tightens = |why: &str| {
         let cli = user.clone().cwd(&directory);
-        let told = cli.fails(words(line), 3);
+        let told = cli.fails(line, 3);
         assert!(told.contains("only what tightens counts"), "{why}: {told}");
         assert!(told.contains(why) && told.contains("chmod go-w"), "{told}");
-        let told = cli.fails(words("trust --yes"), 2);
+        let told = cli.fails("trust --yes", 2);
         assert!(told.contains("cannot be trusted"), "{why}: {told}");
     };
     check(&root, true, "root's own");
@@ -249,13 +232,13 @@ fn what_others_can_have_written_never_counts() {
     own(&directory, UID + 1, GID + 1);
     check(&user, false, "which it lies in, belongs to another user");
     // To trust it is refused as well; to name it is the user's own decision.
-    let told = user.fails(words("trust shared/escrow.yaml"), 2);
+    let told = user.fails("trust shared/escrow.yaml", 2);
     assert!(told.contains("cannot be trusted"), "{told}");
     let named = user.clone().env("ESCROW_CONFIG", &file);
-    named.fails(words(line), 3);
+    named.fails(line, 3);
     // The user's own configuration is not root's.
     own(&directory, 0, 0);
-    fs::remove_file(&file).expect("it is there");
+    remove(&file);
     let home = world.dir("user-home/.config/escrow");
     write(&home, "policy: {mode: enforce}\n");
     own(&home.join("escrow.yaml"), UID, GID);
@@ -263,7 +246,7 @@ fn what_others_can_have_written_never_counts() {
     check(&user, true, "the user's own");
     // What others can write would be lost with its policy, so it is an error.
     mode(&home.join("escrow.yaml"), 0o666);
-    let told = user.fails(words(line), 2);
+    let told = user.fails(line, 2);
     assert!(told.contains("chmod go-w"), "{told}");
 }
 
@@ -272,7 +255,7 @@ fn what_others_can_have_written_never_counts() {
 // rule S6
 #[test]
 fn what_a_group_may_write_only_tightens() {
-    as_user("what_a_group_may_write_only_tightens");
+    as_user_too();
     let (world, cli) = world();
     let everything = "[create, read, write, diff, commit, cleanup, admin]";
     write(
@@ -291,10 +274,9 @@ fn what_a_group_may_write_only_tightens() {
     };
     let made = strategy(&cli, "plan create one --resource ./app");
     assert_eq!(made, (true, false));
-    cli.ok(words("cleanup one --yes"));
+    cli.ok("cleanup one --yes");
     let file = world.path().join("escrow.yaml");
-    let mode = fs::Permissions::from_mode(0o666);
-    fs::set_permissions(&file, mode).expect("it is ours");
+    chmod(&file, 0o666);
     let made = strategy(&cli, "plan create two --resource ./app");
     assert_eq!(made, (false, true));
     // From anywhere, also for a plan.
@@ -304,13 +286,13 @@ fn what_a_group_may_write_only_tightens() {
         assert!(told.contains("chmod go-w"), "{told}");
     }
     assert_eq!(json(&cli, "trust --remove")["removed"], true);
-    cli.fails(words("trust --yes"), 2);
+    cli.fails("trust --yes", 2);
 }
 
 /// A name is a permission where a policy permits by name: a tree cannot take it.
 #[test]
 fn a_tree_does_not_take_a_name_that_a_policy_permits() {
-    as_user("a_tree_does_not_take_a_name_that_a_policy_permits");
+    as_user_too();
     let (world, cli) = world();
     let own = world.dir("user-home/.config/escrow");
     write(
@@ -324,24 +306,19 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     );
     let error = json_error(&cli, "plan create one --resource scratch", 3);
     let told = error.to_string();
-    assert!(
-        told.contains("resources.scratch") && told.contains("escrow trust"),
-        "{told}"
-    );
+    has(&told, ["resources.scratch", "escrow trust"]);
     // By its path it is any directory, with a name of its own.
-    cli.ok(words("plan create one --resource app"));
-    cli.clone().stdin("x\n").ok(words("write one app new"));
-    cli.fails(words("commit one"), 3);
-    cli.ok(words("cleanup one"));
+    cli.ok("plan create one --resource app");
+    cli.clone().stdin("x\n").ok("write one app new");
+    cli.fails("commit one", 3);
+    cli.ok("cleanup one");
     // Any other name could escape a rule.
     let told = json_error(&cli, "plan create two --resource fine", 3).to_string();
     assert!(told.contains("resources.fine"), "{told}");
     cli.trust();
-    cli.ok(words("plan create three --resource scratch"));
-    cli.clone()
-        .stdin("x\n")
-        .ok(words("write three scratch new"));
-    cli.ok(words("commit three"));
+    cli.ok("plan create three --resource scratch");
+    cli.clone().stdin("x\n").ok("write three scratch new");
+    cli.ok("commit three");
 }
 
 /// A rule that denies by name was escaped by a file in the tree that gave the directory another name, or
@@ -375,9 +352,9 @@ fn a_tree_does_not_rename_itself_out_of_a_policy() {
         assert_eq!(told.contains("resources.zzz"), renames, "{made}");
         let line = words("write one app secret/new");
         cli.clone().stdin("x\n").fails(line, 3);
-        let path = cli.ok(words("path one app"));
+        let path = cli.ok("path one app");
         fs::write(Path::new(path.trim()).join("secret/new"), "x").expect("it is ours");
-        cli.fails(words("commit one"), 3);
+        cli.fails("commit one", 3);
         assert!(!app.join("secret/new").exists(), "{resources}");
         // By a name that does not count nothing is made.
         if renames {
@@ -407,22 +384,22 @@ fn a_name_that_does_not_count_still_tightens() {
              - {{deny: [write], principal: '*', scope: hidden}}\n"
         ),
     );
-    cli.ok(words("plan create one --resource ./app"));
-    cli.clone().stdin("x\n").ok(words("write one app fine"));
+    cli.ok("plan create one --resource ./app");
+    cli.clone().stdin("x\n").ok("write one app fine");
     cli.clone()
         .stdin("x\n")
-        .fails(words("write one app secret/new"), 3);
+        .fails("write one app secret/new", 3);
 }
 
 /// What is asked for by its name is made as the file says, or not at all.
 #[test]
 fn a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust() {
-    as_user("a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust");
+    as_user_too();
     let (world, cli) = world();
     let app = world.dir("app");
     world.dir("outside");
     world.dir("app/sub");
-    std::os::unix::fs::symlink("../outside", app.join("way-out")).expect("nothing is there");
+    symlink("../outside", app.join("way-out"));
     write(
         &app,
         "resource_types: [{name: bare, sandbox_strategy: none}]\nresources:\n  \
@@ -444,8 +421,8 @@ fn a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust() {
             "{name}: {told}"
         );
     }
-    cli.ok(words("plan create good --resource good"));
-    cli.ok(words("cleanup good"));
+    cli.ok("plan create good --resource good");
+    cli.ok("cleanup good");
     let told = json(&cli, "plan create one --resource src");
     assert_ne!(told["sandboxes"][0]["strategy"], "none", "{told}");
     assert!(
@@ -454,17 +431,17 @@ fn a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust() {
             .contains("resources.open.strategy"),
         "{told}"
     );
-    cli.ok(words("cleanup one"));
+    cli.ok("cleanup one");
     cli.trust();
     let made = json(&cli, "plan create one --resource open");
     assert_eq!(made["sandboxes"][0]["strategy"], "none");
-    cli.ok(words("plan create two --resource far"));
+    cli.ok("plan create two --resource far");
 }
 
 // rule S7
 #[test]
 fn trust_is_shown_listed_and_taken_back() {
-    as_user("trust_is_shown_listed_and_taken_back");
+    as_user_too();
     let (world, cli) = world();
     let error = json_error(&cli, "trust", 1);
     assert_eq!(error["kind"], "not_found");
@@ -482,10 +459,7 @@ fn trust_is_shown_listed_and_taken_back() {
     let told = json(&cli, "trust escrow.yaml --yes");
     assert_eq!(told["changed"], true);
     let diff = told["diff"].as_str().expect("a difference");
-    assert!(
-        diff.contains("-run: {env: {A: b}}") && diff.contains("+run: {env: {A: c}}"),
-        "{diff}"
-    );
+    has(&diff, ["-run: {env: {A: b}}", "+run: {env: {A: c}}"]);
     let listed = json(&cli, "trust --list");
     assert_eq!(
         listed["files"].as_array().map(Vec::len),
@@ -496,9 +470,9 @@ fn trust_is_shown_listed_and_taken_back() {
     write(world.path(), "run: {env: {A: b}}\n");
     let told = json(&cli, "trust --yes");
     assert_eq!(told["changed"], true, "{told}");
-    assert!(cli.ok(words("trust --list")).contains("escrow.yaml"));
+    assert!(cli.ok("trust --list").contains("escrow.yaml"));
     // Also when it is gone.
-    fs::remove_file(&file).expect("it is there");
+    remove(&file);
     assert_eq!(json(&cli, "trust --remove escrow.yaml")["removed"], true);
     assert_eq!(json(&cli, "trust --remove escrow.yaml")["removed"], false);
     assert_eq!(
@@ -506,18 +480,15 @@ fn trust_is_shown_listed_and_taken_back() {
         Some(0)
     );
     let log = json(&cli, "log").to_string();
-    assert!(
-        log.contains("\"trust\"") && log.contains("\"distrust\""),
-        "{log}"
-    );
+    has(&log, ["\"trust\"", "\"distrust\""]);
     // What makes no sense, and what is a link, is not trusted.
     write(world.path(), "sandbx: {}\n");
     json_error(&cli, "trust", 2);
-    fs::remove_file(&file).expect("it is there");
-    std::os::unix::fs::symlink("app/a.txt", &file).expect("nothing is there");
-    let told = cli.fails(words("trust escrow.yaml"), 2);
+    remove(&file);
+    symlink("app/a.txt", &file);
+    let told = cli.fails("trust escrow.yaml", 2);
     assert!(told.contains("it is a link"), "{told}");
-    cli.ok(words("log --verify"));
+    cli.ok("log --verify");
 }
 
 /// Who may not do anything may not trust.
@@ -533,7 +504,7 @@ fn trust_is_permitted_to_who_may_do_anything() {
         world.path(),
         "run: {env: {A: b}}\npolicy: {mode: enforce}\n",
     );
-    cli.fails(words("--principal agent trust --yes"), 3);
+    cli.fails("--principal agent trust --yes", 3);
     // The file itself has no say in it.
     cli.trust();
 }
@@ -547,7 +518,7 @@ fn trust_shows_everything_that_would_count() {
         validate: [v1, v2, v3, v4, v5, [v6, 'a b']]\n\
         sandbox: {custom_strategies: {mine: {command: [/evil, now]}}}\n# the end \u{202e}\n";
     write(world.path(), text);
-    let shown = cli.run(words("trust")).stderr_text();
+    let shown = cli.run("trust").stderr_text();
     for expected in [
         "../p6",
         "LD_PRELOAD=/evil.so",
@@ -570,7 +541,7 @@ fn trust_shows_everything_that_would_count() {
     assert_eq!(told["content"][0], "run:", "{told}");
     // From then on the difference says it.
     write(world.path(), &format!("{text}# more\n"));
-    let shown = cli.run(words("trust")).stderr_text();
+    let shown = cli.run("trust").stderr_text();
     assert!(shown.contains("+# more"), "{shown}");
     assert!(!shown.contains("all of it:"), "{shown}");
 }
@@ -581,11 +552,8 @@ fn trust_shows_everything_that_would_count() {
 fn trust_without_a_terminal_needs_yes() {
     let (world, cli) = world();
     write(world.path(), "run: {env: {A: b}}\n");
-    let told = cli.fails(words("trust"), 2);
-    assert!(
-        told.contains("not trusted") && told.contains("--yes"),
-        "{told}"
-    );
+    let told = cli.fails("trust", 2);
+    has(&told, ["not trusted", "--yes"]);
     let told = json_error(&cli, "trust", 2).to_string();
     assert!(told.contains("not trusted"), "{told}");
     let listed = json(&cli, "trust --list");
@@ -593,7 +561,7 @@ fn trust_without_a_terminal_needs_yes() {
     assert!(!json(&cli, "log").to_string().contains("\"trust\""));
     // Nor where a terminal is there, but the answer is a document.
     let terminal = Terminal::new(24, 200);
-    let mut child = terminal.start(cli.command(words("--json trust")));
+    let mut child = terminal.start(cli.command("--json trust"));
     assert_eq!(child.wait().expect("it ends").code(), Some(2));
     cli.trust();
     // What is trusted already needs no answer.
@@ -606,7 +574,7 @@ fn trust_asks_on_a_terminal() {
     write(world.path(), "run: {env: {A: b}}\n");
     for (answer, status) in [("n\n", 1), ("y\n", 0)] {
         let terminal = Terminal::new(24, 200);
-        let mut child = terminal.start(cli.command(words("trust")));
+        let mut child = terminal.start(cli.command("trust"));
         terminal.expect("with this content? [y/N]");
         assert!(terminal.text().contains("run.env"), "{}", terminal.text());
         terminal.send(answer);

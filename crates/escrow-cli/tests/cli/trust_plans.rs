@@ -1,20 +1,10 @@
 //! A plan obeys the configuration it was made under, wherever a command is typed and whatever became of
 //! the file.
 
-use std::fs;
-use std::path::Path;
-
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
-use crate::{binary, furnish, json, json_error, words, world};
+use crate::*;
 
 fn write(directory: &Path, text: &str) {
     fs::write(directory.join("escrow.yaml"), text).expect("there is room");
-}
-
-fn as_user(test: &str) {
-    rerun_test_as_user_with(&format!("trust_plans::{test}"), &[&binary()]);
 }
 
 const PROTECTED: &str = "resources: {app: {at: app}, hidden: {at: app/secret}}\npolicy:\n  mode: enforce\n  rules:\n    \
@@ -26,10 +16,8 @@ fn protected(strategy: &str) -> (World, Cli) {
     world.dir("app/secret");
     write(world.path(), PROTECTED);
     let line = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(words(&line));
-    cli.clone()
-        .stdin("x\n")
-        .ok(words("write try app secret/new"));
+    cli.ok(&line);
+    cli.clone().stdin("x\n").ok("write try app secret/new");
     (world, cli)
 }
 
@@ -37,7 +25,7 @@ fn protected(strategy: &str) -> (World, Cli) {
 // rule S6
 #[test]
 fn a_plan_obeys_its_configuration_from_anywhere() {
-    as_user("a_plan_obeys_its_configuration_from_anywhere");
+    as_user_too();
     let (world, cli) = protected("overlay");
     let elsewhere = world.dir("elsewhere");
     write(&elsewhere, "policy: {mode: local}\n");
@@ -47,15 +35,15 @@ fn a_plan_obeys_its_configuration_from_anywhere() {
     let null = cli.clone().env("ESCROW_CONFIG", "/dev/null");
     let denied = |what: &str| {
         for cli in [&cli, &away, &root, &null] {
-            let told = cli.fails(words("commit try"), 3);
+            let told = cli.fails("commit try", 3);
             assert!(told.contains("may not commit"), "{what}: {told}");
         }
     };
     denied("as it was");
     // A fork is made under the same.
-    root.ok(words("plan fork try forked"));
-    root.fails(words("commit forked"), 3);
-    root.ok(words("cleanup forked"));
+    root.ok("plan fork try forked");
+    root.fails("commit forked", 3);
+    root.ok("cleanup forked");
     // A process that changes the file afterwards can only tighten.
     for text in [
         "policy: {mode: local}\n",
@@ -65,32 +53,32 @@ fn a_plan_obeys_its_configuration_from_anywhere() {
         write(world.path(), text);
         denied(text);
     }
-    fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
+    remove(world.path().join("escrow.yaml"));
     denied("without a file");
     assert!(!world.path().join("app/secret/new").exists());
     // What the user saw and trusts counts instead.
     write(world.path(), "resources: {app: {at: app}}\n");
     denied("not trusted yet");
     cli.trust();
-    root.ok(words("commit try"));
+    root.ok("commit try");
     assert!(world.path().join("app/secret/new").exists());
 }
 
 /// What was tightened after the plan was made counts too.
 #[test]
 fn what_was_tightened_since_counts_from_anywhere() {
-    as_user("what_was_tightened_since_counts_from_anywhere");
+    as_user_too();
     let (world, cli) = world();
     write(world.path(), "resources: {app: {at: app}}\n");
-    cli.ok(words("plan create try --resource app"));
-    cli.clone().stdin("x\n").ok(words("write try app secret"));
+    cli.ok("plan create try --resource app");
+    cli.clone().stdin("x\n").ok("write try app secret");
     write(
         world.path(),
         "resources: {app: {at: app}}\npolicy:\n  mode: enforce\n  rules:\n    - {allow: [commit, diff], principal: '*', scope: '*'}\n    \
          - {deny: [commit], principal: '*', scope: 'app:secret'}\n",
     );
-    cli.fails(words("commit try"), 3);
-    cli.clone().cwd("/").fails(words("commit try"), 3);
+    cli.fails("commit try", 3);
+    cli.clone().cwd("/").fails("commit try", 3);
 }
 
 /// A plan that released a configuration that makes no sense could be neither undone nor removed, first from
@@ -98,7 +86,7 @@ fn what_was_tightened_since_counts_from_anywhere() {
 // rule C17
 #[test]
 fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
-    as_user("a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs");
+    as_user_too();
     let (world, cli) = world();
     let app = world.dir("app");
     let deny = "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, diff, undo, rollback, cleanup], principal: '*', scope: '*'}\n    \
@@ -107,19 +95,17 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
     let here = cli.clone().cwd(&app);
     let null = here.clone().env("ESCROW_CONFIG", "/dev/null");
     for cli in [&cli.clone().cwd("/"), &null, &here] {
-        here.ok(words("plan create try --resource ."));
+        here.ok("plan create try --resource .");
         here.clone()
             .stdin("polciy: {}\n")
-            .ok(words("write try app escrow.yaml"));
-        here.ok(words("plan create denied --resource ."));
-        here.clone()
-            .stdin("x\n")
-            .ok(words("write denied app secret"));
-        here.ok(words("commit try"));
+            .ok("write try app escrow.yaml");
+        here.ok("plan create denied --resource .");
+        here.clone().stdin("x\n").ok("write denied app secret");
+        here.ok("commit try");
         // Nothing else is done without it.
         let told = json_error(&here, "commit denied", 2).to_string();
         assert!(told.contains("--config /dev/null"), "{told}");
-        null.fails(words("commit denied"), 3);
+        null.fails("commit denied", 3);
         for line in ["rollback denied", "cleanup denied --yes", "undo try --yes"] {
             let told = json(cli, line)["notices"].to_string();
             assert_eq!(told.matches("polciy").count(), 2, "{line}: {told}");
@@ -127,13 +113,13 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
         }
         let file = fs::read_to_string(app.join("escrow.yaml"));
         assert_eq!(file.expect("it is back"), deny);
-        here.ok(words("cleanup try --yes"));
+        here.ok("cleanup try --yes");
         write(&app, "polciy: {}\n");
         for line in ["recover", "gc"] {
             let told = json(&here, line)["notices"].to_string();
             assert!(told.contains("polciy"), "{line}: {told}");
         }
-        here.fails(words("status"), 2);
+        here.fails("status", 2);
         write(&app, deny);
     }
 }
@@ -141,19 +127,19 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
 /// Validations that counted when the plan was made run from anywhere, also when the file lost them.
 #[test]
 fn validations_run_from_anywhere() {
-    as_user("validations_run_from_anywhere");
+    as_user_too();
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
     write(
         world.path(),
         "run: {env: {COLOUR: blue}}\nvalidate: [[test, '!', -e, app/bad]]\n",
     );
     cli.trust();
-    cli.ok(words("plan create try --resource ./app"));
-    cli.clone().stdin("x\n").ok(words("write try app bad"));
+    cli.ok("plan create try --resource ./app");
+    cli.clone().stdin("x\n").ok("write try app bad");
     let away = cli.clone().cwd(world.dir("away"));
     let stopped = |what: &str| {
         for cli in [&cli, &away] {
-            let told = cli.fails(words("commit try"), 1);
+            let told = cli.fails("commit try", 1);
             assert!(
                 told.contains("the validation `test ! -e app/bad`"),
                 "{what}: {told}"
@@ -163,7 +149,7 @@ fn validations_run_from_anywhere() {
     stopped("as it was");
     let refused = |cli: &Cli, what: &str| {
         for line in ["commit try", "commit try --dry-run"] {
-            let told = cli.fails(words(line), 3);
+            let told = cli.fails(line, 3);
             assert!(
                 told.contains("changed since it was trusted"),
                 "{what}: {told}"
@@ -186,10 +172,10 @@ fn validations_run_from_anywhere() {
     }
     let log = json(&cli, "log try").to_string();
     assert!(log.contains("changed since it was trusted"), "{log}");
-    fs::remove_file(world.path().join("escrow.yaml")).expect("it is there");
+    remove(world.path().join("escrow.yaml"));
     stopped("gone");
     // Trusted no more, its commands do not run, and that is said.
-    cli.ok(words("trust --remove escrow.yaml"));
+    cli.ok("trust --remove escrow.yaml");
     let told = json(&away, "commit try");
     assert!(told["notices"].to_string().contains("validate"), "{told}");
 }
@@ -197,7 +183,7 @@ fn validations_run_from_anywhere() {
 /// Item 13: `cd "$(escrow path …)"; escrow commit` obeyed the agent's version.
 #[test]
 fn a_configuration_in_a_sandbox_never_counts() {
-    as_user("a_configuration_in_a_sandbox_never_counts");
+    as_user_too();
     for beside in [false, true] {
         let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
         let memory = World::under(Path::new("/dev/shm"));
@@ -208,10 +194,8 @@ fn a_configuration_in_a_sandbox_never_counts() {
         };
         world.dir("app/secret");
         write(world.path(), PROTECTED);
-        cli.ok(words(
-            "plan create try --resource ./app --strategy filesystem_copy",
-        ));
-        let path = cli.ok(words("path try app"));
+        cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+        let path = cli.ok("path try app");
         let sandbox = Path::new(path.trim());
         assert_eq!(path.contains("/.escrow-"), beside, "{path}");
         fs::write(sandbox.join("secret/new"), "x").expect("it is ours");
@@ -222,11 +206,11 @@ fn a_configuration_in_a_sandbox_never_counts() {
         ] {
             write(sandbox, text);
             let inside = cli.clone().cwd(sandbox.join("src"));
-            let told = inside.fails(words("commit"), 3);
+            let told = inside.fails("commit", 3);
             assert!(told.contains("it is inside a sandbox"), "{beside}: {told}");
         }
         let inside = cli.clone().cwd(sandbox);
-        let told = inside.fails(words("trust escrow.yaml"), 2);
+        let told = inside.fails("trust escrow.yaml", 2);
         assert!(told.contains("inside a sandbox"), "{told}");
         assert!(!world.path().join("app/secret/new").exists());
     }
@@ -248,9 +232,9 @@ fn undo_is_kept_as_the_plans_configuration_says() {
         if trusted {
             cli.trust();
         }
-        cli.ok(words("plan create try --resource ./app"));
-        cli.clone().stdin("x\n").ok(words("write try app new"));
-        cli.ok(words("commit try"));
+        cli.ok("plan create try --resource ./app");
+        cli.clone().stdin("x\n").ok("write try app new");
+        cli.ok("commit try");
         write(&world.dir("user-home/.config/escrow"), &text(users));
         let gone = json(&cli.clone().cwd("/"), "gc --dry-run");
         let gone = gone["removed"].as_array().expect("a list");
@@ -263,14 +247,14 @@ fn undo_is_kept_as_the_plans_configuration_says() {
 // rule S6
 #[test]
 fn a_trusted_validation_cannot_be_switched_off() {
-    as_user("a_trusted_validation_cannot_be_switched_off");
+    as_user_too();
     let trusted = "validate: [[test, '!', -e, app/bad]]\n";
     let change = |world: &World, how: &str| {
         let file = world.path().join("escrow.yaml");
         match how {
             "changed" => write(world.path(), "{}\n"),
             "added" => write(world.path(), "validate: ['true']\n"),
-            "removed" => fs::remove_file(&file).expect("it is there"),
+            "removed" => remove(&file),
             "covered" => write(&world.dir("app"), "{}\n"),
             _ => {
                 let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -301,19 +285,19 @@ fn a_trusted_validation_cannot_be_switched_off() {
         write(world.path(), if how == "added" { "{}\n" } else { trusted });
         cli.trust();
         change(&world, how);
-        cli.ok(words("plan create try --resource ./app"));
-        cli.clone().stdin("x\n").ok(words("write try app bad"));
+        cli.ok("plan create try --resource ./app");
+        cli.clone().stdin("x\n").ok("write try app bad");
         for cli in [&cli, &cli.clone().cwd("/")] {
-            let told = cli.fails(words("commit try"), 3);
+            let told = cli.fails("commit try", 3);
             assert!(told.contains(why), "{how}: {told}");
         }
-        let told = cli.fails(words("run --plan try --commit -- touch app/ran"), 125);
+        let told = cli.fails("run --plan try --commit -- touch app/ran", 125);
         assert!(told.contains(why), "{how}: {told}");
         assert!(!world.path().join("app/bad").exists());
-        assert!(!cli.ok(words("diff try")).contains("ran"));
+        assert!(!cli.ok("diff try").contains("ran"));
         // By the user's own decision it goes on.
-        cli.ok(words(goes_on));
-        cli.ok(words("commit try"));
+        cli.ok(goes_on);
+        cli.ok("commit try");
         assert!(world.path().join("app/bad").exists(), "{how}");
     }
 }
@@ -321,7 +305,7 @@ fn a_trusted_validation_cannot_be_switched_off() {
 /// That a validation of a file that was never trusted does not run was said after the commit.
 #[test]
 fn what_does_not_count_is_said_before_the_work_begins() {
-    as_user("what_does_not_count_is_said_before_the_work_begins");
+    as_user_too();
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
     write(
         world.path(),
@@ -342,8 +326,8 @@ fn what_does_not_count_is_said_before_the_work_begins() {
         assert_eq!(told.matches(key).count(), 1, "{key}: {told}");
     }
     assert!(world.path().join("app/new").exists());
-    cli.ok(words("plan create try --resource ./app"));
-    let told = cli.run(words("commit try")).stderr_text();
+    cli.ok("plan create try --resource ./app");
+    let told = cli.run("commit try").stderr_text();
     assert!(told.contains("validate ("), "{told}");
 }
 
@@ -351,7 +335,7 @@ fn what_does_not_count_is_said_before_the_work_begins() {
 // rule S6
 #[test]
 fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
-    as_user("a_plan_made_elsewhere_is_bound_to_the_projects_file");
+    as_user_too();
     let all = "{allow: [create, read, write, diff, commit, cleanup], principal: '*', scope: '*'}";
     let text = format!(
         "sandbox: {{strategy: filesystem_copy}}\npolicy:\n  mode: enforce\n  rules:\n    - {all}\n    \
@@ -367,18 +351,18 @@ fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
         write(&world.dir("app"), &text);
         let made = json(&cli, line);
         if !line.contains("app") {
-            cli.ok(words("sandbox create try app"));
+            cli.ok("sandbox create try app");
         }
         let first = line == "plan create try --resource app";
         let strategy = &made["sandboxes"][0]["strategy"];
         assert_eq!(strategy == "filesystem_copy", first, "{made}");
-        cli.clone().stdin("x\n").ok(words("write try app secret"));
+        cli.clone().stdin("x\n").ok("write try app secret");
         for cli in [&cli, &cli.clone().cwd("/")] {
-            let told = cli.fails(words("commit try"), 3);
+            let told = cli.fails("commit try", 3);
             assert!(told.contains("may not commit"), "{line}: {told}");
         }
-        fs::remove_file(world.path().join("app/escrow.yaml")).expect("it is there");
-        let status = cli.run(words("commit try")).status;
+        remove(world.path().join("app/escrow.yaml"));
+        let status = cli.run("commit try").status;
         // Of other projects the policy counts as it is now.
         assert_eq!(status, if first { 3 } else { 0 }, "{line}");
     }
@@ -387,9 +371,9 @@ fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
 /// A plan that was made under no file took everything of a trusted file it was used from.
 #[test]
 fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
-    as_user("a_plan_made_under_no_file_takes_nothing_from_elsewhere");
+    as_user_too();
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let elsewhere = world.dir("elsewhere");
     let loose = "run: {env: {COLOUR: blue}, writable: [keys]}\nvalidate: ['false']\n";
     world.dir("keys");
@@ -404,23 +388,23 @@ fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
     assert_eq!(away.run(&colour).stdout_text(), "[]\n");
     // But what it denies is denied.
     write(&elsewhere, "policy: {mode: enforce}\n");
-    away.fails(words("commit try"), 3);
-    fs::remove_file(elsewhere.join("escrow.yaml")).expect("it is there");
+    away.fails("commit try", 3);
+    remove(elsewhere.join("escrow.yaml"));
     // A file that appears in its own place counts as one that changed does.
     write(world.path(), loose);
     assert_eq!(away.run(&colour).stdout_text(), "[]\n");
     cli.trust();
     assert_eq!(away.run(&colour).stdout_text(), "[blue]\n");
-    away.fails(words("commit try"), 1);
-    cli.ok(words("trust --remove"));
-    away.ok(words("commit try"));
+    away.fails("commit try", 1);
+    cli.ok("trust --remove");
+    away.ok("commit try");
 }
 
 /// A process that made a plan in a cloned tree could not get rid of it, where the tree's policy denied that.
 // rule S6
 #[test]
 fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
-    as_user("a_tree_cannot_keep_the_user_from_removing_a_plan");
+    as_user_too();
     let (world, cli) = world();
     let app = world.dir("app");
     write(
@@ -429,34 +413,34 @@ fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
     );
     let cli = cli.cwd(&app);
     for name in ["one", "two", "done"] {
-        cli.ok(words(&format!("plan create {name} --resource .")));
+        cli.ok(format!("plan create {name} --resource ."));
     }
-    cli.clone().stdin("x\n").ok(words("write one app new"));
-    cli.clone().stdin("x\n").ok(words("write done app done"));
-    cli.ok(words("commit done"));
+    cli.clone().stdin("x\n").ok("write one app new");
+    cli.clone().stdin("x\n").ok("write done app done");
+    cli.ok("commit done");
     let agent = |line: &str| format!("--principal agent {line}");
     // Only who made it, and only this.
     for line in ["rollback one", "cleanup one --yes"] {
-        cli.fails(words(&agent(line)), 3);
+        cli.fails(agent(line), 3);
     }
     let gc = |line: &str| json(&cli, line)["removed"].to_string();
     let held = gc(&agent("gc --max-size 0"));
     assert_eq!(held, "[]");
-    cli.fails(words("undo done --yes"), 3);
+    cli.fails("undo done --yes", 3);
     assert!(gc("gc --max-size 0").contains("undo"));
-    cli.ok(words("rollback one"));
-    cli.ok(words("cleanup one --yes"));
+    cli.ok("rollback one");
+    cli.ok("cleanup one --yes");
     // What the user trusts, and the user's own policy, still count.
     cli.trust();
-    cli.fails(words("cleanup two --yes"), 3);
-    cli.fails(words("gc"), 3);
-    cli.ok(words("trust --remove"));
+    cli.fails("cleanup two --yes", 3);
+    cli.fails("gc", 3);
+    cli.ok("trust --remove");
     write(
         &world.dir("user-home/.config/escrow"),
         "policy:\n  mode: enforce\n  rules:\n    - {allow: [create], principal: '*', scope: '*'}\n",
     );
-    cli.fails(words("cleanup two --yes"), 3);
-    cli.fails(words("gc"), 3);
+    cli.fails("cleanup two --yes", 3);
+    cli.fails("gc", 3);
 }
 
 /// Where one policy restricts, a denial did not name its file.
@@ -469,7 +453,7 @@ fn every_denial_names_the_file_and_the_rule() {
         "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write], principal: '*', scope: '*'}\n    \
          - {deny: [write], principal: '*', scope: 'app:secret'}\n",
     );
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let file = format!("(in '{}/escrow.yaml')", world.path().display());
     let line = words("write try app secret");
     let told = cli.clone().stdin("x\n").fails(line, 3);
@@ -477,7 +461,7 @@ fn every_denial_names_the_file_and_the_rule() {
         told.contains("rule 2 says") && told.contains(&file),
         "{told}"
     );
-    let told = cli.fails(words("commit try"), 3);
+    let told = cli.fails("commit try", 3);
     assert!(
         told.contains("no rule permits it") && told.contains(&file),
         "{told}"

@@ -1,16 +1,8 @@
 //! The verbs, one promise a test.
 
-use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
-use crate::{binary, furnish, json, words, world};
+use crate::*;
 
 fn sandbox_path(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
     let mut path = cli.run(["path", plan, resource]).stdout;
@@ -21,53 +13,46 @@ fn sandbox_path(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
 #[test]
 fn a_pipe_from_read_to_write_does_not_wait_for_itself() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let mut read = cli
-        .command(words("read try app a.txt"))
+        .command("read try app a.txt")
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
     let out = read.stdout.take().expect("it is piped");
-    let write = cli
-        .command(words("write try app copy.txt"))
-        .stdin(out)
-        .status();
+    let write = cli.command("write try app copy.txt").stdin(out).status();
     assert!(write.expect("it starts").success());
     assert!(read.wait().expect("it ends").success());
-    assert_eq!(cli.ok(words("read try app copy.txt")), "one\ntwo\nthree\n");
+    assert_eq!(cli.ok("read try app copy.txt"), "one\ntwo\nthree\n");
 }
 
 #[test]
 fn a_writer_whose_source_never_ends_holds_nobody_up() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let mut slow = cli
-        .command(words("write try app slow.txt"))
+        .command("write try app slow.txt")
         .stdin(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
     let mut source = slow.stdin.take().expect("it is piped");
     source.write_all(b"the beginning").expect("it listens");
-    cli.clone()
-        .stdin("quick")
-        .ok(words("write try app quick.txt"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tquick.txt\n");
+    cli.clone().stdin("quick").ok("write try app quick.txt");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tquick.txt\n");
     drop(source);
     assert!(slow.wait().expect("it ends").success());
-    assert_eq!(cli.ok(words("read try app slow.txt")), "the beginning");
+    assert_eq!(cli.ok("read try app slow.txt"), "the beginning");
 }
 
 #[test]
 fn large_content_goes_through_whole() {
     let (world, cli) = world();
     let large: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
-    std::fs::write(world.path().join("large"), &large).expect("the world can be written");
-    cli.ok(words("plan create try --resource ./app"));
-    cli.clone()
-        .stdin(&large)
-        .ok(words("write try app from-stdin"));
-    cli.ok(words("write try app from-file --from large"));
+    write(world.path().join("large"), &large);
+    cli.ok("plan create try --resource ./app");
+    cli.clone().stdin(&large).ok("write try app from-stdin");
+    cli.ok("write try app from-file --from large");
     for name in ["from-stdin", "from-file"] {
         assert!(
             cli.run(["read", "try", "app", name]).stdout == large,
@@ -80,7 +65,7 @@ fn large_content_goes_through_whole() {
 #[test]
 fn a_sandbox_is_made_once_and_found_again_by_every_process() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try"));
+    cli.ok("plan create try");
     let first = json(&cli, "sandbox create try ./app");
     assert_eq!(first["created"], true);
     let second = json(&cli, "sandbox create try app --strategy filesystem_copy");
@@ -103,7 +88,7 @@ fn a_plan_is_found_by_name_id_prefix_or_place() {
         );
     }
     assert!(
-        cli.fails(words("plan show alp"), 2)
+        cli.fails("plan show alp", 2)
             .contains("could be any of 2 plans")
     );
     // Left out: the newest open plan that was made here, or that holds this directory.
@@ -119,7 +104,7 @@ fn a_plan_is_found_by_name_id_prefix_or_place() {
     );
     json(&cli, "cleanup alpha");
     assert!(
-        cli.fails(words("plan show"), 1)
+        cli.fails("plan show", 1)
             .contains("no open plan belongs to")
     );
     // The name is free again, and the old plan can still be shown by its id.
@@ -138,7 +123,7 @@ fn the_words_of_the_environment_count() {
     assert_eq!(plan["sandboxes"][0]["strategy"], "filesystem_copy");
     let error = cli
         .env("ESCROW_SANDBOX_STRATEGY", "quantum")
-        .fails(words("plan list"), 2);
+        .fails("plan list", 2);
     assert!(error.contains("there is no strategy 'quantum'"), "{error}");
 }
 
@@ -148,23 +133,23 @@ fn whole_story(world: World, strategy: &str) {
     let app = world.path().join("app");
     let before = signature(&app);
     let create = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(words(&create));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    cli.ok(&create);
+    assert_eq!(cli.ok("diff try --name-status"), "");
     cli.clone()
         .stdin("ONE\ntwo\nthree\n")
-        .ok(words("write try app a.txt"));
+        .ok("write try app a.txt");
     let odd = OsStr::from_bytes(b"new dir/-\n\xff");
     let line = [words("write try app"), vec!["--".into(), odd.into()]].concat();
     cli.clone().stdin("odd\n").ok(line);
-    let listed = cli.ok(words("diff try --name-status"));
+    let listed = cli.ok("diff try --name-status");
     assert_eq!(listed, "M\ta.txt\nA\tnew dir\nA\tnew dir/-\\x0a\\xff\n");
     let back = cli.run([words("read try app"), vec!["--".into(), odd.into()]].concat());
     assert_eq!(back.stdout_text(), "odd\n");
     assert_same(&before, &signature(&app), &Ignore::default());
-    cli.ok(words("rollback try"));
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
-    cli.ok(words("cleanup try"));
-    cli.ok(words("cleanup try"));
+    cli.ok("rollback try");
+    assert_eq!(cli.ok("diff try --name-status"), "");
+    cli.ok("cleanup try");
+    cli.ok("cleanup try");
     assert_same(&before, &signature(&app), &Ignore::default());
     for room in ["sandboxes", "locks"] {
         let left = std::fs::read_dir(world.home().join(room))
@@ -184,7 +169,7 @@ fn the_whole_story_in_an_odd_directory() {
 
 #[test]
 fn the_whole_story_in_an_odd_directory_as_user() {
-    rerun_test_as_user_with("verbs::the_whole_story_in_an_odd_directory", &[&binary()]);
+    as_user_too();
 }
 
 #[test]
@@ -193,25 +178,19 @@ fn the_patch_is_taken_by_git_and_by_patch() {
     // git knows 0644 and 0755 only.
     let ordinary = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(world.path().join("app/a.txt"), ordinary).expect("it is ours");
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let sandbox = sandbox_path(&cli, "try", "app");
-    std::fs::write(sandbox.join("a.txt"), "one\n2\nthree\nno end").expect("it can be written");
-    std::fs::write(sandbox.join("with space"), "x\n").expect("it can be written");
-    std::fs::write(
+    write(sandbox.join("a.txt"), "one\n2\nthree\nno end");
+    write(sandbox.join("with space"), "x\n");
+    write(
         sandbox.join(OsStr::from_bytes(b"tab\t\"quote\" \xc3\xbc")),
         "y\n",
-    )
-    .expect("it can be written");
-    std::fs::remove_file(sandbox.join("src/main.rs")).expect("it is there");
-    std::fs::write(sandbox.join("binary"), b"a\0b").expect("it can be written");
-    let patch = cli.run(words("diff try --patch")).stdout;
-    let text = String::from_utf8_lossy(&patch).into_owned();
-    assert!(
-        text.contains("# binary file, not shown (0 -> 3 bytes): binary\n"),
-        "{text}"
     );
+    remove(sandbox.join("src/main.rs"));
+    write(sandbox.join("binary"), b"a\0b");
+    let patch = cli.run("diff try --patch").stdout;
+    let text = String::from_utf8_lossy(&patch).into_owned();
+    has(&text, ["# binary file, not shown (0 -> 3 bytes): binary\n"]);
     // Half of it would be worse than nothing: git refuses the whole.
     let refused = world.dir("refused");
     let mut git = Command::new("git")
@@ -225,8 +204,8 @@ fn the_patch_is_taken_by_git_and_by_patch() {
     input.write_all(&patch).expect("it listens");
     drop(input);
     assert!(!git.wait().expect("it ends").success());
-    std::fs::remove_file(sandbox.join("binary")).expect("it is there");
-    let patch = cli.run(words("diff try --patch")).stdout;
+    remove(sandbox.join("binary"));
+    let patch = cli.run("diff try --patch").stdout;
     for tool in [&["git", "apply", "-p1"][..], &["patch", "-p1", "--quiet"]] {
         let copy = world.dir(tool[0]);
         let status = Command::new("cp")
@@ -264,13 +243,13 @@ fn the_patch_is_taken_by_git_and_by_patch() {
 #[test]
 fn colour_is_for_terminals_only() {
     let (_world, cli) = world();
-    cli.ok(words("plan create try --resource ./app"));
-    assert!(!cli.ok(words("plan show try")).contains('\x1b'));
+    cli.ok("plan create try --resource ./app");
+    assert!(!cli.ok("plan show try").contains('\x1b'));
     let terminal = |extra: &[(&str, &str)]| {
         let mut command = Command::new("script");
         let line = format!("'{}' plan show try", binary().display());
         command.args(["-qec", &line, "/dev/null"]);
-        let plain = cli.command(words("plan show try"));
+        let plain = cli.command("plan show try");
         command.env_clear();
         for (name, value) in plain.get_envs() {
             command.env(name, value.unwrap_or_default());
@@ -293,11 +272,9 @@ fn colour_is_for_terminals_only() {
 fn names_cannot_fool_the_reader() {
     let (world, cli) = world();
     let name = OsStr::from_bytes("evil\u{1b}[2J\u{202e}\nA\tapproved".as_bytes());
-    std::fs::write(world.path().join("app").join(name), "x").expect("it can be written");
-    cli.ok(words(
-        "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    std::fs::remove_file(sandbox_path(&cli, "try", "app").join(name)).expect("it is there");
+    write(world.path().join("app").join(name), "x");
+    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    remove(sandbox_path(&cli, "try", "app").join(name));
     for form in ["--stat", "--name-status", "--patch"] {
         let text = cli.ok(["diff", "try", form]);
         assert!(
@@ -315,7 +292,7 @@ fn names_cannot_fool_the_reader() {
 fn a_reader_that_has_enough_is_no_error() {
     let (_world, cli) = world();
     let mut child = cli
-        .command(words("reference"))
+        .command("reference")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -331,10 +308,10 @@ fn what_is_left_out_is_named() {
     let (world, cli) = world();
     let socket = world.path().join("app/socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a short path");
-    let outcome = cli.run(words(
+    let outcome = cli.expect(
         "plan create try --resource ./app --strategy filesystem_copy",
-    ));
-    assert_eq!(outcome.status, 0);
+        0,
+    );
     assert!(
         outcome
             .stderr_text()
@@ -345,13 +322,13 @@ fn what_is_left_out_is_named() {
         shown["sandboxes"][0]["warnings"][0],
         "'socket': a socket is not copied"
     );
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
 }
 
 #[test]
 fn doctor_gives_reasons_and_leaves_nothing() {
     let (world, cli) = world();
-    let text = cli.ok(words("doctor app"));
+    let text = cli.ok("doctor app");
     for strategy in ["copy_on_write", "filesystem_copy", "overlay", "none"] {
         assert!(text.contains(strategy), "{text}");
     }
@@ -360,7 +337,7 @@ fn doctor_gives_reasons_and_leaves_nothing() {
         .expect("it is there")
         .count();
     assert_eq!(left, 0);
-    let missing = cli.fails(words("doctor nowhere"), 1);
+    let missing = cli.fails("doctor nowhere", 1);
     assert!(missing.contains("cannot find the directory"), "{missing}");
 }
 
@@ -381,18 +358,13 @@ fn strategies_keep_their_contract_when_asked() {
 #[test]
 fn none_is_honest() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ./app --strategy none"));
-    cli.clone()
-        .stdin("for real")
-        .ok(words("write try app a.txt"));
-    let real = std::fs::read_to_string(world.path().join("app/a.txt")).expect("it is there");
+    cli.ok("plan create try --resource ./app --strategy none");
+    cli.clone().stdin("for real").ok("write try app a.txt");
+    let real = read(world.path().join("app/a.txt"));
     assert_eq!(real, "for real");
-    let error = cli.fails(words("rollback try"), 1);
-    assert!(
-        error.contains("what was written is already in the original"),
-        "{error}"
-    );
-    cli.ok(words("cleanup try"));
+    let error = cli.fails("rollback try", 1);
+    has(&error, ["what was written is already in the original"]);
+    cli.ok("cleanup try");
     assert!(world.path().join("app/a.txt").exists());
 }
 
@@ -400,9 +372,9 @@ fn none_is_honest() {
 pub(crate) fn interrupted(cli: &Cli, plan: &str) {
     for wait in 1.. {
         let mut child = cli
-            .command(words(&format!(
+            .command(format!(
                 "sandbox create {plan} ./app --strategy filesystem_copy"
-            )))
+            ))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -428,27 +400,23 @@ fn a_killed_create_is_told_of_and_finished_or_swept() {
         let directory = app.join(format!("d{directory}"));
         std::fs::create_dir(&directory).expect("the world can be written");
         for file in 0..200 {
-            std::fs::write(directory.join(format!("f{file}")), "x")
-                .expect("the world can be written");
+            write(directory.join(format!("f{file}")), "x");
         }
     }
     let before = signature(&app);
-    cli.ok(words("plan create try"));
+    cli.ok("plan create try");
     interrupted(&cli, "try");
-    let status = cli.ok(words("status"));
+    let status = cli.ok("status");
     assert!(status.contains("interrupted: create of app"), "{status}");
-    let error = cli.fails(words("diff try"), 5);
-    assert!(
-        error.contains("was never finished") && error.contains("hint: "),
-        "{error}"
-    );
+    let error = cli.fails("diff try", 5);
+    has(&error, ["was never finished", "hint: "]);
     json(&cli, "sandbox create try app --strategy filesystem_copy");
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     assert_eq!(json(&cli, "status")["operations"], serde_json::json!([]));
-    cli.ok(words("plan create swept"));
+    cli.ok("plan create swept");
     interrupted(&cli, "swept");
-    cli.ok(words("cleanup swept"));
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup swept");
+    cli.ok("cleanup try");
     let left = std::fs::read_dir(world.home().join("sandboxes"))
         .expect("it is there")
         .count();
@@ -463,7 +431,7 @@ fn state_is_private() {
     let (world, cli) = world();
     let home = world.path().join("deep/er/home");
     let cli = cli.env("ESCROW_HOME", &home);
-    cli.ok(words("plan create try --resource ./app"));
+    cli.ok("plan create try --resource ./app");
     let mode = |path: &Path| std::fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
     assert_eq!(mode(&home), 0o700);
     assert_eq!(mode(&home.join("state.db")), 0o600);

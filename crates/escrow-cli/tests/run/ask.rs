@@ -1,27 +1,22 @@
 //! What may be asked from inside, and what may not; and bytes on the socket that are no question.
 
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
-
 use crate::attacks::compile;
-use crate::running::{PATIENCE, Running, WAIT, assert_quiet};
-use crate::{binary, inside, json, read, words, world};
+use crate::*;
 
 /// A plan `try`, and the program where those inside can run it, as `$E`.
 fn set_up() -> (World, Cli) {
     let (world, cli) = world();
-    let program = cli.command(words("status")).get_program().to_owned();
+    let program = cli.command("status").get_program().to_owned();
     let bin = world.dir("bin");
     let copy = bin.join("escrow");
     std::fs::copy(program, &copy).expect("there is room");
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     (world, cli.env("E", copy))
 }
 
 #[test]
 fn status_and_diff_are_answered() {
-    rerun_test_as_user_with("ask::status_and_diff_are_answered", &[&binary()]);
+    as_user_too();
     let (world, cli) = set_up();
     let ask = |line: &str| {
         let script = format!("echo x > f; $E {line}");
@@ -43,7 +38,7 @@ fn status_and_diff_are_answered() {
         "diff --resource=app --patch",
         "diff tr",
     ] {
-        let (inside, outside) = (ask(line), cli.run(words(line)));
+        let (inside, outside) = (ask(line), cli.run(line));
         assert_eq!(inside.stdout_text(), outside.stdout_text(), "{line}");
         assert_eq!(inside.status, 0, "{line}: {}", inside.stderr_text());
     }
@@ -56,9 +51,9 @@ fn status_and_diff_are_answered() {
 
 #[test]
 fn everything_else_is_refused() {
-    rerun_test_as_user_with("ask::everything_else_is_refused", &[&binary()]);
+    as_user_too();
     let (world, cli) = set_up();
-    cli.ok(words("plan create other --resource ../bin"));
+    cli.ok("plan create other --resource ../bin");
     cli.ok(inside("run --plan try", "echo x > f"));
     let refused = [
         "commit",
@@ -124,22 +119,18 @@ fn everything_else_is_refused() {
     assert_eq!(said.lines().count(), refused.len());
     let words_of = "$E diff \"$(printf '\\377\\376')\" 2>&1; echo $?; $E commit 2>&1";
     let said = cli.run(inside("run --plan try", words_of));
-    assert!(
-        said.stdout_text().contains("only `escrow status`"),
-        "{}",
-        said.stdout_text()
-    );
+    has(&said.stdout_text(), ["only `escrow status`"]);
     assert_eq!(said.status, 3);
     assert!(!world.path().join("app/f").exists());
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
-    assert_eq!(cli.ok(words("diff other --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
+    assert_eq!(cli.ok("diff other --name-status"), "");
     assert_quiet(&world);
 }
 
 /// Whatever form a question has outside, it has inside too.
 #[test]
 fn every_form_of_what_is_answered_works() {
-    rerun_test_as_user_with("ask::every_form_of_what_is_answered_works", &[&binary()]);
+    as_user_too();
     let (world, cli) = set_up();
     let script = "set -e
         $E -q status; $E status -v; $E status --disk
@@ -151,8 +142,7 @@ fn every_form_of_what_is_answered_works() {
         $E diff --since one --until two --name-status > /dev/null
         $E diff --since=two --name-status > /dev/null
         $E restore one -q; $E restore try two --json > /dev/null; $E restore -v one";
-    let outcome = cli.run(inside("run --plan try", script));
-    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    cli.ok(inside("run --plan try", script));
     let labels = json(&cli, "checkpoint list try");
     let labels = labels["checkpoints"].as_array().expect("a list").iter();
     let labels: Vec<&str> = labels.filter_map(|one| one["label"].as_str()).collect();
@@ -162,7 +152,7 @@ fn every_form_of_what_is_answered_works() {
         "a word that looks like an option is a label"
     );
     // What was restored last holds no file; what was written before is in the checkpoint that was taken first.
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     let log = json(&cli, "log try");
     let by = |action: &str| {
         let all = log["operations"].as_array().expect("a list").iter();
@@ -171,7 +161,7 @@ fn every_form_of_what_is_answered_works() {
         done.count()
     };
     assert_eq!([by("checkpoint"), by("restore")], [6, 3]);
-    cli.ok(words("restore try two"));
+    cli.ok("restore try two");
     let script = "$E diff --since one --until two --name-status; $E status --disk --json";
     let said = cli.ok(inside("run --plan try", script));
     let rest = said.strip_prefix("A\tf\n").expect("what changed between");
@@ -184,8 +174,7 @@ fn every_form_of_what_is_answered_works() {
 // rules S6, S7
 #[test]
 fn refusals_have_the_form_that_was_asked_for() {
-    let test = "ask::refusals_have_the_form_that_was_asked_for";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = set_up();
     let ask = |line: &str| cli.run(inside("run --plan try", &format!("$E {line}")));
     for line in [
@@ -226,20 +215,15 @@ fn refusals_have_the_form_that_was_asked_for() {
 /// Without the socket, the program inside has a state of its own, which belongs to no checkpoint.
 #[test]
 fn without_the_socket_there_is_nothing_to_ask() {
-    let test = "ask::without_the_socket_there_is_nothing_to_ask";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = set_up();
     let script = format!(
         "unset ESCROW_SOCKET; export ESCROW_HOME={0}; echo x > f; $E status; $E commit try; $E --home {0} cleanup try; echo $?",
         world.home().display()
     );
     let outcome = cli.run(inside("run --plan try", &script));
-    assert!(
-        !outcome.stdout_text().contains("try"),
-        "{}",
-        outcome.stdout_text()
-    );
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+    lacks(&outcome.stdout_text(), ["try"]);
+    assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
     assert!(!world.path().join("app/f").exists());
     assert_quiet(&world);
 }
@@ -247,21 +231,18 @@ fn without_the_socket_there_is_nothing_to_ask() {
 /// A patch that is larger than any buffer on the way.
 #[test]
 fn a_long_answer_arrives_whole() {
-    rerun_test_as_user_with("ask::a_long_answer_arrives_whole", &[&binary()]);
+    as_user_too();
     let (_world, cli) = set_up();
     let script = "i=0; while [ $i -lt 40000 ]; do echo \"line $i of many, each of them different\"; i=$((i+1)); done > long
         $E diff --patch";
     let said = cli.ok(inside("run --plan try", script));
     assert!(said.len() > 1_000_000);
-    assert_eq!(said, cli.ok(words("diff try --patch")));
+    assert_eq!(said, cli.ok("diff try --patch"));
 }
 
 #[test]
 fn hostile_bytes_do_not_hurt_the_supervisor() {
-    rerun_test_as_user_with(
-        "ask::hostile_bytes_do_not_hurt_the_supervisor",
-        &[&binary()],
-    );
+    as_user_too();
     let (world, cli) = set_up();
     compile(&world.dir("bin"), "hostile", HOSTILE);
     let script = "echo x > f; ../bin/hostile; $E diff --name-status; exit 6";
@@ -342,7 +323,7 @@ int main(int argc, char **argv) {
 /// Each command has a socket of its own, so that it is answered the process that else has ended.
 #[test]
 fn a_second_command_can_ask_too() {
-    rerun_test_as_user_with("ask::a_second_command_can_ask_too", &[&binary()]);
+    as_user_too();
     let (world, cli) = set_up();
     let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
     let said = cli.ok(inside(

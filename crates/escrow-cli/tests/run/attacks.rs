@@ -1,18 +1,6 @@
 //! What a hostile command tries from inside, and what comes of it: nothing outside changes, nothing is left.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
-
-use escrow_testkit::signature::{Ignore, Sig, assert_same, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Outcome, Terminal, World};
-
-use crate::running::{Running, WAIT, assert_quiet};
-use crate::{STRATEGIES, binary, furnish, inside, read, sh, words, world, write};
+use crate::*;
 
 /// A plan `try` of `app`, and beside it what must stay as it is.
 pub(crate) struct Scene {
@@ -35,7 +23,7 @@ impl Scene {
         write(beside.join("file"), "precious\n");
         more(&app);
         let create = format!("plan create try --resource . --strategy {strategy}");
-        cli.ok(words(&create));
+        cli.ok(&create);
         let before = [signature(&app), signature(&beside)];
         Self {
             cli: cli.env("BESIDE", &beside),
@@ -82,13 +70,13 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str) {
         .args([&dir.join(name), &file])
         .status();
     assert!(status.expect("there is a compiler").success());
-    std::fs::remove_file(file).expect("it was just written");
+    remove(file);
 }
 
 // attack B7; rule S1
 #[test]
 fn b7_the_ways_out_through_proc() {
-    rerun_test_as_user_with("attacks::b7_the_ways_out_through_proc", &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script = r#"
@@ -111,8 +99,7 @@ fn b7_the_ways_out_through_proc() {
 // attack B7
 #[test]
 fn b7_what_is_on_standard_input_cannot_be_opened_for_writing() {
-    let test = "attacks::b7_what_is_on_standard_input_cannot_be_opened_for_writing";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let all = [
         (
             "app/a.txt",
@@ -157,8 +144,7 @@ fn b7_what_is_on_standard_input_cannot_be_opened_for_writing() {
 
 #[test]
 fn descriptors_that_the_parent_left_open_are_not_inside() {
-    let test = "attacks::descriptors_that_the_parent_left_open_are_not_inside";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let inner = r#"
         echo /proc/self/fd/*
@@ -194,8 +180,7 @@ fn descriptors_that_the_parent_left_open_are_not_inside() {
 
 #[test]
 fn what_is_outside_cannot_be_linked_into_the_sandbox() {
-    let test = "attacks::what_is_outside_cannot_be_linked_into_the_sandbox";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script = r#"
@@ -213,7 +198,7 @@ fn what_is_outside_cannot_be_linked_into_the_sandbox() {
 
 #[test]
 fn nothing_can_be_mounted_or_unmounted() {
-    rerun_test_as_user_with("attacks::nothing_can_be_mounted_or_unmounted", &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script = r#"
@@ -236,8 +221,7 @@ fn nothing_can_be_mounted_or_unmounted() {
 /// In a namespace of its own the command is root, has every capability, and still finds every mount locked.
 #[test]
 fn root_of_an_inner_namespace_reaches_nothing() {
-    let test = "attacks::root_of_an_inner_namespace_reaches_nothing";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| compile(app, "tree", TREE));
         let inner = r#"
@@ -264,7 +248,7 @@ fn root_of_an_inner_namespace_reaches_nothing() {
         scene.says(&script, "");
         scene.unharmed();
         assert_eq!(
-            scene.cli.ok(words("diff try --name-status")),
+            scene.cli.ok("diff try --name-status"),
             "M\ta.txt\n",
             "{strategy}"
         );
@@ -295,8 +279,7 @@ int main(int argc, char **argv) {
 /// As root, a new `/proc` would hold settings of the kernel that can be written.
 #[test]
 fn a_new_proc_cannot_be_mounted_over_the_closed_one() {
-    let test = "attacks::a_new_proc_cannot_be_mounted_over_the_closed_one";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let (setting, pattern) = ("/proc/sys/kernel/core_pattern", read_setting());
     let script = r#"
@@ -316,7 +299,7 @@ fn read_setting() -> String {
 
 #[test]
 fn settings_of_the_kernel_are_closed() {
-    rerun_test_as_user_with("attacks::settings_of_the_kernel_are_closed", &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let script = r#"
         find /proc/sys /proc/irq /proc/bus /proc/fs -type f -writable 2>/dev/null | head -n 3
@@ -335,7 +318,7 @@ fn settings_of_the_kernel_are_closed() {
 
 #[test]
 fn devices_are_few_and_harmless() {
-    rerun_test_as_user_with("attacks::devices_are_few_and_harmless", &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let script = r#"
         cd /dev; for f in * */*; do test -b $f && echo a disk; test -c $f && ! test -L $f && echo $f; done | tr '\n' ' '
@@ -354,8 +337,7 @@ fn devices_are_few_and_harmless() {
 /// A process that is outside is not there for those inside; and their own process 1 cannot be touched.
 #[test]
 fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
-    let test = "attacks::the_supervisor_can_be_neither_seen_nor_killed_nor_traced";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "trace", TRACE));
     let script = r#"
         trap '' HUP INT TERM
@@ -383,7 +365,7 @@ fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
 /// Who stops the monitor would have a run that never ends.
 #[test]
 fn the_keeper_cannot_be_stopped() {
-    rerun_test_as_user_with("attacks::the_keeper_cannot_be_stopped", &[&binary()]);
+    as_user_too();
     let scene = Scene::with("overlay", |_| ());
     let outcome = scene.run("for n in 1 2 3; do kill -STOP $PPID; done; echo x > f; exit 5");
     assert_eq!(outcome.status, 5, "{}", outcome.stderr_text());
@@ -393,8 +375,7 @@ fn the_keeper_cannot_be_stopped() {
 /// Everything of the user's that can be seen: the command ends with the rest, and its user is reported.
 #[test]
 fn a_command_that_kills_everybody_ends_with_them() {
-    let test = "attacks::a_command_that_kills_everybody_ends_with_them";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::with("overlay", |_| ());
     let outcome = scene.run("echo x > f; kill -9 -1; sleep 10; echo still here");
     assert_eq!(
@@ -402,10 +383,7 @@ fn a_command_that_kills_everybody_ends_with_them() {
         (125, String::new())
     );
     let said = outcome.stderr_text();
-    assert!(
-        said.contains("by a process inside") && said.contains("escrow commit"),
-        "{said}"
-    );
+    has(&said, ["by a process inside", "escrow commit"]);
     scene.unharmed();
 }
 
@@ -436,8 +414,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn what_the_command_left_running_is_ended() {
-    let test = "attacks::what_the_command_left_running_is_ended";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script = r#"
@@ -450,17 +427,17 @@ fn what_the_command_left_running_is_ended() {
         "#;
         assert_eq!(scene.run(script).status, 0);
         scene.unharmed();
-        let now = scene.cli.ok(words("diff try --patch"));
+        let now = scene.cli.ok("diff try --patch");
         assert!(now.contains("early"), "{now}");
         thread::sleep(Duration::from_millis(600));
-        assert_eq!(scene.cli.ok(words("diff try --patch")), now, "{strategy}");
+        assert_eq!(scene.cli.ok("diff try --patch"), now, "{strategy}");
     }
 }
 
 // attack D5
 #[test]
 fn d5_nobody_types_in_the_users_name() {
-    rerun_test_as_user_with("attacks::d5_nobody_types_in_the_users_name", &[&binary()]);
+    as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "type", TYPE));
     // Where the kernel permits it, the test tries what can be done.
     let permitted = std::fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti");
@@ -474,7 +451,7 @@ fn d5_nobody_types_in_the_users_name() {
         assert!(said.contains("typed"), "outside: {said}");
     }
     let terminal = Terminal::new(24, 80);
-    let mut child = terminal.start(scene.cli.command(words("run --plan try -- ./type")));
+    let mut child = terminal.start(scene.cli.command("run --plan try -- ./type"));
     let said = terminal.expect("tried");
     child.wait().expect("it ends");
     assert!(!said.contains("typed"), "{said}");
@@ -510,16 +487,15 @@ int main(void) {
 
 #[test]
 fn the_state_and_other_sandboxes_are_hidden() {
-    let test = "attacks::the_state_and_other_sandboxes_are_hidden";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let create = format!("plan create other --resource ../beside --strategy {strategy}");
-        scene.cli.ok(words(&create));
+        scene.cli.ok(&create);
         let secret = scene.cli.clone().stdin("a secret of another plan\n");
-        secret.ok(words("write other beside secret"));
+        secret.ok("write other beside secret");
         let home = scene.world.home();
-        let theirs = scene.cli.ok(words("diff other --name-status"));
+        let theirs = scene.cli.ok("diff other --name-status");
         let cli = scene.cli.clone().env("STATE", &home);
         let script = r#"
             ls -A $STATE; grep -r 'a secret of' $STATE $BESIDE .. 2>/dev/null
@@ -534,8 +510,8 @@ fn the_state_and_other_sandboxes_are_hidden() {
             "{strategy}: {}",
             outcome.stderr_text()
         );
-        assert_eq!(scene.cli.ok(words("diff other --name-status")), theirs);
-        let secret = scene.cli.ok(words("read other beside secret"));
+        assert_eq!(scene.cli.ok("diff other --name-status"), theirs);
+        let secret = scene.cli.ok("read other beside secret");
         assert_eq!(secret, "a secret of another plan\n");
         assert!(!home.join("sandboxes/evil").exists());
         scene.unharmed();
@@ -545,11 +521,10 @@ fn the_state_and_other_sandboxes_are_hidden() {
 /// The state is where it is by default, in the home directory, and the home directory is behind a link.
 #[test]
 fn the_state_is_hidden_wherever_it_is() {
-    let test = "attacks::the_state_is_hidden_wherever_it_is";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let home = world.dir("user-home/.local/share/escrow");
-    std::os::unix::fs::symlink("user-home", world.path().join("alias")).expect("it is free");
+    symlink("user-home", world.path().join("alias"));
     sh(
         world.path(),
         "chmod 0700 user-home user-home/.local/share/escrow",
@@ -566,15 +541,14 @@ fn the_state_is_hidden_wherever_it_is() {
     assert_eq!(outcome.stdout_text(), "y\n", "{}", outcome.stderr_text());
     assert!(home.join("sandboxes").exists());
     assert!(!world.path().join("user-home/file").exists());
-    assert_eq!(cli.ok(words("diff --name-status")), "A\tf\n");
-    assert_eq!(cli.ok(words("diff --scratch --name-status")), "A\tfile\n");
+    assert_eq!(cli.ok("diff --name-status"), "A\tf\n");
+    assert_eq!(cli.ok("diff --scratch --name-status"), "A\tfile\n");
 }
 
 // attack D12
 #[test]
 fn d12_sockets_of_the_machine_are_out_of_reach() {
-    let test = "attacks::d12_sockets_of_the_machine_are_out_of_reach";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "connect", CONNECT));
     scene.says("ls -A /run", "");
     if !is_root() {
@@ -592,7 +566,7 @@ fn d12_sockets_of_the_machine_are_out_of_reach() {
     let script = format!("./connect {path} || ./connect /var{path} || echo unreachable");
     scene.says(&script, "unreachable\n");
     drop(listener);
-    std::fs::remove_file(&path).expect("it was made above");
+    remove(&path);
     scene.unharmed();
 }
 
@@ -612,13 +586,12 @@ int main(int argc, char **argv) {
 // attack B1; rule S1, S2
 #[test]
 fn b1_a_link_in_the_way_of_a_write_from_outside() {
-    let test = "attacks::b1_a_link_in_the_way_of_a_write_from_outside";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     // In /tmp, where those inside can rename what lies above the sandbox.
     let (world, cli) = furnish(World::new());
     let victim = World::under(Path::new("/var/tmp"));
     write(victim.dir("app").join("a.txt"), "precious\n");
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     let before = signature(victim.path());
     let script = format!(
         "cd /; mv {world} {world}.away; ln -s {victim} {world}; {WAIT}",
@@ -626,16 +599,13 @@ fn b1_a_link_in_the_way_of_a_write_from_outside() {
         victim = victim.path().display(),
     );
     let running = Running::ready(cli.command(inside("run --plan try", &script)));
-    let outcome = cli
-        .clone()
-        .stdin("evil\n")
-        .run(words("write try app a.txt"));
-    let path = cli.run(words("path try app"));
+    let outcome = cli.clone().stdin("evil\n").run("write try app a.txt");
+    let path = cli.run("path try app");
     running.finish();
     assert_same(&before, &signature(victim.path()), &Ignore::default());
     // It may be refused; but what was written is in the sandbox.
     if outcome.status == 0 {
-        assert_eq!(cli.ok(words("read try app a.txt")), "evil\n");
+        assert_eq!(cli.ok("read try app a.txt"), "evil\n");
     }
     assert!(
         !path
@@ -648,7 +618,7 @@ fn b1_a_link_in_the_way_of_a_write_from_outside() {
 /// Helpers of the user outside that act when they are asked.
 #[test]
 fn the_environment_leads_nowhere() {
-    rerun_test_as_user_with("attacks::the_environment_leads_nowhere", &[&binary()]);
+    as_user_too();
     let (_world, cli) = world();
     let cli = cli
         .env("SSH_AUTH_SOCK", "/run/agent")

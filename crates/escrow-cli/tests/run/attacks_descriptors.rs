@@ -3,24 +3,15 @@
 //! What is handed out goes through a socket that is the command's standard input, so that it arrives whatever
 //! the kernel closes; this test is the process that gets it, which is more than another plan could be.
 
-use std::fs::{File, Permissions};
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use escrow_testkit::Cli;
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::{require_root, skip};
-use escrow_testkit::user::rerun_test_as_user_with;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::attacks::{Scene, compile};
-use crate::running::{Running, WAIT, processes};
-use crate::{STRATEGIES, binary, inside, read, sh, words, write};
+use crate::*;
 
 /// Sends descriptors of files through its standard input, opened as each word says, and waits until they have arrived.
 pub(crate) const SEND: &str = r#"
@@ -160,9 +151,7 @@ fn inode(path: &Path) -> u64 {
 // attack D14; rule C2
 #[test]
 fn d14_what_was_released_stayed_writable_by_a_descriptor_that_had_left() {
-    let test =
-        "attacks_descriptors::d14_what_was_released_stayed_writable_by_a_descriptor_that_had_left";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for (strategy, how) in [
         ("overlay", READING.to_owned()),
         ("filesystem_copy", READING.to_owned()),
@@ -171,12 +160,12 @@ fn d14_what_was_released_stayed_writable_by_a_descriptor_that_had_left() {
         let scene = scene(strategy);
         let (fds, said) = handed_out(&scene, &scene.cli, &how, |fds| fds);
         assert!(!said.contains("may still write"), "{said}");
-        scene.cli.ok(words("commit try"));
+        scene.cli.ok("commit try");
         assert_eq!(read(scene.app.join("a.txt")), "agent\n");
         let released = signature(&scene.app);
         attack(&fds);
         assert_same(&released, &signature(&scene.app), &Ignore::default());
-        scene.cli.ok(words("undo try"));
+        scene.cli.ok("undo try");
         assert_eq!(read(scene.app.join("a.txt")), "one\ntwo\n");
     }
 }
@@ -187,8 +176,7 @@ fn d14_the_attack_works_without_the_walls() {
     if !cfg!(feature = "seeded-bugs") {
         return skip("built without the feature seeded-bugs");
     }
-    let test = "attacks_descriptors::d14_the_attack_works_without_the_walls";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for (strategy, without) in [
         ("overlay", "layers-left-open"),
         ("filesystem_copy", "exposed-files-linked"),
@@ -198,7 +186,7 @@ fn d14_the_attack_works_without_the_walls() {
         // Through the mount of a copy itself nothing can write any more.
         let nested = format!("nested {READING}");
         let (fds, _) = handed_out(&scene, &cli, &nested, |fds| fds);
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         attack(&fds);
         let file = scene.app.join("a.txt");
         assert!(read(&file).contains("evil"), "{strategy}");
@@ -211,8 +199,7 @@ fn d14_the_attack_works_without_the_walls() {
 // attack D14
 #[test]
 fn d14_a_writer_that_is_left_is_told_and_changes_nothing() {
-    let test = "attacks_descriptors::d14_a_writer_that_is_left_is_told_and_changes_nothing";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for mapped in [false, true] {
         let scene = scene("overlay");
         let mut map = None;
@@ -224,8 +211,8 @@ fn d14_a_writer_that_is_left_is_told_and_changes_nothing() {
             }
         });
         assert!(said.contains("may still write"), "{mapped}: {said}");
-        scene.cli.ok(words("diff try"));
-        scene.cli.ok(words("commit try"));
+        scene.cli.ok("diff try");
+        scene.cli.ok("commit try");
         let released = signature(&scene.app);
         attack(&fds);
         if let Some(map) = &map {
@@ -263,12 +250,11 @@ impl Map {
 // attack D14; rule C11
 #[test]
 fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
-    let test = "attacks_descriptors::d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let run = |scene: &Scene| scene.cli.ok(inside("run --plan try", "echo agent > a.txt"));
     let is_linked = |scene: &Scene, strategy: &str| {
         let before = inode(&sandboxed(scene, strategy));
-        scene.cli.ok(words("commit try"));
+        scene.cli.ok("commit try");
         before == inode(&scene.app.join("a.txt"))
     };
     let mark = |scene: &Scene, strategy: &str| {
@@ -286,7 +272,7 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let typed = scene.cli.clone().stdin("typed\n");
-        typed.ok(words("write try app a.txt"));
+        typed.ok("write try app a.txt");
         assert!(is_linked(&scene, strategy), "{strategy}");
     }
     // A copy, which nothing closes; and the same after a boot.
@@ -314,8 +300,7 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
 // attack D14
 #[test]
 fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
-    let test = "attacks_descriptors::d14_layers_of_a_warden_that_was_killed_are_not_linked";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let script = format!("echo agent > a.txt; {WAIT}");
     let mut running = Running::ready(scene.cli.command(inside("run --plan try", &script)));
@@ -333,7 +318,7 @@ fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
     running.gone();
     crate::running::assert_soon_quiet(&scene.world);
     let before = inode(&sandboxed(&scene, "overlay"));
-    scene.cli.ok(words("commit try"));
+    scene.cli.ok("commit try");
     assert_eq!(read(scene.app.join("a.txt")), "agent\n");
     assert_ne!(inode(&scene.app.join("a.txt")), before);
 }
@@ -367,13 +352,12 @@ int main(int argc, char **argv) {
 // attack D15
 #[test]
 fn d15_plans_met_at_an_abstract_socket() {
-    let test = "attacks_descriptors::d15_plans_met_at_an_abstract_socket";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "abstract", ABSTRACT));
     let other = scene.world.dir("other");
     std::fs::copy(scene.app.join("abstract"), other.join("abstract")).expect("there is room");
     let theirs = scene.cli.clone().cwd(&other);
-    theirs.ok(words("plan create other --resource . --strategy overlay"));
+    theirs.ok("plan create other --resource . --strategy overlay");
     let outside = |how: &str, name: &str| {
         let mut command = Command::new(scene.app.join("abstract"));
         command.args([how, name]);
@@ -474,7 +458,7 @@ fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
     };
     for _ in 0..joins {
         // With a file of the caller's that is open, and not closed by exec.
-        let run = cli.command(words("run --plan try -- true"));
+        let run = cli.command("run --plan try -- true");
         let mut shell = Command::new("sh");
         shell.args(["-c", r#"exec 9<"$0"; exec "$@""#]).arg(&secret);
         shell.arg(run.get_program()).args(run.get_args());
@@ -503,8 +487,7 @@ fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
 // attack D16; rule S3
 #[test]
 fn d16_descriptors_were_stolen_before_a_command_began() {
-    let test = "attacks_descriptors::d16_descriptors_were_stolen_before_a_command_began";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for network in ["none", "host"] {
         assert_eq!(stolen(None, network, 15), Vec::<String>::new(), "{network}");
     }
@@ -516,8 +499,7 @@ fn d16_the_thief_succeeds_without_the_wall() {
     if !cfg!(feature = "seeded-bugs") {
         return skip("built without the feature seeded-bugs");
     }
-    let test = "attacks_descriptors::d16_the_thief_succeeds_without_the_wall";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let got = stolen(Some("open-until-exec"), "none", 15);
     assert!(got.iter().any(|line| line.contains("socket:")), "{got:?}");
     assert!(got.iter().any(|line| line.contains("locks")), "{got:?}");
@@ -526,8 +508,7 @@ fn d16_the_thief_succeeds_without_the_wall() {
 // attack D17
 #[test]
 fn d17_devices_are_the_machines_and_stay_as_they_are() {
-    let test = "attacks_descriptors::d17_devices_are_the_machines_and_stay_as_they_are";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let devices = ["null", "zero", "full", "random", "urandom", "tty"];
     let looks = || {

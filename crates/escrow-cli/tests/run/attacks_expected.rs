@@ -3,19 +3,13 @@
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
 
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::skip;
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Terminal};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::attacks::{Scene, compile};
 use crate::attacks_descriptors::{READING, attack, bug, handed_out, scene};
-use crate::{binary, inside, json, read, words, write};
+use crate::*;
 
 /// Gets descriptors through its standard input, opens each again for writing, and says how many it wrote to.
 const REOPEN: &str = r#"
@@ -79,8 +73,7 @@ fn digest(cli: &Cli) -> String {
 // attack D14; rule C2
 #[test]
 fn d14_a_copy_was_written_by_another_plan_between_diff_and_commit() {
-    let test = "attacks_expected::d14_a_copy_was_written_by_another_plan_between_diff_and_commit";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for wall in [true, false] {
         if !wall && !cfg!(feature = "seeded-bugs") {
             return skip("built without the feature seeded-bugs");
@@ -90,7 +83,7 @@ fn d14_a_copy_was_written_by_another_plan_between_diff_and_commit() {
             compile(app, "send", crate::attacks_descriptors::SEND);
         });
         let create = "plan create other --resource . --strategy filesystem_copy";
-        scene.cli.ok(words(create));
+        scene.cli.ok(create);
         let cli = match wall {
             true => scene.cli.clone(),
             false => bug(&scene, "layers-left-open"),
@@ -103,17 +96,13 @@ fn d14_a_copy_was_written_by_another_plan_between_diff_and_commit() {
             true => {
                 assert_eq!(said, "wrote 0\n");
                 assert_eq!(digest(&scene.cli), before);
-                scene
-                    .cli
-                    .ok(words(&format!("commit try --expect {before}")));
+                scene.cli.ok(format!("commit try --expect {before}"));
                 assert_eq!(read(scene.app.join("a.txt")), "agent\n");
             }
             // The control: the same attack works, and is refused by what was expected.
             false => {
                 assert_ne!(said, "wrote 0\n");
-                scene
-                    .cli
-                    .fails(words(&format!("commit try --expect {before}")), 4);
+                scene.cli.fails(format!("commit try --expect {before}"), 4);
                 scene.unharmed();
             }
         }
@@ -124,8 +113,7 @@ fn d14_a_copy_was_written_by_another_plan_between_diff_and_commit() {
 // attack D14; rule C2
 #[test]
 fn d14_what_was_expected_is_what_is_committed() {
-    let test = "attacks_expected::d14_what_was_expected_is_what_is_committed";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for (strategy, how) in [
         ("filesystem_copy", "nested r a.txt r new"),
         ("overlay", "w a.txt r new"),
@@ -136,10 +124,10 @@ fn d14_what_was_expected_is_what_is_committed() {
         let shown = digest(&scene.cli);
         attack(&fds[..1]);
         // Whatever another process looks at, or is given, or how conflicts are settled.
-        scene.cli.ok(words("diff try --name-status"));
-        scene.cli.ok(words("diff try --json"));
+        scene.cli.ok("diff try --name-status");
+        scene.cli.ok("diff try --json");
         if strategy == "filesystem_copy" {
-            scene.cli.ok(words("path try app"));
+            scene.cli.ok("path try app");
         }
         for more in [
             "",
@@ -148,7 +136,7 @@ fn d14_what_was_expected_is_what_is_committed() {
             "--on-conflict theirs",
         ] {
             let line = format!("commit try --expect {shown} {more}");
-            let said = scene.cli.run(words(&line));
+            let said = scene.cli.run(&line);
             let text = said.stdout_text() + &said.stderr_text();
             assert_eq!(said.status, 4, "{strategy} {more}: {text}");
             assert!(text.contains("escrow diff try"), "{text}");
@@ -158,16 +146,16 @@ fn d14_what_was_expected_is_what_is_committed() {
         // Something new, in a directory that was handed out.
         let line = format!("commit try --expect {}", digest(&scene.cli));
         attack(&fds[1..]);
-        scene.cli.fails(words(&line), 4);
+        scene.cli.fails(&line, 4);
         assert_same(&before, &signature(&scene.app), &Ignore::default());
         // The control.
         if cfg!(feature = "seeded-bugs") && strategy == "overlay" {
-            bug(&scene, "expected-not-compared").ok(words(&line));
+            bug(&scene, "expected-not-compared").ok(&line);
             continue;
         }
         // What was looked at again can be committed; the setuid bit goes, and nothing changes it later.
         let line = format!("commit try --expect {}", digest(&scene.cli));
-        scene.cli.ok(words(&line));
+        scene.cli.ok(&line);
         let file = scene.app.join("a.txt");
         let mode = file.metadata().expect("it is there").mode();
         assert_eq!(mode & 0o6000, 0, "{strategy}");
@@ -195,8 +183,7 @@ fn sandboxed(scene: &Scene) -> std::path::PathBuf {
 // attack D14; rule C2
 #[test]
 fn d14_what_changed_after_the_question_was_asked_is_not_released() {
-    let test = "attacks_expected::d14_what_changed_after_the_question_was_asked_is_not_released";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::new("filesystem_copy");
     let terminal = Terminal::new(24, 200);
     let lines = [
@@ -213,7 +200,7 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
         terminal.expect(question);
         let file = sandboxed(&scene);
         let length = read(&file).len();
-        write(&file, &"e".repeat(length));
+        write(&file, "e".repeat(length));
         terminal.send(answer);
         terminal.expect("app:a.txt changed");
         let ended = child.wait().expect("it is ours");

@@ -1,17 +1,10 @@
 //! Files that a hostile command makes in its sandbox to mislead the diff or the commit: both stay exact, or refuse.
 
-use std::os::unix::fs::MetadataExt;
-use std::process::Command;
-
-use escrow_testkit::Terminal;
-use escrow_testkit::signature::{Ignore, Kind, assert_same, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::signature::Kind;
 
 use crate::attacks::{Scene, compile};
-use crate::running::{Running, WAIT, assert_clean, assert_quiet};
 use crate::work::{Work, compare};
-use crate::{STRATEGIES, binary, inside, read, words, write};
+use crate::*;
 
 const NO_TIMES: Ignore = Ignore {
     times: true,
@@ -37,16 +30,14 @@ fn c7_marks_of_the_overlay_that_the_command_forges() {
         check: "test -e d/1 && test -e d/sub/2 && test -e e/3",
         ..Work::default()
     };
-    let test = "attacks_files::c7_marks_of_the_overlay_that_the_command_forges";
-    compare(test, &work);
+    compare(&work);
 }
 
 /// A device of number 0:0 is how a layer says that a name is gone.
 // attack C3
 #[test]
 fn c3_whiteouts_and_devices_that_the_command_makes() {
-    let test = "attacks_files::c3_whiteouts_and_devices_that_the_command_makes";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| compile(app, "whiteout", WHITEOUT));
         let script = r#"
@@ -59,8 +50,8 @@ fn c3_whiteouts_and_devices_that_the_command_makes() {
         "#;
         scene.says(script, "");
         scene.unharmed();
-        let listed = scene.cli.ok(words("diff try --name-status"));
-        let commit = scene.cli.run(words("commit try"));
+        let listed = scene.cli.ok("diff try --name-status");
+        let commit = scene.cli.run("commit try");
         let now = signature(&scene.app);
         assert!(
             now.values().all(|entry| entry.kind != Kind::CharDevice),
@@ -95,8 +86,7 @@ int main(int argc, char **argv) {
 // attack C6
 #[test]
 fn c6_files_of_an_inner_root_arrive_as_the_users() {
-    let test = "attacks_files::c6_files_of_an_inner_root_arrive_as_the_users";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let me = (
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
@@ -112,7 +102,7 @@ fn c6_files_of_an_inner_root_arrive_as_the_users() {
             continue;
         }
         assert_eq!(outcome.stdout_text(), "0\n", "{}", outcome.stderr_text());
-        scene.cli.ok(words("commit try"));
+        scene.cli.ok("commit try");
         for name in ["d", "d/f", "d/l", "a.txt"] {
             let meta = scene.app.join(name).symlink_metadata();
             let meta = meta.expect("it was committed");
@@ -125,8 +115,7 @@ fn c6_files_of_an_inner_root_arrive_as_the_users() {
 // attack D1; rule F7
 #[test]
 fn d1_setuid_has_no_effect_and_is_not_released() {
-    let test = "attacks_files::d1_setuid_has_no_effect_and_is_not_released";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script = "grep NoNewPrivs /proc/self/status | tr -dc '01'; grep Cap /proc/self/status | grep -c ' *0000000000000000$'
@@ -135,10 +124,9 @@ fn d1_setuid_has_no_effect_and_is_not_released() {
         let outcome = scene.run(script);
         let said = outcome.stdout_text();
         assert_eq!(said.trim_end(), format!("15\n{id}\n{id}"), "{strategy}");
-        let commit = scene.cli.run(words("commit try"));
-        assert_eq!(commit.status, 0, "{}", commit.stderr_text());
+        let commit = scene.cli.expect("commit try", 0);
         let told = [commit.stdout_text(), commit.stderr_text()].concat();
-        assert!(told.contains("tool") && told.contains("setuid"), "{told}");
+        has(&told, ["tool", "setuid"]);
         for name in ["tool", "a.txt"] {
             let mode = scene.app.join(name).metadata().expect("committed").mode();
             assert_eq!(mode & 0o6000, 0, "{strategy}: {name}");
@@ -158,16 +146,14 @@ fn b1_links_that_lead_out_are_kept_as_links() {
         check: "test -L a.txt && test -L src && test -L root",
         ..Work::default()
     };
-    let test = "attacks_files::b1_links_that_lead_out_are_kept_as_links";
-    compare(test, &work);
+    compare(&work);
 }
 
 /// The original changes while the command is inside, on a path that the command changes too.
 // attack D10; rule C15
 #[test]
 fn d10_an_original_that_is_edited_meanwhile() {
-    let test = "attacks_files::d10_an_original_that_is_edited_meanwhile";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         for before in [true, false] {
             let scene = Scene::new(strategy);
@@ -181,11 +167,11 @@ fn d10_an_original_that_is_edited_meanwhile() {
             write(scene.app.join("a.txt"), "outside\n");
             write(scene.app.join("src/main.rs"), "outside, alone\n");
             assert_eq!(running.finish().status, 0);
-            let outcome = scene.cli.run(words("commit try"));
+            let outcome = scene.cli.run("commit try");
             let case = format!("{strategy}, before {before}: {}", outcome.stderr_text());
             assert_eq!(outcome.status, 4, "{case}");
             assert_eq!(read(scene.app.join("a.txt")), "outside\n", "{case}");
-            scene.cli.ok(words("commit try --on-conflict theirs"));
+            scene.cli.ok("commit try --on-conflict theirs");
             assert_eq!(read(scene.app.join("a.txt")), "outside\n", "{case}");
             let main = read(scene.app.join("src/main.rs"));
             assert_eq!(main, "outside, alone\n", "{case}");
@@ -198,8 +184,7 @@ fn d10_an_original_that_is_edited_meanwhile() {
 // attack D11
 #[test]
 fn d11_a_directory_of_the_original_is_renamed() {
-    let test = "attacks_files::d11_a_directory_of_the_original_is_renamed";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| {
             compile(app, "rename", RENAME);
@@ -219,7 +204,7 @@ fn d11_a_directory_of_the_original_is_renamed() {
         let said = scene.cli.ok(line);
         assert!(said.contains("refused") || strategy != "overlay", "{said}");
         scene.unharmed();
-        scene.cli.ok(words("commit try"));
+        scene.cli.ok("commit try");
         assert_same(&signature(&seen), &signature(&scene.app), &NO_TIMES);
         assert_quiet(&scene.world);
     }
@@ -234,8 +219,7 @@ int main(int argc, char **argv) { return rename(argv[1], argv[2]) != 0; }
 // attack C15; rule P6
 #[test]
 fn c15_directories_that_are_locked_from_inside() {
-    let test = "attacks_files::c15_directories_that_are_locked_from_inside";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
         let script =
@@ -243,20 +227,20 @@ fn c15_directories_that_are_locked_from_inside() {
         scene.run(script);
         scene.unharmed();
         // It may refuse, if it says where.
-        let diff = scene.cli.run(words("diff try --name-status"));
+        let diff = scene.cli.run("diff try --name-status");
         let said = [diff.stdout_text(), diff.stderr_text()].concat();
         assert!(said.contains("deep") || diff.status != 0, "{said}");
-        let commit = scene.cli.run(words("commit try --dry-run"));
+        let commit = scene.cli.run("commit try --dry-run");
         assert!(
             commit.status == 0 || commit.status == 1,
             "{}",
             commit.stderr_text()
         );
         scene.unharmed();
-        scene.cli.ok(words("rollback try"));
-        assert_eq!(scene.cli.ok(words("diff try --name-status")), "");
+        scene.cli.ok("rollback try");
+        assert_eq!(scene.cli.ok("diff try --name-status"), "");
         scene.run(script);
-        scene.cli.ok(words("cleanup try"));
+        scene.cli.ok("cleanup try");
         assert_clean(&scene.world);
         scene.unharmed();
     }
@@ -266,17 +250,16 @@ fn c15_directories_that_are_locked_from_inside() {
 // rule F5
 #[test]
 fn a_tree_deeper_than_paths_are_long() {
-    let test = "attacks_files::a_tree_deeper_than_paths_are_long";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| compile(app, "dig", DIG));
         assert_eq!(scene.run("./dig").status, 0);
         scene.unharmed();
-        let listed = scene.cli.ok(words("diff try --name-status"));
+        let listed = scene.cli.ok("diff try --name-status");
         assert_eq!(listed.lines().count(), 61, "{strategy}");
-        scene.cli.ok(words("commit try"));
-        scene.cli.ok(words("undo try"));
-        scene.cli.ok(words("cleanup try"));
+        scene.cli.ok("commit try");
+        scene.cli.ok("undo try");
+        scene.cli.ok("cleanup try");
         assert_clean(&scene.world);
         scene.unharmed();
     }
@@ -299,16 +282,14 @@ int main(void) {
 // attack C1, C2; rule F4
 #[test]
 fn c2_sockets_and_pipes_make_nobody_wait() {
-    let test = "attacks_files::c2_sockets_and_pipes_make_nobody_wait";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| compile(app, "bind", BIND));
         let script = "mkfifo pipe; ./bind sock; rm a.txt; mkfifo a.txt; echo x > plain";
         assert_eq!(scene.run(script).status, 0);
         scene.unharmed();
-        scene.cli.ok(words("diff try --patch"));
-        let commit = scene.cli.run(words("commit try"));
-        assert_eq!(commit.status, 0, "{}", commit.stderr_text());
+        scene.cli.ok("diff try --patch");
+        let commit = scene.cli.expect("commit try", 0);
         let told = [commit.stdout_text(), commit.stderr_text()].concat();
         assert!(told.contains("sock"), "what is left out is named: {told}");
         let now = signature(&scene.app);
@@ -334,8 +315,7 @@ int main(int argc, char **argv) {
 // attack A11
 #[test]
 fn a11_names_that_talk_to_the_terminal() {
-    let test = "attacks_files::a11_names_that_talk_to_the_terminal";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let scene = Scene::new("overlay");
     let terminal = Terminal::new(24, 80);
     let script =
@@ -348,23 +328,17 @@ fn a11_names_that_talk_to_the_terminal() {
     terminal.send("x\n");
     assert!(child.wait().expect("it ends").success());
     let text = terminal.text();
-    assert!(
-        !text.contains("\x1b]0;") && !text.contains("\x1b[2J"),
-        "{text:?}"
-    );
+    lacks(&text, ["\x1b]0;", "\x1b[2J"]);
     scene.unharmed();
 }
 
 /// Names that are Escrow's own beside an original.
 #[test]
 fn names_that_look_like_ours_take_nothing_with_them() {
-    let test = "attacks_files::names_that_look_like_ours_take_nothing_with_them";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
-        let other = scene
-            .cli
-            .run(words("plan create other --resource ../beside"));
+        let other = scene.cli.run("plan create other --resource ../beside");
         assert_eq!(other.status, 0);
         let sandboxes = std::fs::read_dir(scene.world.home().join("sandboxes"));
         let names: Vec<String> = sandboxes
@@ -375,17 +349,16 @@ fn names_that_look_like_ours_take_nothing_with_them() {
         let cli = scene.cli.clone().env("NAMES", names.join(" "));
         let script = "mkdir .escrow-probe-mine upper work; for n in $NAMES; do
             mkdir .escrow-$n .escrow-$n.undo; echo x > .escrow-$n/upper; done; echo y > f";
-        let outcome = cli.run(inside("run --plan try", script));
-        assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
-        let listed = scene.cli.ok(words("diff try --name-status"));
-        scene.cli.ok(words("commit try"));
+        cli.expect(inside("run --plan try", script), 0);
+        let listed = scene.cli.ok("diff try --name-status");
+        scene.cli.ok("commit try");
         for line in listed.lines() {
             let path = line.split_once('\t').expect("a letter and a path").1;
             assert!(scene.app.join(path).exists(), "{strategy}: {line}");
         }
         assert_eq!(read(scene.app.join("f")), "y\n");
-        scene.cli.ok(words("cleanup try"));
-        scene.cli.ok(words("diff other"));
+        scene.cli.ok("cleanup try");
+        scene.cli.ok("diff other");
         assert_eq!(read(scene.beside.join("file")), "precious\n");
         let there = Command::new("ls").arg("-A").arg(&scene.app).output();
         let there = there.expect("there is an ls").stdout;
@@ -397,8 +370,7 @@ fn names_that_look_like_ours_take_nothing_with_them() {
 // rule S2
 #[test]
 fn a_trusted_path_that_became_a_link() {
-    let test = "attacks_files::a_trusted_path_that_became_a_link";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = crate::world();
     let (app, secrets) = (world.path().join("app"), world.dir("secrets"));
     write(app.join("escrow.yaml"), "run: {writable: [cache]}\n");
@@ -408,11 +380,8 @@ fn a_trusted_path_that_became_a_link() {
     cli.ok(inside("run --rollback", script));
     assert_eq!(read(app.join("cache/x")), "x\n", "it can be written");
     std::fs::remove_dir_all(app.join("cache")).expect("it is ours");
-    std::os::unix::fs::symlink("../secrets", app.join("cache")).expect("it is ours");
+    symlink("../secrets", app.join("cache"));
     let said = cli.fails(inside("run --rollback", script), 125);
-    assert!(
-        said.contains("names a symbolic link in a resource"),
-        "{said}"
-    );
+    has(&said, ["names a symbolic link in a resource"]);
     assert!(!secrets.join("x").exists());
 }

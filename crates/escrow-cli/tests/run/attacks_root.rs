@@ -1,17 +1,9 @@
 //! What only root could reach, or prepare: devices elsewhere, files of others, areas on other file systems.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::require_root;
-use escrow_testkit::user::UID;
-use escrow_testkit::{Cli, Fs, LoopFs, World};
 
 use crate::attacks::{Scene, compile};
-use crate::running::assert_quiet;
-use crate::{binary, inside, sh, words, world, write};
+use crate::*;
 
 /// Root owns the nodes of disks, wherever they lie, and a read-only mount does not close them.
 #[test]
@@ -65,7 +57,7 @@ fn user_of(scene: &Scene) -> Cli {
         world.dir("their/state"),
     );
     sh(
-        &world.dir("their"),
+        world.dir("their"),
         &format!("chown -R {UID}:{UID} app home state"),
     );
     let cli = Cli::new(world, &binary()).env("HOME", home);
@@ -135,15 +127,15 @@ fn areas_beside_their_originals_are_hidden() {
     let cli = cli.cwd(&app);
     for strategy in ["overlay", "filesystem_copy"] {
         let at = |plan: &str, path: &str| {
-            cli.ok(words(&format!(
+            cli.ok(format!(
                 "plan create {plan} --resource {path} --strategy {strategy}"
-            )));
+            ));
         };
         at("try", ".");
         at("other", "../other");
         cli.clone()
             .stdin("a secret of another plan\n")
-            .ok(words("write other other secret"));
+            .ok("write other other secret");
         let before = signature(there.path());
         let script = r#"
             grep -r 'a secret of' .. 2>/dev/null
@@ -164,14 +156,14 @@ fn areas_beside_their_originals_are_hidden() {
         let mut expected = before;
         expected.retain(|path, _| own(path));
         assert_same(&expected, &after, &Ignore::default());
-        assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+        assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
         assert_eq!(
-            cli.ok(words("read other other secret")),
+            cli.ok("read other other secret"),
             "a secret of another plan\n"
         );
-        cli.ok(words("commit try"));
-        cli.ok(words("cleanup try"));
-        cli.ok(words("cleanup other"));
+        cli.ok("commit try");
+        cli.ok("cleanup try");
+        cli.ok("cleanup other");
         sh(&app, "rm f");
     }
     assert_quiet(&world);
@@ -193,7 +185,7 @@ fn root_without_capabilities_changes_no_file_of_others() {
     let script = "cat theirs; echo evil >> theirs; chown 0 theirs; chown 1 a.txt; setcap cap_net_raw+ep a.txt; echo tried";
     let outcome = scene.run(script);
     assert_eq!(outcome.stdout_text(), "tried\n");
-    assert_eq!(scene.cli.ok(words("diff try --name-status")), "");
+    assert_eq!(scene.cli.ok("diff try --name-status"), "");
     scene.unharmed();
 }
 

@@ -1,16 +1,7 @@
 //! Files of other groups and users that an ordinary user may change outside: an overlay can change those whose group can be
 //! mapped; for the rest `auto` takes a copy, and what does not work is said.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
-use escrow_testkit::skip::{require_root, skip};
-use escrow_testkit::user::{GID, UID};
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
-
-use crate::running::{Running, WAIT, assert_clean, assert_quiet};
-use crate::{inside, json, read, sh, words, world};
+use crate::*;
 
 /// A group that the test user is a member of.
 const SHARED: u32 = 61005;
@@ -37,7 +28,7 @@ fn user_world(script: &str) -> Option<(World, Cli)> {
     }
     let (world, cli) = world();
     world.chown_to_user();
-    sh(&world.path().join("app"), script);
+    sh(world.path().join("app"), script);
     let cli = cli.user().groups(&[SHARED]);
     let cli = on(&cli, &granting(""));
     Some((world, cli))
@@ -90,10 +81,12 @@ fn files_of_a_foreign_group_could_not_be_changed_inside() {
     let verdict = overlay(&doctor);
     assert_eq!(verdict["works"], true, "{verdict}");
     let limit = verdict["limit"].as_str().expect("it has a limit");
-    assert!(limit.contains(&format!("group {SHARED}")), "{limit}");
-    assert!(
-        limit.contains(&format!("{UID}:{SHARED}:1 in /etc/subgid")),
-        "{limit}"
+    has(
+        &limit,
+        [
+            &format!("group {SHARED}"),
+            &format!("{UID}:{SHARED}:1 in /etc/subgid"),
+        ],
     );
 
     let script = "echo two >> shared.txt && echo two >> team/deep.txt && echo new > team/new.txt && chmod 0660 shared.txt";
@@ -108,7 +101,7 @@ fn files_of_a_foreign_group_could_not_be_changed_inside() {
     assert!(reasons.contains("overlay works with a limit"), "{plan}");
     assert_eq!(read(app.join("shared.txt")), "one\n");
 
-    cli.ok(words("commit app"));
+    cli.ok("commit app");
     assert_eq!(read(app.join("shared.txt")), "one\ntwo\n");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o660));
     assert_eq!(looks(&app.join("team/deep.txt")), (UID, SHARED, 0o664));
@@ -168,21 +161,19 @@ fn an_overlay_by_name_says_what_will_not_work() {
         "overlay"
     );
     // Written from outside it can be changed all the same, and keeps the group.
-    cli.clone()
-        .stdin("three\n")
-        .ok(words("write app app shared.txt"));
+    cli.clone().stdin("three\n").ok("write app app shared.txt");
     assert_eq!(
-        cli.ok(words("diff app --name-status")),
+        cli.ok("diff app --name-status"),
         "M\ta.txt\nM\tshared.txt\n"
     );
     assert_eq!(
         cli.ok(inside("run --plan app", "cat shared.txt")),
         "three\n"
     );
-    cli.ok(words("commit app"));
+    cli.ok("commit app");
     assert_eq!(read(app.join("shared.txt")), "three\n");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o664));
-    cli.ok(words("undo app"));
+    cli.ok("undo app");
     assert_eq!(read(app.join("shared.txt")), "one\n");
     assert_quiet(&world);
 }
@@ -291,22 +282,21 @@ fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
         Running::ready(cli.command(inside("run", &format!("echo two >> shared.txt; {WAIT}"))));
     // A second command joins the first one's namespaces, which have the same map.
     let script = "echo two >> team/deep.txt; echo new > team/new.txt; chmod 0660 shared.txt; stat -c %g shared.txt";
-    let joined = cli.run(inside("run --plan app", script));
-    assert_eq!(joined.status, 0, "{}", joined.stderr_text());
+    let joined = cli.expect(inside("run --plan app", script), 0);
     assert_eq!(joined.stdout_text(), format!("{SHARED}\n"));
     assert_eq!(first.finish().status, 0);
     let plan = json(&cli, "plan show app");
     assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
     assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
     assert_eq!(
-        cli.ok(words("diff app --name-status")),
+        cli.ok("diff app --name-status"),
         "M\tshared.txt\nM\tteam/deep.txt\nA\tteam/new.txt\n"
     );
-    cli.ok(words("commit app"));
+    cli.ok("commit app");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o660));
     assert_eq!(looks(&app.join("team/deep.txt")), (UID, SHARED, 0o664));
     assert_eq!(looks(&app.join("team/new.txt")).1, SHARED);
-    cli.ok(words("undo app"));
+    cli.ok("undo app");
     assert_eq!(read(app.join("shared.txt")), "one\n");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o664));
     assert_quiet(&world);
@@ -375,10 +365,7 @@ fn a_helper_that_refuses_or_hangs_costs_the_groups_only() {
         let said = outcome.stderr_text();
         assert_eq!(outcome.status, 0, "{said}");
         assert_eq!(outcome.stdout_text(), "one\ntwo\ntwo\n");
-        assert!(
-            said.contains("/etc/subgid grants you are not mapped inside"),
-            "{said}"
-        );
+        has(&said, ["/etc/subgid grants you are not mapped inside"]);
         assert!(said.contains(why), "{said}");
         assert_quiet(&world);
     }
@@ -399,10 +386,7 @@ fn a_helper_that_is_not_installed_is_told_only_where_it_matters() {
     let outcome = on(&plain, &machine).run(line);
     let said = outcome.stderr_text();
     assert_eq!(outcome.status, 0, "{said}");
-    assert!(
-        !said.contains("subgid") && !said.contains("newgidmap"),
-        "{said}"
-    );
+    lacks(&said, ["subgid", "newgidmap"]);
     let Some((_world, shared)) = user_world(&shared_files()) else {
         return;
     };
@@ -425,10 +409,7 @@ fn a_grant_that_cannot_be_used_is_told_before() {
     let doctor = json(&cli, "doctor");
     assert!(is_copy(&doctor["auto"]), "{doctor}");
     let limit = overlay(&doctor)["limit"].to_string();
-    assert!(
-        limit.contains("cannot be mapped: newgidmap: not today"),
-        "{limit}"
-    );
+    has(&limit, ["cannot be mapped: newgidmap: not today"]);
 }
 
 // Making an overlay costs the same for any size, so not everything is looked at; a command that failed is
@@ -443,21 +424,13 @@ fn what_was_not_looked_at_is_explained_when_a_command_failed() {
     };
     let doctor = json(&cli, "doctor");
     assert_eq!(doctor["auto"], "overlay", "{doctor}");
-    let works = cli.run(inside("run", "echo two >> f1"));
-    assert_eq!(works.status, 0);
-    assert!(
-        !works.stderr_text().contains("EOVERFLOW"),
-        "{}",
-        works.stderr_text()
-    );
+    let works = cli.expect(inside("run", "echo two >> f1"), 0);
+    lacks(&works.stderr_text(), ["EOVERFLOW"]);
     let failed = cli.run(inside("run", "echo two >> deep/f"));
     let said = failed.stderr_text();
     assert_ne!(failed.status, 0, "{said}");
-    assert!(
-        said.contains("commands inside cannot change 'deep/f'"),
-        "{said}"
-    );
-    cli.ok(words("cleanup app"));
+    has(&said, ["commands inside cannot change 'deep/f'"]);
+    cli.ok("cleanup app");
     assert_clean(&world);
 }
 
@@ -517,7 +490,7 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
             note.contains(&expected) && note.contains("2 more"),
             "{strategy}: {shown}"
         );
-        cli.ok(words("commit p"));
+        cli.ok("commit p");
         // The new versions belong to who made them, and to the old group where that may be set.
         assert_eq!(
             looks(&app.join("theirs/f")),
@@ -536,7 +509,7 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
             (STRANGER, SHARED, 0o775),
             "{strategy}"
         );
-        cli.ok(words("undo p"));
+        cli.ok("undo p");
         assert_eq!(
             looks(&app.join("theirs/f")),
             (STRANGER, SHARED, 0o664),
@@ -549,7 +522,7 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
         );
         assert_eq!(read(app.join("theirs/f")), "one\n");
         assert!(!app.join("theirs/new").exists());
-        cli.ok(words("cleanup p"));
+        cli.ok("cleanup p");
         assert_clean(&world);
     }
 }

@@ -1,15 +1,8 @@
 //! A shell outside sees a run as a job like any other: it stops, goes on in front or behind, and gives the terminal back.
 
-use std::process::{Child, Command};
-use std::thread;
-use std::time::Duration;
-
 use escrow_testkit::pty::{CTRL_C, CTRL_Z};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Terminal, World};
 
-use crate::running::{assert_soon_quiet, await_process};
-use crate::{binary, words, world};
+use crate::*;
 
 /// A shell at a terminal, with a plan `try` and the program as `$E`.
 struct Shell {
@@ -21,7 +14,7 @@ struct Shell {
 impl Shell {
     fn start() -> Self {
         let (world, cli) = world();
-        cli.ok(words("plan create try --resource ."));
+        cli.ok("plan create try --resource .");
         let terminal = Terminal::new(24, 80);
         let shell = Self {
             child: terminal.start(bash(&cli)),
@@ -67,7 +60,7 @@ impl Drop for Shell {
 }
 
 fn bash(cli: &Cli) -> Command {
-    let model = cli.command(words("status"));
+    let model = cli.command("status");
     let mut command = Command::new("bash");
     command
         .args(["--norc", "--noprofile", "--noediting", "-i"])
@@ -84,7 +77,7 @@ fn bash(cli: &Cli) -> Command {
 
 #[test]
 fn a_stopped_run_is_brought_back() {
-    rerun_test_as_user_with("jobs::a_stopped_run_is_brought_back", &[&binary()]);
+    as_user_too();
     let shell = Shell::start();
     shell.send("$E run --plan try -- sh -c 'echo rea\"\"dy; while ! read x; do :; done; echo \"<$x>\"; exit 6'\n");
     shell.expect("ready\r\n");
@@ -104,8 +97,7 @@ fn a_stopped_run_is_brought_back() {
 /// A job that goes on behind leaves the terminal to the shell.
 #[test]
 fn a_stopped_run_goes_on_in_the_background() {
-    let test = "jobs::a_stopped_run_goes_on_in_the_background";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let shell = Shell::start();
     shell.send("$E run --plan try -- sleep 2.0625\n");
     // Before it has become the program, it cannot be stopped.
@@ -124,8 +116,7 @@ fn a_stopped_run_goes_on_in_the_background() {
 
 #[test]
 fn a_run_in_the_background_is_brought_to_the_front() {
-    let test = "jobs::a_run_in_the_background_is_brought_to_the_front";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let shell = Shell::start();
     let script = "echo rea\"\"dy; sleep 1; read x; echo \"<$x>\"";
     shell.send(&format!("$E run --plan try -- sh -c '{script}' &\n"));
@@ -142,7 +133,7 @@ fn a_run_in_the_background_is_brought_to_the_front() {
 /// The other end of a pipe is part of the job.
 #[test]
 fn a_run_in_a_pipeline_stops_as_a_whole() {
-    rerun_test_as_user_with("jobs::a_run_in_a_pipeline_stops_as_a_whole", &[&binary()]);
+    as_user_too();
     let shell = Shell::start();
     shell.send("$E run --plan try -- sleep 1000.5 | cat\n");
     await_process(&shell.world, ": sleep 1000.5");
@@ -162,8 +153,7 @@ fn a_run_in_a_pipeline_stops_as_a_whole() {
 /// Programs ask at the terminal although their input is a pipe.
 #[test]
 fn a_command_with_piped_input_can_read_from_the_terminal() {
-    let test = "jobs::a_command_with_piped_input_can_read_from_the_terminal";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let shell = Shell::start();
     shell
         .send("echo pi''ped | $E run --plan try -- sh -c 'cat; read x </dev/tty; echo \"<$x>\"'\n");
@@ -177,8 +167,7 @@ fn a_command_with_piped_input_can_read_from_the_terminal() {
 
 #[test]
 fn a_shell_that_ends_takes_its_runs_with_it() {
-    let test = "jobs::a_shell_that_ends_takes_its_runs_with_it";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let shell = Shell::start();
     shell.send("$E run --plan try -- sh -c 'echo rea\"\"dy; while :; do sleep 0.1; done'\n");
     shell.expect("ready\r\n");

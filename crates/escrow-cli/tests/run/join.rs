@@ -1,32 +1,23 @@
 //! One namespace for a plan, however many commands there are; and the plan from outside while one is inside.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
 use rustix::process::Signal;
 
-use crate::running::{PATIENCE, Running, WAIT, assert_quiet, await_process, processes};
-use crate::{STRATEGIES, binary, fails_as, inside, read, sh, words, world, write};
+use crate::*;
 
 const NAMESPACES: &str =
     "for n in mnt pid ipc user net; do readlink /proc/self/ns/$n; done | tr '\\n' ' '; echo";
 
 fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
-    cli.ok(words(&format!(
+    cli.ok(format!(
         "plan create try --resource . --strategy {strategy}"
-    )));
+    ));
     (world, cli)
 }
 
 #[test]
 fn a_second_command_joins_the_first() {
-    rerun_test_as_user_with("join::a_second_command_joins_the_first", &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let script = format!("echo one > from-first; echo t > /tmp/t; {NAMESPACES}; {WAIT}");
@@ -45,7 +36,7 @@ fn a_second_command_joins_the_first() {
         );
         assert_eq!(second.status, 4);
         assert_eq!(
-            cli.ok(words("diff try --name-status")),
+            cli.ok("diff try --name-status"),
             "A\tfrom-first\nA\tfrom-second\n"
         );
         assert_eq!(first.finish().status, 0);
@@ -62,8 +53,7 @@ fn a_second_command_joins_the_first() {
 /// Whatever a second one is refused in, it is not told that it had it.
 #[test]
 fn a_second_command_that_asks_for_less_is_not_given_more() {
-    let test = "join::a_second_command_that_asks_for_less_is_not_given_more";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
     let line = inside(
@@ -94,8 +84,7 @@ fn a_second_command_that_asks_for_less_is_not_given_more() {
 /// What the configuration says is about those who make the namespace.
 #[test]
 fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() {
-    let test = "join::a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     world.dir("out");
     let usual = "run: {network: none, scratch: false, writable: [out]}\n";
@@ -104,8 +93,7 @@ fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() 
     let line = "run --plan try --network host --scratch --writable ../other";
     world.dir("other");
     let first = Running::ready(cli.command(inside(line, WAIT)));
-    let second = cli.run(inside("run --plan try", "echo x > ~/file"));
-    assert_eq!(second.status, 0, "{}", second.stderr_text());
+    cli.expect(inside("run --plan try", "echo x > ~/file"), 0);
     let refused = cli.run(inside("run --plan try --network none", "true"));
     assert_eq!(refused.status, 125, "what is typed is held against it");
     first.finish();
@@ -113,39 +101,36 @@ fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() 
 
 #[test]
 fn the_plan_can_be_used_from_outside_meanwhile() {
-    let test = "join::the_plan_can_be_used_from_outside_meanwhile";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let before = signature(&world.path().join("app"));
         let script = "echo inside > made-inside; rm link; mkdir late; echo ready
             while ! [ -e made-outside ]; do sleep 0.02; done; cat made-outside a.txt; ls -ln made-outside | cut -c1-10; read x";
         let running = Running::ready(cli.command(inside("run --plan try", script)));
-        assert_eq!(cli.ok(words("read try app made-inside")), "inside\n");
+        assert_eq!(cli.ok("read try app made-inside"), "inside\n");
         assert_eq!(
-            cli.ok(words("diff try --name-status")),
+            cli.ok("diff try --name-status"),
             "A\tlate\nD\tlink\nA\tmade-inside\n",
             "{strategy}"
         );
-        cli.clone()
-            .stdin("rewritten\n")
-            .ok(words("write try app a.txt"));
+        cli.clone().stdin("rewritten\n").ok("write try app a.txt");
         cli.clone()
             .stdin("deep\n")
-            .ok(words("write try app late/new/file"));
+            .ok("write try app late/new/file");
         cli.clone()
             .stdin("outside\n")
-            .ok(words("write try app made-outside"));
+            .ok("write try app made-outside");
         assert_eq!(running.line(), "outside");
         assert_eq!(running.line(), "rewritten");
-        let path = cli.ok(words("path try app"));
+        let path = cli.ok("path try app");
         let path = Path::new(path.trim_end());
         assert_eq!(read(path.join("a.txt")), "rewritten\n");
         assert_eq!(read(path.join("late/new/file")), "deep\n");
         write(path.join("by-path"), "by path\n");
-        assert_eq!(cli.ok(words("read try app by-path")), "by path\n");
+        assert_eq!(cli.ok("read try app by-path"), "by path\n");
         assert_eq!(
-            cli.ok(words("diff try --name-status")),
+            cli.ok("diff try --name-status"),
             "M\ta.txt\nA\tby-path\nA\tlate\nA\tlate/new\nA\tlate/new/file\nD\tlink\nA\tmade-inside\nA\tmade-outside\n",
             "{strategy}"
         );
@@ -153,7 +138,7 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
         assert_quiet(&world);
         let after = signature(&world.path().join("app"));
         assert_same(&before, &after, &Ignore::default());
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         assert_eq!(read(world.path().join("app/late/new/file")), "deep\n");
     }
 }
@@ -161,8 +146,7 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
 // rule C14
 #[test]
 fn what_would_pull_the_rug_away_is_refused() {
-    let test = "join::what_would_pull_the_rug_away_is_refused";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let script = format!("echo x > f; {WAIT}; echo end >> f");
@@ -170,13 +154,12 @@ fn what_would_pull_the_rug_away_is_refused() {
         for line in ["commit try", "rollback try", "cleanup try"] {
             assert_eq!(fails_as(&cli, line, 1), "busy", "{strategy}: {line}");
         }
-        cli.ok(words("commit try --dry-run"));
+        cli.ok("commit try --dry-run");
         let line = inside("run --plan try --commit", "true");
-        let second = cli.run(line);
-        assert_eq!(second.status, 125, "{}", second.stderr_text());
+        cli.expect(line, 125);
         assert!(!world.path().join("app/f").exists());
         let start = Instant::now();
-        let waits = Running::start(cli.command(words("commit try --wait")));
+        let waits = Running::start(cli.command("commit try --wait"));
         thread::sleep(Duration::from_millis(300));
         assert!(!world.path().join("app/f").exists());
         assert_eq!(running.finish().status, 0);
@@ -190,26 +173,24 @@ fn what_would_pull_the_rug_away_is_refused() {
 
 #[test]
 fn a_commit_that_waits_can_be_interrupted() {
-    let test = "join::a_commit_that_waits_can_be_interrupted";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     let running =
         Running::ready(cli.command(inside("run --plan try", &format!("echo x > f; {WAIT}"))));
-    let waits = Running::start(cli.command(words("commit try --wait")));
+    let waits = Running::start(cli.command("commit try --wait"));
     await_process(&world, "commit try --wait");
     thread::sleep(Duration::from_millis(300));
     waits.signal(Signal::INT);
     assert_eq!(waits.end().status, 130);
     assert_eq!(running.finish().status, 0);
     assert!(!world.path().join("app/f").exists());
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
 }
 
 /// Two mounts of one layer would be undefined: all that are inside at one time share one.
 #[test]
 fn many_that_start_at_once_share_one_namespace() {
-    let test = "join::many_that_start_at_once_share_one_namespace";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for _ in 0..3 {
         let (world, cli) = planned("overlay");
         let script = "readlink /proc/self/ns/mnt; echo x > f$$; read nothing || :";
@@ -217,7 +198,7 @@ fn many_that_start_at_once_share_one_namespace() {
         let all: Vec<Running> = (0..8).map(start).collect();
         // Meanwhile others look whether any command is inside.
         for _ in 0..3 {
-            cli.run(words("path try app"));
+            cli.run("path try app");
         }
         let seen: BTreeSet<String> = all.iter().map(Running::line).collect();
         assert_eq!(seen.len(), 1, "at one time: {seen:?}");
@@ -231,8 +212,7 @@ fn many_that_start_at_once_share_one_namespace() {
 /// Commands of one plan that come and go all do their work.
 #[test]
 fn many_short_commands_at_once_all_do_their_work() {
-    let test = "join::many_short_commands_at_once_all_do_their_work";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     let failed: Vec<String> = thread::scope(|scope| {
         let cli = &cli;
@@ -254,15 +234,14 @@ fn many_short_commands_at_once_all_do_their_work() {
         ended.flat_map(|said| said.expect("it ends")).collect()
     });
     assert!(failed.is_empty(), "{failed:#?}");
-    let listed = cli.ok(words("diff try --name-status"));
+    let listed = cli.ok("diff try --name-status");
     assert_eq!(listed.lines().count(), 20, "{listed}");
     assert_quiet(&world);
 }
 
 #[test]
 fn a_second_command_that_is_killed_leaves_nothing() {
-    let test = "join::a_second_command_that_is_killed_leaves_nothing";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
     let script = "echo ready; exec sleep 1000.75";
@@ -287,8 +266,7 @@ fn a_second_command_that_is_killed_leaves_nothing() {
 /// What a second command left running would write on after its user was reported that it has ended.
 #[test]
 fn a_second_command_leaves_nothing_running() {
-    let test = "join::a_second_command_leaves_nothing_running";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
     let script = "(setsid sleep 1000.125 </dev/null >/dev/null 2>&1 &); sleep 0.3";
@@ -304,8 +282,7 @@ fn a_second_command_leaves_nothing_running() {
 /// reported so.
 #[test]
 fn when_the_first_ends_the_second_is_not_lost_silently() {
-    let test = "join::when_the_first_ends_the_second_is_not_lost_silently";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
     let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
     let script = format!("{WAIT}; echo whole > second");
@@ -314,7 +291,7 @@ fn when_the_first_ends_the_second_is_not_lost_silently() {
     thread::sleep(Duration::from_millis(300));
     let second = second.finish();
     match second.status {
-        0 => assert_eq!(cli.ok(words("read try app second")), "whole\n"),
+        0 => assert_eq!(cli.ok("read try app second"), "whole\n"),
         status => {
             assert_eq!(status, 137);
             assert!(second.stderr.contains("ended"), "{}", second.stderr);
@@ -325,10 +302,9 @@ fn when_the_first_ends_the_second_is_not_lost_silently() {
 
 #[test]
 fn two_plans_of_one_original_do_not_meet() {
-    let test = "join::two_plans_of_one_original_do_not_meet";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = planned("overlay");
-    cli.ok(words("plan create other --resource ."));
+    cli.ok("plan create other --resource .");
     let script = format!("echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}");
     let running = Running::ready(cli.command(inside("run --plan try", &script)));
     let script = "ls /tmp; ls ~; echo other > mine; echo $ESCROW_PLAN";
@@ -336,11 +312,11 @@ fn two_plans_of_one_original_do_not_meet() {
     let said = cli.ok(inside("run --plan other", "cat mine; ls /tmp; ls ~"));
     assert_eq!(said, "other\n");
     running.finish();
-    assert_eq!(cli.ok(words("read try app mine")), "try\n");
-    assert_eq!(cli.ok(words("read other app mine")), "other\n");
-    cli.ok(words("commit try"));
+    assert_eq!(cli.ok("read try app mine"), "try\n");
+    assert_eq!(cli.ok("read other app mine"), "other\n");
+    cli.ok("commit try");
     // The later one finds what overlaps.
-    assert_eq!(cli.run(words("commit other")).status, 4);
-    sh(&world.path().join("app"), "grep -q try mine");
+    assert_eq!(cli.run("commit other").status, 4);
+    sh(world.path().join("app"), "grep -q try mine");
     assert_quiet(&world);
 }

@@ -1,14 +1,9 @@
 //! Validations of the configuration while others work, and when they are killed: what is released is what was checked,
 //! and no other work goes with what they wrote. And what a policy says of the process that runs a command.
 
-use std::path::PathBuf;
-
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
 use rustix::process::Signal;
 
-use crate::running::{Running, WAIT};
-use crate::{STRATEGIES, binary, inside, json, words, world, write};
+use crate::*;
 
 /// A validation that writes, and goes on when it may.
 const PATIENT: &str =
@@ -16,10 +11,10 @@ const PATIENT: &str =
 
 fn planned(strategy: &str, rules: &str) -> (World, Cli) {
     let (world, cli) = world();
-    std::fs::write(world.path().join("escrow.yaml"), rules).expect("there is room");
+    write(world.path().join("escrow.yaml"), rules);
     cli.trust();
     let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     (world, cli)
 }
 
@@ -32,7 +27,7 @@ fn fork(world: &World) -> Option<PathBuf> {
 
 /// A commit whose validation has begun.
 fn committing(world: &World, cli: &Cli, line: &str) -> Running {
-    let commit = Running::start(cli.command(words(line)));
+    let commit = Running::start(cli.command(line));
     let written = |fork: PathBuf| fork.join("0/upper/left-by-validation").exists();
     while !fork(world).is_some_and(written) {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -44,7 +39,7 @@ fn committing(world: &World, cli: &Cli, line: &str) -> Running {
 fn at_last(cli: &Cli, line: &str) -> String {
     let wait = std::time::Instant::now();
     loop {
-        let outcome = cli.run(words(line));
+        let outcome = cli.run(line);
         if outcome.status == 0 {
             return outcome.stdout_text();
         }
@@ -57,7 +52,7 @@ fn at_last(cli: &Cli, line: &str) -> String {
 }
 
 fn go_on(world: &World) {
-    std::fs::write(world.path().join("go"), "").expect("there is room");
+    write(world.path().join("go"), "");
 }
 
 /// What a validation writes is taken back, and with it would go what a command inside did meanwhile.
@@ -70,15 +65,15 @@ fn nothing_is_validated_under_a_command() {
         let work = format!("echo early > early; {WAIT}; echo late > late");
         let command = Running::ready(cli.command(inside("run --plan try", &work)));
         for line in ["commit try", "commit try --only early"] {
-            let said = cli.fails(words(line), 1);
+            let said = cli.fails(line, 1);
             assert!(said.contains("a command runs inside"), "{strategy}: {said}");
         }
         command.finish();
-        let listed = cli.ok(words("diff try --name-status"));
+        let listed = cli.ok("diff try --name-status");
         assert_eq!(listed, "A\tearly\nA\tlate\n", "{strategy}");
         let kept = json(&cli, "checkpoint list try").to_string();
         assert!(!kept.contains("validation"), "{kept}");
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         let app = world.path().join("app");
         let released = |name: &str| app.join(name).exists();
         assert!(
@@ -92,8 +87,7 @@ fn nothing_is_validated_under_a_command() {
 // rule R3, C1
 #[test]
 fn who_works_meanwhile_waits_for_the_release() {
-    let test = "judged::who_works_meanwhile_waits_for_the_release";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy, PATIENT);
         cli.ok(inside(
@@ -101,7 +95,7 @@ fn who_works_meanwhile_waits_for_the_release() {
             "echo early > early; echo more > more",
         ));
         let commit = committing(&world, &cli, "commit try --only early");
-        let mut writer = Running::start(cli.command(words("write try app precious")));
+        let mut writer = Running::start(cli.command("write try app precious"));
         writer.type_line("precious");
         let runner = Running::start(cli.command(inside("run --plan try", "echo run > run")));
         std::thread::sleep(std::time::Duration::from_millis(200));
@@ -112,9 +106,9 @@ fn who_works_meanwhile_waits_for_the_release() {
         let app = world.path().join("app");
         let there = |name: &str| app.join(name).exists();
         assert!(there("early") && !there("more"), "{strategy}");
-        let listed = cli.ok(words("diff try --name-status"));
+        let listed = cli.ok("diff try --name-status");
         assert_eq!(listed, "A\tmore\nA\tprecious\nA\trun\n", "{strategy}");
-        cli.ok(words("commit try"));
+        cli.ok("commit try");
         assert!(there("precious") && there("run"), "{strategy}");
         assert!(!there("left-by-validation"), "{strategy}");
         assert_eq!(fork(&world), None, "{strategy}");
@@ -125,8 +119,7 @@ fn who_works_meanwhile_waits_for_the_release() {
 // rule R3, C1
 #[test]
 fn a_validation_that_was_killed_leaves_nothing() {
-    let test = "judged::a_validation_that_was_killed_leaves_nothing";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         for next in ["diff try --name-status", "commit try", "recover"] {
             let (world, cli) = planned(strategy, PATIENT);
@@ -142,7 +135,7 @@ fn a_validation_that_was_killed_leaves_nothing() {
                 }
             }
             if next != "commit try" {
-                let listed = cli.ok(words("diff try --name-status"));
+                let listed = cli.ok("diff try --name-status");
                 assert_eq!(listed, "A\tearly\n", "{strategy}: {next}: {said}");
                 at_last(&cli, "commit try");
             }
@@ -159,8 +152,7 @@ fn a_validation_that_was_killed_leaves_nothing() {
 // rule R3
 #[test]
 fn a_validation_changes_nothing_of_the_plan() {
-    let test = "judged::a_validation_changes_nothing_of_the_plan";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let rules = "validate:\n  - 'grep -q new ../one.txt && grep -q tool ~/.tool && grep -q early early'\n  \
         - 'echo x > ../one.txt; echo y > ~/.tool; chmod 0700 .; rm early; mkdir early; touch early/late'\n  \
         - 'test -e early/late && grep -q x ../one.txt && ! \"$E\" diff > /dev/null 2>&1'\n";
@@ -168,27 +160,20 @@ fn a_validation_changes_nothing_of_the_plan() {
     write(world.path().join("one.txt"), "old\n");
     write(world.path().join("escrow.yaml"), rules);
     cli.trust();
-    let program = cli.command(words("status")).get_program().to_owned();
+    let program = cli.command("status").get_program().to_owned();
     let cli = cli.env("E", program);
-    cli.ok(words("plan create try --resource . --resource ../one.txt"));
+    cli.ok("plan create try --resource . --resource ../one.txt");
     let work = "echo early > early; echo new > ../one.txt; echo tool > ~/.tool";
     cli.ok(inside("-q run --plan try", work));
-    let before = (
-        cli.ok(words("diff try --patch")),
-        cli.ok(words("diff try --scratch")),
-    );
-    let outcome = cli.run(words("commit try --exclude early"));
-    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    let before = (cli.ok("diff try --patch"), cli.ok("diff try --scratch"));
+    cli.expect("commit try --exclude early", 0);
     assert_eq!(crate::read(world.path().join("one.txt")), "new\n");
     let app = world.path().join("app");
     assert!(!app.join("early").exists());
-    let after = (
-        cli.ok(words("diff try --patch")),
-        cli.ok(words("diff try --scratch")),
-    );
+    let after = (cli.ok("diff try --patch"), cli.ok("diff try --scratch"));
     assert!(before.0.contains("+early") && after.0.contains("+early"));
     assert_eq!(before.1, after.1);
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(crate::read(app.join("early")), "early\n");
 }
 
@@ -203,14 +188,13 @@ fn a_validation_that_cannot_be_run_stops_the_commit() {
         ("--json run --plan try --commit -- true", 125),
     ];
     for (line, status) in lines {
-        let outcome = cli.run(words(line));
+        let outcome = cli.run(line);
         assert_eq!(outcome.status, status, "{line}: {}", outcome.stderr_text());
         let said = outcome.stdout_text();
-        assert!(said.contains("nothing was committed"), "{said}");
-        assert!(said.contains("\"committed\": false"), "{said}");
+        has(&said, ["nothing was committed", "\"committed\": false"]);
     }
     assert!(!world.path().join("app/early").exists());
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tearly\n");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tearly\n");
 }
 
 /// What a command changed is reported as a courtesy: who may not see it is reported so, everything else goes
@@ -218,8 +202,7 @@ fn a_validation_that_cannot_be_run_stops_the_commit() {
 // rules S6, S7
 #[test]
 fn who_may_not_see_what_he_changed_may_run_all_the_same() {
-    let test = "judged::who_may_not_see_what_he_changed_may_run_all_the_same";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let rule = "{ allow: [create, run, commit, rollback], principal: blind, scope: '*' }";
     let policy = format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
@@ -252,7 +235,7 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
     let app = world.path().join("app");
     let there = ["f", "g", "h", "i"].map(|name| app.join(name).exists());
     assert_eq!(there, [false, false, true, false]);
-    let said = cli.fails(words("run -- no-such-program-at-all"), 127);
+    let said = cli.fails("run -- no-such-program-at-all", 127);
     assert!(said.contains("no-such-program-at-all"), "{said}");
     let denied = || {
         let log = json(&cli, "log");
@@ -260,6 +243,6 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
         all.filter(|one| one["outcome"] == "denied").count()
     };
     assert_eq!(denied(), 0);
-    cli.fails(words("diff"), 3);
+    cli.fails("diff", 3);
     assert_eq!(denied(), 1, "what somebody asked for is in the log");
 }

@@ -1,24 +1,10 @@
 //! If the process dies takes the rest with it, at every stage, and the next process finds a plan that can be used.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
-
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Terminal, World};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json as value};
 
-use crate::running::{
-    PATIENCE, Running, WAIT, assert_clean, assert_quiet, assert_soon_quiet, await_process, mark,
-    processes,
-};
-use crate::{STRATEGIES, binary, inside, json, read, words, world};
+use crate::running::mark;
+use crate::*;
 
 /// The number of process 1 of the run that is inside the only plan.
 pub(crate) fn live(world: &World) -> Option<i32> {
@@ -78,7 +64,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
             assert_eq!(ok(diff), "A\tg\n", "{how}: {plan}");
             ok(words(&format!("commit {plan}")));
             assert_eq!(read(app.join("g")), "again\n", "{how}");
-            std::fs::remove_file(app.join("g")).expect("it was just committed");
+            remove(app.join("g"));
         }
         ok(words(&format!("cleanup {plan}")));
     }
@@ -94,20 +80,19 @@ fn stride() -> usize {
 // rule P6
 #[test]
 fn a_run_is_killed_at_every_call_that_changes_something() {
-    let test = "life::a_run_is_killed_at_every_call_that_changes_something";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if !require_stepper() {
         return;
     }
     let script = "echo x > f; echo y > ~/home";
     let (template, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     let calls = cli.stepper(inside("run --plan try", script)).run();
     assert_eq!(calls.outcome.status, 0, "{}", calls.outcome.stderr_text());
     drop(template);
     for n in (1..=calls.calls).step_by(stride()) {
         let (world, cli) = world();
-        cli.ok(words("plan create try --resource ."));
+        cli.ok("plan create try --resource .");
         let run = cli
             .stepper(inside("run --plan try", script))
             .fault(n, Fault::Kill);
@@ -119,8 +104,7 @@ fn a_run_is_killed_at_every_call_that_changes_something() {
 // rule P6
 #[test]
 fn a_run_without_a_plan_is_killed_here_and_there() {
-    let test = "life::a_run_without_a_plan_is_killed_here_and_there";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if !require_stepper() {
         return;
     }
@@ -141,13 +125,12 @@ fn a_run_without_a_plan_is_killed_here_and_there() {
 /// Only the supervisor is killed; the rest must notice by itself.
 #[test]
 fn the_supervisor_is_killed_while_the_command_works() {
-    let test = "life::the_supervisor_is_killed_while_the_command_works";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
-        cli.ok(words(&format!(
+        cli.ok(format!(
             "plan create try --resource . --strategy {strategy}"
-        )));
+        ));
         let script = "trap '' HUP INT TERM; (setsid sh -c 'while :; do sleep 0.01; done' &); echo x > f; echo ready
             while :; do sleep 0.01; done";
         let running = Running::ready(cli.command(inside("run --plan try", script)));
@@ -166,10 +149,9 @@ fn the_supervisor_is_killed_while_the_command_works() {
 /// At any snapshot, also between the steps of the way in.
 #[test]
 fn the_supervisor_is_killed_at_any_time() {
-    let test = "life::the_supervisor_is_killed_at_any_time";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     let before = signature(&world.path().join("app"));
     let start = Instant::now();
     cli.ok(inside("run --plan try", "true"));
@@ -191,10 +173,9 @@ fn the_supervisor_is_killed_at_any_time() {
 /// that commits then would commit a sandbox that is still written.
 #[test]
 fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
-    let test = "life::the_plan_is_free_only_when_the_last_one_inside_has_ended";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     // Much memory and many processes take long to end.
     let script = "head -c 200M /dev/zero | tail -c 200M | sleep 1000 &
         n=0; while [ $n -lt 40 ]; do (while :; do echo x >> f$n; done) & n=$((n+1)); done; sleep 0.5; echo ready; wait";
@@ -222,10 +203,10 @@ fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
 /// The processes between supervisor and command are killed, one at a time.
 #[test]
 fn the_door_or_process_1_is_killed() {
-    rerun_test_as_user_with("life::the_door_or_process_1_is_killed", &[&binary()]);
+    as_user_too();
     for init in [true, false] {
         let (world, cli) = world();
-        cli.ok(words("plan create try --resource ."));
+        cli.ok("plan create try --resource .");
         let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
         let one = live(&world).expect("somebody is inside");
         let stat = read(format!("/proc/{one}/stat"));
@@ -247,11 +228,11 @@ fn the_door_or_process_1_is_killed() {
 
 #[test]
 fn a_stopped_run_is_killed() {
-    rerun_test_as_user_with("life::a_stopped_run_is_killed", &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     let terminal = Terminal::new(24, 80);
-    let mut child = terminal.start(cli.command(words("run --plan try -- sleep 1000.25")));
+    let mut child = terminal.start(cli.command("run --plan try -- sleep 1000.25"));
     await_process(&world, ": sleep 1000.25");
     terminal.send(escrow_testkit::pty::CTRL_Z);
     let until = Instant::now() + PATIENCE;
@@ -268,7 +249,7 @@ fn a_stopped_run_is_killed() {
 #[test]
 fn what_is_left_would_be_found() {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
     assert!(!mark(&world).is_empty());
     // Supervisor, launcher, process 1 and the command.

@@ -43,11 +43,10 @@ mod running;
 mod terminal;
 mod work;
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use escrow_testkit::{Cli, World, tree};
+use escrow_testkit::prelude::*;
+use escrow_testkit::user::rerun_as_user;
+use running::{PATIENCE, Running, WAIT, assert_clean, assert_quiet, assert_soon_quiet};
+use running::{await_process, processes};
 
 /// Both ways in which the sandbox of a directory can be shown inside: as layers, and as a directory.
 const STRATEGIES: [&str; 2] = ["overlay", "filesystem_copy"];
@@ -55,6 +54,11 @@ const STRATEGIES: [&str; 2] = ["overlay", "filesystem_copy"];
 /// The program under test.
 fn binary() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_escrow"))
+}
+
+/// Runs the test as an ordinary user too.
+fn as_user_too() {
+    rerun_as_user(&[&binary()]);
 }
 
 /// A world that is not in `/tmp`, which is private inside: what lies beside its `app` can be seen there.
@@ -73,49 +77,11 @@ fn furnish(world: World) -> (World, Cli) {
     (world, cli)
 }
 
-/// Words of a command line.
-fn words(line: &str) -> Vec<OsString> {
-    line.split_whitespace().map(OsString::from).collect()
-}
-
 /// A line that runs a script inside.
 fn inside(line: &str, script: &str) -> Vec<OsString> {
     let mut all = words(line);
     all.extend(["--", "sh", "-c", script].map(OsString::from));
     all
-}
-
-/// Runs a script outside, which must succeed.
-#[track_caller]
-fn sh(dir: &Path, script: &str) {
-    let output = Command::new("sh")
-        .args(["-eu", "-c", script])
-        .current_dir(dir)
-        .output()
-        .expect("there is a shell");
-    assert!(
-        output.status.success(),
-        "{script}: {}\n{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn write(path: impl AsRef<Path>, text: &str) {
-    let path = path.as_ref();
-    std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-}
-
-/// Runs a line that must succeed and gives its JSON.
-#[track_caller]
-fn json(cli: &Cli, line: &str) -> serde_json::Value {
-    let text = cli.ok([words("--json"), words(line)].concat());
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
 }
 
 /// The kind of the error of a line that must fail with `code`.

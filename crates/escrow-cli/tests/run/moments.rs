@@ -1,19 +1,11 @@
 //! Checkpoints, restores and forks while commands are inside: they are paused meanwhile, find the files as
 //! they are to be, and go on.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::thread;
-
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, ManagerOptions};
-use escrow_testkit::skip::is_root;
 use escrow_testkit::states::{AFTER, BEFORE, LATER, SIGNATURE, same};
-use escrow_testkit::stepper::{Fault, require_stepper};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
 
-use crate::running::{PATIENCE, Running, WAIT, assert_quiet};
-use crate::{STRATEGIES, binary, inside, json, words, world};
+use crate::*;
 
 fn run(cli: &Cli, script: &str) -> String {
     cli.ok(inside("-q run --plan try", script))
@@ -26,15 +18,14 @@ fn look(cli: &Cli) -> String {
 fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(words(&line));
+    cli.ok(&line);
     (world, cli)
 }
 
 // rule R1, R2, R3, R4
 #[test]
 fn a_plan_goes_back_and_forth_under_a_command() {
-    let test = "moments::a_plan_goes_back_and_forth_under_a_command";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         run(&cli, "echo first > first; echo early > a.txt; mkdir early");
@@ -43,7 +34,7 @@ fn a_plan_goes_back_and_forth_under_a_command() {
         for (label, script) in [("one", BEFORE), ("two", AFTER), ("three", LATER)] {
             run(&cli, script);
             let before = look(&cli);
-            cli.ok(words(&format!("checkpoint create try -m {label}")));
+            cli.ok(format!("checkpoint create try -m {label}"));
             same(
                 &before,
                 &look(&cli),
@@ -53,7 +44,7 @@ fn a_plan_goes_back_and_forth_under_a_command() {
         }
         for to in [0, 2, 1, 1, 0, 1, 2, 0] {
             let (label, wanted) = &moments[to];
-            cli.ok(words(&format!("restore try {label}")));
+            cli.ok(format!("restore try {label}"));
             same(
                 wanted,
                 &look(&cli),
@@ -65,13 +56,13 @@ fn a_plan_goes_back_and_forth_under_a_command() {
         assert_quiet(&world);
         for to in [0, 2, 1] {
             let (label, wanted) = &moments[to];
-            cli.ok(words(&format!("restore try {label}")));
+            cli.ok(format!("restore try {label}"));
             same(wanted, &look(&cli), &format!("{strategy}: to {label}"));
         }
         // And what is seen is what is committed.
         let wanted = look(&cli);
-        cli.ok(words("commit try"));
-        cli.ok(words("plan create try --resource . --strategy overlay"));
+        cli.ok("commit try");
+        cli.ok("plan create try --resource . --strategy overlay");
         let times = |text: &str| -> Vec<String> {
             // The root itself keeps its times apart.
             let kept = text.lines().filter(|line| !line.starts_with(". d "));
@@ -85,26 +76,25 @@ fn a_plan_goes_back_and_forth_under_a_command() {
 // rule R4
 #[test]
 fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
-    let test = "moments::who_works_meanwhile_is_kept_at_one_moment_and_goes_on";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     const WORK: &str = "echo ready; n=0; while [ ! -e stop ]; do n=$((n+1)); echo $n > new; mv new first; \
         /bin/true; echo $n > new; mv new second; done; echo $n";
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
         let worker = Running::ready(cli.command(inside("run --plan try", WORK)));
-        while cli.run(words("read try app second")).status != 0 {}
+        while cli.run("read try app second").status != 0 {}
         let number = |name: &str| -> u64 {
-            let text = cli.ok(words(&format!("read other app {name}")));
+            let text = cli.ok(format!("read other app {name}"));
             text.trim().parse().unwrap_or_else(|_| panic!("{text:?}"))
         };
         let mut last = 0;
         for round in 0..6 {
-            cli.ok(words(&format!("checkpoint create try -m {round}")));
+            cli.ok(format!("checkpoint create try -m {round}"));
             if strategy == "overlay" {
                 // A fork shows what was kept without a restore.
-                cli.ok(words(&format!("plan fork try other --at {round}")));
+                cli.ok(format!("plan fork try other --at {round}"));
                 let (first, second) = (number("first"), number("second"));
-                cli.ok(words("cleanup other"));
+                cli.ok("cleanup other");
                 assert!(
                     first == second || first == second + 1,
                     "round {round}: {first} and {second}"
@@ -123,8 +113,7 @@ fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
 /// Those who were stopped stay so, those who wait for children go on, and no shell sees a job that stopped.
 #[test]
 fn nobody_inside_notices_that_he_stood_still() {
-    let test = "moments::nobody_inside_notices_that_he_stood_still";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli) = planned("overlay");
     const WORK: &str = "set -m; sleep 1000 & sleep 1000 & kill -STOP %2; sleep 0.1; echo ready; \
         read line; jobs; kill -KILL %1 %2; unshare -Ur true 2>/dev/null; echo over";
@@ -132,7 +121,7 @@ fn nobody_inside_notices_that_he_stood_still() {
     line.push(WORK.into());
     let mut shell = Running::ready(cli.clone().env("LC_ALL", "C").command(line));
     for _ in 0..5 {
-        cli.ok(words("checkpoint create try"));
+        cli.ok("checkpoint create try");
     }
     shell.type_line("go");
     let jobs = [shell.line(), shell.line()];
@@ -145,11 +134,10 @@ fn nobody_inside_notices_that_he_stood_still() {
 // rule R2
 #[test]
 fn those_inside_keep_and_return_by_themselves() {
-    let test = "moments::those_inside_keep_and_return_by_themselves";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let program = cli.command(words("status")).get_program().to_owned();
+        let program = cli.command("status").get_program().to_owned();
         let copy = world.dir("bin").join("escrow");
         std::fs::copy(program, &copy).expect("there is room");
         let cli = cli.env("E", &copy);
@@ -182,21 +170,18 @@ fn those_inside_keep_and_return_by_themselves() {
 /// A file is shown to the command as it is, and cannot be exchanged under it: kept it can be.
 #[test]
 fn a_file_is_kept_under_a_command_and_restored_after_it() {
-    let test = "moments::a_file_is_kept_under_a_command_and_restored_after_it";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource a.txt --resource src --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource a.txt --resource src --strategy filesystem_copy");
     let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
     run(&cli, "echo kept > a.txt");
-    cli.ok(words("checkpoint create try -m kept"));
+    cli.ok("checkpoint create try -m kept");
     run(&cli, "echo later > a.txt; echo later > src/later");
-    let said = cli.fails(words("restore try kept"), 1);
+    let said = cli.fails("restore try kept", 1);
     assert!(said.contains("a command runs inside"), "{said}");
     assert_eq!(run(&cli, "cat a.txt src/later"), "later\nlater\n");
     command.finish();
-    cli.ok(words("restore try kept"));
+    cli.ok("restore try kept");
     assert_eq!(run(&cli, "cat a.txt; ls src"), "kept\nmain.rs\n");
 }
 
@@ -205,8 +190,7 @@ fn a_file_is_kept_under_a_command_and_restored_after_it() {
 // rule R3
 #[test]
 fn whoever_keeps_or_restores_under_a_command_is_killed() {
-    let test = "moments::whoever_keeps_or_restores_under_a_command_is_killed";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if !require_stepper() {
         return;
     }
@@ -215,7 +199,7 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
         let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
         run(&cli, BEFORE);
         let old = look(&cli);
-        cli.ok(words("checkpoint create try -m old"));
+        cli.ok("checkpoint create try -m old");
         run(&cli, AFTER);
         (world, cli, command, old)
     };
@@ -226,12 +210,12 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
         .flat_map(|one| lines.map(|line| (one, line)))
     {
         let (_world, cli, _command, _) = scene(strategy);
-        let calls = cli.stepper(words(line)).run().calls;
+        let calls = cli.stepper(line).run().calls;
         let stride = if long { 1 } else { (calls / points).max(1) };
         for n in (1..=calls).step_by(stride as usize) {
             let (_world, cli, command, old) = scene(strategy);
             let new = look(&cli);
-            let run = cli.stepper(words(line)).fault(n, Fault::Kill);
+            let run = cli.stepper(line).fault(n, Fault::Kill);
             let Some(hit) = run.hit else { break };
             let how = format!("{strategy}: {line}: killed at call {n}, {hit}");
             // Every second time no command is inside any more when it is found.
@@ -248,10 +232,10 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
                 true => {}
                 false => same(&new, &found, &format!("{how}: {answer}")),
             }
-            cli.ok(words("checkpoint create try -m new"));
-            cli.ok(words("restore try old"));
+            cli.ok("checkpoint create try -m new");
+            cli.ok("restore try old");
             same(&old, &look(&cli), &how);
-            cli.ok(words("restore try new"));
+            cli.ok("restore try new");
             same(&found, &look(&cli), &how);
         }
     }
@@ -266,13 +250,13 @@ fn a_directory_that_was_made_anew_stays_empty() {
     let _command = Running::ready(cli.command(inside("run --plan try", WAIT)));
     for round in 0..4 {
         run(&cli, "echo x > src/x");
-        cli.ok(words(&format!("checkpoint create try -m one-{round}")));
+        cli.ok(format!("checkpoint create try -m one-{round}"));
         run(&cli, "rm -r src; mkdir src; echo y > y");
-        cli.ok(words(&format!("checkpoint create try -m two-{round}")));
+        cli.ok(format!("checkpoint create try -m two-{round}"));
         run(&cli, "echo z > src/z; rm y");
-        cli.ok(words(&format!("restore try two-{round}")));
+        cli.ok(format!("restore try two-{round}"));
         assert_eq!(run(&cli, "ls src; cat y"), "y\n", "round {round}");
-        cli.ok(words(&format!("restore try one-{round}")));
+        cli.ok(format!("restore try one-{round}"));
         let there = run(&cli, "ls src");
         assert!(there.contains("x\n"), "round {round}: {there}");
     }
@@ -291,21 +275,21 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
             let (world, cli) = planned(strategy);
             let shell = Running::ready(cli.command(inside("run --plan try", SHELL)));
             run(&cli, BEFORE);
-            cli.ok(words("checkpoint create try -m old"));
+            cli.ok("checkpoint create try -m old");
             run(&cli, AFTER);
             (world, cli, shell)
         };
         let (_world, cli, _shell) = scene();
-        let calls = cli.stepper(words("restore try old")).run().calls;
+        let calls = cli.stepper("restore try old").run().calls;
         for n in (1..=calls).rev().step_by((calls / 8).max(1) as usize) {
             let (_world, cli, mut shell) = scene();
-            let run_killed = cli.stepper(words("restore try old")).fault(n, Fault::Kill);
+            let run_killed = cli.stepper("restore try old").fault(n, Fault::Kill);
             let Some(hit) = run_killed.hit else { continue };
             shell.type_line("echo work > worked");
             assert_eq!(shell.line(), "done");
-            cli.ok(words("recover"));
+            cli.ok("recover");
             let how = format!("{strategy}: killed at call {n}, {hit}");
-            if cli.run(words("read try app worked")).status == 0 {
+            if cli.run("read try app worked").status == 0 {
                 continue;
             }
             let listed = json(&cli, "checkpoint list try");
@@ -313,8 +297,8 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
             let kept = all.iter().rfind(|one| one["reason"] == "before_recovery");
             let kept = kept.unwrap_or_else(|| panic!("{how}: {listed}"));
             let id = kept["checkpoint_id"].as_str().expect("an id");
-            cli.ok(words(&format!("restore try {id}")));
-            assert_eq!(cli.ok(words("read try app worked")), "work\n", "{how}");
+            cli.ok(format!("restore try {id}"));
+            assert_eq!(cli.ok("read try app worked"), "work\n", "{how}");
         }
     }
 }
@@ -343,7 +327,7 @@ fn any_thread_can_keep_a_moment_under_a_command() {
         });
         kept.join().expect("it ends").expect("it is kept");
         run(&cli, "echo two > f");
-        cli.ok(words("restore try here"));
+        cli.ok("restore try here");
         assert_eq!(run(&cli, "cat f"), "one\n", "{strategy}");
         command.finish();
     }
@@ -354,23 +338,21 @@ fn any_thread_can_keep_a_moment_under_a_command() {
 // rule C2, R3
 #[test]
 fn a_restore_under_a_command_leaves_closed_originals_alone() {
-    let test = "moments::a_restore_under_a_command_leaves_closed_originals_alone";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let dark = world.path().join("app/dark");
-    std::fs::write(&dark, "dark\n").expect("there is room");
-    let mode = std::fs::Permissions::from_mode(0o200);
-    std::fs::set_permissions(&dark, mode).expect("it is ours");
+    write(&dark, "dark\n");
+    chmod(&dark, 0o200);
     let seen = || {
         let meta = std::fs::metadata(&dark).expect("it is there");
         (meta.mode(), meta.ctime(), meta.ctime_nsec())
     };
     let before = seen();
-    cli.ok(words("plan create try --resource . --strategy overlay"));
+    cli.ok("plan create try --resource . --strategy overlay");
     let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
-    cli.ok(words("checkpoint create try -m one"));
+    cli.ok("checkpoint create try -m one");
     run(&cli, "echo more >> dark; echo other > other");
-    let restored = cli.run(words("restore try one"));
+    let restored = cli.run("restore try one");
     assert_eq!(seen(), before);
     if !is_root() {
         let said = restored.stderr_text();
@@ -379,7 +361,7 @@ fn a_restore_under_a_command_leaves_closed_originals_alone() {
         assert_eq!(run(&cli, "stat -c %s dark; cat other"), "10\nother\n");
     }
     command.finish();
-    cli.ok(words("restore try one"));
+    cli.ok("restore try one");
     assert_eq!(
         run(&cli, "stat -c '%a %s' dark; ls"),
         "200 5\na.txt\ndark\nlink\nsrc\n"

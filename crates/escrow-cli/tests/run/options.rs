@@ -1,19 +1,8 @@
 //! Each option does what it says, and the exit status is the right one.
 
-use std::ffi::{OsStr, OsString};
 use std::net::TcpListener;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::Command;
 
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
-use crate::running::{assert_clean, assert_quiet};
-use crate::{STRATEGIES, binary, fails_as, furnish, inside, json, read, sh, words, world, write};
+use crate::*;
 
 /// The names of the plans that are open.
 #[track_caller]
@@ -33,11 +22,10 @@ fn no_plans(cli: &Cli) {
 
 #[test]
 fn a_command_that_cannot_be_started_has_the_status_a_shell_gives() {
-    let test = "options::a_command_that_cannot_be_started_has_the_status_a_shell_gives";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     sh(
-        &world.path().join("app"),
+        world.path().join("app"),
         "echo text > text; printf '#!/nonexistent/sh\\n' > script; chmod +x script; mkdir dir",
     );
     for (command, status) in [
@@ -49,7 +37,7 @@ fn a_command_that_cannot_be_started_has_the_status_a_shell_gives() {
         ("./a.txt", 126),
     ] {
         for line in ["run", "run --unconfined --strategy filesystem_copy"] {
-            let outcome = cli.run(words(&format!("{line} -- {command}")));
+            let outcome = cli.run(format!("{line} -- {command}"));
             let said = outcome.stderr_text();
             assert_eq!(outcome.status, status, "{line} -- {command}: {said}");
             assert!(said.contains(command), "{said}");
@@ -62,7 +50,7 @@ fn a_command_that_cannot_be_started_has_the_status_a_shell_gives() {
 
 #[test]
 fn a_failure_of_escrow_itself_is_125() {
-    rerun_test_as_user_with("options::a_failure_of_escrow_itself_is_125", &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let before = signature(&world.path().join("app"));
     for line in [
@@ -71,8 +59,7 @@ fn a_failure_of_escrow_itself_is_125() {
         "run --writable ./no-such-path -- true",
         "run --strategy no-such-strategy -- true",
     ] {
-        let outcome = cli.run(words(line));
-        assert_eq!(outcome.status, 125, "{line}: {}", outcome.stderr_text());
+        let outcome = cli.expect(line, 125);
         assert!(outcome.stderr_text().contains("error:"), "{line}");
     }
     no_plans(&cli);
@@ -84,22 +71,20 @@ fn a_failure_of_escrow_itself_is_125() {
 /// Without a home directory there is nothing to lay a layer over.
 #[test]
 fn a_user_without_a_home_directory_can_run_too() {
-    let test = "options::a_user_without_a_home_directory_can_run_too";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for home in ["/nonexistent", "/nonexistent/deep", "/dev/null", "", "/"] {
         let (world, cli) = world();
         let cli = cli.env("HOME", home);
         let outcome = cli.run(inside("run", "echo x > f; touch /etc/new 2>/dev/null"));
         assert_eq!(outcome.status, 1, "'{home}': {}", outcome.stderr_text());
-        assert_eq!(cli.ok(words("diff --name-status")), "A\tf\n");
+        assert_eq!(cli.ok("diff --name-status"), "A\tf\n");
         assert_quiet(&world);
     }
 }
 
 #[test]
 fn a_plan_for_a_command_that_changes_nothing_is_taken_away() {
-    let test = "options::a_plan_for_a_command_that_changes_nothing_is_taken_away";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let outcome = cli.run(inside("run", "cat a.txt; exit 3"));
     assert_eq!(
@@ -121,7 +106,7 @@ fn a_plan_for_a_command_that_changes_nothing_is_taken_away() {
 
 #[test]
 fn the_network_can_be_left_out() {
-    rerun_test_as_user_with("options::the_network_can_be_left_out", &[&binary()]);
+    as_user_too();
     let (_world, cli) = world();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it has one").port();
@@ -139,7 +124,7 @@ fn the_network_can_be_left_out() {
 
 #[test]
 fn writable_paths_are_written_for_real() {
-    rerun_test_as_user_with("options::writable_paths_are_written_for_real", &[&binary()]);
+    as_user_too();
     for world in [
         World::under(Path::new("/var/tmp")),
         World::new(),
@@ -150,12 +135,11 @@ fn writable_paths_are_written_for_real() {
         write(&file, "log\n");
         let line = "run --writable ../out --writable ../log";
         let script = "echo x > ../out/f; mkdir ../out/d; echo more >> ../log; echo y > g; touch ../new 2>/dev/null; exit 0";
-        let outcome = cli.run(inside(line, script));
-        assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+        cli.expect(inside(line, script), 0);
         assert_eq!(read(out.join("f")), "x\n");
         assert_eq!(read(&file), "log\nmore\n");
         assert!(!world.path().join("new").exists());
-        assert_eq!(cli.ok(words("diff --name-status")), "A\tg\n");
+        assert_eq!(cli.ok("diff --name-status"), "A\tg\n");
         assert_quiet(&world);
     }
 }
@@ -163,8 +147,7 @@ fn writable_paths_are_written_for_real() {
 /// It says "for real", so it must not mean the sandbox.
 #[test]
 fn a_writable_path_in_the_resource_is_written_for_real_or_refused() {
-    let test = "options::a_writable_path_in_the_resource_is_written_for_real_or_refused";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let outcome = cli.run(inside(
         "run --writable src",
@@ -174,7 +157,7 @@ fn a_writable_path_in_the_resource_is_written_for_real_or_refused() {
     match outcome.status {
         0 => {
             assert!(real.exists(), "it went into the sandbox");
-            assert_eq!(cli.ok(words("diff --name-status")), "A\tsandbox\n");
+            assert_eq!(cli.ok("diff --name-status"), "A\tsandbox\n");
         }
         status => assert_eq!(status, 125, "{}", outcome.stderr_text()),
     }
@@ -182,8 +165,7 @@ fn a_writable_path_in_the_resource_is_written_for_real_or_refused() {
 
 #[test]
 fn the_home_directory_has_a_layer_that_is_thrown_away() {
-    let test = "options::the_home_directory_has_a_layer_that_is_thrown_away";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for end in ["commit try", "rollback try", "cleanup try"] {
         let (world, cli) = world();
         let home = world.dir("user-home");
@@ -192,18 +174,20 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
             "mkdir .ssh .cache; echo keys > .ssh/authorized_keys; echo rc > .profile",
         );
         let before = signature(&home);
-        cli.ok(words("plan create try --resource ."));
+        cli.ok("plan create try --resource .");
         let script = "cd; echo evil >> .ssh/authorized_keys; rm .profile; echo x > .cache/c; echo z > new; cd - >/dev/null; echo y > f";
         let outcome = cli.run(inside("run --plan try", script));
         let said = outcome.stderr_text();
-        assert!(
-            said.contains("in the home directory, never committed: "),
-            "{said}"
+        has(
+            &said,
+            [
+                "in the home directory, never committed: ",
+                "escrow diff --scratch try",
+            ],
         );
-        assert!(said.contains("escrow diff --scratch try"), "{said}");
         let listed = "A\t.cache/c\nD\t.profile\nM\t.ssh/authorized_keys\nA\tnew\n";
-        assert_eq!(cli.ok(words("diff try --scratch --name-status")), listed);
-        assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+        assert_eq!(cli.ok("diff try --scratch --name-status"), listed);
+        assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
         assert_same(&before, &signature(&home), &Ignore::default());
         // It is there for the next command of the plan.
         let again = cli.ok(inside(
@@ -218,16 +202,16 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
             without,
             format!("{}\nclosed\n", home.join(".profile").display())
         );
-        cli.ok(words(end));
+        cli.ok(end);
         assert_same(&before, &signature(&home), &Ignore::default());
         if end == "rollback try" {
-            assert_eq!(cli.ok(words("diff try --scratch --name-status")), "");
+            assert_eq!(cli.ok("diff try --scratch --name-status"), "");
             cli.ok(inside(
                 "run --plan try",
                 "test -e ~/.profile && test ! -e ~/new",
             ));
         }
-        cli.ok(words("cleanup try"));
+        cli.ok("cleanup try");
         assert_clean(&world);
     }
 }
@@ -235,8 +219,7 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
 /// The usual case: a project in the home directory, and the state where it is by default.
 #[test]
 fn a_resource_in_the_home_directory_is_apart_from_its_layer() {
-    let test = "options::a_resource_in_the_home_directory_is_apart_from_its_layer";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
         let home = world.path().to_owned();
@@ -246,11 +229,11 @@ fn a_resource_in_the_home_directory_is_apart_from_its_layer() {
         let script = "echo x > f; echo y > ~/g; echo z > ../app/h; rm -rf ~/tmp ~/user-home; ls -A ~/.local/share/escrow";
         let outcome = cli.run(inside(&line, script));
         assert_eq!(outcome.stdout_text(), "", "{}", outcome.stderr_text());
-        assert_eq!(cli.ok(words("diff --name-status")), "A\tf\nA\th\n");
-        let listed = cli.ok(words("diff --scratch --name-status"));
+        assert_eq!(cli.ok("diff --name-status"), "A\tf\nA\th\n");
+        let listed = cli.ok("diff --scratch --name-status");
         assert_eq!(listed, "A\tg\nD\ttmp\nD\tuser-home\n");
         assert!(home.join("tmp").exists() && !home.join("g").exists());
-        cli.ok(words("commit"));
+        cli.ok("commit");
         assert_eq!(read(home.join("app/f")), "x\n");
         assert!(home.join("user-home").exists() && !home.join("g").exists());
     }
@@ -258,7 +241,7 @@ fn a_resource_in_the_home_directory_is_apart_from_its_layer() {
 
 #[test]
 fn variables_are_set_and_passed_on() {
-    rerun_test_as_user_with("options::variables_are_set_and_passed_on", &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let cli = cli.env("KEPT", "kept").env("CHANGED", "old");
     let line = "run --env NEW=a=b --env CHANGED=new --env EMPTY=";
@@ -289,8 +272,7 @@ fn variables_are_set_and_passed_on() {
 /// As `env PATH=… program` does.
 #[test]
 fn the_path_that_was_set_is_the_one_that_is_searched() {
-    let test = "options::the_path_that_was_set_is_the_one_that_is_searched";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let bin = world.dir("bin");
     write(bin.join("only-here"), "#!/bin/sh\necho found\n");
@@ -304,11 +286,10 @@ fn the_path_that_was_set_is_the_one_that_is_searched() {
 
 #[test]
 fn words_and_streams_are_passed_on_byte_for_byte() {
-    let test = "options::words_and_streams_are_passed_on_byte_for_byte";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli) = world();
     let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 253) as u8).collect();
-    let outcome = cli.clone().stdin(&bytes).run(words("run -- cat"));
+    let outcome = cli.clone().stdin(&bytes).run("run -- cat");
     assert!(outcome.stdout == bytes, "a pipe from end to end");
     let mut line = words("run -- printf %s/");
     line.extend(["", "-x", "--commit", "$(id)", "a b", "'"].map(OsString::from));
@@ -322,28 +303,25 @@ fn words_and_streams_are_passed_on_byte_for_byte() {
 
 #[test]
 fn a_command_that_succeeds_is_committed_if_asked() {
-    let test = "options::a_command_that_succeeds_is_committed_if_asked";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
         let app = world.path().join("app");
         let before = signature(&app);
         let line = format!("run --strategy {strategy} --commit");
         // One that fails is not.
-        let outcome = cli.run(inside(&line, "echo x > f; exit 9"));
-        assert_eq!(outcome.status, 9);
+        cli.expect(inside(&line, "echo x > f; exit 9"), 9);
         assert_same(&before, &signature(&app), &Ignore::default());
-        assert_eq!(cli.ok(words("diff --name-status")), "A\tf\n");
-        cli.ok(words("cleanup"));
-        let outcome = cli.run(inside(&line, "echo x > f; rm link; echo $ESCROW_PLAN"));
-        assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+        assert_eq!(cli.ok("diff --name-status"), "A\tf\n");
+        cli.ok("cleanup");
+        let outcome = cli.expect(inside(&line, "echo x > f; rm link; echo $ESCROW_PLAN"), 0);
         assert!(outcome.stderr_text().contains("escrow undo"));
         assert_eq!(read(app.join("f")), "x\n");
         assert!(app.join("link").symlink_metadata().is_err());
         let plan = outcome.stdout_text();
-        cli.ok(words(&format!("undo {plan}")));
+        cli.ok(format!("undo {plan}"));
         assert_same(&before, &signature(&app), &Ignore::default());
-        cli.ok(words(&format!("cleanup {plan}")));
+        cli.ok(format!("cleanup {plan}"));
         assert_clean(&world);
         // Nothing to commit.
         assert_eq!(cli.run(inside(&line, "true")).status, 0);
@@ -352,8 +330,7 @@ fn a_command_that_succeeds_is_committed_if_asked() {
 
 #[test]
 fn a_commit_at_the_end_that_conflicts_is_told() {
-    let test = "options::a_commit_at_the_end_that_conflicts_is_told";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let app = world.path().join("app");
     let mut line = words("run --commit --writable");
@@ -372,56 +349,46 @@ fn a_commit_at_the_end_that_conflicts_is_told() {
     assert_eq!(ended.status, 125, "{}", ended.stderr);
     assert!(ended.stderr.contains("conflict"), "{}", ended.stderr);
     assert_eq!(read(app.join("a.txt")), "outside\n");
-    assert_eq!(cli.ok(words("diff --name-status")), "M\ta.txt\n");
+    assert_eq!(cli.ok("diff --name-status"), "M\ta.txt\n");
 }
 
 #[test]
 fn a_command_can_be_tried_and_discarded() {
-    let test = "options::a_command_can_be_tried_and_discarded";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
         let before = signature(&world.path().join("app"));
         let line = format!("run --strategy {strategy} --rollback");
-        let outcome = cli.run(inside(&line, "rm -rf * .[a-z]*; echo x > f; exit 8"));
-        assert_eq!(outcome.status, 8);
+        let outcome = cli.expect(inside(&line, "rm -rf * .[a-z]*; echo x > f; exit 8"), 8);
         let said = outcome.stderr_text();
-        assert!(
-            said.contains("deleted") && said.contains("discarded"),
-            "{said}"
-        );
+        has(&said, ["deleted", "discarded"]);
         let after = signature(&world.path().join("app"));
         assert_same(&before, &after, &Ignore::default());
         assert_quiet(&world);
     }
     let (_world, cli) = world();
-    cli.fails(words("run --commit --rollback -- true"), 2);
+    cli.fails("run --commit --rollback -- true", 2);
 }
 
 #[test]
 fn without_protection_it_runs_in_the_sandbox_itself() {
-    let test = "options::without_protection_it_runs_in_the_sandbox_itself";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let before = signature(&world.path().join("app"));
-    cli.ok(words(
-        "plan create try --resource . --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource . --strategy filesystem_copy");
     let line = "run --plan try --unconfined";
-    let outcome = cli.run(inside(line, "echo x > f; pwd; exit 7"));
-    assert_eq!(outcome.status, 7);
-    let place = cli.ok(words("path try app"));
+    let outcome = cli.expect(inside(line, "echo x > f; pwd; exit 7"), 7);
+    let place = cli.ok("path try app");
     assert_eq!(outcome.stdout_text(), place);
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
     let after = signature(&world.path().join("app"));
     assert_same(&before, &after, &Ignore::default());
     assert_eq!(cli.run(inside(line, "kill -9 $$")).status, 137);
     for with in ["--writable .", "--no-scratch", "--network none"] {
-        cli.fails(words(&format!("{line} {with} -- true")), 2);
+        cli.fails(format!("{line} {with} -- true"), 2);
     }
     // A layer has no directory of its own.
-    let outcome = cli.run(words("run --strategy overlay --unconfined -- true"));
-    assert_eq!(outcome.status, 125, "{}", outcome.stderr_text());
+    cli.expect("run --strategy overlay --unconfined -- true", 125);
     assert_eq!(open(&cli).len(), 1);
     assert_quiet(&world);
 }
@@ -430,7 +397,7 @@ fn without_protection_it_runs_in_the_sandbox_itself() {
 // rule S4, F5
 #[test]
 fn odd_places_are_places_like_others() {
-    rerun_test_as_user_with("options::odd_places_are_places_like_others", &[&binary()]);
+    as_user_too();
     for strategy in STRATEGIES {
         for world in [World::odd(), World::odd_under(Path::new("/var/tmp"))] {
             let (world, cli) = furnish(world);
@@ -438,9 +405,9 @@ fn odd_places_are_places_like_others() {
             let sub = world.path().join("app").join(odd);
             std::fs::create_dir(&sub).expect("it is free");
             let before = signature(&world.path().join("app"));
-            cli.ok(words(&format!(
+            cli.ok(format!(
                 "plan create try --resource . --strategy {strategy}"
-            )));
+            ));
             // It begins where its user is.
             let here = cli.clone().cwd(&sub);
             let outcome = here.run(inside(
@@ -453,10 +420,10 @@ fn odd_places_are_places_like_others() {
             assert_eq!(outcome.status, 0);
             let after = signature(&world.path().join("app"));
             assert_same(&before, &after, &Ignore::default());
-            cli.ok(words("diff try --scratch"));
-            cli.ok(words("commit try"));
+            cli.ok("diff try --scratch");
+            cli.ok("commit try");
             assert_eq!(read(sub.join("f")), "x\n");
-            cli.ok(words("cleanup try"));
+            cli.ok("cleanup try");
             assert_clean(&world);
         }
     }
@@ -464,30 +431,25 @@ fn odd_places_are_places_like_others() {
 
 #[test]
 fn it_begins_where_its_user_is() {
-    rerun_test_as_user_with("options::it_begins_where_its_user_is", &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     for place in ["app/src", "app", ".", "user-home", "/usr/bin", "/"] {
         let place = world.path().join(place);
         let place = place.canonicalize().expect("it is there");
-        let said = cli.clone().cwd(&place).ok(words("run --plan try -- pwd"));
+        let said = cli.clone().cwd(&place).ok("run --plan try -- pwd");
         assert_eq!(said, format!("{}\n", place.display()));
     }
     // In a place that is not there inside, it says so.
     let elsewhere = World::new();
-    let outcome = cli
-        .clone()
+    cli.clone()
         .cwd(elsewhere.path())
-        .run(words("run --plan try -- pwd"));
-    assert_eq!(outcome.status, 125, "{}", outcome.stderr_text());
+        .expect("run --plan try -- pwd", 125);
 }
 
 #[test]
 fn many_resources_appear_each_at_its_path() {
-    rerun_test_as_user_with(
-        "options::many_resources_appear_each_at_its_path",
-        &[&binary()],
-    );
+    as_user_too();
     let (world, cli) = world();
     let cli = cli.cwd(world.path());
     sh(
@@ -495,12 +457,8 @@ fn many_resources_appear_each_at_its_path() {
         "mkdir -p lib data; echo l > lib/l; echo d > data/d",
     );
     let before = signature(world.path());
-    cli.ok(words(
-        "plan create try --resource ./app --resource ./lib --strategy overlay",
-    ));
-    cli.ok(words(
-        "sandbox create try ./data --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource ./app --resource ./lib --strategy overlay");
+    cli.ok("sandbox create try ./data --strategy filesystem_copy");
     let script = "echo 1 > app/1; echo 2 > lib/2; rm lib/l; echo 3 >> data/d; mv app/a.txt data/; (echo x > x) 2>/dev/null; :";
     cli.ok(inside("run --plan try", script));
     let only_app = |sig: &mut escrow_testkit::signature::Sig| {
@@ -515,11 +473,11 @@ fn many_resources_appear_each_at_its_path() {
     only_app(&mut after);
     assert_same(&before, &after, &Ignore::default());
     assert!(!world.path().join("x").exists());
-    let listed = cli.ok(words("diff try --name-status"));
+    let listed = cli.ok("diff try --name-status");
     for line in ["A\t1", "D\ta.txt", "A\t2", "D\tl", "M\td", "A\ta.txt"] {
         assert!(listed.lines().any(|one| one == line), "{line}: {listed}");
     }
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(read(world.path().join("data/a.txt")), "one\ntwo\n");
     assert_eq!(read(world.path().join("data/d")), "d\n3\n");
     assert!(!world.path().join("lib/l").exists());
@@ -529,18 +487,17 @@ fn many_resources_appear_each_at_its_path() {
 /// One resource in another: the inner one is seen in the outer one.
 #[test]
 fn a_resource_in_another_is_seen_in_it() {
-    rerun_test_as_user_with("options::a_resource_in_another_is_seen_in_it", &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
-    cli.ok(words("resource add outer --at ."));
-    cli.ok(words("resource add inner --at src --parent outer"));
-    let outcome = cli.run(words("plan create try --resource outer --resource inner"));
-    assert_eq!(outcome.status, 0, "{}", outcome.stderr_text());
+    cli.ok("resource add outer --at .");
+    cli.ok("resource add inner --at src --parent outer");
+    cli.expect("plan create try --resource outer --resource inner", 0);
     cli.ok(inside(
         "run --plan try",
         "echo o > new; echo i > src/new; cat src/main.rs",
     ));
     assert!(!world.path().join("app/src/new").exists());
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_eq!(read(world.path().join("app/src/new")), "i\n");
     assert_eq!(read(world.path().join("app/new")), "o\n");
     assert_quiet(&world);
@@ -549,10 +506,7 @@ fn a_resource_in_another_is_seen_in_it() {
 /// What is inherited by every program is inherited inside.
 #[test]
 fn umask_and_limits_are_those_of_the_user() {
-    rerun_test_as_user_with(
-        "options::umask_and_limits_are_those_of_the_user",
-        &[&binary()],
-    );
+    as_user_too();
     let (world, cli) = world();
     let model = cli.command(inside(
         "run --commit",
@@ -583,8 +537,7 @@ fn umask_and_limits_are_those_of_the_user() {
 
 #[test]
 fn a_run_that_is_refused_says_why_as_json_too() {
-    let test = "options::a_run_that_is_refused_says_why_as_json_too";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli) = world();
     fails_as(&cli, "run -- /no/such/program", 127);
     let kind = fails_as(&cli, "run --resource ./no-such-directory -- true", 125);
@@ -594,16 +547,13 @@ fn a_run_that_is_refused_says_why_as_json_too() {
 /// As on a machine that forbids user namespaces: they can be nested only so deep.
 #[test]
 fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
-    let test = "options::where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     if is_root() {
         // Root needs none.
         return;
     }
     let (world, cli) = world();
-    cli.ok(words(
-        "plan create try --resource . --strategy filesystem_copy",
-    ));
+    cli.ok("plan create try --resource . --strategy filesystem_copy");
     let again = "unshare --map-current-user true 2>/dev/null && exec unshare --map-current-user sh -c \"$0\" \"$0\" \"$1\"; eval \"$1\"";
     let script = |line: &str| {
         let model = cli.command(inside(line, "echo x > f"));
@@ -625,18 +575,15 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     let refused = script("run --plan try");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(125), "{said}");
-    assert!(
-        said.contains("namespaces") && said.contains("--unconfined"),
-        "{said}"
-    );
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    has(&said, ["namespaces", "--unconfined"]);
+    assert_eq!(cli.ok("diff try --name-status"), "");
     let told = script("run --plan try --unconfined");
     assert!(
         told.status.success(),
         "{}",
         String::from_utf8_lossy(&told.stderr)
     );
-    assert_eq!(cli.ok(words("diff try --name-status")), "A\tf\n");
+    assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
 }
 
 /// A plan with many layers needs more open files than many a shell permits; what it runs keeps the shell's limit.
@@ -648,17 +595,16 @@ fn many_layers_are_opened_under_a_low_limit() {
         "#!/bin/sh\nulimit -Sn 64; exec '{}' \"$@\"\n",
         binary().display()
     );
-    std::fs::write(&script, text).expect("there is room");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("it is ours");
+    write(&script, text);
+    chmod(&script, 0o755);
     let limited = Cli::new(&world, &script).cwd(world.path().join("app"));
-    cli.ok(words("plan create try --resource . --strategy overlay"));
+    cli.ok("plan create try --resource . --strategy overlay");
     for n in 0..40 {
         let write = format!("write try app f{n}");
-        cli.clone().stdin("x\n").ok(words(&write));
-        cli.ok(words(&format!("checkpoint create try -m n{n}")));
+        cli.clone().stdin("x\n").ok(&write);
+        cli.ok(format!("checkpoint create try -m n{n}"));
     }
-    let listed = limited.ok(words("diff try --name-status"));
+    let listed = limited.ok("diff try --name-status");
     assert_eq!(listed.lines().count(), 40, "{listed}");
     let ran = limited.ok(inside("-q run --plan try", "ls; ulimit -Sn"));
     assert!(ran.contains("f39\n") && ran.ends_with("\n64\n"), "{ran}");

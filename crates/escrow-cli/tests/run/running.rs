@@ -1,17 +1,12 @@
 //! A run that is under way, and proof that nothing is left of it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, ExitStatus};
 use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use escrow_testkit::World;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::*;
 
 /// Longer than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -215,7 +210,7 @@ fn mounts(world: &World) -> Vec<String> {
 
 /// Files of the state that another process holds a lock on.
 fn locks(home: &Path) -> Vec<String> {
-    let held = std::fs::read_to_string("/proc/locks").expect("there is a /proc");
+    let held = read("/proc/locks");
     let mut found = Vec::new();
     for entry in std::fs::read_dir(home.join("locks")).into_iter().flatten() {
         let path = entry.expect("it can be listed").path();

@@ -2,19 +2,11 @@
 //! question.
 
 use std::cell::Cell;
-use std::process::{Child, Command};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use escrow_testkit::pty::{CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z};
-use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, Terminal, World};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
-use serde_json::json as value;
 
-use crate::running::{PATIENCE, Running, assert_quiet, assert_soon_quiet, await_process};
-use crate::{binary, inside, json, read, words, world};
+use crate::*;
 
 /// What the question says.
 const QUESTION: &str = "[d]iff, [r]elease, [k]eep, discard [x]?";
@@ -80,7 +72,7 @@ fn front(terminal: &Terminal, command: Command) -> Front {
 /// A plan `try`, and a terminal.
 fn set_up() -> (World, Cli, Terminal) {
     let (world, cli) = world();
-    cli.ok(words("plan create try --resource ."));
+    cli.ok("plan create try --resource .");
     (world, cli, Terminal::new(24, 80))
 }
 
@@ -91,7 +83,7 @@ fn run(cli: &Cli, terminal: &Terminal, script: &str) -> Front {
 
 #[test]
 fn ctrl_c_ends_the_command() {
-    rerun_test_as_user_with("terminal::ctrl_c_ends_the_command", &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, FOREVER);
     terminal.expect("ready");
@@ -107,8 +99,7 @@ fn ctrl_c_ends_the_command() {
 
 #[test]
 fn a_command_that_handles_ctrl_c_goes_on() {
-    let test = "terminal::a_command_that_handles_ctrl_c_goes_on";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli, terminal) = set_up();
     // It waits by itself: a shell whose child was ended by the same key may end with it.
     let script = "n=0; trap 'n=$((n+1)); echo caught $n; [ $n -lt 3 ] || exit 7' INT
@@ -124,8 +115,7 @@ fn a_command_that_handles_ctrl_c_goes_on() {
 
 #[test]
 fn ctrl_z_stops_the_run_and_it_can_go_on() {
-    let test = "terminal::ctrl_z_stops_the_run_and_it_can_go_on";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let script = "stty -echo; echo ready; while ! read line; do :; done; echo \"<$line>\"; exit 5";
     let child = run(&cli, &terminal, script);
@@ -151,8 +141,7 @@ fn ctrl_z_stops_the_run_and_it_can_go_on() {
 
 #[test]
 fn the_size_of_the_window_reaches_the_command() {
-    let test = "terminal::the_size_of_the_window_reaches_the_command";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli, _) = set_up();
     let terminal = Terminal::new(13, 77);
     let script = "stty size; trap 'stty size; [ $(stty size | cut -c1) = 4 ] && exit 3' WINCH
@@ -169,7 +158,7 @@ fn the_size_of_the_window_reaches_the_command() {
 
 #[test]
 fn the_exit_status_passes_through() {
-    rerun_test_as_user_with("terminal::the_exit_status_passes_through", &[&binary()]);
+    as_user_too();
     let (_world, cli, terminal) = set_up();
     let all = [
         ("exit 0", 0),
@@ -188,8 +177,7 @@ fn the_exit_status_passes_through() {
 
 #[test]
 fn signals_to_the_supervisor_reach_the_command() {
-    let test = "terminal::signals_to_the_supervisor_reach_the_command";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, _) = set_up();
     let all = [
         (Signal::TERM, 143),
@@ -208,8 +196,7 @@ fn signals_to_the_supervisor_reach_the_command() {
 /// A server that is reported twice to end, and ends in its own time.
 #[test]
 fn a_second_signal_reaches_the_command_too() {
-    let test = "terminal::a_second_signal_reaches_the_command_too";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let script = "n=0; trap 'n=$((n+1)); echo $n; [ $n -lt 3 ] || { echo end > end; exit 0; }' TERM
         echo ready; while :; do sleep 0.05; done";
@@ -220,15 +207,14 @@ fn a_second_signal_reaches_the_command_too() {
     }
     let ended = running.end();
     assert_eq!(ended.status, 0, "{}", ended.stderr);
-    assert_eq!(cli.ok(words("diff --name-status")), "A\tend\n");
+    assert_eq!(cli.ok("diff --name-status"), "A\tend\n");
     assert_quiet(&world);
 }
 
 /// What the command was reported to do is not what its supervisor was reported.
 #[test]
 fn a_signal_that_the_command_handled_does_not_stop_the_commit() {
-    let test = "terminal::a_signal_that_the_command_handled_does_not_stop_the_commit";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli) = world();
     let script = "trap 'echo end > end; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
     let running = Running::ready(cli.command(inside("run --commit", script)));
@@ -240,8 +226,7 @@ fn a_signal_that_the_command_handled_does_not_stop_the_commit() {
 
 #[test]
 fn a_terminal_that_goes_away_takes_the_command_with_it() {
-    let test = "terminal::a_terminal_that_goes_away_takes_the_command_with_it";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, FOREVER);
     terminal.expect("ready");
@@ -252,8 +237,7 @@ fn a_terminal_that_goes_away_takes_the_command_with_it() {
 
 #[test]
 fn the_question_can_be_answered_with_release() {
-    let test = "terminal::the_question_can_be_answered_with_release";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, "echo new > a.txt");
     terminal.expect("1 modified");
@@ -268,14 +252,13 @@ fn the_question_can_be_answered_with_release() {
     terminal.expect("escrow undo try");
     child.ends_with(0);
     assert_eq!(read(world.path().join("app/a.txt")), "new\n");
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\n");
 }
 
 #[test]
 fn the_question_can_be_answered_with_keep_or_discard() {
-    let test = "terminal::the_question_can_be_answered_with_keep_or_discard";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let before = signature(&world.path().join("app"));
     for answer in ["k\n", "\n", CTRL_D] {
@@ -285,14 +268,14 @@ fn the_question_can_be_answered_with_keep_or_discard() {
         terminal.send(answer);
         terminal.expect("escrow commit try");
         child.ends_with(9);
-        assert_eq!(cli.ok(words("diff try --name-status")), "M\ta.txt\n");
+        assert_eq!(cli.ok("diff try --name-status"), "M\ta.txt\n");
     }
     let child = run(&cli, &terminal, "true");
     terminal.expect(QUESTION);
     terminal.send("x\n");
     terminal.expect("discarded");
     child.ends_with(0);
-    assert_eq!(cli.ok(words("diff try --name-status")), "");
+    assert_eq!(cli.ok("diff try --name-status"), "");
     // Nothing was changed, so nothing is asked.
     let child = run(&cli, &terminal, "cat a.txt");
     terminal.expect("no changes");
@@ -319,11 +302,10 @@ fn into_file(command: &Command, file: &str) -> Command {
 /// What goes with a question is for the process that answers it; standard output is data.
 #[test]
 fn what_goes_with_a_question_is_no_data() {
-    let test = "terminal::what_goes_with_a_question_is_no_data";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let out = || read(world.path().join("app/out"));
-    let ask = |line: &str| front(&terminal, into_file(&cli.command(words(line)), "out"));
+    let ask = |line: &str| front(&terminal, into_file(&cli.command(line), "out"));
     let script = "echo new > a.txt; echo '#!/bin/sh' > s; chmod +x s; echo data";
     let command = cli.command(inside("run --plan try", script));
     let child = front(&terminal, into_file(&command, "out"));
@@ -358,8 +340,7 @@ fn what_goes_with_a_question_is_no_data() {
 
 #[test]
 fn ctrl_c_at_the_question_keeps_everything() {
-    let test = "terminal::ctrl_c_at_the_question_keeps_everything";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, "echo new > a.txt");
     terminal.expect(QUESTION);
@@ -374,14 +355,13 @@ fn ctrl_c_at_the_question_keeps_everything() {
         thread::sleep(Duration::from_millis(5));
     };
     assert_ne!(ended.exit_status(), Some(0));
-    assert_eq!(cli.ok(words("diff try --name-status")), "M\ta.txt\n");
+    assert_eq!(cli.ok("diff try --name-status"), "M\ta.txt\n");
 }
 
 /// What was typed while the command ran was meant for the command.
 #[test]
 fn what_was_typed_ahead_is_no_answer() {
-    let test = "terminal::what_was_typed_ahead_is_no_answer";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, "echo new > a.txt; echo ready; sleep 1");
     terminal.expect("ready");
@@ -400,8 +380,7 @@ fn what_was_typed_ahead_is_no_answer() {
 /// A command that was killed, or does not care, leaves the terminal as it wants it.
 #[test]
 fn the_question_can_be_answered_whatever_the_command_did_to_the_terminal() {
-    let test = "terminal::the_question_can_be_answered_whatever_the_command_did_to_the_terminal";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, "echo new > a.txt; stty raw -echo");
     terminal.expect(QUESTION);
@@ -414,11 +393,9 @@ fn the_question_can_be_answered_whatever_the_command_did_to_the_terminal() {
 /// There is no terminal, so nothing is asked and everything is kept.
 #[test]
 fn without_a_terminal_there_is_no_question() {
-    let test = "terminal::without_a_terminal_there_is_no_question";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli, terminal) = set_up();
-    let outcome = cli.run(inside("run --plan try", "echo new > a.txt"));
-    assert_eq!(outcome.status, 0);
+    let outcome = cli.expect(inside("run --plan try", "echo new > a.txt"), 0);
     assert!(!outcome.stderr_text().contains(QUESTION));
     assert!(outcome.stderr_text().contains("escrow commit try"));
     // One that knows the answer does not ask either.
@@ -432,10 +409,10 @@ fn without_a_terminal_there_is_no_question() {
 
 #[test]
 fn a_shell_inside_has_job_control() {
-    rerun_test_as_user_with("terminal::a_shell_inside_has_job_control", &[&binary()]);
+    as_user_too();
     let (world, cli, terminal) = set_up();
     let line = "run --plan try --env PS1=%_ -- bash --norc --noprofile --noediting -i";
-    let child = front(&terminal, cli.command(words(line)));
+    let child = front(&terminal, cli.command(line));
     terminal.expect("%_");
     terminal.send("echo in''side > f\n");
     terminal.expect("%_");
@@ -468,8 +445,7 @@ fn a_shell_inside_has_job_control() {
 /// The command's own sessions of terminals, such as those that `script` makes.
 #[test]
 fn a_command_can_make_terminals_of_its_own() {
-    let test = "terminal::a_command_can_make_terminals_of_its_own";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let (_world, cli, terminal) = set_up();
     if Command::new("script").arg("--version").output().is_err() {
         escrow_testkit::skip::skip("script is not installed");

@@ -2,16 +2,9 @@
 //!
 //! Each test works in a sandbox and, natively, in a plain copy of the original; and compares everything.
 
-use std::path::Path;
-use std::process::Command;
+use escrow_testkit::signature::{Content, Entry, Kind};
 
-use escrow_testkit::signature::{Content, Entry, Ignore, Kind, Sig, assert_same, signature};
-use escrow_testkit::skip::skip;
-use escrow_testkit::user::rerun_test_as_user_with;
-use escrow_testkit::{Cli, World};
-
-use crate::running::{assert_clean, assert_quiet};
-use crate::{STRATEGIES, binary, sh, words};
+use crate::*;
 
 /// What is done, and to what.
 pub(crate) struct Work<'a> {
@@ -47,8 +40,8 @@ const NO_TIMES: Ignore = Ignore {
 };
 
 /// Does the work in a sandbox of each kind and in a plain copy.
-pub(crate) fn compare(test: &str, work: &Work<'_>) {
-    rerun_test_as_user_with(test, &[&binary()]);
+pub(crate) fn compare(work: &Work<'_>) {
+    as_user_too();
     for strategy in work.strategies {
         in_one(World::under(Path::new("/var/tmp")), strategy, work);
     }
@@ -61,7 +54,7 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
     let twin = world.path().join("twin");
     let cli = Cli::new(&world, &binary());
     let create = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(words(&create));
+    cli.ok(&create);
     let before = signature(&app);
     let mut line = words("run --plan try -- sh -eu -c");
     line.push(work.script.into());
@@ -73,12 +66,12 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
     let expected = name_status(&before, &after);
     assert_ne!(expected, "", "{}", work.script);
     assert_eq!(
-        cli.ok(words("diff try --name-status")),
+        cli.ok("diff try --name-status"),
         expected,
         "{strategy}: {}",
         work.script
     );
-    cli.ok(words("commit try"));
+    cli.ok("commit try");
     assert_quiet(&world);
     let but = |mut all: Sig| {
         for path in work.unlike {
@@ -91,15 +84,15 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
     for dir in [&app, &twin] {
         sh(dir, work.check);
     }
-    cli.ok(words("undo try"));
+    cli.ok("undo try");
     assert_same(&before, &signature(&app), &Ignore::default());
-    cli.ok(words("cleanup try"));
+    cli.ok("cleanup try");
     assert_clean(&world);
 }
 
 /// The same script outside, with the environment that the command has inside.
 fn natively(cli: &Cli, dir: &Path, script: &str) {
-    let model = cli.command(words("status"));
+    let model = cli.command("status");
     let mut command = Command::new("sh");
     command
         .args(["-eu", "-c", script])
@@ -178,7 +171,7 @@ fn a_program_is_built() {
         check: "test \"$(./hello.keep)\" = goodbye; test ! -e hello",
         ..Work::default()
     };
-    compare("work::a_program_is_built", &work);
+    compare(&work);
 }
 
 #[test]
@@ -212,7 +205,7 @@ fn a_checkout_gets_commits() {
             test \"$(git status --porcelain)\" = '?? sub/'; test -z \"$(git -C sub status --porcelain)\"",
         ..Work::default()
     };
-    compare("work::a_checkout_gets_commits", &work);
+    compare(&work);
 }
 
 #[test]
@@ -243,7 +236,7 @@ fn a_database_is_changed() {
         check,
         ..Work::default()
     };
-    compare("work::a_database_is_changed", &work);
+    compare(&work);
 }
 
 #[test]
@@ -264,7 +257,7 @@ fn an_archive_is_packed_and_unpacked() {
         script,
         ..Work::default()
     };
-    compare("work::an_archive_is_packed_and_unpacked", &work);
+    compare(&work);
 }
 
 #[test]
@@ -287,7 +280,7 @@ fn half_a_tree_is_removed() {
         script,
         ..Work::default()
     };
-    compare("work::half_a_tree_is_removed", &work);
+    compare(&work);
 }
 
 #[test]
@@ -317,7 +310,7 @@ fn a_package_manager_replaces_thousands_of_files() {
         script,
         ..Work::default()
     };
-    compare("work::a_package_manager_replaces_thousands_of_files", &work);
+    compare(&work);
 }
 
 #[test]
@@ -339,7 +332,7 @@ fn directories_are_renamed() {
         script,
         ..Work::default()
     };
-    compare("work::directories_are_renamed", &work);
+    compare(&work);
 }
 
 // rule F3
@@ -358,7 +351,7 @@ fn hard_links_are_made() {
         script,
         ..Work::default()
     };
-    compare("work::hard_links_are_made", &work);
+    compare(&work);
 }
 
 // rule F3
@@ -373,22 +366,20 @@ fn what_is_linked_in_the_original_is_changed_under_all_its_names() {
         strategies: &["filesystem_copy"],
         ..Work::default()
     };
-    let test = "work::what_is_linked_in_the_original_is_changed_under_all_its_names";
-    compare(test, &work);
+    compare(&work);
 }
 
 /// The kernel shows a name of its own for a file that was changed in a layer. That is what the command saw, so it is
 /// what the diff says and the commit gives.
 #[test]
 fn what_a_layer_shows_of_linked_files_is_what_is_committed() {
-    let test = "work::what_a_layer_shows_of_linked_files_is_what_is_committed";
-    rerun_test_as_user_with(test, &[&binary()]);
+    as_user_too();
     let world = World::under(Path::new("/var/tmp"));
     let (app, seen) = (world.dir("app"), world.dir("seen"));
     let before = "mkdir d; echo one > one; ln one two; ln one d/three; echo x > x; ln x y";
     sh(&app, before);
     let cli = Cli::new(&world, &binary());
-    cli.ok(words("plan create try --resource ./app --strategy overlay"));
+    cli.ok("plan create try --resource ./app --strategy overlay");
     let script = "echo more >> two; chmod 0604 d/three; rm x; cp -a . ../seen/";
     let line = [
         words("run --plan try --writable ../seen -- sh -eu -c"),
@@ -396,8 +387,8 @@ fn what_a_layer_shows_of_linked_files_is_what_is_committed() {
     ];
     cli.clone().cwd(&app).ok(line.concat());
     let expected = name_status(&signature(&app), &signature(&seen));
-    assert_eq!(cli.ok(words("diff try --name-status")), expected);
-    cli.ok(words("commit try"));
+    assert_eq!(cli.ok("diff try --name-status"), expected);
+    cli.ok("commit try");
     assert_same(&signature(&seen), &signature(&app), &NO_TIMES);
     assert_quiet(&world);
 }
@@ -434,7 +425,7 @@ END
         check,
         ..Work::default()
     };
-    compare("work::memory_is_mapped_and_written", &work);
+    compare(&work);
 }
 
 #[test]
@@ -453,7 +444,7 @@ fn processes_outlive_their_parents() {
         script,
         ..Work::default()
     };
-    compare("work::processes_outlive_their_parents", &work);
+    compare(&work);
 }
 
 #[test]
@@ -473,5 +464,5 @@ fn attributes_and_modes_are_set() {
         script,
         ..Work::default()
     };
-    compare("work::attributes_and_modes_are_set", &work);
+    compare(&work);
 }

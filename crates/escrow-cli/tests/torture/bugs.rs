@@ -5,23 +5,12 @@
 
 use std::panic::catch_unwind;
 
-use escrow_testkit::skip::skip;
-use escrow_testkit::stepper::{SYNCS, require_stepper};
-use escrow_testkit::{Cli, Fault, World};
-use serde_json::Value;
-
 use crate::door::Door;
-use crate::form::Form;
-use crate::kills::telling;
 use crate::life::PlanVerb;
-use crate::moments::{self, Act};
-use crate::parts;
-use crate::point::{Before, Point, Verb, words};
-use crate::power;
-use crate::scenario::Kind::{Copy, Overlay};
-use crate::scenario::Scenario;
-use crate::sweep::{self, say, spread};
-use crate::{damage, forward, full, next, unlinks};
+use crate::moments::Act;
+use crate::sweep::{say, spread};
+use crate::*;
+use crate::{damage, forward, full, moments, next, parts, power, sweep, unlinks};
 
 const EIO: i32 = 5;
 

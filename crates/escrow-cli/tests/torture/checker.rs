@@ -2,13 +2,7 @@
 //!
 //! Promise: it knows the file system only. What the engine says of itself does not count here.
 
-use std::fs;
-use std::path::Path;
-
-use escrow_testkit::signature::{Ignore, differences, signature};
-
-use crate::scenario::Kind;
-use crate::subject::Subject;
+use crate::*;
 
 /// Where a world came out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,19 +3,9 @@
 //! Whatever command comes next, none is ended by a signal, one that fails says why, and work that was never released
 //! stays on disk. It may be moved, never removed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use escrow_testkit::stepper::{Step, require_stepper};
-use escrow_testkit::{Cli, Fault, World};
-
-use crate::form::Form;
 use crate::next_world::said;
-use crate::point::Verdict;
-use crate::scenario::Kind::{Copy, Overlay};
-use crate::scenario::Scenario;
-use crate::subject::{LABELS, PLAN, Subject, memory};
-use crate::sweep::{self, Figures, Trial};
+use crate::sweep;
+use crate::*;
 
 const SCENARIO: Scenario = Scenario::tiny(&[Copy, Overlay]);
 /// Work in a sandbox that was made after the older copy.

@@ -1,14 +1,6 @@
 //! Calls that fail: every one of them once, or every one from there on; and syncs.
 
-use escrow_testkit::Fault;
-use escrow_testkit::stepper::{SYNCS, require_stepper};
-
-use crate::form::Form;
-use crate::kills::telling;
-use crate::point::{Before, Point, Verb};
-use crate::scenario::Kind::{Copy, Overlay};
-use crate::scenario::Scenario;
-use crate::sweep::Figures;
+use crate::*;
 
 const EINTR: i32 = 4;
 pub(crate) const EIO: i32 = 5;

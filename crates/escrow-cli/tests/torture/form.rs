@@ -1,8 +1,7 @@
 //! How much is done: the bounded form of `make test`, or the long one of `make torture`.
 
-use std::time::{Duration, Instant};
-
-use crate::sweep::{self, Figures, Trial};
+use crate::sweep;
+use crate::*;
 
 /// How far a sweep goes.
 #[derive(Debug, Clone, Copy)]

@@ -8,24 +8,19 @@
 //! - nothing irreversible is done twice.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use Kind::{Blind, Final, FinalBlind, Irreversible, Undoable};
 use escrow::commit::{CommitTerms, Settled};
 use escrow::error::{Error, Kind as Failure, chain};
 use escrow::event::Unobserved;
 use escrow::manager::{CommitRequest, Manager};
 use escrow::strategy::{OnConflict, Outcome};
-use escrow_testkit::World;
-use escrow_testkit::stepper::Step;
 
 use crate::commit_faulty::{Batch, How, Kind, Script, Verb, held, open, outcome_of, sent};
-use crate::form::Form;
-use crate::point::Verdict;
-use crate::sweep::{self, Figures, Trial};
-use Kind::{Blind, Final, FinalBlind, Irreversible, Undoable};
+use crate::sweep;
+use crate::*;
 
 const PLAN: &str = "plan";
 const HOME: &str = "ESCROW_FORWARD_HOME";

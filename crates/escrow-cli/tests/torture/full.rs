@@ -8,25 +8,14 @@
 //! - what is said is true: every original is old or every one is new, as the exit code says;
 //! - when there is room again, `recover` and `cleanup` succeed, and nothing is left.
 
-use std::fs::{self, File};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::thread;
-use std::time::Instant;
 
-use escrow_testkit::stepper::{Step, require_stepper};
-use escrow_testkit::{Disk, Fault, Fs, LoopFs, World};
 use rustix::fs::FallocateFlags;
 
-use crate::checker::{Side, leftovers, side};
-use crate::form::Form;
-use crate::kills::telling;
 use crate::next_world::said;
-use crate::point::{Before, Point, Verb, Verdict, stepper, words};
-use crate::scenario::Kind::{Copy, Overlay};
-use crate::scenario::Scenario;
-use crate::subject::{PLAN, Subject};
-use crate::sweep::{self, Figures};
+use crate::sweep;
+use crate::*;
 
 const SCENARIO: Scenario = Scenario::tiny(&[Copy, Overlay]);
 /// The last part of the disk, which is freed again byte by byte.

@@ -10,23 +10,14 @@
 //! - every open plan that was filled is committed (or stopped by a conflict) or rolled back; every plan is cleaned up;
 //! - nothing is left on disk, no process, no mount.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use escrow_testkit::model::Rng;
-use escrow_testkit::{Cli, World};
-use serde_json::Value;
 
-use crate::point::words;
-use crate::subject::memory;
-use crate::sweep::{Figures, say};
+use crate::sweep::say;
+use crate::*;
 
 /// The originals: two of each home, and one of both.
 const ORIGINALS: [&str; 5] = ["A1", "B1", "A2", "B2", "S"];
@@ -84,7 +75,7 @@ impl Episode {
             let original = world.dir(format!("originals/{name}"));
             let files = (0..2).flat_map(|home| (0..4).map(move |shape| file(home, shape)));
             for file in files {
-                fs::write(original.join(file), "base\n").expect("a new file");
+                write(original.join(file), "base\n");
             }
         }
         let cli = Cli::new(&world, &crate::binary());
@@ -124,7 +115,7 @@ impl Episode {
             .world
             .path()
             .join(format!("stdin-{:?}", thread::current().id()));
-        fs::write(&input, stdin).expect("a file of this thread");
+        write(&input, stdin);
         let mut command = self.clis[home].command(words);
         command
             .stdin(fs::File::open(&input).expect("it was written above"))

@@ -1,15 +1,8 @@
 //! Kills: at every call of commit, undo and recover, for every strategy and for mixes of them.
 
-use escrow_testkit::Fault;
-use escrow_testkit::skip::{is_root, skip};
-use escrow_testkit::stepper::{Step, require_stepper};
-
 use crate::door::Door;
-use crate::form::Form;
-use crate::point::{Before, Point, Verb};
-use crate::scenario::Kind::{Copy, Cow, None as Nothing, Overlay};
-use crate::scenario::Scenario;
-use crate::sweep::{Figures, some};
+use crate::sweep::some;
+use crate::*;
 
 /// Of two strategies, and small enough for every call.
 const TINY: Scenario = Scenario::tiny(&[Copy, Overlay]);

@@ -2,41 +2,34 @@
 //!
 //! Promise: as in `scenario`, the engine has no part in it. Both states are made by the same edits in a plain directory.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use escrow_testkit::signature::{Sig, signature};
-use escrow_testkit::{OverlayMount, World, XattrKind};
-
 use crate::layer::Layer;
-use crate::scenario::{self, Kind, NEW_TIMES, Size, Where, chmod, set_attribute, set_time, write};
-use crate::subject::{EDIT, memory};
+use crate::scenario;
+use crate::*;
 
 /// Makes the second round of changes below `root`, where the first was made.
 pub(crate) fn edit(root: &Path, size: Size, label: &str) -> std::io::Result<()> {
     let at = |path: &str| root.join(path);
-    write(&at("modify.txt"), &format!("a third content of {label}\n"));
+    write(at("modify.txt"), format!("a third content of {label}\n"));
     fs::remove_file(at("sub/added.txt"))?;
-    write(&at("later.txt"), &added(label));
+    write(at("later.txt"), added(label));
     let mut touched = vec!["", "modify.txt", "sub", "later.txt"];
     if size == Size::Full {
         fs::remove_dir_all(at("new"))?;
-        write(&at("gone.txt"), &format!("back in {label}\n"));
-        chmod(&at("mode.txt"), 0o640);
+        write(at("gone.txt"), format!("back in {label}\n"));
+        chmod(at("mode.txt"), 0o640);
         set_attribute(&at("marked.txt"), "user.colour", b"green");
         set_attribute(&at("dir-mode"), "user.shape", b"flat");
         fs::remove_file(at("link"))?;
-        write(&at("link"), "a file now\n");
+        write(at("link"), "a file now\n");
         fs::remove_file(at("pair-c"))?;
         fs::remove_file(at("fresh-b"))?;
         fs::remove_dir_all(at("file-to-dir"))?;
         fs::remove_file(at("dir-to-file"))?;
         fs::create_dir_all(at("dir-to-file/again"))?;
-        write(&at("dir-to-file/again/in"), "a directory again\n");
+        write(at("dir-to-file/again/in"), "a directory again\n");
         touched.extend([
             "gone.txt",
             "link",

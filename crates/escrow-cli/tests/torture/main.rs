@@ -63,7 +63,15 @@ mod support;
 mod sweep;
 mod unlinks;
 
-use std::path::PathBuf;
+use checker::{Side, leftovers, side};
+use escrow_testkit::prelude::*;
+use form::Form;
+use kills::{WRITES, telling};
+use point::{Before, Point, Verb, Verdict, no_sync_again, stepper, words};
+use scenario::Kind::{self, Copy, Cow, None as Nothing, Overlay};
+use scenario::{NEW_TIMES, REFUSED, Scenario, Sides, Size, Where, set_attribute, set_time};
+use subject::{EDIT, LABELS, PLAN, Subject, manager, memory, options};
+use sweep::{Figures, Trial};
 
 /// The program under test.
 fn binary() -> PathBuf {

@@ -12,21 +12,10 @@
 //!   is over;
 //! - after `cleanup` nothing is left.
 
-use escrow_testkit::Fault;
-use escrow_testkit::Fs;
-use escrow_testkit::stepper::{Run, SYNCS, Step, require_stepper};
-
-use crate::checker::{Side, leftovers, side};
 use crate::errors::{ALL, EIO, SOME};
-use crate::form::Form;
-use crate::kills::WRITES;
 use crate::moments_world::{CHILD, FIRST, Inside, Shows, TENANT};
-use crate::point::{Verdict, no_sync_again};
-use crate::power;
-use crate::scenario::Kind::{Copy, Cow, Overlay};
-use crate::scenario::Scenario;
-use crate::subject::{PLAN, Subject};
-use crate::sweep::{self, Figures, Trial};
+use crate::*;
+use crate::{power, sweep};
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

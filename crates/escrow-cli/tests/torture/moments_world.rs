@@ -3,9 +3,6 @@
 //! Promise: what a sandbox shows is what a program sees that is run inside, or, of a copy, what lies in its directory. The
 //! engine's own words about it do not count.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-
 use escrow::commit::CommitTerms;
 use escrow::error::{Error, chain};
 use escrow::event::Unobserved;
@@ -13,11 +10,10 @@ use escrow::internals::store::{Checkpoint, Plan};
 use escrow::manager::{CommitRequest, GarbageRequest, Manager};
 use escrow::model::{CleanupPolicy, PlanState, SandboxState};
 use escrow::strategy::OnConflict;
-use escrow_testkit::signature::signature;
 
-use crate::later::{self, States};
-use crate::scenario::{Kind, Scenario};
-use crate::subject::{LABELS, PLAN, Subject, manager, options};
+use crate::later;
+use crate::later::States;
+use crate::*;
 
 /// The checkpoint after the first round of changes.
 pub(crate) const FIRST: &str = "first";

@@ -9,20 +9,11 @@
 //! - `recover` succeeds, and finds nothing to do the second time; from then on nothing is refused that the plan allows;
 //! - after `cleanup` and `gc` nothing is left, and the log holds.
 
-use escrow_testkit::stepper::{Run, Step, require_stepper};
-use escrow_testkit::{Fault, Fs, Outcome};
-
 use crate::errors::EIO;
-use crate::form::Form;
-use crate::kills::telling;
 use crate::life::{Content, PlanLife, PlanVerb};
 use crate::next_world::{FORKED, NextWorld, OTHER, RAN, WRITTEN, said};
-use crate::point::{Before, Point, Verb, Verdict};
-use crate::power;
-use crate::scenario::Kind::{Copy, Cow, Overlay};
-use crate::scenario::Scenario;
-use crate::subject::{LABELS, PLAN, Subject};
-use crate::sweep::{self, Figures, Trial};
+use crate::*;
+use crate::{power, sweep};
 
 /// One interrupted verb, and the one after it.
 #[derive(Debug, Clone, Copy)]

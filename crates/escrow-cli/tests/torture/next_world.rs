@@ -3,21 +3,14 @@
 //!
 //! Guarantees: what the originals hold is found out by the checker's own means. Every command is run as a user runs it.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use escrow_testkit::signature::{Ignore, Kind as Entry, Sig, differences, signature};
-use escrow_testkit::{Outcome, Stepper, World};
-use serde_json::Value;
+use escrow_testkit::signature::Kind as Entry;
 
-use crate::checker::leftovers;
-use crate::later;
 use crate::life::{Content, PlanVerb};
 use crate::moments_world::{FIRST, Inside};
-use crate::scenario::{self, Kind, Scenario, Size, Where};
-use crate::subject::{LABELS, PLAN, Subject, memory};
+use crate::*;
+use crate::{later, scenario};
 
 /// The plan that `plan create` and `plan fork` make when they are interrupted.
 pub(crate) const OTHER: &str = "other";

@@ -9,18 +9,12 @@
 //!   is tried again; one that came out new can be undone;
 //! - after `cleanup` nothing is left, in the home or beside the originals.
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-use escrow_testkit::stepper::{Run, SYNCS, Step};
-use escrow_testkit::{Fault, Stepper};
-
-use crate::checker::{Side, leftovers, side};
 use crate::door::{Door, Session};
-use crate::scenario::Scenario;
-use crate::subject::{PLAN, Subject};
-use crate::sweep::{self, Trial};
+use crate::sweep;
+use crate::*;
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,20 +6,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::thread;
-use std::time::Instant;
 
-use escrow_testkit::stepper::{Run, Step, require_stepper};
-use escrow_testkit::{Disk, Fs, LoopFs, Stepper, World};
-
-use crate::checker::side;
-use crate::form::Form;
-use crate::kills::telling;
-use crate::point::{Before, Point, Verb, Verdict, stepper, words};
-use crate::scenario::Kind::{Copy, Cow, Overlay};
-use crate::scenario::{Kind, Scenario};
-use crate::subject::Subject;
-use crate::sweep::{Figures, each_here, spread, thin};
+use crate::sweep::{each_here, spread, thin};
+use crate::*;
 
 /// A machine whose power is cut.
 pub(crate) struct Machine {

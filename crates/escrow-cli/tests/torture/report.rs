@@ -1,18 +1,14 @@
 //! The long form: every sweep in turn, and `docs/reliability.md` from what was found.
 
 use std::fmt::Write as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-use escrow_testkit::skip::is_root;
 use escrow_testkit::stepper::works;
 
-use crate::bugs::{self, Found, Way};
-use crate::form::Form;
-use crate::point::Verb;
-use crate::sweep::{Figures, say};
+use crate::bugs::{Found, Way};
+use crate::sweep::say;
+use crate::*;
 use crate::{
-    damage, errors, forward, full, homes, kills, moments, next, parts, power, soak, unlinks,
+    bugs, damage, errors, forward, full, homes, kills, moments, next, parts, power, soak, unlinks,
 };
 
 /// A line of the table.

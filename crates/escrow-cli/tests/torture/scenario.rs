@@ -4,15 +4,11 @@
 //! the file system, in a plain directory. Every time that an edit moves is then set to a value of its own, here and
 //! there, so that the whole state can be compared, times of directories included.
 
-use std::fs::{self, File, Permissions};
-use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
-use std::path::Path;
+use std::os::unix::fs::chown;
 
-use escrow_testkit::signature::{Sig, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::{World, tree};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, XattrFlags};
+
+use crate::*;
 
 /// How one resource is sandboxed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,11 +154,6 @@ pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) {
         .unwrap_or_else(|error| panic!("cannot set {name} of {}: {error}", path.display()));
 }
 
-pub(crate) fn chmod(path: &Path, mode: u32) {
-    fs::set_permissions(path, Permissions::from_mode(mode))
-        .unwrap_or_else(|error| panic!("cannot chmod {}: {error}", path.display()));
-}
-
 /// Every path of a small tree, parents first.
 fn paths(root: &Path) -> Vec<std::path::PathBuf> {
     let mut found = vec![root.to_owned()];
@@ -201,18 +192,6 @@ pub(crate) fn build(root: &Path, size: Size, label: &str) {
     }
 }
 
-pub(crate) fn write(path: &Path, text: &str) {
-    // In place, as an editor without manners does.
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)
-        .unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
-    file.write_all(text.as_bytes())
-        .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
-}
-
 /// Where the changes are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
@@ -230,45 +209,45 @@ pub(crate) fn edit(root: &Path, size: Size, label: &str, place: Where) -> std::i
     let layered = matches!(place, Where::Layer | Where::Outcome(Kind::Overlay));
     let at = |path: &str| root.join(path);
     write(
-        &at("modify.txt"),
-        &format!("new and longer content of {label}\n"),
+        at("modify.txt"),
+        format!("new and longer content of {label}\n"),
     );
     fs::remove_file(at("gone.txt"))?;
-    write(&at("sub/added.txt"), &added(label));
+    write(at("sub/added.txt"), added(label));
     let mut touched = vec!["", "modify.txt", "sub", "sub/added.txt"];
     if size == Size::Full {
-        write(&at("sub/nested/leaf.txt"), "another leaf\n");
+        write(at("sub/nested/leaf.txt"), "another leaf\n");
         fs::create_dir_all(at("new/dir/empty"))?;
-        write(&at("new/dir/deep.txt"), &format!("deep in {label}\n"));
-        chmod(&at("new/dir"), 0o700);
+        write(at("new/dir/deep.txt"), format!("deep in {label}\n"));
+        chmod(at("new/dir"), 0o700);
         fs::create_dir(at("empty-new"))?;
         fs::remove_dir_all(at("doomed"))?;
         fs::remove_dir(at("empty-gone"))?;
-        chmod(&at("mode.txt"), 0o600);
-        chmod(&at("dir-mode"), 0o700);
+        chmod(at("mode.txt"), 0o600);
+        chmod(at("dir-mode"), 0o700);
         set_attribute(&at("marked.txt"), "user.colour", b"red");
         set_attribute(&at("dir-mode"), "user.shape", b"square");
         fs::remove_file(at("file-to-dir"))?;
         fs::create_dir(at("file-to-dir"))?;
-        write(&at("file-to-dir/in"), "now in a directory\n");
+        write(at("file-to-dir/in"), "now in a directory\n");
         fs::remove_dir_all(at("dir-to-file"))?;
-        write(&at("dir-to-file"), "now a file\n");
+        write(at("dir-to-file"), "now a file\n");
         fs::remove_file(at("link"))?;
-        symlink("sub/added.txt", at("link"))?;
+        symlink("sub/added.txt", at("link"));
         fs::hard_link(at("pair-a"), at("pair-c"))?;
         if layered {
             fs::remove_file(at("twin-a"))?;
         } else if is_root() {
             chown(at("owned.txt"), Some(12_345), Some(54_321))?;
         }
-        write(&at("twin-a"), &format!("twins of {label}\n"));
-        write(&at("fresh-a"), "fresh\n");
+        write(at("twin-a"), format!("twins of {label}\n"));
+        write(at("fresh-a"), "fresh\n");
         fs::hard_link(at("fresh-a"), at("fresh-b"))?;
         // A commit does not carry more power over: such a file is copied instead of linked.
-        write(&at("tool"), &format!("a sharper tool of {label}\n"));
+        write(at("tool"), format!("a sharper tool of {label}\n"));
         match place {
-            Where::Copy | Where::Layer => chmod(&at("tool"), 0o4755),
-            Where::Outcome(_) => chmod(&at("tool"), 0o755),
+            Where::Copy | Where::Layer => chmod(at("tool"), 0o4755),
+            Where::Outcome(_) => chmod(at("tool"), 0o755),
         }
         touched.extend([
             "tool",

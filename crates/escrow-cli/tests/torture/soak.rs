@@ -1,18 +1,10 @@
 //! A soak: commits, each killed at a snapshot that there was no choice, for as long as there is time.
 
-use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
-
-use escrow_testkit::Outcome;
-use escrow_testkit::stepper::{Run, Step};
 
 use crate::door::Door;
-use crate::point::{Before, Point, Verb, Verdict, words};
-use crate::scenario::Kind::{Copy, Cow, None as Nothing, Overlay};
-use crate::scenario::Scenario;
-use crate::sweep::{self, Figures};
+use crate::sweep;
+use crate::*;
 
 const SCENARIOS: [Scenario; 4] = [
     Scenario::full(&[Copy, Overlay]),

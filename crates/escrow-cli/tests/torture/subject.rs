@@ -3,20 +3,15 @@
 //! Promise: every world of a scenario is the same, down to the times. The sandbox of an overlay holds what the kernel
 //! left under a real mount; that is done once, and its layer is copied into each world.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
 
 use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
 use escrow::manager::{Manager, ManagerOptions};
-use escrow_testkit::{Cli, OverlayMount, World, XattrKind};
 
-use crate::later;
 use crate::layer::Layer;
-use crate::scenario::{self, Kind, REFUSED, Scenario, Sides, Size, Where};
+use crate::*;
+use crate::{later, scenario};
 
 /// The name of every plan.
 pub(crate) const PLAN: &str = "t";
@@ -140,7 +135,7 @@ impl Subject {
             let label = LABELS[members.len() - 1];
             let switch = place.with_file_name(format!("{label}.refuses"));
             assert!(last.original.ends_with(label));
-            fs::write(switch, REFUSED).expect("there is room");
+            write(switch, REFUSED);
         }
         let manager = manager(&home);
         let plan = manager

@@ -1,7 +1,8 @@
 //! What the strategies that fail on purpose, which the tests of the engine share, need from their surroundings.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
+
+use crate::*;
 
 pub(crate) use crate::subject::options;
 

@@ -1,17 +1,10 @@
 //! Many points at once, and the figures.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
 
-use escrow_testkit::stepper::Step;
-use escrow_testkit::{Fault, Stepper};
-
-use crate::point::Verdict;
-use crate::scenario::Scenario;
+use crate::*;
 
 /// One thing that goes wrong, and what is found after it.
 pub(crate) trait Trial: Clone + Sync {

@@ -7,22 +7,12 @@
 //! - `gc` removes the rest, and the originals stay as they are;
 //! - `undo` succeeds, and every original is exactly as it was.
 
-use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 
-use escrow_testkit::Fault;
-use escrow_testkit::stepper::{Step, require_stepper};
-
-use crate::checker::{Side, leftovers, side};
 use crate::errors::{EACCES, EIO};
-use crate::form::Form;
 use crate::next_world::said;
-use crate::point::{Verb, Verdict};
-use crate::scenario::Kind::{Copy, Cow, Overlay};
-use crate::scenario::Scenario;
-use crate::subject::{PLAN, Subject};
-use crate::sweep::{self, Figures, Trial};
+use crate::sweep;
+use crate::*;
 
 /// The calls that remove something.
 const UNLINKS: &[&str] = &["unlink", "unlinkat", "rmdir"];
