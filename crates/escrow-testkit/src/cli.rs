@@ -5,7 +5,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -99,6 +99,12 @@ pub fn json_error(cli: &Cli, line: &str, code: i32) -> Value {
 fn document(outcome: &Outcome, line: &str) -> Value {
     let text = outcome.stdout_text();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+}
+
+/// Puts other bytes into a sandbox: `line` is plan, resource and path.
+#[track_caller]
+pub fn put(cli: &Cli, line: &str, bytes: impl AsRef<[u8]>) {
+    cli.clone().stdin(bytes).ok(format!("write {line}"));
 }
 
 /// The keys of an object, sorted.
@@ -371,6 +377,44 @@ impl Cli {
             outcome.stderr_text(),
         );
         outcome
+    }
+
+    /// Runs what must print exactly this; its status may be any.
+    ///
+    /// # Panics
+    /// With both streams, unless standard output is `text`.
+    #[track_caller]
+    pub fn says(&self, args: impl Words, text: impl AsRef<str>) -> Outcome {
+        let args = args.words();
+        let outcome = self.run(&args);
+        let said = outcome.stderr_text();
+        assert_eq!(outcome.stdout_text(), text.as_ref(), "{args:?}: {said}");
+        outcome
+    }
+
+    /// Starts it; what it writes is thrown away.
+    pub fn start(&self, args: impl Words) -> Child {
+        let mut command = self.command(args);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().expect("it starts")
+    }
+
+    /// Makes a plan of one resource with this strategy.
+    #[track_caller]
+    pub fn plan(&self, name: &str, resource: &str, strategy: &str) {
+        let words = ["plan", "create", name, "--resource", resource];
+        self.ok([&words[..], &["--strategy", strategy]].concat());
+    }
+
+    /// The command behind other words: `outer` runs it as `"$@"`, or as its last arguments.
+    pub fn behind(&self, outer: &[&str], args: impl Words) -> Command {
+        let inner = self.command(args);
+        let mut command = Command::new(outer[0]);
+        command.args(&outer[1..]).arg(inner.get_program());
+        command.args(inner.get_args()).env_clear();
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.current_dir(&self.cwd);
+        command
     }
 
     fn prefix(&self) -> Vec<OsString> {

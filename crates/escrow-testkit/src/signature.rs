@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::walk::{self, Step};
 
 mod compare;
-pub use compare::{Ignore, assert_same, differences};
+pub use compare::{Ignore, assert_same, differences, unchanged};
 
 /// A tree: relative path in bytes, empty for the root, to what is there.
 pub type Sig = BTreeMap<Vec<u8>, Entry>;

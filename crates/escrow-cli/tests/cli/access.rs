@@ -8,8 +8,10 @@ fn without_a_policy_everything_is_permitted() {
     let actions =
         "create read write diff run checkpoint restore commit rollback undo cleanup gc admin";
     for action in actions.split(' ') {
-        let line = format!("access check --principal agent --action {action} --scope app:a.txt");
-        let said = json(&cli, &line);
+        let said = json(
+            &cli,
+            &format!("access check --principal agent --action {action} --scope app:a.txt"),
+        );
         let fields = [
             "action",
             "permitted",
@@ -60,8 +62,7 @@ fn what_means_nothing_is_denied() {
             "{told}"
         );
         let outcome = cli.expect(format!("--json access check {line}"), 3);
-        let said: serde_json::Value =
-            serde_json::from_str(&outcome.stdout_text()).expect("one document");
+        let said: Value = serde_json::from_str(&outcome.stdout_text()).expect("one document");
         assert_eq!(said["permitted"], false, "{line}");
     }
     let cli = cli.env("ESCROW_PRINCIPAL", "a\u{202e}b");

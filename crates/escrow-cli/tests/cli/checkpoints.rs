@@ -19,8 +19,7 @@ pub(crate) fn look(cli: &Cli, plan: &str) -> String {
 pub(crate) fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     let cli = cli.cwd(world.path().join("app"));
-    let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("try", ".", strategy);
     (world, cli)
 }
 
@@ -72,18 +71,16 @@ fn a_restore_is_exact_and_can_be_taken_back() {
         assert_eq!(cli.ok("diff try --name-status"), "");
         let between = cli.ok("diff try --since nothing --until first --name-status");
         assert!(between.contains("A\tdir/deep/er/file\n"), "{between}");
-        let now = signature(&world.path().join("app"));
-        assert_same(&original, &now, &Ignore::default());
+        unchanged(&original, &world.path().join("app"));
         // What is restored is what is committed.
         cli.ok("restore try first");
         cli.ok("commit try");
-        let committed = std::fs::read_to_string(world.path().join("app/dir/deep/er/file"));
+        let committed = fs::read_to_string(world.path().join("app/dir/deep/er/file"));
         assert_eq!(committed.expect("it was committed"), "deep\n", "{strategy}");
         cli.ok("undo try");
-        let now = signature(&world.path().join("app"));
-        assert_same(&original, &now, &Ignore::default());
+        unchanged(&original, &world.path().join("app"));
         cli.ok("cleanup try");
-        let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+        let left = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
         assert_eq!(left.count(), 0, "{strategy}");
     }
 }
@@ -108,9 +105,9 @@ fn thousands_of_files_come_back() {
 fn checkpoints_are_listed_shown_and_deleted() {
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
-        cli.clone().stdin("one\n").ok("write try app f");
+        put(&cli, "try app f", "one\n");
         let first = create(&cli, "first");
-        cli.clone().stdin("two\n").ok("write try app f");
+        put(&cli, "try app f", "two\n");
         let second = create(&cli, "second");
         let listed = json(&cli, "checkpoint list try");
         let labels = listed["checkpoints"].as_array().expect("a list").iter();
@@ -125,7 +122,7 @@ fn checkpoints_are_listed_shown_and_deleted() {
         let short = &first[..first.len() - 1];
         cli.fails(format!("restore try {short}"), 1);
         // What the other one needs is still there.
-        cli.clone().stdin("three\n").ok("write try app f");
+        put(&cli, "try app f", "three\n");
         cli.ok(format!("restore try {second}"));
         assert_eq!(cli.ok("read try app f"), "two\n");
         let log = cli.ok("log try");
@@ -185,22 +182,22 @@ fn all_sandboxes_return_together() {
     cli.ok("resource add one --type fs-directory --at ./app --strategy overlay");
     cli.ok("resource add two --type fs-directory --at ./data --strategy filesystem_copy");
     cli.ok("plan create try --resource one --resource two");
-    cli.clone().stdin("a\n").ok("write try one f");
-    cli.clone().stdin("a\n").ok("write try two f");
+    put(&cli, "try one f", "a\n");
+    put(&cli, "try two f", "a\n");
     cli.ok("checkpoint create try -m both");
-    cli.clone().stdin("b\n").ok("write try one f");
-    cli.clone().stdin("b\n").ok("write try two f");
+    put(&cli, "try one f", "b\n");
+    put(&cli, "try two f", "b\n");
     cli.ok("restore try both");
     for resource in ["one", "two"] {
         assert_eq!(cli.ok(format!("read try {resource} f")), "a\n");
     }
     // One whose first version is gone stops all of them, with nothing done.
-    cli.clone().stdin("c\n").ok("write try one f");
+    put(&cli, "try one f", "c\n");
     cli.ok("rollback try");
     cli.ok("checkpoint create try -m clean");
-    cli.clone().stdin("d\n").ok("write try one f");
-    cli.clone().stdin("d\n").ok("write try two f");
-    cli.clone().stdin("d\n").ok("write try two g");
+    put(&cli, "try one f", "d\n");
+    put(&cli, "try two f", "d\n");
+    put(&cli, "try two g", "d\n");
     write(world.path().join("data/g"), "by somebody else\n");
     let said = cli.fails("restore try clean", 4);
     has(&said, ["two", "another program changed it"]);
@@ -214,17 +211,17 @@ fn all_sandboxes_return_together() {
 #[test]
 fn a_checkpoint_of_a_copy_that_was_made_anew_is_refused() {
     let (world, cli) = planned("filesystem_copy");
-    cli.clone().stdin("one\n").ok("write try app f");
+    put(&cli, "try app f", "one\n");
     create(&cli, "first");
     // Where the original moved on, a rollback copies it as it is now.
-    cli.clone().stdin("x\n").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "x\n");
     write(world.path().join("app/a.txt"), "by somebody else\n");
     cli.ok("rollback try");
     let said = cli.fails("restore try first", 4);
     assert!(said.contains("copied anew"), "{said}");
     assert_eq!(cli.ok("diff try --name-status"), "");
     create(&cli, "second");
-    cli.clone().stdin("two\n").ok("write try app f");
+    put(&cli, "try app f", "two\n");
     cli.ok("restore try second");
     assert_eq!(cli.ok("diff try --name-status"), "");
 }
@@ -264,7 +261,7 @@ fn as_many_are_kept_as_the_configuration_says() {
     let reasons = || -> Vec<String> {
         let listed = json(&cli, "checkpoint list try");
         let listed = listed["checkpoints"].as_array().expect("a list").iter();
-        let reason = |one: &serde_json::Value| one["reason"].as_str().unwrap_or("asked").to_owned();
+        let reason = |one: &Value| one["reason"].as_str().unwrap_or("asked").to_owned();
         listed.map(reason).collect()
     };
     let work = |number: u32| drop(run(&cli, "try", &format!("echo {number} > f")));
@@ -309,9 +306,9 @@ fn as_many_are_kept_as_the_configuration_says() {
 fn a_checkpoint_outlives_another_one_of_the_same_moment() {
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
-        cli.clone().stdin("one\n").ok("write try app f");
+        put(&cli, "try app f", "one\n");
         create(&cli, "first");
-        cli.clone().stdin("two\n").ok("write try app f");
+        put(&cli, "try app f", "two\n");
         create(&cli, "second");
         cli.ok("checkpoint delete try second");
         create(&cli, "third");
@@ -330,8 +327,9 @@ fn a_label_never_stands_in_for_another_checkpoint() {
     let good = create(&cli, "good");
     run(&cli, "try", "echo evil > f");
     for label in [&good, "good"] {
-        let line = format!("--principal agent checkpoint create try -m {label}");
-        cli.ok(&line);
+        cli.ok(format!(
+            "--principal agent checkpoint create try -m {label}"
+        ));
     }
     let said = cli.fails("restore try good", 1);
     assert!(said.contains("more than one checkpoint 'good'"), "{said}");

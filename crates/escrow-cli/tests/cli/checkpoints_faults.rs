@@ -29,8 +29,7 @@ fn scene() -> (World, Cli) {
     cli.ok("plan create try --resource one --resource two");
     for resource in ["one", "two"] {
         for (path, text) in [("f", "a\n"), ("d/x", "x\n")] {
-            let line = format!("write try {resource} {path}");
-            cli.clone().stdin(text).ok(&line);
+            put(&cli, &format!("try {resource} {path}"), text);
         }
     }
     cli.ok("checkpoint create try -m A");
@@ -51,7 +50,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     let either = [A, B].iter().any(|side| found == *side);
     assert!(either, "{how}: {found:#?}");
     let status = json(cli, "status");
-    assert_eq!(status["unfinished"], serde_json::json!([]), "{how}");
+    assert_eq!(status["unfinished"], value!([]), "{how}");
     cli.ok("checkpoint create try -m after");
     cli.ok("restore try A");
     assert_eq!(hold(cli, "try"), Ok(A.map(str::to_owned)), "{how}");
@@ -61,7 +60,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
         let name = plan["name"].as_str().expect("a name");
         cli.ok(format!("cleanup {name}"));
     }
-    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    let left = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
     assert_eq!(left.count(), 0, "{how}");
 }
 
@@ -88,7 +87,7 @@ fn an_interrupted_restore_is_told_as_one() {
             break;
         }
         let unfinished = json(&cli, "status")["unfinished"].clone();
-        if unfinished == serde_json::json!([]) {
+        if unfinished == value!([]) {
             continue;
         }
         met += 1;

@@ -17,17 +17,15 @@ fn linked(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     let app = world.path().join("app");
     for name in ["d", "e", "f", "z"] {
-        std::fs::create_dir(app.join(name)).expect("it is new");
+        fs::create_dir(app.join(name)).expect("it is new");
     }
     write(app.join("d/x"), "one file\n");
     write(app.join("f/own"), "own\n");
     for other in ["e/hard", "z/third"] {
-        std::fs::hard_link(app.join("d/x"), app.join(other)).expect("one file system");
+        fs::hard_link(app.join("d/x"), app.join(other)).expect("one file system");
     }
     let cli = cli.cwd(&app);
-    cli.ok(format!(
-        "plan create try --resource . --strategy {strategy}"
-    ));
+    cli.plan("try", ".", strategy);
     (world, cli)
 }
 

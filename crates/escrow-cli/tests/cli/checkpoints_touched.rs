@@ -5,7 +5,7 @@ use crate::checkpoints::{create, planned};
 use crate::*;
 
 fn shell(app: &Path, script: &str) {
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = Command::new("sh");
     shell.arg("-ec").arg(script).current_dir(app);
     let status = shell.status().expect("sh is there");
     assert!(status.success(), "{script}");
@@ -34,12 +34,12 @@ fn a_touch_of_the_original_costs_no_checkpoint() {
             let (world, cli) = planned(strategy);
             let app = world.path().join("app");
             create(&cli, "here");
-            cli.clone().stdin("x\n").ok("write try app a.txt");
+            put(&cli, "try app a.txt", "x\n");
             cli.ok("-q run --plan try -- ln -sf elsewhere link");
             match touch {
                 "another plan" => {
                     cli.ok("plan create other --resource . --strategy filesystem_copy");
-                    cli.clone().stdin("y\n").ok("write other app a.txt");
+                    put(&cli, "other app a.txt", "y\n");
                     cli.ok("commit other");
                     cli.ok("undo other");
                 }
@@ -84,7 +84,7 @@ fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
     ] {
         let (world, cli) = planned("filesystem_copy");
         create(&cli, "here");
-        cli.clone().stdin("x\n").ok("write try app a.txt");
+        put(&cli, "try app a.txt", "x\n");
         shell(&world.path().join("app"), change);
         for line in ["restore try here", "plan fork try then --at here"] {
             let said = cli.fails(line, 4);
@@ -107,7 +107,7 @@ fn a_time_that_was_set_back_is_not_passed_over_in_silence() {
     let (world, cli) = planned("filesystem_copy");
     let app = world.path().join("app");
     create(&cli, "here");
-    cli.clone().stdin("x\n").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "x\n");
     let forge =
         "touch -r a.txt ../time; printf 'ONE\\ntwo\\nthree\\n' > a.txt; touch -r ../time a.txt";
     shell(&app, forge);
@@ -117,6 +117,6 @@ fn a_time_that_was_set_back_is_not_passed_over_in_silence() {
     assert_eq!(restored.status, 0, "{said}");
     has(&said, ["which was touched since", "'a.txt'"]);
     assert_eq!(cli.ok("diff try --name-status"), "");
-    cli.clone().stdin("y\n").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "y\n");
     cli.fails("commit try", 4);
 }

@@ -6,8 +6,8 @@ use crate::*;
 fn two(cli: &Cli, world: &World) {
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
     cli.ok("plan create try --resource ./app --resource ./etc");
-    cli.clone().stdin("uno\n").ok("write try app a.txt");
-    cli.clone().stdin("::1\n").ok("write try etc hosts");
+    put(&cli, "try app a.txt", "uno\n");
+    put(&cli, "try etc hosts", "::1\n");
 }
 
 // rule P9
@@ -107,11 +107,7 @@ fn a_dry_run_writes_nothing_at_all() {
     let shown = failed(&cli, "commit try --dry-run", 4);
     assert_eq!(shown["conflicts"][0]["path"], "a.txt");
     write(world.path().join("app/a.txt"), "one\ntwo\nthree\n");
-    assert_same(
-        &home,
-        &signature(&world.home().join("sandboxes")),
-        &Ignore::default(),
-    );
+    unchanged(&home, &world.home().join("sandboxes"));
     let now = signature(&world.path().join("app"));
     assert_same(
         &app,
@@ -176,7 +172,7 @@ fn a_committed_plan_is_over_and_its_name_is_free() {
         assert!(text.contains("was committed"), "{line}: {text}");
     }
     cli.ok("plan create try --resource ./app");
-    cli.clone().stdin("due\n").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "due\n");
     cli.ok("commit try");
     assert_eq!(read(world.path().join("app/a.txt")), "due\n");
     // The newest one is meant; the older one changed what the newer one changed again.
@@ -194,8 +190,7 @@ fn undo_without_a_name_takes_back_what_was_committed_last() {
     let (world, cli) = world();
     for plan in ["older", "newer"] {
         cli.ok(format!("plan create {plan} --resource ./app"));
-        let line = format!("write {plan} app {plan}");
-        cli.clone().stdin("new\n").ok(&line);
+        put(&cli, &format!("{plan} app {plan}"), "new\n");
     }
     cli.ok("commit newer");
     cli.ok("commit older");
@@ -288,7 +283,7 @@ fn many_recover_at_once_and_find_one_side() {
     cli.stepper("commit try")
         .only(&["renameat2"])
         .fault(2, Fault::Kill);
-    let answers: Vec<String> = std::thread::scope(|scope| {
+    let answers: Vec<String> = thread::scope(|scope| {
         let one = |_| scope.spawn(|| cli.ok("--json recover"));
         let running: Vec<_> = (0..6).map(one).collect();
         let ended = running.into_iter().map(|one| one.join());
@@ -390,8 +385,10 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
         cli.ok("resource add app --at app");
         cli.ok("resource add data --at app/data/inner --parent app");
         cli.ok("resource add src --at app/src --parent app --strategy inherit");
-        let line = format!("plan create p --resource src --resource data --strategy {strategy}");
-        let plan = json(&cli, &line);
+        let plan = json(
+            &cli,
+            &format!("plan create p --resource src --resource data --strategy {strategy}"),
+        );
         let names: Vec<&str> = plan["sandboxes"]
             .as_array()
             .expect("a list")
@@ -403,8 +400,8 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
         assert_eq!(json(&cli, "sandbox create p src")["created"], false);
         let text = cli.clone().stdin("x").fails("write p app data/inner/x", 2);
         assert!(text.contains("belongs to another resource"), "{text}");
-        cli.clone().stdin("2\n").ok("write p data rows");
-        cli.clone().stdin("// new\n").ok("write p src main.rs");
+        put(&cli, "p data rows", "2\n");
+        put(&cli, "p src main.rs", "// new\n");
         assert_eq!(cli.ok("read p app src/main.rs"), "// new\n");
         assert_eq!(cli.ok("diff p -r src --name-status"), "M\tsrc/main.rs\n");
         let done = json(&cli, "commit p");
@@ -519,9 +516,9 @@ fn the_root_of_a_file_system_can_be_committed() {
         1
     );
     cli.ok("undo p");
-    assert_same(&before, &signature(at), &Ignore::default());
+    unchanged(&before, at);
     cli.ok("cleanup p");
-    assert_same(&before, &signature(at), &Ignore::default());
+    unchanged(&before, at);
     drop(world);
 }
 
@@ -541,10 +538,8 @@ fn an_ordinary_user_commits_into_closed_directories() {
     };
     for strategy in ["overlay", "filesystem_copy"] {
         set(0o755);
-        let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(&line);
-        let line = format!("write {strategy} app src/main.rs");
-        cli.clone().stdin("// mine\n").ok(&line);
+        cli.plan(strategy, "./app", strategy);
+        put(&cli, &format!("{strategy} app src/main.rs"), "// mine\n");
         // Closed since; what is in it can be replaced all the same, by its owner.
         set(0o555);
         let before = signature(&world.path().join("app"));
@@ -553,7 +548,6 @@ fn an_ordinary_user_commits_into_closed_directories() {
         let mode = fs::metadata(&closed).expect("it is there").mode() & 0o7777;
         assert_eq!(mode, 0o555, "{strategy}");
         cli.ok(format!("undo {strategy}"));
-        let after = signature(&world.path().join("app"));
-        assert_same(&before, &after, &Ignore::default());
+        unchanged(&before, &world.path().join("app"));
     }
 }

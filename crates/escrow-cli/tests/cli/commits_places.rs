@@ -19,8 +19,7 @@ fn a_commit_into_an_overlay_file_system_was_stuck() {
     );
     let cli = Cli::new(&world, &binary());
     for strategy in ["auto", "filesystem_copy"] {
-        let line = format!("plan create {strategy} --resource ./merged/app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan(strategy, "./merged/app", strategy);
         put(&cli, &format!("{strategy} app f"), "new\n");
         let told = failed(&cli, &format!("commit {strategy}"), 1);
         assert_eq!(told["error"]["kind"], "unsupported", "{told}");
@@ -44,8 +43,7 @@ fn a_subvolume_could_not_be_committed() {
     let home = world.dir("vol/home");
     let cli = Cli::new(&world, &binary()).env("ESCROW_HOME", home);
     for strategy in ["auto", "overlay", "copy_on_write", "filesystem_copy"] {
-        let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan(strategy, "./app", strategy);
         put(&cli, &format!("{strategy} app f"), "new\n");
         put(&cli, &format!("{strategy} app sub/more"), "more\n");
         cli.ok(["commit", strategy]);
@@ -71,8 +69,7 @@ fn a_change_in_a_nested_subvolume_was_stuck_half_committed() {
     );
     let cli = Cli::new(&world, &binary());
     for strategy in ["overlay", "filesystem_copy"] {
-        let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan(strategy, "./app", strategy);
         put(&cli, &format!("{strategy} app f"), "new\n");
         put(&cli, &format!("{strategy} app sub/g"), "new\n");
         let outcome = cli.run(["commit", strategy]);
@@ -163,8 +160,7 @@ fn a_child_got_a_sandbox_although_its_parents_held_it_already() {
         let (world, cli) = world();
         tree::build(world.path(), "app/data/rows \"1\\n\"\n");
         cli.ok("resource add app --at app");
-        let line = format!("plan create p --resource app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan("p", "app", strategy);
         cli.ok("resource add data --at app/data --parent app");
         let told = failed(&cli, "sandbox create p data", 2);
         assert_eq!(told["error"]["kind"], "usage", "{told}");
@@ -192,8 +188,10 @@ fn assert_away(disk: &LoopFs, at: &Path) {
     let refused = cli.run("--json cleanup p");
     let state = json(&cli, "plan show p")["state"].clone();
     let forgotten = cli.run("cleanup p --forget");
-    let script = format!("mount -o loop {} {mount}", image.display());
-    sh(Path::new("/"), &script);
+    sh(
+        Path::new("/"),
+        &format!("mount -o loop {} {mount}", image.display()),
+    );
     let said = refused.stdout_text();
     assert_eq!(refused.status, 1, "{said}");
     assert!(said.contains("\"not_found\""), "{said}");

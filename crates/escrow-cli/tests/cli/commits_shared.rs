@@ -22,7 +22,7 @@ fn scene(strategy: &str) -> (World, Cli, Sig) {
     }
     fs::create_dir(app.join("kept")).expect("there is room");
     write(app.join("kept/f"), "old\n");
-    let touched = std::process::Command::new("sh")
+    let touched = Command::new("sh")
         .args([
             "-c",
             "touch -h -d '1999-01-02 03:04:05.678' f gone same kept/f kept .",
@@ -32,8 +32,7 @@ fn scene(strategy: &str) -> (World, Cli, Sig) {
     assert!(touched.is_ok_and(|status| status.success()));
     let before = signature(&app);
     let cli = Cli::new(&world, &binary());
-    let line = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("try", "./app", strategy);
     let edits = "echo new >> f; rm gone; echo g > g; ln g g2; ln -s nowhere l; \
                  mkdir -p d/e; echo x > d/e/x; ln d/e/x d/y; echo new > kept/f; \
                  touch -h -d '2001-02-03 04:05:06.789' f g l d/e/x d/e d kept/f kept .";
@@ -128,7 +127,7 @@ fn removals(strategy: &str, only: Option<&'static [&'static str]>) -> (Vec<u64>,
         counted.outcome.stderr_text()
     );
     let areas = world.home().join("sandboxes");
-    let in_sandbox = |step: &escrow_testkit::stepper::Step| {
+    let in_sandbox = |step: &Step| {
         let path = step.path.as_ref().filter(|path| path.starts_with(&areas));
         let removes = REMOVES.contains(&step.name);
         removes && path.is_some_and(|path| !path.to_string_lossy().contains(".undo"))
@@ -243,7 +242,7 @@ struct Stuck(PathBuf);
 
 impl Stuck {
     fn new(world: &World) -> Option<Self> {
-        if !escrow_testkit::skip::require_root("makes a directory immutable") {
+        if !require_root("makes a directory immutable") {
             return None;
         }
         let files = left_in(world);
@@ -258,16 +257,13 @@ impl Stuck {
     }
 
     fn set(&self, flag: &str) -> bool {
-        let set = std::process::Command::new("chattr")
-            .arg(flag)
-            .arg(&self.0)
-            .status();
+        let set = Command::new("chattr").arg(flag).arg(&self.0).status();
         set.is_ok_and(|status| status.success())
     }
 }
 
 impl Drop for Stuck {
     fn drop(&mut self) {
-        assert!(self.set("-i") || std::thread::panicking());
+        assert!(self.set("-i") || thread::panicking());
     }
 }

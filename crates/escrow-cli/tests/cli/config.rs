@@ -3,7 +3,7 @@
 use crate::*;
 
 fn write(directory: &Path, text: &str) {
-    std::fs::write(directory.join("escrow.yaml"), text).expect("the configuration can be written");
+    fs::write(directory.join("escrow.yaml"), text).expect("the configuration can be written");
 }
 
 /// The strategy that a plan of `app` asked for.
@@ -22,6 +22,7 @@ const MAKE: &str = "plan create try --resource ./app";
 // rule P7
 #[test]
 fn the_nearest_configuration_counts_and_what_is_typed_wins() {
+    as_user_too();
     let (world, cli) = world();
     let home = world.dir("user-home/.config/escrow");
     write(&home, "sandbox: {strategy: copy_on_write}\n");
@@ -44,7 +45,7 @@ fn the_nearest_configuration_counts_and_what_is_typed_wins() {
     assert_eq!(requested(&below, main), "filesystem_copy", "upward");
 
     let named = world.dir("named").join("other.yaml");
-    std::fs::write(&named, "sandbox: {strategy: overlay}\n").expect("it can be written");
+    fs::write(&named, "sandbox: {strategy: overlay}\n").expect("it can be written");
     let by_variable = cli.clone().env("ESCROW_CONFIG", &named);
     assert_eq!(requested(&by_variable, MAKE), "overlay");
     let typed = format!("--config escrow.yaml {MAKE}");
@@ -60,11 +61,6 @@ fn the_nearest_configuration_counts_and_what_is_typed_wins() {
     );
     let said = cli.run("-v plan list").stderr_text();
     assert!(said.contains("escrow.yaml"), "{said}");
-}
-
-#[test]
-fn the_nearest_configuration_counts_and_what_is_typed_wins_as_user() {
-    as_user_too();
 }
 
 #[test]
@@ -90,9 +86,7 @@ fn a_bad_configuration_stops_everything_that_needs_one() {
     }
     let told = cli.fails("plan list", 2);
     has(&told, ["escrow.yaml:2:3: sandbox.strateg: "]);
-    let left = std::fs::read_dir(world.home())
-        .expect("it is there")
-        .count();
+    let left = fs::read_dir(world.home()).expect("it is there").count();
     assert_eq!(left, 0, "nothing was changed");
     // These do not look at it.
     for line in [
@@ -146,10 +140,10 @@ fn a_configuration_that_cannot_be_read_is_told() {
         assert_eq!(error["kind"], "usage", "{line}");
     }
     // What stands there must not be waited for.
-    std::fs::create_dir(world.path().join("escrow.yaml")).expect("nothing is there");
+    fs::create_dir(world.path().join("escrow.yaml")).expect("nothing is there");
     json_error(&cli, "plan list", 2);
-    std::fs::remove_dir(world.path().join("escrow.yaml")).expect("it is empty");
-    let fifo = std::process::Command::new("mkfifo")
+    fs::remove_dir(world.path().join("escrow.yaml")).expect("it is empty");
+    let fifo = Command::new("mkfifo")
         .arg(world.path().join("escrow.yaml"))
         .status();
     assert!(fifo.expect("there is a mkfifo").success());
@@ -157,7 +151,7 @@ fn a_configuration_that_cannot_be_read_is_told() {
     let told = error["message"].to_string();
     assert!(told.contains("not a file"), "{told}");
     remove(world.path().join("escrow.yaml"));
-    std::fs::write(
+    fs::write(
         world.path().join("escrow.yaml"),
         vec![b'#'; 1024 * 1024 + 1],
     )
@@ -176,7 +170,7 @@ fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
     symlink("gone.yaml", &link);
     // In a tree no link counts, wherever it leads.
     for target in ["gone.yaml", "there.yaml"] {
-        std::fs::write(world.path().join("there.yaml"), "policy: {mode: enforce}\n")
+        fs::write(world.path().join("there.yaml"), "policy: {mode: enforce}\n")
             .expect("there is room");
         remove(&link);
         symlink(target, &link);
@@ -200,7 +194,7 @@ fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
         xdg.ok("plan list");
         let link = world.path().join(at);
         let above = link.parent().expect("it lies in something");
-        std::fs::create_dir_all(above).expect("there is room");
+        fs::create_dir_all(above).expect("there is room");
         symlink(to, &link);
         let error = json_error(&xdg, "plan list", 2);
         let hints = error["hints"].to_string();
@@ -277,7 +271,7 @@ fn resources_are_known_by_their_names() {
         (&made["resource"], &made["created"]),
         (&value!("project"), &value!(false))
     );
-    cli.clone().stdin("new").ok("write two src main.rs");
+    put(&cli, "two src main.rs", "new");
     assert!(cli.ok("diff two --name-status").contains("src/main.rs"));
     // Also before it is used.
     let list = json(&cli, "resource list");
@@ -299,7 +293,7 @@ fn resources_are_known_by_their_names() {
         .clone()
         .env("ESCROW_CONFIG", world.path().join("later.yaml"));
     let text = "resources: {later: {at: later}}\n";
-    std::fs::write(world.path().join("later.yaml"), text).expect("it can be written");
+    fs::write(world.path().join("later.yaml"), text).expect("it can be written");
     let told = later.fails("read one later x", 1);
     assert!(told.contains("has no sandbox of 'later'"), "{told}");
     let error = json_error(&cli, "plan create x --resource projct", 1);
@@ -357,7 +351,7 @@ fn run_takes_its_defaults_from_the_configuration() {
     );
     assert!(!world.path().join("user-home/x").exists());
     let devices = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; readlink /proc/self/ns/net";
-    let outside = std::fs::read_link("/proc/self/ns/net").expect("it is there");
+    let outside = fs::read_link("/proc/self/ns/net").expect("it is there");
     let outside = outside.to_string_lossy().into_owned();
     let told = run("", devices).stdout_text();
     assert!(
@@ -453,7 +447,7 @@ fn init_writes_what_can_be_used_at_once() {
     for world in [World::new(), World::odd()] {
         let (world, cli) = furnish(world);
         for name in [&b"app"[..], b"with space", b"odd \xff name: [x]"] {
-            let directory = world.dir(std::ffi::OsStr::from_bytes(name));
+            let directory = world.dir(OsStr::from_bytes(name));
             let cli = cli.clone().cwd(&directory);
             let begun = json(&cli, "init");
             assert_eq!(keys(&begun), ["file", "resources"]);
@@ -497,7 +491,7 @@ fn a_resource_without_a_type_is_what_stands_there() {
     let (world, cli) = world();
     let text = "resources:\n  tree: { at: app }\n  page: { at: page.txt, strategy: filesystem_copy }\n  later: { at: nothing }\n";
     write(world.path(), text);
-    std::fs::write(world.path().join("page.txt"), "one\n").expect("there is room");
+    fs::write(world.path().join("page.txt"), "one\n").expect("there is room");
     let type_of = |name: &str| json(&cli, &format!("resource show {name}"))["type"].clone();
     for _ in ["before it is used", "and after"] {
         assert_eq!(type_of("tree"), "fs-directory");
@@ -509,9 +503,9 @@ fn a_resource_without_a_type_is_what_stands_there() {
             cli.ok("plan create try --resource tree --resource page");
         }
     }
-    cli.clone().stdin("two\n").ok("write try page page.txt");
+    put(&cli, "try page page.txt", "two\n");
     cli.ok("commit try");
-    let page = std::fs::read_to_string(world.path().join("page.txt"));
+    let page = fs::read_to_string(world.path().join("page.txt"));
     assert_eq!(page.expect("it is there"), "two\n");
     let said = cli.fails("plan create other --resource later", 1);
     assert!(said.contains("nothing"), "{said}");

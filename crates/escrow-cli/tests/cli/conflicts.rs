@@ -13,8 +13,7 @@ fn assert_conflict_in_deleted(strategy: &str, name: &str, script: &str, stays: &
     let app = world.path().join("app");
     tree::build(&app, "a/d/f \"f\\n\"\n");
     tree::build(world.path(), &format!("older/{name} \"precious\\n\"\n"));
-    let line = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("try", "./app", strategy);
     cli.ok("run --plan try -- rm -r app/a/d");
     let said = cli.ok("diff try --name-status");
     assert!(said.contains("D\ta/d"), "{said}");
@@ -40,8 +39,7 @@ fn an_older_directory_that_took_the_place_of_a_deleted_one_was_deleted() {
     for strategy in ["filesystem_copy", "overlay"] {
         for name in ["f", "g"] {
             let script = "rm -r app/a/d; mv older app/a/d";
-            let stays = format!("a/d/{name}");
-            assert_conflict_in_deleted(strategy, name, script, &stays);
+            assert_conflict_in_deleted(strategy, name, script, &format!("a/d/{name}"));
         }
     }
 }
@@ -57,7 +55,7 @@ fn second() -> i64 {
 fn next_second() -> i64 {
     let before = second();
     while second() == before {
-        std::thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
     second()
 }
@@ -65,17 +63,12 @@ fn next_second() -> i64 {
 /// Makes a copy, and runs `edit` when all of it is there but its maker still waits for the clock.
 fn edit_while_it_is_copied(cli: &Cli, home: &Path, edit: impl FnOnce()) {
     let line = "plan create try --resource ./app --strategy filesystem_copy";
-    let mut making = cli
-        .command(line)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
+    let mut making = cli.start(line);
     let copied = || holds(&home.join("sandboxes"), "old\n");
     while !copied() && making.try_wait().expect("it is ours").is_none() {
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
-    std::thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     edit();
     assert!(making.wait().expect("it ends").success());
 }
@@ -130,8 +123,7 @@ fn whole_seconds_made_conflicts_that_nobody_made() {
     for strategy in ["overlay", "filesystem_copy"] {
         next_second();
         next_second();
-        let line = format!("plan create {strategy} --resource ./app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan(strategy, "./app", strategy);
         put(&cli, &format!("{strategy} app f"), "new\n");
         cli.ok(["commit", strategy]);
         cli.ok(["undo", strategy]);

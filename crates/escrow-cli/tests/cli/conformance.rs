@@ -32,7 +32,7 @@ fn keep_their_contract(base: &Path) {
                 base.display()
             );
         }
-        let left = std::fs::read_dir(world.home().join("sandboxes"))
+        let left = fs::read_dir(world.home().join("sandboxes"))
             .expect("it is there")
             .count();
         assert_eq!(left, 0, "{who}: cases stay behind");
@@ -128,7 +128,7 @@ fn an_area_lies_on_the_file_system_of_its_original() {
             &cli,
             &format!("plan create try --resource ./app --strategy {strategy}"),
         );
-        let hidden: Vec<_> = std::fs::read_dir(there.path())
+        let hidden: Vec<_> = fs::read_dir(there.path())
             .expect("it is there")
             .map(|entry| {
                 entry
@@ -141,7 +141,7 @@ fn an_area_lies_on_the_file_system_of_its_original() {
             .collect();
         assert_eq!(hidden.len(), 1, "{strategy}");
         json(&cli, "cleanup try");
-        let left: Vec<_> = std::fs::read_dir(there.path())
+        let left: Vec<_> = fs::read_dir(there.path())
             .expect("it is there")
             .map(|entry| entry.expect("it can be listed").file_name())
             .collect();

@@ -47,14 +47,11 @@ fn documents_have_these_fields() {
     assert_eq!(keys(&listed), ["sandboxes"]);
 
     let written = json(&cli.clone().stdin("new"), "write try app new/file");
-    assert_eq!(
-        written,
-        serde_json::json!({"path": "new/file", "kind": "added"})
-    );
+    assert_eq!(written, value!({"path": "new/file", "kind": "added"}));
     let read = json(&cli, "read try app new/file");
     assert_eq!(
         read,
-        serde_json::json!({"path": "new/file", "size": 3, "content": "new"})
+        value!({"path": "new/file", "size": 3, "content": "new"})
     );
 
     let status = json(&cli, "status");
@@ -70,7 +67,7 @@ fn documents_have_these_fields() {
             "unfinished"
         ]
     );
-    assert_eq!(status["disk"], serde_json::Value::Null);
+    assert_eq!(status["disk"], Value::Null);
     let fields = ["private", "shared", "total", "undo", "unread"];
     let said = cli.run("status").stderr_text();
     let last = said.lines().last().unwrap_or_default();
@@ -143,11 +140,11 @@ fn a_diff_names_every_change_with_both_sides() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let path = cli.ok("path try app");
-    let sandbox = std::path::Path::new(path.trim_end());
+    let sandbox = Path::new(path.trim_end());
     write(sandbox.join("a.txt"), "changed\n");
     remove(sandbox.join("src/main.rs"));
     remove(sandbox.join("link"));
-    std::fs::create_dir(sandbox.join("link")).expect("nothing is there");
+    fs::create_dir(sandbox.join("link")).expect("nothing is there");
     let document = json(&cli, "diff try");
     assert_eq!(keys(&document), ["digest", "plan", "resources"]);
     let one = &document["resources"][0];
@@ -168,7 +165,7 @@ fn a_diff_names_every_change_with_both_sides() {
     assert_eq!(keys(&changes[0]), ["fields", "kind", "new", "old", "path"]);
     assert_eq!(
         changes[0]["old"],
-        serde_json::json!({"type": "file", "size": 14, "mode": 0o640})
+        value!({"type": "file", "size": 14, "mode": 0o640})
     );
     assert_eq!(changes[1]["old"]["target"], "a.txt");
     assert_eq!(one["summary"]["deleted"], 1);
@@ -178,6 +175,7 @@ fn a_diff_names_every_change_with_both_sides() {
 // rule S1, P7
 #[test]
 fn every_kind_of_failure_has_its_exit_code() {
+    as_user_too();
     let (_world, cli) = world();
     cli.ok("plan create try --resource ./app");
     let table = [
@@ -230,9 +228,4 @@ fn every_kind_of_failure_has_its_exit_code() {
     // None of it changed anything.
     let plans = json(&cli, "plan list");
     assert_eq!(plans["plans"].as_array().map(Vec::len), Some(1));
-}
-
-#[test]
-fn every_kind_of_failure_has_its_exit_code_as_user() {
-    as_user_too();
 }

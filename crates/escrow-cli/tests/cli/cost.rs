@@ -263,7 +263,7 @@ fn own_file() -> PathBuf {
 
 /// Runs this test again in a process of its own, which does one step; the most memory it ever had, in KiB.
 fn peak_of_step(step: &str, file: &Path) -> u64 {
-    let test = std::thread::current();
+    let test = thread::current();
     let test = test.name().expect("a test's thread has its name");
     let me = std::env::current_exe().expect("a running program has a file");
     let output = Command::new(me)

@@ -25,8 +25,7 @@ fn commit(files: usize, strategy: &str) -> (Counts, PathBuf, World) {
     let world = World::new();
     let root = original(&world, files);
     let cli = Cli::new(&world, &binary());
-    let line = format!("plan create p --resource ./original --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("p", "./original", strategy);
     for change in 0..CHANGES {
         // Spread over as many directories in either tree.
         let path = format!(
@@ -130,15 +129,13 @@ fn a_commit_without_changes_touches_nothing() {
     let root = original(&world, 200);
     let cli = Cli::new(&world, &binary());
     cli.ok("plan create p --resource ./original --strategy filesystem_copy");
-    let before = escrow_testkit::signature::signature(&root);
+    let before = signature(&root);
     let counts = cli.trace("commit p");
     assert!(counts.output.status.success());
     for call in ["renameat2", "linkat", "symlinkat"] {
         assert_eq!(counts.count(call), 0, "{call}");
     }
-    let after = escrow_testkit::signature::signature(&root);
-    escrow_testkit::signature::assert_same(&before, &after, &Default::default());
+    unchanged(&before, &root);
     cli.ok("undo p");
-    let after = escrow_testkit::signature::signature(&root);
-    escrow_testkit::signature::assert_same(&before, &after, &Default::default());
+    unchanged(&before, &root);
 }

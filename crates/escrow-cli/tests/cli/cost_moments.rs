@@ -33,9 +33,7 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
         "sandbox: { checkpoint: { auto: [] } }\n",
     );
     cli.trust();
-    cli.ok(format!(
-        "plan create p --resource ./original --strategy {strategy}"
-    ));
+    cli.plan("p", "./original", strategy);
     let run = |script: String| {
         let mut line = words("-q run --plan p -- sh -c");
         line.push(script.into());

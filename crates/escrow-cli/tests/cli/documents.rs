@@ -4,7 +4,7 @@
 use crate::*;
 
 fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Whether a line is what was expected; `…` stands for anything.
@@ -90,7 +90,7 @@ fn the_readme_tells_the_truth() {
 #[test]
 fn the_guides_tell_the_truth() {
     let docs = repository().join("docs");
-    let guides = std::fs::read_dir(docs.join("guides")).expect("there are guides");
+    let guides = fs::read_dir(docs.join("guides")).expect("there are guides");
     let mut pages: Vec<_> = guides
         .map(|entry| entry.expect("it can be listed").path())
         .collect();
@@ -110,25 +110,25 @@ fn the_demo_runs_to_its_end() {
         .parent()
         .and_then(Path::parent)
         .expect("target/debug/escrow");
-    let line = format!(
-        "CARGO_TARGET_DIR='{}' TMPDIR='{}' '{}'",
-        target.display(),
-        world.dir("tmp").display(),
-        script.display()
+    let output = shell(
+        &world,
+        &format!(
+            "CARGO_TARGET_DIR='{}' TMPDIR='{}' '{}'",
+            target.display(),
+            world.dir("tmp").display(),
+            script.display()
+        ),
     );
-    let output = shell(&world, &line);
     assert!(output.contains("That is the story so far."), "{output}");
     assert!(!output.contains("error: another"), "{output}");
-    let left = std::fs::read_dir(world.dir("tmp"))
-        .expect("it is there")
-        .count();
+    let left = fs::read_dir(world.dir("tmp")).expect("it is there").count();
     assert_eq!(left, 0, "the demo leaves nothing behind");
 }
 
 /// Compares a generated part of a document, or writes it.
 fn generated(path: &Path, current: &str) {
     if std::env::var_os("ESCROW_BLESS").is_some() {
-        std::fs::write(path, current).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        fs::write(path, current).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
     assert!(
         read(path) == current,

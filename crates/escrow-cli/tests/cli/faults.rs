@@ -34,8 +34,11 @@ pub(crate) fn sweep(
             let run = cli.stepper(line).fault(n, *fault);
             let Some(hit) = run.hit else { break };
             let (status, said) = (run.outcome.status, run.outcome.stderr_text());
-            let how = format!("{line}: {fault:?} at call {n}, {hit} ({status} {said})");
-            then(&world, &cli, &how);
+            then(
+                &world,
+                &cli,
+                &format!("{line}: {fault:?} at call {n}, {hit} ({status} {said})"),
+            );
         }
     }
 }

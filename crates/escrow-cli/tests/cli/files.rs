@@ -44,14 +44,15 @@ pub(crate) fn text(path: &Path) -> String {
 }
 
 pub(crate) fn put(cli: &Cli, resource: &str, content: &str) {
-    let line = format!("write try {resource} .");
-    cli.clone().stdin(content).ok(&line);
+    cli.clone()
+        .stdin(content)
+        .ok(format!("write try {resource} ."));
 }
 
 /// Where native tools find the file of the sandbox.
 fn sandboxed(cli: &Cli, resource: &str) -> PathBuf {
     let path = cli.run(["path", "try", resource]).stdout;
-    PathBuf::from(std::ffi::OsStr::from_bytes(path.trim_ascii_end()))
+    PathBuf::from(OsStr::from_bytes(path.trim_ascii_end()))
 }
 
 // rule C1, C13, F1, F8, P4, P6, R1
@@ -61,8 +62,10 @@ fn a_file_goes_through_every_verb() {
     for strategy in ["copy_on_write", "filesystem_copy"] {
         let (_world, cli, docs) = world();
         let notes = docs.join("notes.txt");
-        let line = format!("plan create try --resource docs/notes.txt --strategy {strategy}");
-        let plan = json(&cli, &line);
+        let plan = json(
+            &cli,
+            &format!("plan create try --resource docs/notes.txt --strategy {strategy}"),
+        );
         let sandbox = &plan["sandboxes"][0];
         assert_eq!(sandbox["type"], "fs-file", "what stands there decides");
         assert_eq!(sandbox["strategy"], strategy);
@@ -77,8 +80,7 @@ fn a_file_goes_through_every_verb() {
             value!([])
         );
         for path in ["notes.txt", "."] {
-            let line = format!("read try notes.txt {path}");
-            let read = json(&cli, &line);
+            let read = json(&cli, &format!("read try notes.txt {path}"));
             assert_eq!(
                 read,
                 value!({"path": "notes.txt", "size": 4, "content": "one\n"})
@@ -205,9 +207,9 @@ fn somebody_elses_version_is_a_conflict() {
             false => remove(&notes),
         }
         let refused = cli.expect(format!("--json commit try{base}"), 4);
-        let told: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+        let told: Value = serde_json::from_slice(&refused.stdout).expect("JSON");
         let conflicts = told["conflicts"].as_array().expect("a list");
-        let paths: Vec<&serde_json::Value> = conflicts.iter().map(|one| &one["path"]).collect();
+        let paths: Vec<&Value> = conflicts.iter().map(|one| &one["path"]).collect();
         assert_eq!(paths, [&value!("notes.txt")], "{told}");
         if !strict {
             cli.ok("commit try --on-conflict ours");
@@ -244,8 +246,9 @@ fn files_lie_in_directories_and_beside_each_other() {
     let (_world, cli, docs) = world();
     cli.ok("plan create both --resource docs/notes.txt --resource docs/neighbour");
     for name in ["notes.txt", "neighbour"] {
-        let line = format!("write both {name} {name}");
-        cli.clone().stdin("both\n").ok(&line);
+        cli.clone()
+            .stdin("both\n")
+            .ok(format!("write both {name} {name}"));
     }
     cli.ok("commit both");
     assert_eq!(text(&docs.join("neighbour")), "both\n");
@@ -260,8 +263,7 @@ fn files_lie_in_directories_and_beside_each_other() {
     cli.ok("resource add docs --at ./docs");
     cli.ok("resource add notes --at docs/notes.txt --parent docs");
     for strategy in ["filesystem_copy", "overlay"] {
-        let line = format!("plan create try --resource docs --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan("try", "docs", strategy);
         cli.ok("sandbox create try notes");
         let error = json_error(&cli, "read try docs notes.txt", 2);
         assert_eq!(error["kind"], "usage", "it belongs to the other");
@@ -372,7 +374,7 @@ fn a_directory_that_is_closed_to_writing() {
     );
     let hosts = json(&cli, "plan create hosts --resource /etc/passwd");
     assert_eq!(hosts["sandboxes"][0]["type"], "fs-file");
-    if !escrow_testkit::skip::is_root() {
+    if !is_root() {
         cli.clone().stdin("x").ok("write hosts passwd .");
         cli.fails("commit hosts", 1);
     }
@@ -391,8 +393,10 @@ fn a_command_sees_the_file_at_its_path() {
         let script = "echo more >> docs/notes.txt; cat docs/notes.txt; \
             echo x > docs/neighbour; echo x > docs/new; mv docs/new docs/notes.txt; \
             rm docs/notes.txt; true";
-        let ran = cli.run(["run", "--plan", "try", "--", "sh", "-c", script]);
-        assert_eq!(ran.stdout_text(), "one\nmore\n", "{}", ran.stderr_text());
+        cli.says(
+            ["run", "--plan", "try", "--", "sh", "-c", script],
+            "one\nmore\n",
+        );
         assert_eq!(names(&docs), ["neighbour", "notes.txt"]);
         assert_eq!(text(&docs.join("neighbour")), "not yours\n");
         assert_eq!(cli.ok("read try notes.txt ."), "one\nmore\n");

@@ -17,8 +17,8 @@ fn scene() -> (World, Cli) {
     write(app.join("a.txt"), "a\n");
     let cli = Cli::new(&world, &binary());
     cli.ok("plan create try --resource docs/notes --resource docs/doomed --resource ./app");
-    cli.clone().stdin("new\n").ok("write try notes .");
-    cli.clone().stdin("b\n").ok("write try app a.txt");
+    put(&cli, "try notes .", "new\n");
+    put(&cli, "try app a.txt", "b\n");
     let doomed = cli.ok("path try doomed");
     remove(doomed.trim_end());
     (world, cli)
@@ -37,7 +37,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     let is = |side: [Option<&str>; 4]| found.iter().map(Option::as_deref).eq(side);
     assert!(is(OLD) || is(NEW), "{how}: {found:?}");
     let unfinished = &json(cli, "status")["unfinished"];
-    assert_eq!(*unfinished, serde_json::json!([]), "{how}");
+    assert_eq!(*unfinished, value!([]), "{how}");
     // What was not released is still there to be released.
     if json(cli, "plan show try")["state"] == "open" {
         cli.ok("commit try");

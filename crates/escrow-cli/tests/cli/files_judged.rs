@@ -81,7 +81,7 @@ fn a_denial_counts_under_every_name_of_a_file() {
                 "{scope}: {line}"
             );
         }
-        cli.clone().stdin("x").ok("write try docs neighbour");
+        put(&cli, "try docs neighbour", "x");
         cli.ok("cleanup try");
     }
     assert_eq!(text(&docs.join("notes.txt")), "one\n");

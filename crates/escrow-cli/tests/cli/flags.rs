@@ -76,8 +76,7 @@ fn goes_through(kind: Fs, mounted: &LoopFs, user: bool, keeps: bool) {
             write(world.path().join("escrow.yaml"), config);
         }
         let before = signature(&root);
-        let line = format!("plan create try --resource ./app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan("try", "./app", strategy);
         let mut line = words("-q run --plan try -- sh -c");
         line.push(EDITS.into());
         cli.clone().cwd(&root).ok(line);

@@ -12,7 +12,7 @@ fn tree(cli: &Cli, plan: &str) -> PathBuf {
 }
 
 fn assert_nothing_left(world: &World) {
-    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
+    let left = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
     let left: Vec<_> = left.map(|entry| entry.expect("listed").path()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -39,7 +39,7 @@ fn a_fork_of_a_copy_is_exact() {
             ("start", "--at nothing", &fresh),
         ] {
             cli.ok(format!("plan fork try {fork} {at}"));
-            assert_same(expected, &signature(&tree(&cli, fork)), &Ignore::default());
+            unchanged(expected, &tree(&cli, fork));
         }
         assert_eq!(cli.ok("diff then --name-status"), listed);
         assert_eq!(cli.ok("diff start --name-status"), "");
@@ -52,7 +52,7 @@ fn a_fork_of_a_copy_is_exact() {
         cli.ok("restore then mine");
         same(&there, &look(&cli, "then"), strategy);
         // Nothing of one can be changed through the other.
-        assert_same(&after, &signature(&tree(&cli, "try")), &Ignore::default());
+        unchanged(&after, &tree(&cli, "try"));
         let now = signature(&world.path().join("app"));
         assert_same(&original, &now, &Ignore::default());
         for plan in ["try", "now", "then", "start"] {
@@ -112,8 +112,8 @@ fn a_fork_goes_its_own_way() {
         let released = |name: &str| read(app.join(name));
         assert_eq!([released("f"), released("d/more")], ["second\n", "more\n"]);
         // Nothing that others live on became the original's.
-        let shared = std::fs::metadata(app.join("f")).expect("committed");
-        assert_eq!(std::os::unix::fs::MetadataExt::nlink(&shared), 1);
+        let shared = fs::metadata(app.join("f")).expect("committed");
+        assert_eq!(MetadataExt::nlink(&shared), 1);
         // The later one finds what overlaps, measured by what the first plan began on.
         let outcome = cli.run("commit third");
         assert_eq!(outcome.status, 4, "{strategy}");
@@ -144,7 +144,7 @@ fn a_fork_measures_the_original_by_what_the_first_plan_copied() {
         cli.ok("plan fork try second");
         assert_eq!(cli.ok("read second app a.txt"), "one\ntwo\nthree\n");
         assert_eq!(cli.ok("diff second --name-status"), "");
-        cli.clone().stdin("ours\n").ok("write second app a.txt");
+        put(&cli, "second app a.txt", "ours\n");
         let outcome = cli.run("commit second");
         assert_eq!(outcome.status, 4, "{strategy}");
         let kept = read(&theirs);
@@ -158,7 +158,7 @@ fn a_fork_measures_the_original_by_what_the_first_plan_copied() {
 fn a_fork_whose_first_version_is_gone_is_refused() {
     let (world, cli) = planned("filesystem_copy");
     create(&cli, "clean");
-    cli.clone().stdin("ours\n").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "ours\n");
     write(world.path().join("app/a.txt"), "by somebody else\n");
     let said = cli.fails("plan fork try second --at clean", 4);
     has(&said, ["a.txt", "another program changed it"]);
@@ -185,8 +185,7 @@ fn a_plan_of_copies_and_layers_forks_as_one() {
     cli.ok("plan create try --resource one --resource two");
     let write = |plan: &str, text: &str| {
         for resource in ["one", "two"] {
-            let line = format!("write {plan} {resource} f");
-            cli.clone().stdin(text).ok(&line);
+            put(&cli, &format!("{plan} {resource} f"), text);
         }
     };
     let holds = |plan: &str, text: &str| {

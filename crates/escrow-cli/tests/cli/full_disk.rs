@@ -18,7 +18,7 @@ fn fill(base: &Path, spare: usize) {
 }
 
 fn left_in(home: &Path) -> usize {
-    std::fs::read_dir(home.join("sandboxes"))
+    fs::read_dir(home.join("sandboxes"))
         .expect("it is there")
         .count()
 }
@@ -62,11 +62,11 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
         cli.clone().stdin(&large).fails("write before app f1", 1);
         assert_eq!(cli.ok("diff before --name-status"), "", "{kind:?}");
         remove(world.path().join("filler"));
-        cli.clone().stdin(&large).ok("write before app f1");
+        put(&cli, "before app f1", &large);
         assert_eq!(cli.ok("diff before --name-status"), "M\tf1\n", "{kind:?}");
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
         assert_eq!(cli.ok("diff try --name-status"), "", "{kind:?}");
-        assert_same(&before, &signature(&app), &Ignore::default());
+        unchanged(&before, &app);
     }
 }
 
@@ -107,8 +107,9 @@ fn furnished(world: &World, home: &Path) -> Cli {
         for number in 0..4 {
             write(dir.join(format!("f{number}")), "old\n".repeat(700));
         }
-        let line = format!("plan create p{name} --resource ./{name} --strategy overlay");
-        cli.ok(&line);
+        cli.ok(format!(
+            "plan create p{name} --resource ./{name} --strategy overlay"
+        ));
         let write = cli.clone().stdin("new\n".repeat(900));
         write.ok(format!("write p{name} {name} f0"));
         write.ok(format!("write p{name} {name} g"));
@@ -168,7 +169,7 @@ fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
     assert_eq!(read("d/f0"), "new\n".repeat(900), "{how}");
     assert_eq!(read("b/f0"), "old\n".repeat(700), "{how}");
     assert_eq!(left_in(home), 0, "{how}");
-    let beside = std::fs::read_dir(world.path()).expect("it is there");
+    let beside = fs::read_dir(world.path()).expect("it is there");
     let names = beside.map(|entry| entry.expect("it can be listed").file_name());
     let mut areas = names.filter(|name| name.to_string_lossy().starts_with(".escrow-"));
     assert_eq!(areas.next(), None, "{how}");
@@ -185,8 +186,12 @@ fn what_frees_space_failed_on_a_full_disk() {
             let world = World::under(fs.path());
             let cli = furnished(&world, &world.home());
             fill_exactly(world.path(), spare);
-            let how = format!("{kind:?} {args:?}, {spare} free");
-            gives_space_back(&cli, &world, &world.home(), &how);
+            gives_space_back(
+                &cli,
+                &world,
+                &world.home(),
+                &format!("{kind:?} {args:?}, {spare} free"),
+            );
         }
     }
 }
@@ -218,8 +223,12 @@ fn what_frees_space_failed_where_only_the_areas_lie() {
         let home = elsewhere.dir("home");
         let cli = furnished(&world, &home);
         fill_exactly(world.path(), 0);
-        let how = format!("{kind:?} {args:?}, the state elsewhere");
-        gives_space_back(&cli, &world, &home, &how);
+        gives_space_back(
+            &cli,
+            &world,
+            &home,
+            &format!("{kind:?} {args:?}, the state elsewhere"),
+        );
     }
 }
 
@@ -248,7 +257,7 @@ fn cleanup_needed_room_on_a_full_disk() {
     let cli = Cli::new(&world, &binary());
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     cli.ok("plan create other --resource ./app --strategy filesystem_copy");
-    cli.clone().stdin("x").ok("write try app file");
+    put(&cli, "try app file", "x");
     sh(
         world.path(),
         "cat /dev/zero > filler 2>/dev/null || :; sync -f filler",

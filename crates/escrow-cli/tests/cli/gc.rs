@@ -11,14 +11,12 @@ fn sandboxes(world: &World) -> Vec<String> {
 }
 
 fn write(cli: &Cli, plan: &str, text: &str) {
-    let line = format!("write {plan} app a.txt");
-    cli.clone().stdin(text).ok(&line);
+    put(&cli, &format!("{plan} app a.txt"), text);
 }
 
 /// A plan that is open, with a change in it.
 fn open(cli: &Cli, plan: &str) {
-    let line = format!("plan create {plan} --resource ./app");
-    cli.ok(&line);
+    cli.ok(format!("plan create {plan} --resource ./app"));
     write(cli, plan, &format!("{plan}\n"));
 }
 
@@ -45,8 +43,8 @@ fn over(world: &World, cli: &Cli, plan: &str) -> PathBuf {
 
 fn make(dir: impl AsRef<Path>) -> PathBuf {
     let dir = dir.as_ref().to_owned();
-    std::fs::create_dir(&dir).expect("nobody has the name");
-    std::fs::write(dir.join("x"), "lost\n").expect("it is ours");
+    fs::create_dir(&dir).expect("nobody has the name");
+    fs::write(dir.join("x"), "lost\n").expect("it is ours");
     dir
 }
 
@@ -76,8 +74,7 @@ fn open_plans_are_named_and_left_alone() {
         assert_eq!(keys(kept), ["bytes", "kind", "path", "plan", "why"]);
         assert_eq!(kept["plan"], "try");
         assert!(kept["bytes"].as_u64().expect("a number") > 0);
-        let now = signature(&world.home().join("sandboxes"));
-        assert_same(&before, &now, &Ignore::default());
+        unchanged(&before, &world.home().join("sandboxes"));
     }
     assert_eq!(cli.ok("read try app a.txt"), "try\n");
     let said = cli.run("gc").stderr_text();
@@ -135,8 +132,7 @@ fn a_dry_run_says_what_would_go_and_removes_nothing() {
     let told = json(&cli, "gc --dry-run --max-size 0");
     assert_eq!(told["dry_run"], true);
     assert_eq!(kinds(&told["removed"]), ["undo", "orphan"]);
-    let now = signature(&world.home().join("sandboxes"));
-    assert_same(&before, &now, &Ignore::default());
+    unchanged(&before, &world.home().join("sandboxes"));
     assert_eq!(json(&cli, "log"), log);
     let text = cli.ok("gc --dry-run --max-size 0");
     assert!(text.starts_with("would remove undo of done  "), "{text}");
@@ -177,7 +173,7 @@ fn what_is_known_to_be_over_goes_and_what_no_record_tells_of_stays() {
         make(world.path().join(format!("app/.escrow-{hidden}.undo"))),
     ];
     let lock = home.join(format!("locks/{plan}"));
-    std::fs::write(&lock, "").expect("it is ours");
+    fs::write(&lock, "").expect("it is ours");
     // What may be another home's, and what is no area at all.
     let kept = [
         make(world.path().join(format!(".escrow-{sandbox}"))),
@@ -214,13 +210,13 @@ fn a_home_that_was_moved_loses_nothing() {
     open(&cli, "try");
     committed(&cli, "done");
     let (home, moved) = (world.home(), world.path().join("moved"));
-    std::fs::rename(&home, &moved).expect("it is ours");
+    fs::rename(&home, &moved).expect("it is ours");
     let elsewhere = cli.clone().env("ESCROW_HOME", &moved);
     let told = json(&elsewhere, "gc");
     assert_eq!(told["removed"], value!([]), "{told:#}");
     assert_eq!(kinds(&told["kept"]), ["open", "undo"], "{told:#}");
     assert_eq!(elsewhere.ok("read try app a.txt"), "try\n");
-    std::fs::rename(&moved, &home).expect("nobody made it again");
+    fs::rename(&moved, &home).expect("nobody made it again");
     assert_eq!(cli.ok("read try app a.txt"), "try\n");
     cli.ok("undo done");
     cli.ok("commit try");
@@ -239,8 +235,7 @@ fn what_an_undo_set_aside_stays_until_its_plan_is_named() {
     assert!(aside.exists());
     assert_eq!(json(&cli, "plan show done")["state"], "rolled_back");
     let id = json(&cli, "plan show done")["id"].clone();
-    let line = format!("cleanup {} --yes", id.as_str().expect("an id"));
-    cli.ok(&line);
+    cli.ok(format!("cleanup {} --yes", id.as_str().expect("an id")));
     assert!(!aside.exists());
 }
 
@@ -319,7 +314,7 @@ fn a_sandbox_shares_nothing_whatever_the_policy_of_who_recovers() {
         let recovered = manager.recover().expect("it can look");
         assert!(recovered.iter().all(|(_, answer)| answer.is_ok()), "{n}");
         let file = world.path().join("app/a.txt");
-        let meta = std::fs::metadata(&file).expect("it is there");
+        let meta = fs::metadata(&file).expect("it is there");
         assert_eq!((meta.len(), meta.nlink()), (4, 1), "{n}");
         cli.ok("undo try");
     }
@@ -341,7 +336,7 @@ fn garden() -> (World, Cli) {
     cli.ok("undo undone");
     let plan = PlanId::new(&SystemIdSource);
     over(&world, &cli, "gone");
-    std::fs::write(world.home().join(format!("locks/{plan}")), "").expect("it is ours");
+    fs::write(world.home().join(format!("locks/{plan}")), "").expect("it is ours");
     (world, cli)
 }
 
@@ -423,7 +418,7 @@ fn what_a_killed_probe_left_was_never_swept() {
     cli.ok("status");
     let sandboxes = world.home().join("sandboxes");
     for left in ["scratch-old/original", "probe-old/upper"] {
-        std::fs::create_dir_all(sandboxes.join(left)).expect("it can be made");
+        fs::create_dir_all(sandboxes.join(left)).expect("it can be made");
     }
     cli.ok("strategy check none");
     cli.ok("doctor app");

@@ -18,8 +18,9 @@ fn assert_saved(answer: &Value, at: &Path, bytes: &str) {
 fn two(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
-    let line = format!("plan create try --resource ./app --resource ./etc --strategy {strategy}");
-    cli.ok(&line);
+    cli.ok(format!(
+        "plan create try --resource ./app --resource ./etc --strategy {strategy}"
+    ));
     put(&cli, "try app a.txt", "uno\n");
     put(&cli, "try etc hosts", "::1\n");
     (world, cli)
@@ -303,8 +304,7 @@ fn recovery_reverted_the_mode_that_somebody_gave_a_directory() {
         for strategy in ["overlay", "filesystem_copy"] {
             let (world, cli) = world();
             let src = world.path().join("app/src");
-            let line = format!("plan create try --resource ./app --strategy {strategy}");
-            cli.ok(&line);
+            cli.plan("try", "./app", strategy);
             put(&cli, "try app src/main.rs", "// new\n");
             kill(&cli, "commit try", calls, 1);
             assert_eq!(mode(&src), 0o750);
@@ -337,8 +337,7 @@ fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
         let (world, cli) = world();
         let at = world.path().join("app/b.txt");
         write(&at, "original\n");
-        let line = format!("plan create try --resource ./app --strategy {strategy}");
-        cli.ok(&line);
+        cli.plan("try", "./app", strategy);
         put(&cli, "try app a.txt", "uno\n");
         put(&cli, "try app b.txt", "sandbox\n");
         kill(&cli, "commit try", MOVES, 2);
@@ -496,7 +495,7 @@ fn a_kill_while_replacing_left_a_name_in_the_original() {
         .status()
         .expect("strace is installed");
     assert!(!status.success());
-    let names: Vec<String> = std::fs::read_dir(world.path().join("app"))
+    let names: Vec<String> = fs::read_dir(world.path().join("app"))
         .expect("it is there")
         .map(|entry| {
             entry

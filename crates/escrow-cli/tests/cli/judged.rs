@@ -8,8 +8,7 @@ fn configured(text: &str, strategy: &str) -> (World, Cli) {
     write(world.path().join("escrow.yaml"), text);
     let cli = cli.cwd(&app);
     cli.trust();
-    let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("try", ".", strategy);
     (world, cli)
 }
 
@@ -20,7 +19,7 @@ fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = configured(text, strategy);
         let app = world.path().join("app");
-        cli.clone().stdin("x\n").ok("write try app bad");
+        put(&cli, "try app bad", "x\n");
         let outcome = cli.run("--json commit try");
         assert_eq!(outcome.status, 1, "{strategy}: {}", outcome.stderr_text());
         let said = outcome.stdout_text();
@@ -34,7 +33,7 @@ fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
         assert!(!named, "{kept}");
         // What they do is not what is released.
         cli.ok("rollback try");
-        cli.clone().stdin("x\n").ok("write try app good");
+        put(&cli, "try app good", "x\n");
         cli.ok("commit try");
         assert!(
             app.join("good").exists() && app.join("a.txt").exists(),
@@ -50,9 +49,9 @@ fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
 fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
     as_user_too();
     let (_world, cli) = configured("validate: [[test, '!', -e, bad]]\n", "overlay");
-    cli.clone().stdin("x\n").ok("write try app bad");
+    put(&cli, "try app bad", "x\n");
     let outcome = cli.expect("--json commit try -m because", 1);
-    let told: serde_json::Value = serde_json::from_str(&outcome.stdout_text()).expect("JSON");
+    let told: Value = serde_json::from_str(&outcome.stdout_text()).expect("JSON");
     assert_eq!(told["committed"], false);
     let cause = told["cause"].as_str().expect("a cause");
     has(&cause, ["`test ! -e bad` ended with status 1"]);
@@ -64,7 +63,7 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
         "kept",
         "left",
     ] {
-        assert_eq!(told[list], serde_json::json!([]), "{list}: {told}");
+        assert_eq!(told[list], value!([]), "{list}: {told}");
     }
     cli.fails("run --plan try --commit -- true", 125);
     let log = json(&cli, "log try");
@@ -76,7 +75,7 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
         assert_eq!(one["outcome"], "failed", "{one}");
         let error = one["error"].as_str().expect("why");
         assert!(error.contains("`test ! -e bad` ended"), "{error}");
-        assert_eq!(one["resources"], serde_json::json!(["app"]));
+        assert_eq!(one["resources"], value!(["app"]));
     }
     assert!(cli.ok("log try").contains("    because\n"));
     cli.ok("log --verify");
@@ -233,8 +232,10 @@ fn a_policy_that_makes_no_sense_is_told_with_its_place() {
         let hints = error["hints"].to_string();
         assert!(hints.contains(hint), "{text}{hints}");
         let told = cli.fails("type validate escrow.yaml", 2);
-        let begins = format!("error: escrow.yaml:{line}:{column}: {key}: ");
-        assert!(told.starts_with(&begins), "{told}");
+        assert!(
+            told.starts_with(&format!("error: escrow.yaml:{line}:{column}: {key}: ")),
+            "{told}"
+        );
         // No process needs to have checked it: nothing is permitted.
         let said = cli.fails("commit try --yes", 3);
         assert!(said.contains("the policy cannot be read"), "{said}");
@@ -257,9 +258,9 @@ fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
     for strategy in ["overlay", "filesystem_copy"] {
         let (_world, cli) = configured(rules, strategy);
         cli.ok("checkpoint create try -m first");
-        cli.clone().stdin("x\n").ok("write try app plain");
+        put(&cli, "try app plain", "x\n");
         cli.ok("checkpoint create try -m plain");
-        cli.clone().stdin("x\n").ok("write try app secret/token");
+        put(&cli, "try app secret/token", "x\n");
         for line in [
             "diff try",
             "diff try --since first",

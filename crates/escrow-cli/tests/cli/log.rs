@@ -49,7 +49,7 @@ fn what_was_changed_afterwards_is_named() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app");
     let someone = cli.clone().env("ESCROW_PRINCIPAL", "user:mallory");
-    someone.clone().stdin("x\n").ok("write try app evil");
+    put(&someone, "try app evil", "x\n");
     cli.ok("rollback try --yes");
     assert_eq!(valid(&cli), 8);
     let told = cli.ok("log --verify");
@@ -75,7 +75,7 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
     let (_world, cli) = world();
     assert_eq!(json(&cli, "log"), value!({"operations": []}));
     cli.ok("plan create try --resource ./app");
-    cli.clone().stdin("x\n").ok("write try app new");
+    put(&cli, "try app new", "x\n");
     cli.ok("commit try --yes");
     let log = json(&cli, "log try");
     let operations = log["operations"].as_array().expect("a list");
@@ -97,11 +97,9 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
 fn an_undo_and_a_restore_say_on_what() {
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
-        std::fs::create_dir_all(world.path().join("app/old/deep")).expect("there is room");
-        std::fs::write(world.path().join("app/old/deep/x"), "x").expect("there is room");
-        cli.ok(format!(
-            "plan create try --resource ./app --strategy {strategy}"
-        ));
+        fs::create_dir_all(world.path().join("app/old/deep")).expect("there is room");
+        fs::write(world.path().join("app/old/deep/x"), "x").expect("there is room");
+        cli.plan("try", "./app", strategy);
         cli.ok("checkpoint create try -m first");
         let script = "mkdir -p app/d/e; echo 1 > app/d/e/f; rm -r app/old; echo 2 >> app/a.txt; chmod 700 app/src";
         let run = || cli.ok([words("run --plan try -- sh -c"), vec![script.into()]].concat());
@@ -147,7 +145,7 @@ fn a_killed_process_leaves_a_chain_that_is_right() {
     cli.ok("plan create try --resource ./app");
     for wait in 0..24 {
         let mut writer = write(&cli, "killed");
-        std::thread::sleep(Duration::from_millis(wait));
+        thread::sleep(Duration::from_millis(wait));
         writer.kill().expect("it is ours");
         writer.wait().expect("it ends");
         valid(&cli);
@@ -180,7 +178,7 @@ fn nobody_s_words_look_like_a_line_of_ours() {
     shown.push(cli.ok(with("checkpoint show try")));
     shown.push(cli.ok("checkpoint list try"));
     shown.push(cli.ok(with("checkpoint delete try")));
-    cli.clone().stdin("new\n").ok("write try app new.txt");
+    put(&cli, "try app new.txt", "new\n");
     cli.ok(with("commit try --yes -m"));
     let log = cli.ok("log");
     assert!(log.contains("x\\x0d\\x0aa line"), "it is told: {log}");
@@ -207,10 +205,7 @@ fn nobody_s_words_look_like_a_line_of_ours() {
 fn an_operation_that_died_before_its_plan_was_there_is_ended() {
     let (world, cli) = world();
     cli.ok("plan create f10b --resource ./app");
-    let mut child = std::process::Command::new("sleep")
-        .arg("60")
-        .spawn()
-        .expect("it starts");
+    let mut child = Command::new("sleep").arg("60").spawn().expect("it starts");
     let owner = ProcessIdentity::of(child.id())
         .expect("it can be seen")
         .expect("it runs");

@@ -5,8 +5,7 @@ use crate::*;
 /// A plan that is open, with a change in it.
 fn open(cli: &Cli, plan: &str) {
     cli.ok(format!("plan create {plan} --resource ./app"));
-    let line = format!("write {plan} app a.txt");
-    cli.clone().stdin("unreleased\n").ok(&line);
+    put(&cli, &format!("{plan} app a.txt"), "unreleased\n");
 }
 
 fn state(world: &World) -> PathBuf {
@@ -50,7 +49,7 @@ fn is_damage(world: &World, cli: &Cli, why: &str) {
     assert_eq!(orphans[0]["what"], "sandbox", "{orphans:#}");
     let told = cli.run("gc --orphans");
     has(&told.stdout_text(), ["/sandboxes/sbx_"]);
-    assert_same(&before.0, &signature(&areas), &Ignore::default());
+    unchanged(&before.0, &areas);
     assert!(
         before.1 == fs::read(state(world)).ok(),
         "the state is as it was"
@@ -140,15 +139,15 @@ fn a_state_without_its_write_ahead_log_is_damage() {
 }
 
 /// Holds the state open, in the middle of a look at it.
-fn reader(path: &std::path::Path) -> std::process::Child {
+fn reader(path: &Path) -> Child {
     use std::io::{BufRead, BufReader};
     let code = "import sqlite3,sys\nc=sqlite3.connect(sys.argv[1],isolation_level=None)\n\
                 c.execute('begin')\nc.execute('select count(*) from plan').fetchall()\nprint('held',flush=True)\nsys.stdin.read()";
-    let mut child = std::process::Command::new("python3")
+    let mut child = Command::new("python3")
         .args(["-c", code])
         .arg(path)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .expect("python3 is there");
     let mut line = String::new();
@@ -185,12 +184,14 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
         assert!(stray.is_dir(), "{line}");
     }
     // What a record describes cannot be named, and then nothing goes.
-    let line = format!(
-        "gc --orphans --remove {} {}",
-        stray.display(),
-        known.display()
+    let said = cli.fails(
+        format!(
+            "gc --orphans --remove {} {}",
+            stray.display(),
+            known.display()
+        ),
+        1,
     );
-    let said = cli.fails(&line, 1);
     assert!(said.contains("nothing was removed"), "{said}");
     assert!(stray.is_dir() && known.is_dir());
     cli.fails(
@@ -208,7 +209,7 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
     assert_eq!(done["removed"], would["removed"]);
     assert_eq!(done["removed"][0]["path"], stray.to_str().expect("plain"));
     assert!(!stray.exists() && known.is_dir());
-    assert_eq!(json(&cli, "gc --orphans")["orphans"], serde_json::json!([]));
+    assert_eq!(json(&cli, "gc --orphans")["orphans"], value!([]));
     assert_eq!(cli.ok("read try app a.txt"), "unreleased\n");
 }
 

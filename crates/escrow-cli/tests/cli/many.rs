@@ -11,10 +11,10 @@ fn home(plans: usize, strategy: &str) -> (World, Cli) {
     let cli = Cli::new(&world, &binary());
     for plan in 0..plans {
         world.dir(format!("dir{plan}"));
-        let line = format!("plan create p{plan} --resource ./dir{plan} --strategy {strategy}");
-        cli.ok(&line);
-        let line = format!("write p{plan} dir{plan} file");
-        cli.clone().stdin("text\n").ok(&line);
+        cli.ok(format!(
+            "plan create p{plan} --resource ./dir{plan} --strategy {strategy}"
+        ));
+        put(&cli, &format!("p{plan} dir{plan} file"), "text\n");
         cli.ok(format!("checkpoint create p{plan}"));
     }
     (world, cli)
@@ -71,8 +71,7 @@ fn the_log_of_a_plan_does_not_read_that_of_the_others() {
     let read = |others: usize| {
         let (_world, cli) = home(2, "overlay");
         for _ in 0..others {
-            let long = format!("checkpoint create p1 -m {}", "x".repeat(400));
-            cli.ok(&long);
+            cli.ok(format!("checkpoint create p1 -m {}", "x".repeat(400)));
         }
         let counts = cli.trace("log p0");
         opens(&counts);

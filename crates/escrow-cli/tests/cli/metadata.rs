@@ -17,9 +17,7 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
     );
     let cli = cli.env("ESCROW_HOME", above.join("home"));
     for strategy in ["filesystem_copy", "overlay"] {
-        cli.ok(format!(
-            "plan create {strategy} --resource ./app --strategy {strategy}"
-        ));
+        cli.plan(strategy, "./app", strategy);
         cli.clone()
             .stdin("x")
             .ok(["write", strategy, "app", "src/new"]);
@@ -27,8 +25,8 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
         assert_eq!(listed, "A\tsrc/new\n", "{strategy}");
     }
     let path = cli.ok("path filesystem_copy app");
-    let copy = std::fs::metadata(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
-    let original = std::fs::metadata(world.path().join("app/a.txt")).expect("it is there");
+    let copy = fs::metadata(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
+    let original = fs::metadata(world.path().join("app/a.txt")).expect("it is there");
     assert_eq!((copy.gid(), copy.mode()), (original.gid(), original.mode()));
 }
 
@@ -81,7 +79,7 @@ fn a_new_file_did_not_inherit_from_its_directory() {
         };
         let made = root.join("shared").join(name);
         assert_eq!(acl(&made), acl(&native), "{strategy}");
-        let gid = |file: &Path| std::fs::metadata(file).expect("it is there").gid();
+        let gid = |file: &Path| fs::metadata(file).expect("it is there").gid();
         assert_eq!(gid(&made), gid(&native), "{strategy}");
     }
 }
@@ -95,7 +93,7 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
         "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f",
     );
     let plan = json(&cli, "plan create try --resource ./app --strategy overlay");
-    cli.clone().stdin("x").ok("write try app a/b/f");
+    put(&cli, "try app a/b/f", "x");
     let id = plan["sandboxes"][0]["sandbox_id"]
         .as_str()
         .expect("an id")
@@ -119,7 +117,7 @@ fn a_users_own_hidden_directory_was_left_out_for_its_name() {
         &cli,
         "plan create try --resource ./app --strategy filesystem_copy",
     );
-    assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
+    assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
     assert_eq!(cli.ok("read try app .escrow-notes/file"), "mine\n");
 }
 
@@ -225,7 +223,7 @@ fn a_read_only_root_had_no_overlay() {
     sh(&app, "chmod 555 .");
     let plan = json(&cli, "plan create try --resource ./app");
     assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
-    cli.clone().stdin("x").ok("write try app src/new");
+    put(&cli, "try app src/new", "x");
     assert_eq!(cli.ok("diff try --name-status"), "A\tsrc/new\n");
     cli.clone().stdin("x").fails("write try app new", 1);
     cli.ok("rollback try");
@@ -248,7 +246,7 @@ fn attributes_of_read_only_files_were_lost() {
         &cli,
         "plan create copy --resource ./app --strategy filesystem_copy",
     );
-    assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
+    assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
     let path = cli.ok("path copy app");
     sh(
         Path::new(path.trim_end()),
@@ -257,7 +255,7 @@ fn attributes_of_read_only_files_were_lost() {
     cli.ok("rollback copy");
     assert_eq!(cli.ok("diff copy --name-status"), "");
     cli.ok("plan create over --resource ./app --strategy overlay");
-    cli.clone().stdin("new").ok("write over app a.txt");
+    put(&cli, "over app a.txt", "new");
     assert_eq!(cli.ok("diff over --name-status"), "M\ta.txt\n");
     sh(&app, "chmod 755 src");
 }

@@ -28,15 +28,24 @@ fn goes_through(cli: &Cli, at: &Path) {
     let text = || read(at.join("data"));
     let path = at.to_str().expect("a plain path");
     for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
-        let line = format!("plan create try --resource {path} --strategy {strategy}");
-        let plan = json(cli, &line);
+        let plan = json(
+            cli,
+            &format!("plan create try --resource {path} --strategy {strategy}"),
+        );
         let sandbox = &plan["sandboxes"][0];
         assert_eq!(sandbox["type"], "fs-mount", "{strategy}");
         let resource = sandbox["resource"].as_str().expect("a name");
         let write = format!("write try {resource} data");
         cli.clone().stdin("two\n").ok(&write);
-        let script = format!("echo new > {path}/new; cat {path}/data");
-        let ran = cli.ok(["run", "--plan", "try", "--", "sh", "-c", &script]);
+        let ran = cli.ok([
+            "run",
+            "--plan",
+            "try",
+            "--",
+            "sh",
+            "-c",
+            &format!("echo new > {path}/new; cat {path}/data"),
+        ]);
         assert_eq!((ran.as_str(), text().as_str()), ("two\n", "one\n"));
         cli.ok("commit try");
         assert_eq!(text(), "two\n", "{strategy}");
@@ -47,9 +56,11 @@ fn goes_through(cli: &Cli, at: &Path) {
         assert_eq!((names(at), text().as_str()), (before.clone(), "one\n"));
     }
     // A file on it has its area beside it, and both go.
-    let line = format!("plan create try --resource {path}/data");
-    assert_eq!(json(cli, &line)["sandboxes"][0]["type"], "fs-file");
-    cli.clone().stdin("two\n").ok("write try data .");
+    assert_eq!(
+        json(cli, &format!("plan create try --resource {path}/data"))["sandboxes"][0]["type"],
+        "fs-file"
+    );
+    put(&cli, "try data .", "two\n");
     cli.ok("commit try");
     assert_eq!(text(), "two\n");
     cli.ok("undo try");
@@ -60,7 +71,7 @@ fn goes_through(cli: &Cli, at: &Path) {
     remove(at.join("escrow.yaml"));
 }
 
-fn names(directory: &Path) -> Vec<std::ffi::OsString> {
+fn names(directory: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(directory).expect("it can be listed");
     let mut names: Vec<_> = entries
         .map(|entry| entry.expect("an entry").file_name())
@@ -119,10 +130,12 @@ fn a_mount_that_is_away_is_not_replaced_by_the_directory_below() {
     write(at.join("data"), "one\n");
     let world = World::new();
     let cli = Cli::new(&world, &binary());
-    let add = format!("resource add disk --type fs-mount --at {}", at.display());
-    cli.ok(&add);
+    cli.ok(format!(
+        "resource add disk --type fs-mount --at {}",
+        at.display()
+    ));
     cli.ok("plan create try --resource disk --strategy filesystem_copy");
-    cli.clone().stdin("two\n").ok("write try disk data");
+    put(&cli, "try disk data", "two\n");
     let without = |line: &str| elsewhere(&cli, "umount \"$0\"", &at, line)["kind"].clone();
     assert_eq!(without("plan create other --resource disk"), "usage");
     assert_eq!(without("commit try"), "conflict");

@@ -28,11 +28,10 @@ fn furnish(at: &Path) -> Sig {
 fn plan(at: &Path) -> (World, Cli) {
     let world = World::new();
     let cli = Cli::new(&world, &binary());
-    let line = format!(
+    cli.ok(format!(
         "plan create try --resource {} --strategy filesystem_copy",
         at.display()
-    );
-    cli.ok(&line);
+    ));
     let sandbox = PathBuf::from(cli.ok("path try mnt").trim_end());
     for name in ["d/x", "data"] {
         write(sandbox.join(name), "newer\n");
@@ -106,11 +105,7 @@ fn sweep(kind: Fs, before: &[&str], line: &str) {
             olds.is_empty() || news.is_empty(),
             "{how}: {olds:#?} {news:#?}"
         );
-        assert_eq!(
-            json(&cli, "status")["unfinished"],
-            serde_json::json!([]),
-            "{how}"
-        );
+        assert_eq!(json(&cli, "status")["unfinished"], value!([]), "{how}");
         let root = found[&b""[..]].mtime;
         cli.ok("cleanup try");
         let last = signature(at);

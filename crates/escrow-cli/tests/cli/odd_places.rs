@@ -26,12 +26,12 @@ fn b10_an_area_on_another_file_system() {
             let message = sandbox["message"].as_str().expect("a text");
             assert!(message.contains("cannot share contents"), "{message}");
         }
-        cli.clone().stdin("new\n").ok("write p . dir/new");
+        put(&cli, "p . dir/new", "new\n");
         assert_eq!(cli.ok("diff p --name-status"), "A\tdir/new\n", "{strategy}");
         cli.ok("rollback p");
         assert_eq!(cli.ok("diff p --name-status"), "", "{strategy}");
         cli.ok("cleanup p");
-        assert_same(&before, &signature(fs.path()), &Ignore::default());
+        unchanged(&before, fs.path());
     }
 }
 
@@ -70,7 +70,7 @@ fn c17_an_area_that_holds_no_attributes() {
     let warnings = sandbox["warnings"].to_string();
     has(&warnings, ["the attribute user.note cannot be kept here"]);
     assert_eq!(cli.ok("diff p --name-status"), "");
-    cli.clone().stdin("new\n").ok("write p . file");
+    put(&cli, "p . file", "new\n");
     assert_eq!(cli.ok("diff p --name-status"), "M\tfile\n");
     cli.ok("cleanup p");
     drop(cli);
@@ -81,7 +81,7 @@ fn c17_an_area_that_holds_no_attributes() {
 fn a_home_that_others_can_write_was_used() {
     let (world, cli) = world();
     let home = world.dir("open");
-    std::fs::set_permissions(&home, PermissionsExt::from_mode(0o777)).expect("it is ours");
+    fs::set_permissions(&home, PermissionsExt::from_mode(0o777)).expect("it is ours");
     let error = cli.env("ESCROW_HOME", &home).fails("status", 1);
     assert!(error.contains("others may write in it"), "{error}");
     assert_eq!(entries(&home), 0);

@@ -8,13 +8,11 @@ fn a_bare_carriage_return_broke_the_patch() {
     let app = world.path().join("app");
     write(app.join("cr"), "one\rtwo\r\nthree\n");
     cli.ok("plan create try --resource ./app");
-    cli.clone()
-        .stdin("one\rTWO\r\nthree\n")
-        .ok("write try app cr");
+    put(&cli, "try app cr", "one\rTWO\r\nthree\n");
     write(world.path().join("p"), cli.run("diff try --patch").stdout);
     sh(&app, "patch -p1 --quiet --binary < ../p");
     assert_eq!(
-        std::fs::read(app.join("cr")).expect("it is there"),
+        fs::read(app.join("cr")).expect("it is there"),
         b"one\rTWO\r\nthree\n"
     );
 }

@@ -31,7 +31,7 @@ fn at_once(cli: &Cli, lines: &[String]) -> Vec<(i32, String)> {
             .expect("it starts")
     };
     let children: Vec<_> = lines.iter().map(start).collect();
-    let end = |child: std::process::Child| {
+    let end = |child: Child| {
         let output = child.wait_with_output().expect("it ends");
         let code = output.status.code().unwrap_or(-1);
         (code, String::from_utf8_lossy(&output.stderr).into_owned())
@@ -74,10 +74,7 @@ fn a_plan_that_could_not_begin_left_a_resource_behind() {
     let (_world, cli) = world();
     cli.fails("plan create x --resource ./app --strategy quantum", 2);
     cli.fails("plan create x --resource ./app --resource ./nowhere", 1);
-    assert_eq!(
-        json(&cli, "resource list"),
-        serde_json::json!({"resources": []})
-    );
+    assert_eq!(json(&cli, "resource list"), value!({"resources": []}));
 }
 
 #[test]
@@ -104,12 +101,12 @@ fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
 fn a_copy_could_not_be_read_without_its_original() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-    std::fs::rename(world.path().join("app"), world.path().join("away")).expect("it can be moved");
+    fs::rename(world.path().join("app"), world.path().join("away")).expect("it can be moved");
     assert_eq!(cli.ok("read try app a.txt"), "one\ntwo\nthree\n");
-    cli.clone().stdin("x").ok("write try app b.txt");
+    put(&cli, "try app b.txt", "x");
     let error = cli.fails("rollback try", 1);
     assert!(error.contains("is gone"), "{error}");
-    std::fs::rename(world.path().join("away"), world.path().join("app")).expect("it can be moved");
+    fs::rename(world.path().join("away"), world.path().join("app")).expect("it can be moved");
     assert_eq!(cli.ok("diff try --name-status"), "A\tb.txt\n");
 }
 
@@ -125,13 +122,8 @@ fn a_half_removed_sandbox_was_called_healthy() {
     let mut halved = false;
     for wait in 1..200 {
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-        let mut child = cli
-            .command("cleanup try --yes")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        std::thread::sleep(std::time::Duration::from_millis(wait));
+        let mut child = cli.start("cleanup try --yes");
+        thread::sleep(Duration::from_millis(wait));
         child.kill().expect("it is ours");
         child.wait().expect("it ends");
         let state = json(&cli, "plan list")["plans"][0]["sandboxes"][0]["state"].clone();
@@ -170,7 +162,7 @@ fn an_interrupted_create_left_its_plan() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        std::thread::sleep(std::time::Duration::from_millis(wait));
+        thread::sleep(Duration::from_millis(wait));
         sh(&app, &format!("kill -INT {} 2>/dev/null || :", child.id()));
         let output = child.wait_with_output().expect("it ends");
         match output.status.code() {
@@ -195,7 +187,7 @@ fn an_interrupted_create_left_its_plan() {
         .as_array()
         .cloned()
         .unwrap_or_default();
-    assert_eq!(open, Vec::<serde_json::Value>::new());
+    assert_eq!(open, Vec::<Value>::new());
     assert_eq!(entries(&world.home().join("sandboxes")), 0);
 }
 
@@ -227,10 +219,7 @@ fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
     // Directories that the user did not name are forgotten with their last plan.
     cli.ok("cleanup first");
     cli.ok("cleanup second");
-    assert_eq!(
-        json(&cli, "resource list"),
-        serde_json::json!({"resources": []})
-    );
+    assert_eq!(json(&cli, "resource list"), value!({"resources": []}));
 }
 
 #[test]
@@ -288,7 +277,7 @@ fn cleanup_called_removed_what_was_out_of_reach() {
     sh(there.path(), "mv away room");
     cli.ok("cleanup try");
     assert_eq!(
-        std::fs::read_dir(there.path().join("room"))
+        fs::read_dir(there.path().join("room"))
             .expect("it is there")
             .count(),
         1

@@ -70,12 +70,16 @@ fn a_declared_resource_is_protected_before_it_is_used() {
     denied(&cli, "other", &evil);
     assert_eq!(content(&file), "safe\n");
     for scope in ["other:.github/x", "app:.github/x"] {
-        let line = format!("access check --action commit --scope {scope}");
-        assert_eq!(cli.run(&line).status, 3, "{scope}");
+        assert_eq!(
+            cli.run(format!("access check --action commit --scope {scope}"))
+                .status,
+            3,
+            "{scope}"
+        );
     }
     // What is not protected is released.
     cli.ok("plan create q --resource other");
-    cli.clone().stdin("x\n").ok("write q other plain");
+    put(&cli, "q other plain", "x\n");
     cli.ok("commit q --yes");
 }
 

@@ -11,8 +11,9 @@ fn fix(file: &Path, flag: &str) {
 /// A plan whose removal failed half way, and the file that keeps it from going on.
 fn half_removed(world: &World, cli: &Cli, name: &str, commit: bool) -> PathBuf {
     write(world.dir(name).join("f"), "old\n");
-    let line = format!("plan create {name} --resource ./{name} --strategy filesystem_copy");
-    cli.ok(&line);
+    cli.ok(format!(
+        "plan create {name} --resource ./{name} --strategy filesystem_copy"
+    ));
     let line = words(&format!("write {name} {name} f"));
     cli.clone().stdin("new\n").ok(line);
     let path = cli.ok(format!("path {name} {name}"));
@@ -42,7 +43,7 @@ fn one_plan_that_cannot_be_recovered_does_not_stop_the_others() {
     let told = outcome.stdout_text();
     fix(&stuck, "-i");
     assert_eq!(outcome.status, 5, "{told}");
-    let answer: serde_json::Value = serde_json::from_str(&told).expect("a document");
+    let answer: Value = serde_json::from_str(&told).expect("a document");
     let answers = answer["recovered"].as_array().expect("a list");
     let of = |name: &str| answers.iter().find(|one| one["plan"] == name);
     assert!(
@@ -66,7 +67,7 @@ fn undo_without_a_name_passes_over_a_plan_that_is_half_removed() {
     let config = "sandbox: {cleanup: manual}\n";
     write(world.path().join("escrow.yaml"), config);
     cli.ok("plan create whole --resource ./app");
-    cli.clone().stdin("new\n").ok("write whole app a.txt");
+    put(&cli, "whole app a.txt", "new\n");
     cli.ok("commit whole");
     let stuck = half_removed(&world, &cli, "half", true);
     let undone = cli.run("--json undo --yes");
@@ -87,7 +88,7 @@ fn a_plan_is_recovered_under_its_own_configuration() {
         let config = "sandbox: {cleanup: manual}\n";
         write(world.path().join("escrow.yaml"), config);
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-        cli.clone().stdin("new\n").ok("write try app a.txt");
+        put(&cli, "try app a.txt", "new\n");
         (world, cli)
     };
     let (_world, cli) = scene();

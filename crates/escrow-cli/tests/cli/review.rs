@@ -7,15 +7,14 @@ fn what_will_run_later_is_listed_apart_with_its_reason() {
     let (_world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     for path in [".git/hooks/pre-commit", ".github/workflows/ci.yml", "notes"] {
-        let line = format!("write try app {path}");
-        cli.clone().stdin("echo gotcha\n").ok(&line);
+        put(&cli, &format!("try app {path}"), "echo gotcha\n");
     }
     let copy = cli.ok("path try app");
-    let copy = std::path::Path::new(copy.trim_end());
+    let copy = Path::new(copy.trim_end());
     let script = copy.join("start");
     write(&script, "#!/bin/sh\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("it is ours");
+    fs::set_permissions(&script, mode).expect("it is ours");
     let expected = value!([
         {"resource": "app", "path": ".git/hooks/pre-commit", "why": "a git hook"},
         {"resource": "app", "path": ".github/workflows/ci.yml", "why": "a CI service runs it"},
@@ -34,7 +33,7 @@ fn what_will_run_later_is_listed_apart_with_its_reason() {
 fn a_commit_of_plain_files_lists_nothing_that_runs() {
     let (_world, cli) = world();
     cli.ok("plan create try --resource ./app");
-    cli.clone().stdin("uno\n").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "uno\n");
     assert_eq!(json(&cli, "commit try --dry-run")["runs_later"], value!([]));
     let done = cli.ok("commit try");
     assert!(!done.contains("runs later"), "{done}");

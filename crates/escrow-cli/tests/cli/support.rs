@@ -3,7 +3,7 @@
 use crate::*;
 
 pub(crate) fn entries(dir: &Path) -> usize {
-    std::fs::read_dir(dir).expect("it is there").count()
+    fs::read_dir(dir).expect("it is there").count()
 }
 
 /// The calls that put things in place.
@@ -24,13 +24,6 @@ pub(crate) fn failed(cli: &Cli, line: &str, code: i32) -> Value {
 /// Where native tools work in a copy.
 pub(crate) fn copy_of(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
     PathBuf::from(cli.ok(["path", plan, resource]).trim_end())
-}
-
-/// Puts other bytes into the sandbox.
-pub(crate) fn put(cli: &Cli, line: &str, text: &str) {
-    cli.clone()
-        .stdin(text)
-        .ok([words("write"), words(line)].concat());
 }
 
 /// Kills a command before its `n`th call of these.

@@ -10,7 +10,7 @@ fn write(directory: &Path, text: &str) {
 }
 
 /// Words of a line, and a script behind them.
-fn script(line: &str, script: &str) -> Vec<std::ffi::OsString> {
+fn script(line: &str, script: &str) -> Vec<OsString> {
     [words(line), words("-- sh -c"), vec![script.into()]].concat()
 }
 
@@ -56,7 +56,7 @@ fn a_tree_does_not_configure_its_own_jail() {
     // In the document too, and only where a key would have been used.
     let plan = json(&cli, "plan create other --resource . --strategy overlay");
     assert_eq!(plan["notices"], Value::Null, "{plan}");
-    cli.clone().stdin("x\n").ok("write other app more");
+    put(&cli, "other app more", "x\n");
     // The user's policy counts, whatever the tree says.
     cli.fails("--principal agent commit other", 3);
     let done = json(&cli, "commit other");
@@ -100,8 +100,11 @@ fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
     };
     write(&own, &policy("gc"));
     let may = |cli: &Cli, action: &str| {
-        let line = format!("access check --principal me --action {action} --scope *");
-        cli.run(&line).status == 0
+        cli.run(format!(
+            "access check --principal me --action {action} --scope *"
+        ))
+        .status
+            == 0
     };
     assert!(may(&cli, "undo") && !may(&cli, "gc"));
     // What the tree denies is denied as well, trusted or not.
@@ -309,7 +312,7 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     has(&told, ["resources.scratch", "escrow trust"]);
     // By its path it is any directory, with a name of its own.
     cli.ok("plan create one --resource app");
-    cli.clone().stdin("x\n").ok("write one app new");
+    put(&cli, "one app new", "x\n");
     cli.fails("commit one", 3);
     cli.ok("cleanup one");
     // Any other name could escape a rule.
@@ -317,7 +320,7 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     assert!(told.contains("resources.fine"), "{told}");
     cli.trust();
     cli.ok("plan create three --resource scratch");
-    cli.clone().stdin("x\n").ok("write three scratch new");
+    put(&cli, "three scratch new", "x\n");
     cli.ok("commit three");
 }
 
@@ -385,7 +388,7 @@ fn a_name_that_does_not_count_still_tightens() {
         ),
     );
     cli.ok("plan create one --resource ./app");
-    cli.clone().stdin("x\n").ok("write one app fine");
+    put(&cli, "one app fine", "x\n");
     cli.clone()
         .stdin("x\n")
         .fails("write one app secret/new", 3);

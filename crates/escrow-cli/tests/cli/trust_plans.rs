@@ -15,9 +15,8 @@ fn protected(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     world.dir("app/secret");
     write(world.path(), PROTECTED);
-    let line = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(&line);
-    cli.clone().stdin("x\n").ok("write try app secret/new");
+    cli.plan("try", "./app", strategy);
+    put(&cli, "try app secret/new", "x\n");
     (world, cli)
 }
 
@@ -71,7 +70,7 @@ fn what_was_tightened_since_counts_from_anywhere() {
     let (world, cli) = world();
     write(world.path(), "resources: {app: {at: app}}\n");
     cli.ok("plan create try --resource app");
-    cli.clone().stdin("x\n").ok("write try app secret");
+    put(&cli, "try app secret", "x\n");
     write(
         world.path(),
         "resources: {app: {at: app}}\npolicy:\n  mode: enforce\n  rules:\n    - {allow: [commit, diff], principal: '*', scope: '*'}\n    \
@@ -96,11 +95,9 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
     let null = here.clone().env("ESCROW_CONFIG", "/dev/null");
     for cli in [&cli.clone().cwd("/"), &null, &here] {
         here.ok("plan create try --resource .");
-        here.clone()
-            .stdin("polciy: {}\n")
-            .ok("write try app escrow.yaml");
+        put(&here, "try app escrow.yaml", "polciy: {}\n");
         here.ok("plan create denied --resource .");
-        here.clone().stdin("x\n").ok("write denied app secret");
+        put(&here, "denied app secret", "x\n");
         here.ok("commit try");
         // Nothing else is done without it.
         let told = json_error(&here, "commit denied", 2).to_string();
@@ -135,7 +132,7 @@ fn validations_run_from_anywhere() {
     );
     cli.trust();
     cli.ok("plan create try --resource ./app");
-    cli.clone().stdin("x\n").ok("write try app bad");
+    put(&cli, "try app bad", "x\n");
     let away = cli.clone().cwd(world.dir("away"));
     let stopped = |what: &str| {
         for cli in [&cli, &away] {
@@ -233,7 +230,7 @@ fn undo_is_kept_as_the_plans_configuration_says() {
             cli.trust();
         }
         cli.ok("plan create try --resource ./app");
-        cli.clone().stdin("x\n").ok("write try app new");
+        put(&cli, "try app new", "x\n");
         cli.ok("commit try");
         write(&world.dir("user-home/.config/escrow"), &text(users));
         let gone = json(&cli.clone().cwd("/"), "gc --dry-run");
@@ -286,7 +283,7 @@ fn a_trusted_validation_cannot_be_switched_off() {
         cli.trust();
         change(&world, how);
         cli.ok("plan create try --resource ./app");
-        cli.clone().stdin("x\n").ok("write try app bad");
+        put(&cli, "try app bad", "x\n");
         for cli in [&cli, &cli.clone().cwd("/")] {
             let told = cli.fails("commit try", 3);
             assert!(told.contains(why), "{how}: {told}");
@@ -356,7 +353,7 @@ fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
         let first = line == "plan create try --resource app";
         let strategy = &made["sandboxes"][0]["strategy"];
         assert_eq!(strategy == "filesystem_copy", first, "{made}");
-        cli.clone().stdin("x\n").ok("write try app secret");
+        put(&cli, "try app secret", "x\n");
         for cli in [&cli, &cli.clone().cwd("/")] {
             let told = cli.fails("commit try", 3);
             assert!(told.contains("may not commit"), "{line}: {told}");
@@ -415,8 +412,8 @@ fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
     for name in ["one", "two", "done"] {
         cli.ok(format!("plan create {name} --resource ."));
     }
-    cli.clone().stdin("x\n").ok("write one app new");
-    cli.clone().stdin("x\n").ok("write done app done");
+    put(&cli, "one app new", "x\n");
+    put(&cli, "done app done", "x\n");
     cli.ok("commit done");
     let agent = |line: &str| format!("--principal agent {line}");
     // Only who made it, and only this.

@@ -38,7 +38,7 @@ fn a_writer_whose_source_never_ends_holds_nobody_up() {
         .expect("it starts");
     let mut source = slow.stdin.take().expect("it is piped");
     source.write_all(b"the beginning").expect("it listens");
-    cli.clone().stdin("quick").ok("write try app quick.txt");
+    put(&cli, "try app quick.txt", "quick");
     assert_eq!(cli.ok("diff try --name-status"), "A\tquick.txt\n");
     drop(source);
     assert!(slow.wait().expect("it ends").success());
@@ -51,7 +51,7 @@ fn large_content_goes_through_whole() {
     let large: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
     write(world.path().join("large"), &large);
     cli.ok("plan create try --resource ./app");
-    cli.clone().stdin(&large).ok("write try app from-stdin");
+    put(&cli, "try app from-stdin", &large);
     cli.ok("write try app from-file --from large");
     for name in ["from-stdin", "from-file"] {
         assert!(
@@ -132,27 +132,26 @@ fn whole_story(world: World, strategy: &str) {
     let (world, cli) = furnish(world);
     let app = world.path().join("app");
     let before = signature(&app);
-    let create = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(&create);
+    cli.plan("try", "./app", strategy);
     assert_eq!(cli.ok("diff try --name-status"), "");
-    cli.clone()
-        .stdin("ONE\ntwo\nthree\n")
-        .ok("write try app a.txt");
+    put(&cli, "try app a.txt", "ONE\ntwo\nthree\n");
     let odd = OsStr::from_bytes(b"new dir/-\n\xff");
     let line = [words("write try app"), vec!["--".into(), odd.into()]].concat();
     cli.clone().stdin("odd\n").ok(line);
     let listed = cli.ok("diff try --name-status");
     assert_eq!(listed, "M\ta.txt\nA\tnew dir\nA\tnew dir/-\\x0a\\xff\n");
-    let back = cli.run([words("read try app"), vec!["--".into(), odd.into()]].concat());
-    assert_eq!(back.stdout_text(), "odd\n");
-    assert_same(&before, &signature(&app), &Ignore::default());
+    cli.says(
+        [words("read try app"), vec!["--".into(), odd.into()]].concat(),
+        "odd\n",
+    );
+    unchanged(&before, &app);
     cli.ok("rollback try");
     assert_eq!(cli.ok("diff try --name-status"), "");
     cli.ok("cleanup try");
     cli.ok("cleanup try");
-    assert_same(&before, &signature(&app), &Ignore::default());
+    unchanged(&before, &app);
     for room in ["sandboxes", "locks"] {
-        let left = std::fs::read_dir(world.home().join(room))
+        let left = fs::read_dir(world.home().join(room))
             .expect("it is there")
             .count();
         assert_eq!(left, 0, "{room}");
@@ -162,14 +161,10 @@ fn whole_story(world: World, strategy: &str) {
 // rule P6, S4, F5
 #[test]
 fn the_whole_story_in_an_odd_directory() {
+    as_user_too();
     for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
         whole_story(World::odd(), strategy);
     }
-}
-
-#[test]
-fn the_whole_story_in_an_odd_directory_as_user() {
-    as_user_too();
 }
 
 #[test]
@@ -177,7 +172,7 @@ fn the_patch_is_taken_by_git_and_by_patch() {
     let (world, cli) = world();
     // git knows 0644 and 0755 only.
     let ordinary = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    std::fs::set_permissions(world.path().join("app/a.txt"), ordinary).expect("it is ours");
+    fs::set_permissions(world.path().join("app/a.txt"), ordinary).expect("it is ours");
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let sandbox = sandbox_path(&cli, "try", "app");
     write(sandbox.join("a.txt"), "one\n2\nthree\nno end");
@@ -247,8 +242,11 @@ fn colour_is_for_terminals_only() {
     assert!(!cli.ok("plan show try").contains('\x1b'));
     let terminal = |extra: &[(&str, &str)]| {
         let mut command = Command::new("script");
-        let line = format!("'{}' plan show try", binary().display());
-        command.args(["-qec", &line, "/dev/null"]);
+        command.args([
+            "-qec",
+            &format!("'{}' plan show try", binary().display()),
+            "/dev/null",
+        ]);
         let plain = cli.command("plan show try");
         command.env_clear();
         for (name, value) in plain.get_envs() {
@@ -333,7 +331,7 @@ fn doctor_gives_reasons_and_leaves_nothing() {
         assert!(text.contains(strategy), "{text}");
     }
     assert!(text.contains("auto takes "), "{text}");
-    let left = std::fs::read_dir(world.home().join("sandboxes"))
+    let left = fs::read_dir(world.home().join("sandboxes"))
         .expect("it is there")
         .count();
     assert_eq!(left, 0);
@@ -359,7 +357,7 @@ fn strategies_keep_their_contract_when_asked() {
 fn none_is_honest() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy none");
-    cli.clone().stdin("for real").ok("write try app a.txt");
+    put(&cli, "try app a.txt", "for real");
     let real = read(world.path().join("app/a.txt"));
     assert_eq!(real, "for real");
     let error = cli.fails("rollback try", 1);
@@ -371,15 +369,10 @@ fn none_is_honest() {
 /// Kills a command that makes a large copy until it dies half way.
 pub(crate) fn interrupted(cli: &Cli, plan: &str) {
     for wait in 1.. {
-        let mut child = cli
-            .command(format!(
-                "sandbox create {plan} ./app --strategy filesystem_copy"
-            ))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
-        std::thread::sleep(std::time::Duration::from_millis(wait % 97));
+        let mut child = cli.start(format!(
+            "sandbox create {plan} ./app --strategy filesystem_copy"
+        ));
+        thread::sleep(Duration::from_millis(wait % 97));
         child.kill().expect("it is ours");
         child.wait().expect("it ends");
         let sandboxes = json(cli, &format!("sandbox list {plan}"));
@@ -398,7 +391,7 @@ fn a_killed_create_is_told_of_and_finished_or_swept() {
     let app = world.path().join("app");
     for directory in 0..40 {
         let directory = app.join(format!("d{directory}"));
-        std::fs::create_dir(&directory).expect("the world can be written");
+        fs::create_dir(&directory).expect("the world can be written");
         for file in 0..200 {
             write(directory.join(format!("f{file}")), "x");
         }
@@ -412,16 +405,16 @@ fn a_killed_create_is_told_of_and_finished_or_swept() {
     has(&error, ["was never finished", "hint: "]);
     json(&cli, "sandbox create try app --strategy filesystem_copy");
     assert_eq!(cli.ok("diff try --name-status"), "");
-    assert_eq!(json(&cli, "status")["operations"], serde_json::json!([]));
+    assert_eq!(json(&cli, "status")["operations"], value!([]));
     cli.ok("plan create swept");
     interrupted(&cli, "swept");
     cli.ok("cleanup swept");
     cli.ok("cleanup try");
-    let left = std::fs::read_dir(world.home().join("sandboxes"))
+    let left = fs::read_dir(world.home().join("sandboxes"))
         .expect("it is there")
         .count();
     assert_eq!(left, 0);
-    assert_same(&before, &signature(&app), &Ignore::default());
+    unchanged(&before, &app);
 }
 
 // rule S3
@@ -432,10 +425,10 @@ fn state_is_private() {
     let home = world.path().join("deep/er/home");
     let cli = cli.env("ESCROW_HOME", &home);
     cli.ok("plan create try --resource ./app");
-    let mode = |path: &Path| std::fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
+    let mode = |path: &Path| fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
     assert_eq!(mode(&home), 0o700);
     assert_eq!(mode(&home.join("state.db")), 0o600);
-    for area in std::fs::read_dir(home.join("sandboxes")).expect("it is there") {
+    for area in fs::read_dir(home.join("sandboxes")).expect("it is there") {
         assert_eq!(mode(&area.expect("it can be listed").path()), 0o700);
     }
 }

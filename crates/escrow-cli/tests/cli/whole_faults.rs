@@ -22,8 +22,7 @@ fn resources() -> (World, Cli) {
 
 fn change_all(cli: &Cli) {
     for name in NAMES {
-        let line = format!("write try {name} f");
-        cli.clone().stdin("new\n").ok(&line);
+        put(&cli, &format!("try {name} f"), "new\n");
     }
 }
 
@@ -63,7 +62,7 @@ fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
         return Err(recovered.stderr_text());
     }
     let unfinished = &json(cli, "status")["unfinished"];
-    if *unfinished != serde_json::json!([]) {
+    if *unfinished != value!([]) {
         return Err(unfinished.to_string());
     }
     let listed = json(cli, "plan list");
@@ -203,7 +202,7 @@ fn a_plan_that_is_being_removed_says_so_to_every_verb() {
     assert_eq!(originals(&world), ["old\n"; 3]);
     // Its name is free, and what is left of it goes with the next command.
     cli.ok(CREATE);
-    assert_eq!(json(&cli, "status")["unfinished"], serde_json::json!([]));
+    assert_eq!(json(&cli, "status")["unfinished"], value!([]));
     assert_eq!(goes_on(&world, &cli), Ok(()));
 }
 
@@ -266,19 +265,14 @@ fn a_name_that_was_being_taken_was_tried_for_ever() {
     }
     let cli = cli.cwd(&many);
     let create = "plan create --resource . --strategy filesystem_copy";
-    let mut first = cli
-        .command(create)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
+    let mut first = cli.start(create);
     let process = rustix::process::Pid::from_child(&first);
     let send = |signal| rustix::process::kill_process(process, signal).expect("it is ours");
     let sandboxes = world.home().join("sandboxes");
     let started = || fs::read_dir(&sandboxes).is_ok_and(|mut areas| areas.next().is_some());
     while !started() {
         assert_eq!(first.try_wait().expect("it is ours"), None);
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     send(rustix::process::Signal::STOP);
     let made = json(&cli, create)["name"].clone();

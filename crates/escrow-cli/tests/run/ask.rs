@@ -9,7 +9,7 @@ fn set_up() -> (World, Cli) {
     let program = cli.command("status").get_program().to_owned();
     let bin = world.dir("bin");
     let copy = bin.join("escrow");
-    std::fs::copy(program, &copy).expect("there is room");
+    fs::copy(program, &copy).expect("there is room");
     cli.ok("plan create try --resource .");
     (world, cli.env("E", copy))
 }
@@ -18,10 +18,7 @@ fn set_up() -> (World, Cli) {
 fn status_and_diff_are_answered() {
     as_user_too();
     let (world, cli) = set_up();
-    let ask = |line: &str| {
-        let script = format!("echo x > f; $E {line}");
-        cli.run(inside("run --plan try", &script))
-    };
+    let ask = |line: &str| cli.run(inside("run --plan try", &format!("echo x > f; $E {line}")));
     assert_eq!(ask("diff --name-status").stdout_text(), "A\tf\n");
     for line in [
         "diff",
@@ -198,7 +195,7 @@ fn refusals_have_the_form_that_was_asked_for() {
     let app = world.path().join("app");
     let policy = "policy:\n  mode: enforce\n  rules:\n  - {allow: [run, diff, create], principal: 'user:*', scope: '*'}\n  \
         - {allow: [diff], principal: agent, scope: '*'}\n";
-    crate::write(app.join("escrow.yaml"), policy);
+    write(app.join("escrow.yaml"), policy);
     for (line, status) in [
         ("diff -q", 0),
         ("checkpoint create -mx --json", 3),
@@ -217,11 +214,10 @@ fn refusals_have_the_form_that_was_asked_for() {
 fn without_the_socket_there_is_nothing_to_ask() {
     as_user_too();
     let (world, cli) = set_up();
-    let script = format!(
+    let outcome = cli.run(inside("run --plan try", &format!(
         "unset ESCROW_SOCKET; export ESCROW_HOME={0}; echo x > f; $E status; $E commit try; $E --home {0} cleanup try; echo $?",
         world.home().display()
-    );
-    let outcome = cli.run(inside("run --plan try", &script));
+    )));
     lacks(&outcome.stdout_text(), ["try"]);
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
     assert!(!world.path().join("app/f").exists());
@@ -246,13 +242,12 @@ fn hostile_bytes_do_not_hurt_the_supervisor() {
     let (world, cli) = set_up();
     compile(&world.dir("bin"), "hostile", HOSTILE);
     let script = "echo x > f; ../bin/hostile; $E diff --name-status; exit 6";
-    let outcome = cli.run(inside("run --plan try", script));
-    assert_eq!(outcome.stdout_text(), "A\tf\n", "{}", outcome.stderr_text());
+    let outcome = cli.says(inside("run --plan try", script), "A\tf\n");
     assert_eq!(outcome.status, 6);
     // One who asks, never reads the answer and never goes away holds no process up at the end.
     let script = "../bin/hostile silent & sleep 0.5; echo ready; read nothing || :";
     let running = Running::ready(cli.command(inside("run --plan try", script)));
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     assert_eq!(running.finish().status, 0);
     assert!(start.elapsed() < PATIENCE);
     assert_quiet(&world);

@@ -22,8 +22,7 @@ impl Scene {
         let (app, beside) = (world.path().join("app"), world.dir("beside"));
         write(beside.join("file"), "precious\n");
         more(&app);
-        let create = format!("plan create try --resource . --strategy {strategy}");
-        cli.ok(&create);
+        cli.plan("try", ".", strategy);
         let before = [signature(&app), signature(&beside)];
         Self {
             cli: cli.env("BESIDE", &beside),
@@ -56,7 +55,7 @@ impl Scene {
     pub(crate) fn unharmed(&self) {
         assert_quiet(&self.world);
         for (before, path) in self.before.iter().zip([&self.app, &self.beside]) {
-            assert_same(before, &signature(path), &Ignore::default());
+            unchanged(before, path);
         }
     }
 }
@@ -174,7 +173,7 @@ fn descriptors_that_the_parent_left_open_are_not_inside() {
     let said = String::from_utf8_lossy(&output.stdout);
     let listed = [0, 1, 2, 3].map(|n| format!("/proc/self/fd/{n}")).join(" ");
     assert_eq!(said.trim_end(), listed);
-    assert_same(&before, &signature(&scene.app), &Ignore::default());
+    unchanged(&before, &scene.app);
     scene.unharmed();
 }
 
@@ -242,10 +241,9 @@ fn root_of_an_inner_namespace_reaches_nothing() {
             true
         "#;
         // Root may not be mapped without the capability for it, but capabilities can be kept without a map.
-        let script = format!(
+        scene.says(&format!(
             "for how in -Urm '-Um --keep-caps'; do unshare $how sh -c '{inner}' 2>/dev/null; done; echo evil > a.txt"
-        );
-        scene.says(&script, "");
+        ), "");
         scene.unharmed();
         assert_eq!(
             scene.cli.ok("diff try --name-status"),
@@ -440,7 +438,7 @@ fn d5_nobody_types_in_the_users_name() {
     as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "type", TYPE));
     // Where the kernel permits it, the test tries what can be done.
-    let permitted = std::fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti");
+    let permitted = fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti");
     if permitted.is_ok_and(|setting| setting.trim() == "1") {
         let terminal = Terminal::new(24, 80);
         let mut command = Command::new(scene.app.join("type"));
@@ -490,8 +488,7 @@ fn the_state_and_other_sandboxes_are_hidden() {
     as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::new(strategy);
-        let create = format!("plan create other --resource ../beside --strategy {strategy}");
-        scene.cli.ok(&create);
+        scene.cli.plan("other", "../beside", strategy);
         let secret = scene.cli.clone().stdin("a secret of another plan\n");
         secret.ok("write other beside secret");
         let home = scene.world.home();
@@ -537,8 +534,7 @@ fn the_state_is_hidden_wherever_it_is() {
         ls -A $STATE $HOME/.local/share/escrow | grep -v ':$\|^$'
         echo x > f; echo y > $HOME/file; cat $HOME/file
     "#;
-    let outcome = cli.run(inside("run", script));
-    assert_eq!(outcome.stdout_text(), "y\n", "{}", outcome.stderr_text());
+    cli.says(inside("run", script), "y\n");
     assert!(home.join("sandboxes").exists());
     assert!(!world.path().join("user-home/file").exists());
     assert_eq!(cli.ok("diff --name-status"), "A\tf\n");
@@ -563,8 +559,10 @@ fn d12_sockets_of_the_machine_are_out_of_reach() {
         outside.expect("it starts").success(),
         "the test can find what it looks for"
     );
-    let script = format!("./connect {path} || ./connect /var{path} || echo unreachable");
-    scene.says(&script, "unreachable\n");
+    scene.says(
+        &format!("./connect {path} || ./connect /var{path} || echo unreachable"),
+        "unreachable\n",
+    );
     drop(listener);
     remove(&path);
     scene.unharmed();
@@ -593,16 +591,18 @@ fn b1_a_link_in_the_way_of_a_write_from_outside() {
     write(victim.dir("app").join("a.txt"), "precious\n");
     cli.ok("plan create try --resource .");
     let before = signature(victim.path());
-    let script = format!(
-        "cd /; mv {world} {world}.away; ln -s {victim} {world}; {WAIT}",
-        world = world.path().display(),
-        victim = victim.path().display(),
-    );
-    let running = Running::ready(cli.command(inside("run --plan try", &script)));
+    let running = Running::ready(cli.command(inside(
+        "run --plan try",
+        &format!(
+            "cd /; mv {world} {world}.away; ln -s {victim} {world}; {WAIT}",
+            world = world.path().display(),
+            victim = victim.path().display(),
+        ),
+    )));
     let outcome = cli.clone().stdin("evil\n").run("write try app a.txt");
     let path = cli.run("path try app");
     running.finish();
-    assert_same(&before, &signature(victim.path()), &Ignore::default());
+    unchanged(&before, victim.path());
     // It may be refused; but what was written is in the sandbox.
     if outcome.status == 0 {
         assert_eq!(cli.ok("read try app a.txt"), "evil\n");
@@ -625,6 +625,5 @@ fn the_environment_leads_nowhere() {
         .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/run/bus")
         .env("KEPT", "yes");
     let script = "env | grep -c 'SSH_AUTH_SOCK\\|DBUS_SESSION\\|ESCROW_HOME'; echo $KEPT";
-    let outcome = cli.run(inside("run", script));
-    assert_eq!(outcome.stdout_text(), "0\nyes\n");
+    cli.says(inside("run", script), "0\nyes\n");
 }

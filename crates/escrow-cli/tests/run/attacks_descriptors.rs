@@ -112,10 +112,10 @@ pub(crate) fn attack(fds: &[OwnedFd]) {
             let opened = File::options().append(true).open(&path);
             // What is refused is what must be.
             let _ = opened.and_then(|mut file| file.write_all(b"evil\n"));
-            let _ = std::fs::set_permissions(&path, Permissions::from_mode(0o4777));
+            let _ = fs::set_permissions(&path, Permissions::from_mode(0o4777));
         }
-        let _ = std::fs::write(itself.join("evil"), "evil\n");
-        let _ = std::fs::remove_file(itself.join("main.rs"));
+        let _ = fs::write(itself.join("evil"), "evil\n");
+        let _ = fs::remove_file(itself.join("main.rs"));
     }
 }
 
@@ -125,13 +125,13 @@ pub(crate) fn bug(scene: &Scene, name: &str) -> Cli {
 
 /// The file `a.txt` in the area of the only sandbox of a scene.
 fn sandboxed(scene: &Scene, strategy: &str) -> PathBuf {
-    let areas = std::fs::read_dir(scene.world.home().join("sandboxes")).expect("it is there");
+    let areas = fs::read_dir(scene.world.home().join("sandboxes")).expect("it is there");
     let area = areas
         .map(|area| area.expect("it can be listed").path())
         .find(|path| path.join("stage").is_dir())
         .expect("there is a sandbox");
     let layers = || {
-        let layers = std::fs::read_dir(area.join("layers")).expect("it has layers");
+        let layers = fs::read_dir(area.join("layers")).expect("it has layers");
         let mut layers: Vec<PathBuf> = layers
             .map(|layer| layer.expect("it can be listed").path().join("a.txt"))
             .filter(|file| file.exists())
@@ -164,7 +164,7 @@ fn d14_what_was_released_stayed_writable_by_a_descriptor_that_had_left() {
         assert_eq!(read(scene.app.join("a.txt")), "agent\n");
         let released = signature(&scene.app);
         attack(&fds);
-        assert_same(&released, &signature(&scene.app), &Ignore::default());
+        unchanged(&released, &scene.app);
         scene.cli.ok("undo try");
         assert_eq!(read(scene.app.join("a.txt")), "one\ntwo\n");
     }
@@ -184,8 +184,7 @@ fn d14_the_attack_works_without_the_walls() {
         let scene = scene(strategy);
         let cli = bug(&scene, without);
         // Through the mount of a copy itself nothing can write any more.
-        let nested = format!("nested {READING}");
-        let (fds, _) = handed_out(&scene, &cli, &nested, |fds| fds);
+        let (fds, _) = handed_out(&scene, &cli, &format!("nested {READING}"), |fds| fds);
         cli.ok("commit try");
         attack(&fds);
         let file = scene.app.join("a.txt");
@@ -218,7 +217,7 @@ fn d14_a_writer_that_is_left_is_told_and_changes_nothing() {
         if let Some(map) = &map {
             map.write(b"EVIL");
         }
-        assert_same(&released, &signature(&scene.app), &Ignore::default());
+        unchanged(&released, &scene.app);
         assert_eq!(read(scene.app.join("a.txt")), "agent\n");
     }
 }
@@ -302,12 +301,14 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
 fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
     as_user_too();
     let scene = Scene::new("overlay");
-    let script = format!("echo agent > a.txt; {WAIT}");
-    let mut running = Running::ready(scene.cli.command(inside("run --plan try", &script)));
+    let mut running = Running::ready(scene.cli.command(inside(
+        "run --plan try",
+        &format!("echo agent > a.txt; {WAIT}"),
+    )));
     // The reaper is the one that no terminal, and no stream of ours, is left to.
     let warden = processes(&scene.world).into_iter().find_map(|line| {
         let pid = line.strip_prefix("process ")?.split(':').next()?.to_owned();
-        let output = std::fs::read_link(format!("/proc/{pid}/fd/1")).ok()?;
+        let output = fs::read_link(format!("/proc/{pid}/fd/1")).ok()?;
         let status = read(format!("/proc/{pid}/status"));
         let numbers = status.lines().find(|line| line.starts_with("NSpid:"))?;
         let outside = numbers.split_whitespace().count() == 2;
@@ -355,7 +356,7 @@ fn d15_plans_met_at_an_abstract_socket() {
     as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "abstract", ABSTRACT));
     let other = scene.world.dir("other");
-    std::fs::copy(scene.app.join("abstract"), other.join("abstract")).expect("there is room");
+    fs::copy(scene.app.join("abstract"), other.join("abstract")).expect("there is room");
     let theirs = scene.cli.clone().cwd(&other);
     theirs.ok("plan create other --resource . --strategy overlay");
     let outside = |how: &str, name: &str| {
@@ -378,8 +379,10 @@ fn d15_plans_met_at_an_abstract_socket() {
             skip("this kernel cannot scope abstract sockets (Landlock before Linux 6.12)");
             continue;
         }
-        let way = format!("run --plan try --network {network}");
-        let listening = Running::ready(scene.cli.command(inside(&way, &listen)));
+        let listening = Running::ready(scene.cli.command(inside(
+            &format!("run --plan try --network {network}"),
+            &listen,
+        )));
         // From another plan that shares the machine's network.
         let met = theirs.ok(inside("run --plan other --network host", &connect));
         assert_eq!(
@@ -450,8 +453,10 @@ int main(void) {
 fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
     let scene = Scene::with("overlay", |app| compile(app, "steal", STEAL));
     let secret = scene.beside.join("file");
-    let way = format!("run --plan try --network {network}");
-    let thief = Running::ready(scene.cli.command(inside(&way, "./steal")));
+    let thief = Running::ready(scene.cli.command(inside(
+        &format!("run --plan try --network {network}"),
+        "./steal",
+    )));
     let cli = match bug {
         Some(name) => self::bug(&scene, name),
         None => scene.cli.clone(),

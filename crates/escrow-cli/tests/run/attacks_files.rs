@@ -188,7 +188,7 @@ fn d11_a_directory_of_the_original_is_renamed() {
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| {
             compile(app, "rename", RENAME);
-            crate::sh(
+            sh(
                 app,
                 "mkdir -p tree/a/b; echo 1 > tree/a/b/1; echo 2 > tree/2",
             );
@@ -340,7 +340,7 @@ fn names_that_look_like_ours_take_nothing_with_them() {
         let scene = Scene::new(strategy);
         let other = scene.cli.run("plan create other --resource ../beside");
         assert_eq!(other.status, 0);
-        let sandboxes = std::fs::read_dir(scene.world.home().join("sandboxes"));
+        let sandboxes = fs::read_dir(scene.world.home().join("sandboxes"));
         let names: Vec<String> = sandboxes
             .expect("they are there")
             .map(|entry| entry.expect("listed").file_name())
@@ -371,15 +371,15 @@ fn names_that_look_like_ours_take_nothing_with_them() {
 #[test]
 fn a_trusted_path_that_became_a_link() {
     as_user_too();
-    let (world, cli) = crate::world();
+    let (world, cli) = world();
     let (app, secrets) = (world.path().join("app"), world.dir("secrets"));
     write(app.join("escrow.yaml"), "run: {writable: [cache]}\n");
-    std::fs::create_dir(app.join("cache")).expect("it is new");
+    fs::create_dir(app.join("cache")).expect("it is new");
     cli.trust();
     let script = "echo x > cache/x";
     cli.ok(inside("run --rollback", script));
     assert_eq!(read(app.join("cache/x")), "x\n", "it can be written");
-    std::fs::remove_dir_all(app.join("cache")).expect("it is ours");
+    fs::remove_dir_all(app.join("cache")).expect("it is ours");
     symlink("../secrets", app.join("cache"));
     let said = cli.fails(inside("run --rollback", script), 125);
     has(&said, ["names a symbolic link in a resource"]);

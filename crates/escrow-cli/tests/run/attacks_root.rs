@@ -27,7 +27,7 @@ fn a_disk_cannot_be_written_through_a_node_elsewhere() {
     );
     let block = || {
         let mut bytes = [0; 512];
-        let disk = std::fs::File::open(&node).expect("root may");
+        let disk = fs::File::open(&node).expect("root may");
         disk.read_exact_at(&mut bytes, 0).expect("it can be read");
         bytes
     };
@@ -39,7 +39,7 @@ fn a_disk_cannot_be_written_through_a_node_elsewhere() {
         let outcome = cli.run(inside("run", script));
         let after = block();
         if after != before {
-            let disk = std::fs::File::options().write(true).open(&node);
+            let disk = fs::File::options().write(true).open(&node);
             disk.and_then(|disk| disk.write_all_at(&before, 0))
                 .expect("it is put back");
         }
@@ -94,13 +94,8 @@ fn d1_a_setuid_program_of_the_machine_has_no_effect() {
     // One with capabilities that are out of reach is not started at all.
     let script = "$TOOLS/who; $TOOLS/who.user; $TOOLS/who.cap 2>/dev/null || $TOOLS/who";
     for (cli, expected) in [(scene.cli.clone(), "0 0\n"), (user, "54321 54321\n")] {
-        let outcome = cli.env("TOOLS", &tools).run(inside("run", script));
-        assert_eq!(
-            outcome.stdout_text(),
-            expected.repeat(3),
-            "{}",
-            outcome.stderr_text()
-        );
+        cli.env("TOOLS", &tools)
+            .says(inside("run", script), expected.repeat(3));
     }
 }
 
@@ -133,9 +128,7 @@ fn areas_beside_their_originals_are_hidden() {
         };
         at("try", ".");
         at("other", "../other");
-        cli.clone()
-            .stdin("a secret of another plan\n")
-            .ok("write other other secret");
+        put(&cli, "other other secret", "a secret of another plan\n");
         let before = signature(there.path());
         let script = r#"
             grep -r 'a secret of' .. 2>/dev/null
@@ -226,7 +219,7 @@ fn b11_devices_that_are_links() {
     let output = command.output().expect("there is an unshare");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(!said.contains("regular"), "{said}");
-    assert_eq!(crate::read(trap.join("null")), "precious\n");
+    assert_eq!(read(trap.join("null")), "precious\n");
     assert!(Path::new("/dev/null").exists());
     scene.unharmed();
 }
@@ -239,7 +232,7 @@ fn no_socket_is_left_in_a_run_that_can_be_written() {
     }
     let (_world, cli) = world();
     let listed = || -> Vec<_> {
-        let entries = std::fs::read_dir("/run").expect("it is there");
+        let entries = fs::read_dir("/run").expect("it is there");
         let names = entries.map(|entry| entry.expect("it can be listed").file_name());
         names
             .filter(|name| name.to_string_lossy().contains("escrow"))

@@ -161,7 +161,7 @@ fn an_overlay_by_name_says_what_will_not_work() {
         "overlay"
     );
     // Written from outside it can be changed all the same, and keeps the group.
-    cli.clone().stdin("three\n").ok("write app app shared.txt");
+    put(&cli, "app app shared.txt", "three\n");
     assert_eq!(
         cli.ok("diff app --name-status"),
         "M\ta.txt\nM\tshared.txt\n"
@@ -230,10 +230,9 @@ fn whatever_permits_a_change_counts_and_nothing_else() {
         ("as usual", "600", format!("{UID}:{GID}"), "", false),
     ];
     for (what, mode, owner, more, limited) in cases {
-        let script = format!(
+        let Some((_world, cli)) = user_world(&format!(
             "mkdir x; chown {UID}:{GID} x; echo one > x/f; chown {owner} x/f; chmod {mode} x/f; {more}"
-        );
-        let Some((_world, cli)) = user_world(&script) else {
+        )) else {
             return;
         };
         let doctor = json(&cli, "doctor");
@@ -287,7 +286,7 @@ fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
     assert_eq!(first.finish().status, 0);
     let plan = json(&cli, "plan show app");
     assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
-    assert_eq!(plan["sandboxes"][0]["warnings"], serde_json::json!([]));
+    assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
     assert_eq!(
         cli.ok("diff app --name-status"),
         "M\tshared.txt\nM\tteam/deep.txt\nA\tteam/new.txt\n"
@@ -305,10 +304,9 @@ fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
 // More ids are known inside, but the command has no capability, so it can become none of them and reach nothing by them.
 #[test]
 fn a_mapped_group_gives_the_command_nothing() {
-    let script = format!(
+    let Some((world, cli)) = user_world(&format!(
         "echo secret > theirs; chown {STRANGER}:{OTHER} theirs; chmod 0640 theirs; echo own > mine; chown {UID}:{GID} mine"
-    );
-    let Some((world, cli)) = user_world(&script) else {
+    )) else {
         return;
     };
     if !has_helper() {
@@ -318,7 +316,7 @@ fn a_mapped_group_gives_the_command_nothing() {
         &cli,
         &granting(&format!("tester:{SHARED}:1\ntester:{OTHER}:1\n")),
     );
-    let tries = format!(
+    let said = cli.ok(inside("run --strategy overlay --rollback", &format!(
         "cat /proc/self/setgroups; grep -E '^(Groups|Cap(Prm|Eff|Bnd|Amb)|NoNewPrivs)' /proc/self/status
          tr -s ' ' < /proc/self/gid_map
          try() {{ if \"$@\" 2> /dev/null; then echo \"GOT $*\"; fi; }}
@@ -326,8 +324,7 @@ fn a_mapped_group_gives_the_command_nothing() {
          try setpriv --groups={OTHER} cat theirs; try setpriv --clear-groups true
          try unshare -U setpriv --regid={OTHER} cat theirs; try newgidmap $$ {OTHER} {OTHER} 1
          try chgrp {SHARED} mine"
-    );
-    let said = cli.ok(inside("run --strategy overlay --rollback", &tries));
+    )));
     let none = "0000000000000000";
     let expected = format!(
         "deny\nGroups:\t{SHARED} \nCapPrm:\t{none}\nCapEff:\t{none}\nCapBnd:\t{none}\nCapAmb:\t{none}\nNoNewPrivs:\t1\n \
@@ -416,10 +413,9 @@ fn a_grant_that_cannot_be_used_is_told_before() {
 // reported more.
 #[test]
 fn what_was_not_looked_at_is_explained_when_a_command_failed() {
-    let script = format!(
+    let Some((world, cli)) = user_world(&format!(
         "for n in $(seq 400); do : > f$n; done; mkdir deep; echo one > deep/f; chown -R {UID}:{GID} .; chown {UID}:{OTHER} deep/f"
-    );
-    let Some((world, cli)) = user_world(&script) else {
+    )) else {
         return;
     };
     let doctor = json(&cli, "doctor");
@@ -458,7 +454,7 @@ fn root_changes_files_of_any_group_inside() {
     let committed = json(&cli, "commit app");
     assert_eq!(
         committed["resources"][0]["notes"],
-        serde_json::json!([]),
+        value!([]),
         "{committed}"
     );
     assert_eq!(looks(&app.join("a.txt")), (STRANGER, OTHER, 0o666));

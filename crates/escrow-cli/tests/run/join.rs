@@ -9,9 +9,7 @@ const NAMESPACES: &str =
 
 fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
-    cli.ok(format!(
-        "plan create try --resource . --strategy {strategy}"
-    ));
+    cli.plan("try", ".", strategy);
     (world, cli)
 }
 
@@ -20,14 +18,15 @@ fn a_second_command_joins_the_first() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let script = format!("echo one > from-first; echo t > /tmp/t; {NAMESPACES}; {WAIT}");
-        let first = Running::start(cli.command(inside("run --plan try", &script)));
+        let first = Running::start(cli.command(inside(
+            "run --plan try",
+            &format!("echo one > from-first; echo t > /tmp/t; {NAMESPACES}; {WAIT}"),
+        )));
         let namespaces = first.line();
         assert_eq!(first.line(), "ready");
-        let script = format!(
+        let second = cli.run(inside("run --plan try", &format!(
             "{NAMESPACES}; cat from-first /tmp/t; echo two > from-second; kill -0 2 && echo sees it; exit 4"
-        );
-        let second = cli.run(inside("run --plan try", &script));
+        )));
         assert_eq!(
             second.stdout_text(),
             format!("{namespaces}\none\nt\nsees it\n"),
@@ -114,13 +113,9 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
             "A\tlate\nD\tlink\nA\tmade-inside\n",
             "{strategy}"
         );
-        cli.clone().stdin("rewritten\n").ok("write try app a.txt");
-        cli.clone()
-            .stdin("deep\n")
-            .ok("write try app late/new/file");
-        cli.clone()
-            .stdin("outside\n")
-            .ok("write try app made-outside");
+        put(&cli, "try app a.txt", "rewritten\n");
+        put(&cli, "try app late/new/file", "deep\n");
+        put(&cli, "try app made-outside", "outside\n");
         assert_eq!(running.line(), "outside");
         assert_eq!(running.line(), "rewritten");
         let path = cli.ok("path try app");
@@ -136,8 +131,7 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
         );
         assert_eq!(running.finish().status, 1);
         assert_quiet(&world);
-        let after = signature(&world.path().join("app"));
-        assert_same(&before, &after, &Ignore::default());
+        unchanged(&before, &world.path().join("app"));
         cli.ok("commit try");
         assert_eq!(read(world.path().join("app/late/new/file")), "deep\n");
     }
@@ -149,8 +143,10 @@ fn what_would_pull_the_rug_away_is_refused() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let script = format!("echo x > f; {WAIT}; echo end >> f");
-        let running = Running::ready(cli.command(inside("run --plan try", &script)));
+        let running = Running::ready(cli.command(inside(
+            "run --plan try",
+            &format!("echo x > f; {WAIT}; echo end >> f"),
+        )));
         for line in ["commit try", "rollback try", "cleanup try"] {
             assert_eq!(fails_as(&cli, line, 1), "busy", "{strategy}: {line}");
         }
@@ -220,8 +216,10 @@ fn many_short_commands_at_once_all_do_their_work() {
             scope.spawn(move || {
                 let mut failed = Vec::new();
                 for n in 0..5 {
-                    let script = format!("echo {worker} > f{worker}.{n}");
-                    let outcome = cli.run(inside("run --plan try", &script));
+                    let outcome = cli.run(inside(
+                        "run --plan try",
+                        &format!("echo {worker} > f{worker}.{n}"),
+                    ));
                     if outcome.status != 0 {
                         failed.push(format!("{}: {}", outcome.status, outcome.stderr_text()));
                     }
@@ -285,8 +283,10 @@ fn when_the_first_ends_the_second_is_not_lost_silently() {
     as_user_too();
     let (world, cli) = planned("overlay");
     let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
-    let script = format!("{WAIT}; echo whole > second");
-    let second = Running::ready(cli.command(inside("run --plan try", &script)));
+    let second = Running::ready(cli.command(inside(
+        "run --plan try",
+        &format!("{WAIT}; echo whole > second"),
+    )));
     assert_eq!(first.finish().status, 0);
     thread::sleep(Duration::from_millis(300));
     let second = second.finish();
@@ -305,8 +305,10 @@ fn two_plans_of_one_original_do_not_meet() {
     as_user_too();
     let (world, cli) = planned("overlay");
     cli.ok("plan create other --resource .");
-    let script = format!("echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}");
-    let running = Running::ready(cli.command(inside("run --plan try", &script)));
+    let running = Running::ready(cli.command(inside(
+        "run --plan try",
+        &format!("echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}"),
+    )));
     let script = "ls /tmp; ls ~; echo other > mine; echo $ESCROW_PLAN";
     assert_eq!(cli.ok(inside("run --plan other", script)), "other\n");
     let said = cli.ok(inside("run --plan other", "cat mine; ls /tmp; ls ~"));

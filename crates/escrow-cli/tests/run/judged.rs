@@ -13,14 +13,13 @@ fn planned(strategy: &str, rules: &str) -> (World, Cli) {
     let (world, cli) = world();
     write(world.path().join("escrow.yaml"), rules);
     cli.trust();
-    let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("try", ".", strategy);
     (world, cli)
 }
 
 /// What a validation wrote, as long as it is there.
 fn fork(world: &World) -> Option<PathBuf> {
-    let areas = std::fs::read_dir(world.home().join("sandboxes")).expect("there are areas");
+    let areas = fs::read_dir(world.home().join("sandboxes")).expect("there are areas");
     let areas = areas.map(|area| area.expect("it can be listed").path().join("validation"));
     areas.into_iter().find(|fork| fork.exists())
 }
@@ -30,14 +29,14 @@ fn committing(world: &World, cli: &Cli, line: &str) -> Running {
     let commit = Running::start(cli.command(line));
     let written = |fork: PathBuf| fork.join("0/upper/left-by-validation").exists();
     while !fork(world).is_some_and(written) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     commit
 }
 
 /// Tries until it works: what a killed process left may take a while to end.
 fn at_last(cli: &Cli, line: &str) -> String {
-    let wait = std::time::Instant::now();
+    let wait = Instant::now();
     loop {
         let outcome = cli.run(line);
         if outcome.status == 0 {
@@ -62,8 +61,10 @@ fn nothing_is_validated_under_a_command() {
     for strategy in STRATEGIES {
         let rules = "validate:\n  - 'echo x > left-by-validation'\n";
         let (world, cli) = planned(strategy, rules);
-        let work = format!("echo early > early; {WAIT}; echo late > late");
-        let command = Running::ready(cli.command(inside("run --plan try", &work)));
+        let command = Running::ready(cli.command(inside(
+            "run --plan try",
+            &format!("echo early > early; {WAIT}; echo late > late"),
+        )));
         for line in ["commit try", "commit try --only early"] {
             let said = cli.fails(line, 1);
             assert!(said.contains("a command runs inside"), "{strategy}: {said}");
@@ -98,7 +99,7 @@ fn who_works_meanwhile_waits_for_the_release() {
         let mut writer = Running::start(cli.command("write try app precious"));
         writer.type_line("precious");
         let runner = Running::start(cli.command(inside("run --plan try", "echo run > run")));
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         go_on(&world);
         assert_eq!(commit.finish().status, 0, "{strategy}");
         assert_eq!(writer.finish().status, 0, "{strategy}");
@@ -167,14 +168,14 @@ fn a_validation_changes_nothing_of_the_plan() {
     cli.ok(inside("-q run --plan try", work));
     let before = (cli.ok("diff try --patch"), cli.ok("diff try --scratch"));
     cli.expect("commit try --exclude early", 0);
-    assert_eq!(crate::read(world.path().join("one.txt")), "new\n");
+    assert_eq!(read(world.path().join("one.txt")), "new\n");
     let app = world.path().join("app");
     assert!(!app.join("early").exists());
     let after = (cli.ok("diff try --patch"), cli.ok("diff try --scratch"));
     assert!(before.0.contains("+early") && after.0.contains("+early"));
     assert_eq!(before.1, after.1);
     cli.ok("commit try");
-    assert_eq!(crate::read(app.join("early")), "early\n");
+    assert_eq!(read(app.join("early")), "early\n");
 }
 
 /// That a validation cannot even begin is a validation that failed.
@@ -205,8 +206,10 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
     as_user_too();
     let (world, cli) = world();
     let rule = "{ allow: [create, run, commit, rollback], principal: blind, scope: '*' }";
-    let policy = format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
-    write(world.path().join("escrow.yaml"), &policy);
+    write(
+        world.path().join("escrow.yaml"),
+        &format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n"),
+    );
     let cli = cli.env("ESCROW_PRINCIPAL", "blind");
     let plans = || {
         json(&cli, "status")["plans"]

@@ -9,13 +9,13 @@ use crate::*;
 /// The number of process 1 of the run that is inside the only plan.
 pub(crate) fn live(world: &World) -> Option<i32> {
     let path = live_lock(world)?;
-    let note: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+    let note: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
     i32::try_from(note["inside"]["pid"].as_u64()?).ok()
 }
 
 /// The lock that says that any command is inside the only plan.
 fn live_lock(world: &World) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(world.home().join("locks")).ok()?;
+    let entries = fs::read_dir(world.home().join("locks")).ok()?;
     let mut paths = entries.map(|entry| entry.expect("it can be listed").path());
     paths.find(|path| path.extension().is_some_and(|end| end == "live"))
 }
@@ -128,9 +128,7 @@ fn the_supervisor_is_killed_while_the_command_works() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
-        cli.ok(format!(
-            "plan create try --resource . --strategy {strategy}"
-        ));
+        cli.plan("try", ".", strategy);
         let script = "trap '' HUP INT TERM; (setsid sh -c 'while :; do sleep 0.01; done' &); echo x > f; echo ready
             while :; do sleep 0.01; done";
         let running = Running::ready(cli.command(inside("run --plan try", script)));
@@ -164,8 +162,7 @@ fn the_supervisor_is_killed_at_any_time() {
         running.end();
         assert_soon_quiet(&world);
     }
-    let after = signature(&world.path().join("app"));
-    assert_same(&before, &after, &Ignore::default());
+    unchanged(&before, &world.path().join("app"));
     goes_on(&world, &cli, "killed at any time");
 }
 
@@ -181,7 +178,7 @@ fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
         n=0; while [ $n -lt 40 ]; do (while :; do echo x >> f$n; done) & n=$((n+1)); done; sleep 0.5; echo ready; wait";
     for _ in 0..3 {
         let mut running = Running::ready(cli.command(inside("run --plan try", script)));
-        let lock = std::fs::File::options()
+        let lock = fs::File::options()
             .read(true)
             .write(true)
             .open(live_lock(&world).expect("somebody is inside"))

@@ -90,7 +90,7 @@ fn fails_as(cli: &Cli, line: &str, code: i32) -> String {
     let outcome = cli.run([words("--json"), words(line)].concat());
     let text = outcome.stdout_text();
     assert_eq!(outcome.status, code, "{line}: {text}");
-    let document: serde_json::Value =
+    let document: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
     let kind = document["error"]["kind"].as_str().expect("a kind");
     kind.to_owned()

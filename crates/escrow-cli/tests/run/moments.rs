@@ -17,8 +17,7 @@ fn look(cli: &Cli) -> String {
 
 fn planned(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
-    let line = format!("plan create try --resource . --strategy {strategy}");
-    cli.ok(&line);
+    cli.plan("try", ".", strategy);
     (world, cli)
 }
 
@@ -139,7 +138,7 @@ fn those_inside_keep_and_return_by_themselves() {
         let (world, cli) = planned(strategy);
         let program = cli.command("status").get_program().to_owned();
         let copy = world.dir("bin").join("escrow");
-        std::fs::copy(program, &copy).expect("there is room");
+        fs::copy(program, &copy).expect("there is room");
         let cli = cli.env("E", &copy);
         let said = run(
             &cli,
@@ -150,7 +149,7 @@ fn those_inside_keep_and_return_by_themselves() {
         let (seen, listed) = said.split_once('{').expect("two parts");
         let wanted = "1\nM\tf\nA\tg\nD\tsrc\nD\tsrc/main.rs\n1\na.txt\nf\nlink\nsrc\n";
         assert_eq!(seen, wanted, "{strategy}");
-        let listed: serde_json::Value = serde_json::from_str(&format!("{{{listed}")).expect("JSON");
+        let listed: Value = serde_json::from_str(&format!("{{{listed}")).expect("JSON");
         let all = listed["checkpoints"].as_array().expect("a list");
         assert_eq!(all[0]["label"], "first try", "{strategy}: {all:?}");
         assert_eq!(all[1]["reason"], "before_restore", "{strategy}: {all:?}");
@@ -344,7 +343,7 @@ fn a_restore_under_a_command_leaves_closed_originals_alone() {
     write(&dark, "dark\n");
     chmod(&dark, 0o200);
     let seen = || {
-        let meta = std::fs::metadata(&dark).expect("it is there");
+        let meta = fs::metadata(&dark).expect("it is there");
         (meta.mode(), meta.ctime(), meta.ctime_nsec())
     };
     let before = seen();

@@ -63,8 +63,7 @@ fn a_failure_of_escrow_itself_is_125() {
         assert!(outcome.stderr_text().contains("error:"), "{line}");
     }
     no_plans(&cli);
-    let after = signature(&world.path().join("app"));
-    assert_same(&before, &after, &Ignore::default());
+    unchanged(&before, &world.path().join("app"));
     assert_clean(&world);
 }
 
@@ -114,8 +113,7 @@ fn the_network_can_be_left_out() {
         "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' \\n'; echo
         bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}' 2>/dev/null && echo reached"
     );
-    let outcome = cli.run(inside("run --network none", &script));
-    assert_eq!(outcome.stdout_text(), "lo\n");
+    cli.says(inside("run --network none", &script), "lo\n");
     let outcome = cli.run(inside("run --network host", &script));
     assert!(outcome.stdout_text().ends_with("reached\n"));
     let outcome = cli.run(inside("run", &script));
@@ -188,7 +186,7 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
         let listed = "A\t.cache/c\nD\t.profile\nM\t.ssh/authorized_keys\nA\tnew\n";
         assert_eq!(cli.ok("diff try --scratch --name-status"), listed);
         assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
-        assert_same(&before, &signature(&home), &Ignore::default());
+        unchanged(&before, &home);
         // It is there for the next command of the plan.
         let again = cli.ok(inside(
             "run --plan try",
@@ -203,7 +201,7 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
             format!("{}\nclosed\n", home.join(".profile").display())
         );
         cli.ok(end);
-        assert_same(&before, &signature(&home), &Ignore::default());
+        unchanged(&before, &home);
         if end == "rollback try" {
             assert_eq!(cli.ok("diff try --scratch --name-status"), "");
             cli.ok(inside(
@@ -227,8 +225,7 @@ fn a_resource_in_the_home_directory_is_apart_from_its_layer() {
         let cli = cli.env("HOME", &home).env("ESCROW_HOME", "");
         let line = format!("run --strategy {strategy}");
         let script = "echo x > f; echo y > ~/g; echo z > ../app/h; rm -rf ~/tmp ~/user-home; ls -A ~/.local/share/escrow";
-        let outcome = cli.run(inside(&line, script));
-        assert_eq!(outcome.stdout_text(), "", "{}", outcome.stderr_text());
+        cli.says(inside(&line, script), "");
         assert_eq!(cli.ok("diff --name-status"), "A\tf\nA\th\n");
         let listed = cli.ok("diff --scratch --name-status");
         assert_eq!(listed, "A\tg\nD\ttmp\nD\tuser-home\n");
@@ -296,8 +293,7 @@ fn words_and_streams_are_passed_on_byte_for_byte() {
     line.push(OsString::from_vec(b"\xff\xfe\n".to_vec()));
     let outcome = cli.run(line);
     assert_eq!(outcome.stdout, b"/-x/--commit/$(id)/a b/'/\xff\xfe\n/");
-    let outcome = cli.run(inside("run", "echo out; echo err >&2"));
-    assert_eq!(outcome.stdout_text(), "out\n");
+    let outcome = cli.says(inside("run", "echo out; echo err >&2"), "out\n");
     assert!(outcome.stderr_text().starts_with("err\n"));
 }
 
@@ -311,7 +307,7 @@ fn a_command_that_succeeds_is_committed_if_asked() {
         let line = format!("run --strategy {strategy} --commit");
         // One that fails is not.
         cli.expect(inside(&line, "echo x > f; exit 9"), 9);
-        assert_same(&before, &signature(&app), &Ignore::default());
+        unchanged(&before, &app);
         assert_eq!(cli.ok("diff --name-status"), "A\tf\n");
         cli.ok("cleanup");
         let outcome = cli.expect(inside(&line, "echo x > f; rm link; echo $ESCROW_PLAN"), 0);
@@ -320,7 +316,7 @@ fn a_command_that_succeeds_is_committed_if_asked() {
         assert!(app.join("link").symlink_metadata().is_err());
         let plan = outcome.stdout_text();
         cli.ok(format!("undo {plan}"));
-        assert_same(&before, &signature(&app), &Ignore::default());
+        unchanged(&before, &app);
         cli.ok(format!("cleanup {plan}"));
         assert_clean(&world);
         // Nothing to commit.
@@ -341,7 +337,7 @@ fn a_commit_at_the_end_that_conflicts_is_told() {
     line.extend(inside("", script));
     let running = crate::running::Running::start(cli.command(line));
     while !world.path().join("out/now").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     write(app.join("a.txt"), "outside\n");
     write(world.path().join("out/done"), "");
@@ -358,12 +354,16 @@ fn a_command_can_be_tried_and_discarded() {
     for strategy in STRATEGIES {
         let (world, cli) = world();
         let before = signature(&world.path().join("app"));
-        let line = format!("run --strategy {strategy} --rollback");
-        let outcome = cli.expect(inside(&line, "rm -rf * .[a-z]*; echo x > f; exit 8"), 8);
+        let outcome = cli.expect(
+            inside(
+                &format!("run --strategy {strategy} --rollback"),
+                "rm -rf * .[a-z]*; echo x > f; exit 8",
+            ),
+            8,
+        );
         let said = outcome.stderr_text();
         has(&said, ["deleted", "discarded"]);
-        let after = signature(&world.path().join("app"));
-        assert_same(&before, &after, &Ignore::default());
+        unchanged(&before, &world.path().join("app"));
         assert_quiet(&world);
     }
     let (_world, cli) = world();
@@ -381,8 +381,7 @@ fn without_protection_it_runs_in_the_sandbox_itself() {
     let place = cli.ok("path try app");
     assert_eq!(outcome.stdout_text(), place);
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
-    let after = signature(&world.path().join("app"));
-    assert_same(&before, &after, &Ignore::default());
+    unchanged(&before, &world.path().join("app"));
     assert_eq!(cli.run(inside(line, "kill -9 $$")).status, 137);
     for with in ["--writable .", "--no-scratch", "--network none"] {
         cli.fails(format!("{line} {with} -- true"), 2);
@@ -403,11 +402,9 @@ fn odd_places_are_places_like_others() {
             let (world, cli) = furnish(world);
             let odd = OsStr::from_bytes(b"sub, \"x\":\\ \n\xfe");
             let sub = world.path().join("app").join(odd);
-            std::fs::create_dir(&sub).expect("it is free");
+            fs::create_dir(&sub).expect("it is free");
             let before = signature(&world.path().join("app"));
-            cli.ok(format!(
-                "plan create try --resource . --strategy {strategy}"
-            ));
+            cli.plan("try", ".", strategy);
             // It begins where its user is.
             let here = cli.clone().cwd(&sub);
             let outcome = here.run(inside(
@@ -418,8 +415,7 @@ fn odd_places_are_places_like_others() {
             said.extend_from_slice(b"\none\ntwo\n1\n");
             assert!(outcome.stdout == said, "{strategy}: {outcome:?}");
             assert_eq!(outcome.status, 0);
-            let after = signature(&world.path().join("app"));
-            assert_same(&before, &after, &Ignore::default());
+            unchanged(&before, &world.path().join("app"));
             cli.ok("diff try --scratch");
             cli.ok("commit try");
             assert_eq!(read(sub.join("f")), "x\n");
@@ -512,7 +508,7 @@ fn umask_and_limits_are_those_of_the_user() {
         "run --commit",
         "umask; ulimit -n; echo x > f; echo y > /tmp/private",
     ));
-    let mut command = std::process::Command::new("sh");
+    let mut command = Command::new("sh");
     command
         .args(["-c", "umask 027; ulimit -n 321; exec \"$0\" \"$@\""])
         .arg(model.get_program())
@@ -557,7 +553,7 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     let again = "unshare --map-current-user true 2>/dev/null && exec unshare --map-current-user sh -c \"$0\" \"$0\" \"$1\"; eval \"$1\"";
     let script = |line: &str| {
         let model = cli.command(inside(line, "echo x > f"));
-        let quote = |word: &std::ffi::OsStr| format!("'{}'", word.to_string_lossy());
+        let quote = |word: &OsStr| format!("'{}'", word.to_string_lossy());
         let words = model.get_args().map(quote);
         let words: Vec<String> = [quote(model.get_program())]
             .into_iter()
@@ -600,8 +596,7 @@ fn many_layers_are_opened_under_a_low_limit() {
     let limited = Cli::new(&world, &script).cwd(world.path().join("app"));
     cli.ok("plan create try --resource . --strategy overlay");
     for n in 0..40 {
-        let write = format!("write try app f{n}");
-        cli.clone().stdin("x\n").ok(&write);
+        put(&cli, &format!("try app f{n}"), "x\n");
         cli.ok(format!("checkpoint create try -m n{n}"));
     }
     let listed = limited.ok("diff try --name-status");

@@ -170,14 +170,14 @@ fn holds(bytes: &[u8], part: &[u8]) -> bool {
 pub(crate) fn processes(world: &World) -> Vec<String> {
     let mark = mark(world);
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").expect("there is a /proc") {
+    for entry in fs::read_dir("/proc").expect("there is a /proc") {
         let entry = entry.expect("it can be listed");
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.parse::<u32>().is_err() || name == std::process::id().to_string() {
             continue;
         }
         // It may have ended meanwhile, or be another process's.
-        let file = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
+        let file = |file: &str| fs::read(entry.path().join(file)).unwrap_or_default();
         if holds(&file("cmdline"), &mark) || holds(&file("environ"), &mark) {
             let line = String::from_utf8_lossy(&file("cmdline")).replace('\0', " ");
             found.push(format!("process {name}: {line}"));
@@ -198,7 +198,7 @@ pub(crate) fn await_process(world: &World, part: &str) {
 
 /// Mounts that name the world.
 fn mounts(world: &World) -> Vec<String> {
-    let mounts = std::fs::read("/proc/thread-self/mountinfo").expect("there is a /proc");
+    let mounts = fs::read("/proc/thread-self/mountinfo").expect("there is a /proc");
     let mark = mark(world);
     let lines = mounts
         .split(|byte| *byte == b'\n')
@@ -212,12 +212,11 @@ fn mounts(world: &World) -> Vec<String> {
 fn locks(home: &Path) -> Vec<String> {
     let held = read("/proc/locks");
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(home.join("locks")).into_iter().flatten() {
+    for entry in fs::read_dir(home.join("locks")).into_iter().flatten() {
         let path = entry.expect("it can be listed").path();
         let Ok(meta) = path.metadata() else { continue };
         let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
-        let place = format!(" {major:02x}:{minor:02x}:{} ", meta.ino());
-        if held.contains(&place) {
+        if held.contains(&format!(" {major:02x}:{minor:02x}:{} ", meta.ino())) {
             found.push(format!("a lock on {}", path.display()));
         }
     }
@@ -228,7 +227,7 @@ fn locks(home: &Path) -> Vec<String> {
 /// goes with the sandbox it was made in.
 fn areas(dir: &Path, home: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).into_iter().flatten() {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
         let entry = entry.expect("it can be listed");
         if entry.path() == home {
             continue;
@@ -277,9 +276,7 @@ pub(crate) fn assert_soon_quiet(world: &World) {
 pub(crate) fn assert_clean(world: &World) {
     assert_quiet(world);
     let list = |name: &str| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(world.home().join(name))
-            .into_iter()
-            .flatten();
+        let entries = fs::read_dir(world.home().join(name)).into_iter().flatten();
         entries
             .map(|entry| entry.expect("it can be listed").path())
             .collect()

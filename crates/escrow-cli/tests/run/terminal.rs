@@ -280,8 +280,7 @@ fn the_question_can_be_answered_with_keep_or_discard() {
     let child = run(&cli, &terminal, "cat a.txt");
     terminal.expect("no changes");
     child.ends_with(0);
-    let after = signature(&world.path().join("app"));
-    assert_same(&before, &after, &Ignore::default());
+    unchanged(&before, &world.path().join("app"));
 }
 
 /// The same line with standard output in a file; standard input and error stay at the terminal.
@@ -332,7 +331,7 @@ fn what_goes_with_a_question_is_no_data() {
         terminal.send(answer);
         child.ends_with(status);
         let text = out();
-        let document: Result<serde_json::Value, _> = serde_json::from_str(&text);
+        let document: Result<Value, _> = serde_json::from_str(&text);
         assert!(document.is_ok(), "{line}: {text}");
     }
     assert_quiet(&world);
@@ -448,7 +447,7 @@ fn a_command_can_make_terminals_of_its_own() {
     as_user_too();
     let (_world, cli, terminal) = set_up();
     if Command::new("script").arg("--version").output().is_err() {
-        escrow_testkit::skip::skip("script is not installed");
+        skip("script is not installed");
         return;
     }
     let child = run(

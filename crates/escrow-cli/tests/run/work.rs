@@ -53,14 +53,13 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
     sh(world.path(), "cp -a app twin");
     let twin = world.path().join("twin");
     let cli = Cli::new(&world, &binary());
-    let create = format!("plan create try --resource ./app --strategy {strategy}");
-    cli.ok(&create);
+    cli.plan("try", "./app", strategy);
     let before = signature(&app);
     let mut line = words("run --plan try -- sh -eu -c");
     line.push(work.script.into());
     cli.clone().cwd(&app).ok(line);
     assert_quiet(&world);
-    assert_same(&before, &signature(&app), &Ignore::default());
+    unchanged(&before, &app);
     natively(&cli, &twin, work.script);
     let after = signature(&twin);
     let expected = name_status(&before, &after);
@@ -85,7 +84,7 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
         sh(dir, work.check);
     }
     cli.ok("undo try");
-    assert_same(&before, &signature(&app), &Ignore::default());
+    unchanged(&before, &app);
     cli.ok("cleanup try");
     assert_clean(&world);
 }

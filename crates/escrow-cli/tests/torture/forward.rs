@@ -93,7 +93,7 @@ impl Point {
                 |undoable: bool| (0..3).filter(move |one| self.kinds[*one].undoes() == undoable);
             let done = of(false).any(|one| truth(one) != Outcome::NotDone);
             for (one, original) in originals.iter().enumerate() {
-                let lines = std::fs::read(sent(original)).map_or(0, |text| text.len());
+                let lines = fs::read(sent(original)).map_or(0, |text| text.len());
                 if lines > 1 {
                     return Err(format!(
                         "{when}: member {one} was carried out {lines} times"

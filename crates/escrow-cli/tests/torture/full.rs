@@ -200,7 +200,7 @@ impl Machine {
         Ok(())
     }
 
-    fn filler(&self) -> std::path::PathBuf {
+    fn filler(&self) -> PathBuf {
         self.fs.path().join("filler")
     }
 

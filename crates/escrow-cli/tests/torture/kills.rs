@@ -71,7 +71,7 @@ fn at_every_call(plain: Point, calls: usize) -> Vec<Point> {
 
 /// Whether a call changes an original.
 fn in_original(step: &Step) -> bool {
-    let inside = |path: &Option<std::path::PathBuf>| {
+    let inside = |path: &Option<PathBuf>| {
         path.as_ref().is_some_and(|path| {
             let text = path.to_string_lossy();
             text.contains("/originals/")

@@ -122,7 +122,7 @@ pub(crate) fn states(size: Size, label: &str, kind: Kind) -> Arc<States> {
     }))
 }
 
-fn plain(world: &World, size: Size, label: &str, layered: bool) -> std::path::PathBuf {
+fn plain(world: &World, size: Size, label: &str, layered: bool) -> PathBuf {
     let root = world.dir("plain");
     scenario::build(&root, size, label);
     let place = match layered {

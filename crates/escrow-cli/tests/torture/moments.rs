@@ -107,7 +107,7 @@ impl Turn {
         }
     }
 
-    fn stepper(&self, subject: &Subject) -> escrow_testkit::Stepper {
+    fn stepper(&self, subject: &Subject) -> Stepper {
         let stepper = subject.cli.stepper(self.act.words());
         match self.only {
             Some(names) => stepper.only(names),

@@ -75,7 +75,7 @@ impl<'a> Inside<'a> {
             .parent()
             .expect("originals lie in a world");
         let file = world.join("escrow.yaml");
-        std::fs::write(&file, quiet).map_err(|error| error.to_string())?;
+        fs::write(&file, quiet).map_err(|error| error.to_string())?;
         let examined = told("the file", self.manager.examine_config(Some(&file)))?;
         told("trust", self.manager.trust_config(&examined))?;
         let plan = self.plan(PLAN)?;
@@ -102,8 +102,8 @@ impl<'a> Inside<'a> {
         self.cleanup(LENDER)?;
         self.spend()?;
         let orphan = self.orphan();
-        std::fs::create_dir_all(orphan.join("copy/tree/deep"))
-            .and_then(|()| std::fs::write(orphan.join("copy/tree/deep/f"), "nobody's\n"))
+        fs::create_dir_all(orphan.join("copy/tree/deep"))
+            .and_then(|()| fs::write(orphan.join("copy/tree/deep/f"), "nobody's\n"))
             .map_err(|error| error.to_string())
     }
 

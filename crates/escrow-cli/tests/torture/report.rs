@@ -281,13 +281,13 @@ fn document(rows: &[Row], found: &[Found]) -> String {
             .expect("writing to a String cannot fail");
         text.push('\n');
     };
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let now = jiff::Timestamp::now().to_string();
     put(
         &mut text,
         format_args!(
             "\nMachine: {} cores, Linux {}, {}, {}.\n\n## Figures\n",
-            std::thread::available_parallelism().map_or(0, usize::from),
+            thread::available_parallelism().map_or(0, usize::from),
             kernel.trim().split('-').next().unwrap_or_default(),
             if is_root() {
                 "as root"
@@ -369,7 +369,7 @@ fn the_long_form() {
     };
     if only().is_none() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reliability.md");
-        std::fs::write(&path, document(&rows, &found))
+        fs::write(&path, document(&rows, &found))
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
     }
     let wrong: Vec<&String> = rows.iter().flat_map(|row| &row.figures.wrong).collect();

@@ -155,7 +155,7 @@ pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) {
 }
 
 /// Every path of a small tree, parents first.
-fn paths(root: &Path) -> Vec<std::path::PathBuf> {
+fn paths(root: &Path) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     let mut at = 0;
     while at < found.len() {

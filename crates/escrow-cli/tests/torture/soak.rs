@@ -24,7 +24,7 @@ fn killed(point: &Point, after: Duration) -> Result<Option<i32>, String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| error.to_string())?;
-    std::thread::sleep(after);
+    thread::sleep(after);
     child.kill().map_err(|error| error.to_string())?;
     let ended = child.wait().map_err(|error| error.to_string())?;
     let status = ended

@@ -188,7 +188,7 @@ fn sandbox(
         Kind::None => {
             edit(&member.original);
             // What isolates nothing stays as it is, whatever happens.
-            let now = escrow_testkit::signature::signature(&member.original);
+            let now = signature(&member.original);
             member.sides = Arc::new(Sides {
                 old: now.clone(),
                 new: now,

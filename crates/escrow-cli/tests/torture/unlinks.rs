@@ -52,8 +52,13 @@ impl Removal {
     }
 
     fn name(&self, hit: Option<&Step>) -> String {
-        let what = format!("commit, then {:?}, then undo", self.between);
-        sweep::name(&self.scenario, &what, self.bug, (self.n, self.fault), hit)
+        sweep::name(
+            &self.scenario,
+            &format!("commit, then {:?}, then undo", self.between),
+            self.bug,
+            (self.n, self.fault),
+            hit,
+        )
     }
 
     fn subject(&self) -> Subject {
@@ -101,11 +106,13 @@ impl Removal {
         expect(Side::New, "after the commit")?;
         if matches!(self.between, Between::Write | Between::WriteAndGc) {
             let written = stray_writes(&subject.home)?;
-            let when = format!(
-                "after stray writes to {} files of the sandbox",
-                written.len()
-            );
-            expect(Side::New, &when)?;
+            expect(
+                Side::New,
+                &format!(
+                    "after stray writes to {} files of the sandbox",
+                    written.len()
+                ),
+            )?;
         }
         if matches!(self.between, Between::Gc | Between::WriteAndGc) {
             must(&["gc"])?;

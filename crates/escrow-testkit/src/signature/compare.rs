@@ -1,5 +1,7 @@
 //! What differs between two signatures, one readable line each.
 
+use std::path::Path;
+
 use super::{Entry, Kind, Sig};
 use crate::text::{escape, show};
 
@@ -42,6 +44,13 @@ pub fn assert_same(a: &Sig, b: &Sig, ignore: &Ignore) {
         found.len(),
         found.join("\n")
     );
+}
+
+/// The tree at `path` is exactly what it was.
+#[track_caller]
+pub fn unchanged(before: &Sig, path: impl AsRef<Path>) {
+    let now = super::signature(path.as_ref());
+    assert_same(before, &now, &Ignore::default());
 }
 
 fn special(kind: Kind) -> bool {
