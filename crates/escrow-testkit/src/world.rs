@@ -59,6 +59,11 @@ impl World {
         &self.path
     }
 
+    /// A path in it.
+    pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.path.join(path)
+    }
+
     /// Makes (if need be, with its parents) and returns the directory `name`, mode 0755.
     pub fn dir(&self, name: impl AsRef<Path>) -> PathBuf {
         let mut at = self.path.clone();

@@ -12,14 +12,7 @@ fn without_a_policy_everything_is_permitted() {
             &cli,
             &format!("access check --principal agent --action {action} --scope app:a.txt"),
         );
-        let fields = [
-            "action",
-            "permitted",
-            "principal",
-            "reason",
-            "rule",
-            "scope",
-        ];
+        let fields = "action permitted principal reason rule scope";
         assert_eq!(keys(&said), fields);
         assert_eq!(said["permitted"], true);
         assert_eq!(

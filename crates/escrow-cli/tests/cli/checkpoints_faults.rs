@@ -36,7 +36,7 @@ fn scene() -> (World, Cli) {
     let script = "cd ../app && rm -r d; echo b > f; echo g > g; cd ../data && rm -r d; echo b > f; echo g > g";
     let mut line = words("-q run --plan try -- sh -c");
     line.push(script.into());
-    cli.clone().cwd(world.path().join("app")).ok(line);
+    cli.clone().cwd(world.at("app")).ok(line);
     assert_eq!(hold(&cli, "try"), Ok(B.map(str::to_owned)));
     (world, cli)
 }

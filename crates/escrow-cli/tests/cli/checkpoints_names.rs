@@ -15,7 +15,7 @@ const GROUPS: &str = r#"find . -type f -links +1 -printf '%i %p\n' | sort |
 /// `d/x`, `e/hard` and `z/third` are one file of the original; `f/own` is one of its own.
 fn linked(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     for name in ["d", "e", "f", "z"] {
         fs::create_dir(app.join(name)).expect("it is new");
     }
@@ -53,8 +53,9 @@ const WAYS: [(&str, &str); 13] = [
 #[test]
 fn what_was_one_file_is_one_file_again() {
     as_user_too();
-    // Each way with one of them: what they do with names is the same.
-    for ((before, after), strategy) in WAYS.iter().zip(COPIES.iter().cycle()) {
+    // Each way with one of them: what they do with names is the same. Some as an ordinary user too.
+    let step = if is_root() { 1 } else { 3 };
+    for ((before, after), strategy) in WAYS.iter().step_by(step).zip(COPIES.iter().cycle()) {
         let how = format!("{strategy}: {before}; then {after}");
         let (_world, cli) = linked(strategy);
         let look = |plan: &str| run(&cli, plan, &format!("{GROUPS}\n{SIGNATURE}"));

@@ -32,7 +32,7 @@ fn a_touch_of_the_original_costs_no_checkpoint() {
         {
             let how = format!("{strategy}: {touch}");
             let (world, cli) = planned(strategy);
-            let app = world.path().join("app");
+            let app = world.at("app");
             create(&cli, "here");
             put(&cli, "try app a.txt", "x\n");
             cli.ok("-q run --plan try -- ln -sf elsewhere link");
@@ -85,7 +85,7 @@ fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
         let (world, cli) = planned("filesystem_copy");
         create(&cli, "here");
         put(&cli, "try app a.txt", "x\n");
-        shell(&world.path().join("app"), change);
+        shell(&world.at("app"), change);
         for line in ["restore try here", "plan fork try then --at here"] {
             let said = cli.fails(line, 4);
             assert!(
@@ -105,7 +105,7 @@ fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
 #[test]
 fn a_time_that_was_set_back_is_not_passed_over_in_silence() {
     let (world, cli) = planned("filesystem_copy");
-    let app = world.path().join("app");
+    let app = world.at("app");
     create(&cli, "here");
     put(&cli, "try app a.txt", "x\n");
     let forge =

@@ -3,46 +3,42 @@
 use crate::*;
 
 /// A plan `try` over `app` and `etc`, with one change in each.
-fn two(cli: &Cli, world: &World) {
+fn two() -> (World, Cli) {
+    let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
     cli.ok("plan create try --resource ./app --resource ./etc");
     put(&cli, "try app a.txt", "uno\n");
     put(&cli, "try etc hosts", "::1\n");
+    (world, cli)
+}
+
+/// The same, killed at the exchange of the second member: the first is new, the second old.
+fn half_committed() -> Option<(World, Cli)> {
+    if !require_stepper() {
+        return None;
+    }
+    let (world, cli) = two();
+    kill(&cli, "commit try", MOVES, 2);
+    Some((world, cli))
 }
 
 // rule P9
 #[test]
 fn a_commit_says_what_it_did_and_the_log_says_why() {
-    let (world, cli) = world();
-    two(&cli, &world);
+    let (world, cli) = two();
     let done = json(&cli, "commit try -m because");
     assert_eq!(
         keys(&done),
-        [
-            "committed",
-            "conflicts",
-            "digest",
-            "left",
-            "left_changes",
-            "message",
-            "plan",
-            "resources",
-            "runs_later"
-        ]
+        "committed conflicts digest left left_changes message plan resources runs_later"
     );
     assert_eq!(done["committed"], true);
     assert_eq!(done["conflicts"], value!([]));
     let one = &done["resources"][0];
-    assert_eq!(
-        keys(one),
-        [
-            "at", "changes", "left", "notes", "resource", "summary", "undoable"
-        ]
-    );
+    assert_eq!(keys(one), "at changes left notes resource summary undoable");
     assert_eq!(one["changes"][0]["path"], "a.txt");
     assert_eq!(one["undoable"], true);
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "plan show try")["state"], "committed");
     let log = json(&cli, "log try");
     let operations = log["operations"].as_array().expect("a list");
@@ -50,23 +46,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     let commit = commit.expect("it is in the log");
     assert_eq!(
         keys(commit),
-        [
-            "action",
-            "duration_ms",
-            "error",
-            "finished_at",
-            "id",
-            "message",
-            "outcome",
-            "path_count",
-            "paths",
-            "plan_id",
-            "principal",
-            "reason",
-            "resources",
-            "started_at",
-            "target"
-        ]
+        "action duration_ms error finished_at id message outcome path_count paths plan_id principal reason resources started_at target"
     );
     assert_eq!(commit["message"], "because");
     assert_eq!(commit["outcome"], "done");
@@ -77,78 +57,50 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
         value!({"success": true, "plan": "try", "resources": ["app", "etc"], "kept": [], "left": [], "standing": 0})
     );
     assert_eq!(json(&cli, "plan show try")["state"], "rolled_back");
-    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
 }
 
 // rule C2
 #[test]
 fn a_dry_run_writes_nothing_at_all() {
-    let (world, cli) = world();
-    two(&cli, &world);
+    let (world, cli) = two();
     let home = signature(&world.home().join("sandboxes"));
-    let app = signature(&world.path().join("app"));
+    let app = signature(&world.at("app"));
     let shown = json(&cli, "commit try --dry-run");
     assert_eq!(
         keys(&shown),
-        [
-            "committed",
-            "conflicts",
-            "digest",
-            "dry_run",
-            "left_changes",
-            "plan",
-            "resources",
-            "runs_later"
-        ]
+        "committed conflicts digest dry_run left_changes plan resources runs_later"
     );
     assert_eq!(shown["committed"], false);
     assert_eq!(shown["resources"][1]["changes"][0]["kind"], "modified");
-    write(world.path().join("app/a.txt"), "theirs\n");
+    write(world.at("app/a.txt"), "theirs\n");
     let shown = failed(&cli, "commit try --dry-run", 4);
     assert_eq!(shown["conflicts"][0]["path"], "a.txt");
-    write(world.path().join("app/a.txt"), "one\ntwo\nthree\n");
+    write(world.at("app/a.txt"), "one\ntwo\nthree\n");
     unchanged(&home, &world.home().join("sandboxes"));
-    let now = signature(&world.path().join("app"));
-    assert_same(
-        &app,
-        &now,
-        &Ignore {
-            times: true,
-            ..Ignore::default()
-        },
-    );
+    let ignore = Ignore {
+        times: true,
+        ..Ignore::default()
+    };
+    assert_same(&app, &signature(&world.at("app")), &ignore);
 }
 
 // rule C15
 #[test]
 fn a_conflict_names_both_versions_and_changes_nothing() {
-    let (world, cli) = world();
-    two(&cli, &world);
-    let path = world.path().join("app/a.txt");
+    let (world, cli) = two();
+    let path = world.at("app/a.txt");
     write(&path, "zwei\n");
     let told = failed(&cli, "commit try", 4);
-    let fields = [
-        "cause",
-        "committed",
-        "conflicts",
-        "error",
-        "kept",
-        "left",
-        "not_undone",
-        "resources",
-        "undone",
-    ];
+    let fields = "cause committed conflicts error kept left not_undone resources undone";
     assert_eq!(keys(&told), fields);
     assert_eq!(told["error"]["kind"], "conflict");
     let conflict = &told["conflicts"][0];
-    assert_eq!(
-        keys(conflict),
-        ["ours", "path", "resource", "theirs", "what"]
-    );
+    assert_eq!(keys(conflict), "ours path resource theirs what");
     assert_eq!(conflict["ours"]["size"], 4);
     assert_eq!(conflict["theirs"]["size"], 5);
     assert_eq!(read(&path), "zwei\n");
-    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
     let text = cli.fails("commit try", 4);
     assert!(text.contains("nothing was changed"), "{text}");
     cli.ok("commit try --on-conflict ours");
@@ -159,27 +111,21 @@ fn a_conflict_names_both_versions_and_changes_nothing() {
 
 #[test]
 fn a_committed_plan_is_over_and_its_name_is_free() {
-    let (world, cli) = world();
-    two(&cli, &world);
+    let (world, cli) = two();
     cli.ok("commit try");
-    for line in [
-        "commit try",
-        "diff try",
-        "write try app a.txt",
-        "rollback try",
-    ] {
+    for line in "commit try; diff try; write try app a.txt; rollback try".split("; ") {
         let text = cli.fails(line, 4);
         assert!(text.contains("was committed"), "{line}: {text}");
     }
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app a.txt", "due\n");
     cli.ok("commit try");
-    assert_eq!(read(world.path().join("app/a.txt")), "due\n");
+    assert_eq!(read(world.at("app/a.txt")), "due\n");
     // The newest one is meant; the older one changed what the newer one changed again.
     cli.ok("undo try");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
     cli.ok("undo try");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
     let text = cli.fails("undo try", 4);
     assert!(text.contains("no commit to undo"), "{text}");
 }
@@ -194,7 +140,7 @@ fn undo_without_a_name_takes_back_what_was_committed_last() {
     }
     cli.ok("commit newer");
     cli.ok("commit older");
-    let app = world.path().join("app");
+    let app = world.at("app");
     let here = cli.clone().cwd(&app);
     assert_eq!(json(&here, "undo")["plan"], "older");
     assert!(!app.join("older").exists() && app.join("newer").exists());
@@ -207,19 +153,11 @@ fn undo_without_a_name_takes_back_what_was_committed_last() {
 // rule C3, C17
 #[test]
 fn a_killed_commit_is_told_and_recovered() {
-    if !require_stepper() {
+    let Some((world, cli)) = half_committed() else {
         return;
-    }
-    let (world, cli) = world();
-    two(&cli, &world);
-    // The exchange of the second member: the first is new, the second old.
-    let run = cli
-        .stepper("commit try")
-        .only(&["renameat2"])
-        .fault(2, Fault::Kill);
-    assert!(run.hit.is_some(), "two files are exchanged");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
-    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    };
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
     let status = json(&cli, "status");
     assert_eq!(
         status["unfinished"],
@@ -228,23 +166,22 @@ fn a_killed_commit_is_told_and_recovered() {
     let told = failed(&cli, "diff try", 5);
     assert_eq!(told["error"]["kind"], "recovery_needed");
     let recovered = json(&cli, "recover");
-    assert_eq!(keys(&recovered), ["recovered", "success"]);
+    assert_eq!(keys(&recovered), "recovered success");
     assert_eq!(
         recovered["recovered"],
         value!([{"plan": "try", "what": "commit", "found": "decided", "side": "new", "because": null, "kept": [], "left": []}])
     );
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "recover")["recovered"], value!([]));
     cli.ok("undo try");
-    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
 }
 
 /// What a person says of a step must be one of two words, and asked for.
 // rule C19
 #[test]
 fn an_outcome_that_nothing_waits_for_is_refused() {
-    let (world, cli) = world();
-    two(&cli, &world);
+    let (world, cli) = two();
     for line in ["recover --outcome app=perhaps", "recover --outcome app"] {
         assert_eq!(cli.run(line).status, 2, "{line}");
     }
@@ -258,31 +195,21 @@ fn an_outcome_that_nothing_waits_for_is_refused() {
 // rule C3
 #[test]
 fn whoever_changes_something_next_recovers_first_and_says_so() {
-    if !require_stepper() {
+    let Some((world, cli)) = half_committed() else {
         return;
-    }
-    let (world, cli) = world();
-    two(&cli, &world);
-    cli.stepper("commit try")
-        .only(&["renameat2"])
-        .fault(2, Fault::Kill);
+    };
     let outcome = cli.expect("plan create other --resource ./etc", 0);
     let said = outcome.stderr_text();
     has(&said, ["an interrupted commit of the plan 'try' (decided)"]);
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
 }
 
 // rule C3, C17
 #[test]
 fn many_recover_at_once_and_find_one_side() {
-    if !require_stepper() {
+    let Some((world, cli)) = half_committed() else {
         return;
-    }
-    let (world, cli) = world();
-    two(&cli, &world);
-    cli.stepper("commit try")
-        .only(&["renameat2"])
-        .fault(2, Fault::Kill);
+    };
     let answers: Vec<String> = thread::scope(|scope| {
         let one = |_| scope.spawn(|| cli.ok("--json recover"));
         let running: Vec<_> = (0..6).map(one).collect();
@@ -291,50 +218,40 @@ fn many_recover_at_once_and_find_one_side() {
     });
     let did = |said: &&String| said.contains("\"side\": \"new\"");
     assert_eq!(answers.iter().filter(did).count(), 1, "{answers:?}");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
 }
 
 // attack G9; rule C3
 #[test]
 fn an_edit_between_crash_and_recovery_is_kept() {
-    if !require_stepper() {
+    let Some((world, cli)) = half_committed() else {
         return;
-    }
-    let (world, cli) = world();
-    two(&cli, &world);
-    cli.stepper("commit try")
-        .only(&["renameat2"])
-        .fault(2, Fault::Kill);
-    write(world.path().join("etc/hosts"), "mine now\n");
+    };
+    write(world.at("etc/hosts"), "mine now\n");
     let recovered = json(&cli, "recover");
     assert_eq!(recovered["recovered"][0]["side"], "old");
-    assert_eq!(read(world.path().join("etc/hosts")), "mine now\n");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(read(world.at("etc/hosts")), "mine now\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
     // The sandboxes are still there, and see the edit as what it is.
     let told = failed(&cli, "commit try", 4);
     assert_eq!(told["conflicts"][0]["resource"], "etc");
     cli.ok("commit try --on-conflict theirs");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
 }
 
 // rule C7
 #[test]
 fn edits_of_what_a_dead_commit_put_there_are_set_aside_and_named() {
-    if !require_stepper() {
+    let Some((world, cli)) = half_committed() else {
         return;
-    }
-    let (world, cli) = world();
-    two(&cli, &world);
-    cli.stepper("commit try")
-        .only(&["renameat2"])
-        .fault(2, Fault::Kill);
-    write(world.path().join("app/a.txt"), "on top of the new one\n");
-    write(world.path().join("etc/hosts"), "mine now\n");
+    };
+    write(world.at("app/a.txt"), "on top of the new one\n");
+    write(world.at("etc/hosts"), "mine now\n");
     let recovered = json(&cli, "recover");
     let one = &recovered["recovered"][0];
     assert_eq!(one["side"], "old");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
     let kept = one["kept"][0]["kept"].as_str().expect("it is named");
     assert_eq!(read(kept), "on top of the new one\n");
     cli.ok("cleanup try");
@@ -350,7 +267,7 @@ fn resources_that_overlap_are_refused() {
     assert_eq!(told["error"]["kind"], "conflict");
     let hints = told["error"]["hints"].to_string();
     assert!(hints.contains("--parent app"), "{hints}");
-    symlink("app/src", world.path().join("link"));
+    symlink("app/src", world.at("link"));
     failed(&cli, "resource add src --at link", 4);
     cli.ok("resource add src --at app/src --parent app");
     // Within one plan also those that the user did not name.
@@ -381,7 +298,7 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
         world.dir("app/data/inner");
-        write(world.path().join("app/data/inner/rows"), "1\n");
+        write(world.at("app/data/inner/rows"), "1\n");
         cli.ok("resource add app --at app");
         cli.ok("resource add data --at app/data/inner --parent app");
         cli.ok("resource add src --at app/src --parent app --strategy inherit");
@@ -389,12 +306,7 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
             &cli,
             &format!("plan create p --resource src --resource data --strategy {strategy}"),
         );
-        let names: Vec<&str> = plan["sandboxes"]
-            .as_array()
-            .expect("a list")
-            .iter()
-            .filter_map(|one| one["resource"].as_str())
-            .collect();
+        let names = column(&plan["sandboxes"], "resource");
         assert_eq!(names, ["app", "data"], "src lives in the sandbox of app");
         assert_eq!(json(&cli, "sandbox create p app")["created"], false);
         assert_eq!(json(&cli, "sandbox create p src")["created"], false);
@@ -408,8 +320,8 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
         // Children before parents.
         assert_eq!(done["resources"][0]["resource"], "data");
         assert_eq!(done["resources"][1]["resource"], "app");
-        assert_eq!(read(world.path().join("app/data/inner/rows")), "2\n");
-        assert_eq!(read(world.path().join("app/src/main.rs")), "// new\n");
+        assert_eq!(read(world.at("app/data/inner/rows")), "2\n");
+        assert_eq!(read(world.at("app/src/main.rs")), "// new\n");
     }
 }
 
@@ -417,51 +329,41 @@ fn a_child_is_carved_out_or_shares_the_sandbox() {
 fn a_directory_that_holds_another_resource_is_not_removed() {
     let (world, cli) = world();
     world.dir("app/data/inner");
-    write(world.path().join("app/data/inner/rows"), "1\n");
-    write(world.path().join("app/data/other"), "2\n");
+    write(world.at("app/data/inner/rows"), "1\n");
+    write(world.at("app/data/other"), "2\n");
     cli.ok("resource add app --at app");
     cli.ok("resource add data --at app/data/inner --parent app");
     cli.ok("plan create p --resource app --strategy filesystem_copy");
-    let sandbox = cli.ok("path p app");
-    fs::remove_dir_all(Path::new(sandbox.trim_end()).join("data")).expect("it is there");
+    fs::remove_dir_all(copy_of(&cli, "p", "app").join("data")).expect("it is there");
     assert_eq!(cli.ok("diff p --name-status"), "D\tdata/other\n");
     cli.ok("commit p");
-    assert_eq!(read(world.path().join("app/data/inner/rows")), "1\n");
-    assert!(!world.path().join("app/data/other").exists());
+    assert_eq!(read(world.at("app/data/inner/rows")), "1\n");
+    assert!(!world.at("app/data/other").exists());
 }
 
 /// Everything that a commit may leave behind somewhere.
 fn remains(world: &World) -> Vec<String> {
-    let mut found = Vec::new();
-    for dir in [
+    let dirs = [
         world.home().join("sandboxes"),
-        world.path().to_owned(),
-        world.path().join("app"),
-    ] {
-        for entry in fs::read_dir(&dir).expect("it is there") {
-            let name = entry.expect("it can be read").file_name();
-            let name = name.to_string_lossy().into_owned();
-            if name.starts_with("sbx_") || name.starts_with(".escrow") {
-                found.push(format!("{}/{name}", dir.display()));
-            }
-        }
-    }
+        world.at("."),
+        world.at("app"),
+    ];
+    let mut found: Vec<String> = dirs.iter().flat_map(names).collect();
+    found.retain(|name| name.starts_with("sbx_") || name.starts_with(".escrow"));
     found
 }
 
 // rule P6
 #[test]
 fn nothing_is_left_after_cleanup() {
-    let (world, cli) = world();
-    two(&cli, &world);
+    let (world, cli) = two();
     cli.ok("commit try");
     assert_eq!(remains(&world).len(), 2, "what undo needs");
     cli.ok("cleanup try");
     assert_eq!(remains(&world), Vec::<String>::new());
     assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
     cli.fails("undo try", 4);
-    let locks = fs::read_dir(world.home().join("locks")).expect("it is there");
-    assert_eq!(locks.count(), 0);
+    assert_eq!(names(world.home().join("locks")), [""; 0]);
 }
 
 // attack C3
@@ -472,16 +374,10 @@ fn a_device_node_is_refused() {
     }
     let (world, cli) = world();
     cli.ok("plan create p --resource ./app --strategy filesystem_copy");
-    let sandbox = cli.ok("path p app");
-    let node = Path::new(sandbox.trim_end()).join("null");
-    let made = Command::new("mknod")
-        .arg(&node)
-        .args(["c", "1", "3"])
-        .status();
-    assert!(made.expect("mknod can be run").success());
+    sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");
     let told = failed(&cli, "commit p", 3);
     assert_eq!(told["error"]["kind"], "denied");
-    assert!(!world.path().join("app/null").exists());
+    assert!(!world.at("app/null").exists());
 }
 
 /// An original that is the root of a file system has nowhere to stage but in itself.
@@ -495,14 +391,7 @@ fn the_root_of_a_file_system_can_be_committed() {
     write(at.join("file"), "old\n");
     fs::create_dir(at.join("sub")).expect("nothing is there");
     let before = signature(at);
-    let line = [
-        "plan",
-        "create",
-        "p",
-        "--resource",
-        at.to_str().expect("a plain path"),
-    ];
-    cli.ok(line);
+    cli.ok(format!("plan create p --resource {}", at.display()));
     let name = json(&cli, "plan show p")["sandboxes"][0]["resource"].clone();
     let name = name.as_str().expect("a name");
     cli.clone().stdin("new\n").ok(["write", "p", name, "file"]);
@@ -525,29 +414,23 @@ fn the_root_of_a_file_system_can_be_committed() {
 // rule C1
 #[test]
 fn an_ordinary_user_commits_into_closed_directories() {
-    let (world, cli) = match escrow_testkit::user::is_rerun() {
-        true => furnish(World::new()),
-        false => {
-            as_user_too();
-            return;
-        }
-    };
-    let closed = world.path().join("app/src");
-    let set = |mode| {
-        chmod(&closed, mode);
-    };
+    if !as_ordinary_user() {
+        return;
+    }
+    let (world, cli) = world();
+    let closed = world.at("app/src");
+    let set = |mode| chmod(&closed, mode);
     for strategy in ["overlay", "filesystem_copy"] {
         set(0o755);
         cli.plan(strategy, "./app", strategy);
         put(&cli, &format!("{strategy} app src/main.rs"), "// mine\n");
         // Closed since; what is in it can be replaced all the same, by its owner.
         set(0o555);
-        let before = signature(&world.path().join("app"));
+        let before = signature(&world.at("app"));
         cli.ok(format!("commit {strategy}"));
         assert_eq!(read(closed.join("main.rs")), "// mine\n");
-        let mode = fs::metadata(&closed).expect("it is there").mode() & 0o7777;
-        assert_eq!(mode, 0o555, "{strategy}");
+        assert_eq!(mode(&closed), 0o555, "{strategy}");
         cli.ok(format!("undo {strategy}"));
-        unchanged(&before, &world.path().join("app"));
+        unchanged(&before, &world.at("app"));
     }
 }

@@ -12,10 +12,10 @@ fn a_commit_into_an_overlay_file_system_was_stuck() {
     for name in ["lower/app", "upper", "work", "merged"] {
         world.dir(name);
     }
-    write(world.path().join("lower/app/f"), "old\n");
+    write(world.at("lower/app/f"), "old\n");
     let _mounted = Mounted::new(
         "-t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work".split(' '),
-        &world.path().join("merged"),
+        &world.at("merged"),
     );
     let cli = Cli::new(&world, &binary());
     for strategy in ["auto", "filesystem_copy"] {
@@ -23,7 +23,7 @@ fn a_commit_into_an_overlay_file_system_was_stuck() {
         put(&cli, &format!("{strategy} app f"), "new\n");
         let told = failed(&cli, &format!("commit {strategy}"), 1);
         assert_eq!(told["error"]["kind"], "unsupported", "{told}");
-        assert_eq!(read(world.path().join("merged/app/f")), "old\n");
+        assert_eq!(read(world.at("merged/app/f")), "old\n");
         assert_eq!(cli.ok(["read", strategy, "app", "f"]), "new\n");
         assert_not_stuck(&cli, strategy);
     }
@@ -47,10 +47,10 @@ fn a_subvolume_could_not_be_committed() {
         put(&cli, &format!("{strategy} app f"), "new\n");
         put(&cli, &format!("{strategy} app sub/more"), "more\n");
         cli.ok(["commit", strategy]);
-        assert_eq!(read(world.path().join("app/f")), "new\n", "{strategy}");
+        assert_eq!(read(world.at("app/f")), "new\n", "{strategy}");
         cli.ok(["undo", strategy]);
-        assert_eq!(read(world.path().join("app/f")), "old\n", "{strategy}");
-        assert!(!world.path().join("app/sub").exists(), "{strategy}");
+        assert_eq!(read(world.at("app/f")), "old\n", "{strategy}");
+        assert!(!world.at("app/sub").exists(), "{strategy}");
         cli.ok(["cleanup", strategy]);
     }
 }
@@ -76,8 +76,8 @@ fn a_change_in_a_nested_subvolume_was_stuck_half_committed() {
         let said = outcome.stderr_text();
         assert!([1, 3].contains(&outcome.status), "{strategy}: {said}");
         assert!(said.contains("sub/g"), "{strategy}: {said}");
-        assert_eq!(read(world.path().join("app/f")), "old\n", "{strategy}");
-        assert_eq!(read(world.path().join("app/sub/g")), "old\n", "{strategy}");
+        assert_eq!(read(world.at("app/f")), "old\n", "{strategy}");
+        assert_eq!(read(world.at("app/sub/g")), "old\n", "{strategy}");
         assert_eq!(cli.ok(["read", strategy, "app", "sub/g"]), "new\n");
         assert_not_stuck(&cli, strategy);
     }
@@ -145,12 +145,12 @@ fn work_in_what_belongs_to_another_resource_was_lost() {
     let said = told["error"]["message"].as_str().expect("a text");
     assert!(said.contains("data/inner/stray"), "{said}");
     assert_eq!(read(copy.join("data/inner/stray")), "stray\n");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
-    assert!(!world.path().join("app/data/inner/stray").exists());
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
+    assert!(!world.at("app/data/inner/stray").exists());
     remove(copy.join("data/inner/stray"));
     cli.ok("commit p");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
-    assert_eq!(read(world.path().join("app/data/inner/rows")), "1\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("app/data/inner/rows")), "1\n");
 }
 
 // rule C8, P4
@@ -166,7 +166,7 @@ fn a_child_got_a_sandbox_although_its_parents_held_it_already() {
         assert_eq!(told["error"]["kind"], "usage", "{told}");
         put(&cli, "p app data/rows", "2\n");
         cli.ok("commit p");
-        assert_eq!(read(world.path().join("app/data/rows")), "2\n");
+        assert_eq!(read(world.at("app/data/rows")), "2\n");
         cli.ok("plan create q --resource app");
         cli.ok("sandbox create q data");
     }
@@ -231,10 +231,10 @@ fn the_holes_of_a_file_counted_as_room() {
     let copy = copy_of(&cli, "p", "bind");
     sh(&copy, "truncate -s 2T big; echo end >> big");
     cli.ok("commit p");
-    let big = fs::metadata(world.path().join("app/big")).expect("it is there");
+    let big = fs::metadata(world.at("app/big")).expect("it is there");
     assert_eq!(big.size(), (2 << 40) + 4);
     assert!(big.blocks() < 2048, "{}", big.blocks());
     cli.ok("undo p");
-    assert!(!world.path().join("app/big").exists());
+    assert!(!world.at("app/big").exists());
     cli.ok("cleanup p");
 }

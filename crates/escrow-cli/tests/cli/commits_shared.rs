@@ -83,7 +83,7 @@ fn inodes(root: &Path) -> Vec<u64> {
 /// Nothing is shared; what is written into the rest of the sandbox stays there; after gc the commit is undone exactly.
 #[track_caller]
 fn stands_apart(world: &World, cli: &Cli, before: &Sig, new: &Sig, how: &str) {
-    let app = world.path().join("app");
+    let app = world.at("app");
     let assert_is = |wanted: &Sig, when: &str| {
         let found = differences(wanted, &signature(&app), &Ignore::default());
         assert!(found.is_empty(), "{how}: {when}: {found:#?}");
@@ -138,7 +138,7 @@ fn removals(strategy: &str, only: Option<&'static [&'static str]>) -> (Vec<u64>,
         .map(|(_, n)| n)
         .collect();
     assert!(hits.len() > 5, "{hits:?}");
-    (hits, counted.calls, signature(&world.path().join("app")))
+    (hits, counted.calls, signature(&world.at("app")))
 }
 
 // rule C7, C1

@@ -10,7 +10,7 @@ use crate::*;
 #[track_caller]
 fn assert_conflict_in_deleted(strategy: &str, name: &str, script: &str, stays: &str) {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     tree::build(&app, "a/d/f \"f\\n\"\n");
     tree::build(world.path(), &format!("older/{name} \"precious\\n\"\n"));
     cli.plan("try", "./app", strategy);
@@ -127,7 +127,7 @@ fn whole_seconds_made_conflicts_that_nobody_made() {
         put(&cli, &format!("{strategy} app f"), "new\n");
         cli.ok(["commit", strategy]);
         cli.ok(["undo", strategy]);
-        assert_eq!(read(world.path().join("app/f")), "old\n");
+        assert_eq!(read(world.at("app/f")), "old\n");
     }
 }
 
@@ -149,8 +149,8 @@ fn an_undo_that_could_not_undo_all_said_it_was_not_committed() {
     assert_eq!(told["undone"], value!(["app"]));
     let said = told["error"]["message"].as_str().expect("a text");
     assert!(!said.contains("was not committed"), "{said}");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
-    assert_eq!(read(world.path().join("bare/f")), "2\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(read(world.at("bare/f")), "2\n");
     assert_not_stuck(&cli, "p");
 }
 
@@ -164,17 +164,7 @@ fn a_refused_commit_did_not_say_that_nothing_was_committed() {
     cli.ok("plan create p --resource ./app --strategy filesystem_copy");
     sh(copy_of(&cli, "p", "app"), "mknod null c 1 3");
     let told = failed(&cli, "commit p", 3);
-    let fields = [
-        "cause",
-        "committed",
-        "conflicts",
-        "error",
-        "kept",
-        "left",
-        "not_undone",
-        "resources",
-        "undone",
-    ];
+    let fields = "cause committed conflicts error kept left not_undone resources undone";
     assert_eq!(keys(&told), fields);
     assert_eq!(told["committed"], false);
     for field in ["conflicts", "resources", "undone", "not_undone"] {
@@ -188,7 +178,7 @@ fn a_refused_commit_did_not_say_that_nothing_was_committed() {
 #[test]
 fn a_shared_lock_on_an_original_kept_others_from_looking() {
     let (world, cli) = world();
-    let app = File::open(world.path().join("app")).expect("it is there");
+    let app = File::open(world.at("app")).expect("it is there");
     app.lock_shared().expect("nobody else has it");
     cli.ok("plan create p --resource ./app");
     put(&cli, "p app a.txt", "uno\n");
@@ -196,5 +186,5 @@ fn a_shared_lock_on_an_original_kept_others_from_looking() {
     cli.ok("commit p --dry-run");
     app.unlock().expect("we have it");
     cli.ok("commit p");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
 }

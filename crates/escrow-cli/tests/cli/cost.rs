@@ -246,7 +246,7 @@ fn a_manifest_of_a_million_files_takes_less_than_300_mib() {
         Ok(step) => panic!("there is no step {step}"),
         Err(_) => {
             let world = World::new();
-            let file = world.path().join("manifest");
+            let file = world.at("manifest");
             for step in ["write", "read"] {
                 let peak = peak_of_step(step, &file);
                 assert!(peak < MOST_KIB, "{step}: {} MiB", peak / 1024);

@@ -5,7 +5,7 @@ use escrow_testkit::strace::Counts;
 
 use crate::*;
 
-const FILES: usize = 5_000;
+const FILES: usize = 2_000;
 
 const LINES: [&str; 3] = [
     "checkpoint create p -m second",
@@ -29,7 +29,7 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     fill(&world.dir("original"), files, "file");
     let cli = Cli::new(&world, &binary());
     write(
-        world.path().join("escrow.yaml"),
+        world.at("escrow.yaml"),
         "sandbox: { checkpoint: { auto: [] } }\n",
     );
     cli.trust();
@@ -37,7 +37,7 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     let run = |script: String| {
         let mut line = words("-q run --plan p -- sh -c");
         line.push(script.into());
-        cli.clone().cwd(world.path().join("original")).ok(line);
+        cli.clone().cwd(world.at("original")).ok(line);
     };
     run(format!(
         "mkdir new; cd new; seq {changes} | xargs -n 500 sh -c 'for n; do echo $n > $n; done' -"
@@ -84,7 +84,7 @@ fn assert_close(what: &str, small: usize, large: usize) {
 fn moments_of_layers_cost_the_same_for_any_tree_and_any_earlier_change() {
     let small = costs("overlay", 100, 10);
     let wide = costs("overlay", FILES, 10);
-    let changed = costs("overlay", 100, 5000);
+    let changed = costs("overlay", 100, FILES);
     for (at, line) in LINES.into_iter().enumerate() {
         let [small, wide, changed] = [&small, &wide, &changed].map(|costs| costs[at]);
         tell(&format!("overlay: {line}: {small}, {wide}, {changed}"));
@@ -146,7 +146,7 @@ fn moments_of_copies_look_once_at_each_entry_and_work_for_what_changed() {
         let cost = |line: &&str| {
             let counts = cli.trace(line);
             working(&counts);
-            let opened = counts.file_opens_below(&world.path().join("original"));
+            let opened = counts.file_opens_below(&world.at("original"));
             assert_eq!(opened, [""; 0], "{line} opens files of the original");
             work_and_looks(&counts, &areas(&world))
         };

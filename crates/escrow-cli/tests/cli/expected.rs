@@ -20,7 +20,7 @@ fn worked_in(strategy: &str, script: &str) -> (World, Cli) {
 fn run(world: &World, cli: &Cli, script: &str) {
     let mut line = words("-q run --plan try -- sh -euc");
     line.push(script.into());
-    cli.clone().cwd(world.path().join("app")).ok(line);
+    cli.clone().cwd(world.at("app")).ok(line);
 }
 
 fn digest(cli: &Cli, line: &str) -> String {
@@ -54,7 +54,7 @@ fn the_digest_is_the_same_for_every_strategy_and_is_what_is_released() {
         assert!(text.contains(&format!("digest: {found}\n")), "{text}");
         expect(&cli, &found);
         let mode = |path: &str| {
-            let meta = world.path().join("app").join(path).metadata();
+            let meta = world.at("app").join(path).metadata();
             meta.expect("it is there").permissions().mode() & 0o7777
         };
         // What a commit drops is no part of it.
@@ -113,8 +113,8 @@ fn what_was_expected_of_a_part_is_what_a_dry_run_of_it_says() {
     refuse(&cli, "commit try --expect=");
     refuse(&cli, "commit try --expect null");
     cli.ok(format!("{part} --expect {found}"));
-    assert!(world.path().join("app/d/two").exists());
-    assert!(!world.path().join("app/one").exists());
+    assert!(world.at("app/d/two").exists());
+    assert!(!world.at("app/one").exists());
     let rest = digest(&cli, "diff try");
     expect(&cli, &rest);
 }
@@ -141,7 +141,7 @@ fn a_file_that_its_own_user_may_not_read_leaves_no_digest() {
     assert_eq!(json(&cli, "diff try")["digest"], Value::Null);
     let refused = refuse(&cli, "commit try --expect null");
     assert_eq!(refused["error"]["details"]["digest"], Value::Null);
-    assert!(!Path::new(&world.path().join("app/one")).exists());
+    assert!(!Path::new(&world.at("app/one")).exists());
     cli.ok("commit try");
 }
 
@@ -154,7 +154,7 @@ fn a_commit_that_is_refused_after_staging_changes_no_original() {
     }
     for strategy in STRATEGIES {
         let (world, cli) = worked_in(strategy, WORK);
-        let app = world.path().join("app");
+        let app = world.at("app");
         let line = words(&format!("commit try --expect {}", "0".repeat(64)));
         let run = cli.stepper(&line).record().run();
         assert_eq!(run.outcome.status, 4, "{}", run.outcome.stderr_text());

@@ -316,7 +316,7 @@ fn a_file_can_share_the_sandbox_of_its_directory() {
 fn links_to_a_file() {
     as_user_too();
     let (world, cli, docs) = world();
-    let (link, hard) = (world.path().join("link"), docs.join("hard"));
+    let (link, hard) = (world.at("link"), docs.join("hard"));
     symlink("docs/notes.txt", &link);
     fs::hard_link(docs.join("notes.txt"), &hard).expect("made");
     let plan = json(&cli, "plan create try --resource ./link");

@@ -26,7 +26,7 @@ fn scene() -> (World, Cli) {
 
 fn hold(world: &World) -> [Option<String>; 4] {
     let names = ["docs/notes", "docs/doomed", "app/a.txt", "docs/neighbour"];
-    names.map(|name| fs::read_to_string(world.path().join(name)).ok())
+    names.map(|name| fs::read_to_string(world.at(name)).ok())
 }
 
 /// All old or all new, and everything can go on.
@@ -44,11 +44,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
         assert!(hold(world).iter().map(Option::as_deref).eq(NEW), "{how}");
     }
     cli.ok("cleanup try");
-    let left = |at: &str| {
-        fs::read_dir(world.path().join(at))
-            .expect("it is there")
-            .count()
-    };
+    let left = |at: &str| fs::read_dir(world.at(at)).expect("it is there").count();
     let names = hold(world).iter().flatten().count();
     assert_eq!(left("docs") + left("app"), names, "{how}");
     assert_eq!(left("escrow-home/sandboxes"), 0, "{how}");

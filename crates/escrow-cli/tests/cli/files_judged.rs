@@ -7,10 +7,10 @@ use crate::*;
 #[test]
 fn what_is_neither_file_nor_directory_is_refused() {
     let (world, cli, docs) = world();
-    tool("mkfifo", &[], &world.path().join("pipe"));
-    let _socket = std::os::unix::net::UnixListener::bind(world.path().join("sock")).expect("bound");
+    tool("mkfifo", &[], &world.at("pipe"));
+    let _socket = std::os::unix::net::UnixListener::bind(world.at("sock")).expect("bound");
     let database = [b"SQLite format 3\0".as_slice(), &[0; 84]].concat();
-    write(world.path().join("app.db"), database);
+    write(world.at("app.db"), database);
     for (path, why) in [
         ("./pipe", "named pipe"),
         ("./sock", "socket"),
@@ -65,7 +65,7 @@ fn a_denial_counts_under_every_name_of_a_file() {
              policy:\n  mode: enforce\n  rules:\n    - {{allow: [create, read, diff, write, cleanup, admin], principal: \"*\", scope: \"*\"}}\n    \
              - {{deny: [write], principal: \"*\", scope: \"{scope}\"}}\n"
         );
-        write(world.path().join("escrow.yaml"), text);
+        write(world.at("escrow.yaml"), text);
     };
     for scope in ["notes", "notes:notes.txt", "docs:notes.txt", "docs:*.txt"] {
         rules(scope);

@@ -73,7 +73,7 @@ fn goes_through(kind: Fs, mounted: &LoopFs, user: bool, keeps: bool) {
         }
         if keeps {
             let config = "sandbox:\n  cleanup: manual\n";
-            write(world.path().join("escrow.yaml"), config);
+            write(world.at("escrow.yaml"), config);
         }
         let before = signature(&root);
         cli.plan("try", "./app", strategy);

@@ -24,7 +24,7 @@ fn a_fork_of_a_copy_is_exact() {
     as_user_too();
     for strategy in COPIES {
         let (world, cli) = planned(strategy);
-        let original = signature(&world.path().join("app"));
+        let original = signature(&world.at("app"));
         let fresh = signature(&tree(&cli, "try"));
         create(&cli, "nothing");
         run(&cli, "try", BEFORE);
@@ -53,7 +53,7 @@ fn a_fork_of_a_copy_is_exact() {
         same(&there, &look(&cli, "then"), strategy);
         // Nothing of one can be changed through the other.
         unchanged(&after, &tree(&cli, "try"));
-        let now = signature(&world.path().join("app"));
+        let now = signature(&world.at("app"));
         assert_same(&original, &now, &Ignore::default());
         for plan in ["try", "now", "then", "start"] {
             cli.ok(format!("cleanup {plan}"));
@@ -108,7 +108,7 @@ fn a_fork_goes_its_own_way() {
             assert!(run(&cli, plan, "cat f").starts_with(f));
         }
         cli.ok("commit second");
-        let app = world.path().join("app");
+        let app = world.at("app");
         let released = |name: &str| read(app.join(name));
         assert_eq!([released("f"), released("d/more")], ["second\n", "more\n"]);
         // Nothing that others live on became the original's.
@@ -139,7 +139,7 @@ fn a_fork_goes_its_own_way() {
 fn a_fork_measures_the_original_by_what_the_first_plan_copied() {
     for strategy in COPIES {
         let (world, cli) = planned(strategy);
-        let theirs = world.path().join("app/a.txt");
+        let theirs = world.at("app/a.txt");
         write(&theirs, "by somebody else\n");
         cli.ok("plan fork try second");
         assert_eq!(cli.ok("read second app a.txt"), "one\ntwo\nthree\n");
@@ -159,7 +159,7 @@ fn a_fork_whose_first_version_is_gone_is_refused() {
     let (world, cli) = planned("filesystem_copy");
     create(&cli, "clean");
     put(&cli, "try app a.txt", "ours\n");
-    write(world.path().join("app/a.txt"), "by somebody else\n");
+    write(world.at("app/a.txt"), "by somebody else\n");
     let said = cli.fails("plan fork try second --at clean", 4);
     has(&said, ["a.txt", "another program changed it"]);
     cli.fails("read second app a.txt", 1);

@@ -61,7 +61,7 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
         let large = vec![b'x'; 6_000_000];
         cli.clone().stdin(&large).fails("write before app f1", 1);
         assert_eq!(cli.ok("diff before --name-status"), "", "{kind:?}");
-        remove(world.path().join("filler"));
+        remove(world.at("filler"));
         put(&cli, "before app f1", &large);
         assert_eq!(cli.ok("diff before --name-status"), "M\tf1\n", "{kind:?}");
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
@@ -142,19 +142,10 @@ fn fill_exactly(base: &Path, spare: u64) {
 
 /// What gives space back works at every size, and what it says is true.
 fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
-    let read = |path: &str| read(world.path().join(path));
-    for line in [
-        "status",
-        "diff pb",
-        "checkpoint create pb",
-        "rollback pb",
-        "undo pa",
-        "recover",
-        "cleanup pc --yes",
-        "gc --max-size 0",
-        "cleanup pb --yes",
-        "log --verify",
-    ] {
+    let read = |path: &str| read(world.at(path));
+    let lines = "status; diff pb; checkpoint create pb; rollback pb; undo pa; recover; cleanup pc --yes; \
+        gc --max-size 0; cleanup pb --yes; log --verify";
+    for line in lines.split("; ") {
         let outcome = cli.run(line);
         let said = outcome.stderr_text();
         // A checkpoint takes space, so it may be refused; nothing ends by a signal.
@@ -165,7 +156,7 @@ fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
         assert!(fine, "{how}: {line}: {}: {said}", outcome.status);
     }
     assert_eq!(read("a/f0"), "old\n".repeat(700), "{how}");
-    assert!(!world.path().join("a/g").exists(), "{how}");
+    assert!(!world.at("a/g").exists(), "{how}");
     assert_eq!(read("d/f0"), "new\n".repeat(900), "{how}");
     assert_eq!(read("b/f0"), "old\n".repeat(700), "{how}");
     assert_eq!(left_in(home), 0, "{how}");
@@ -178,8 +169,8 @@ fn gives_space_back(cli: &Cli, world: &World, home: &Path, how: &str) {
 // rule P6, C12
 #[test]
 fn what_frees_space_failed_on_a_full_disk() {
-    for (kind, args) in KINDS {
-        for spare in [0, 5000, 40_000] {
+    for ((kind, args), some) in KINDS.into_iter().zip([5000, 40_000, 5000, 40_000]) {
+        for spare in [0, some] {
             let Some(fs) = LoopFs::with_mkfs_args(kind, 24, args) else {
                 return;
             };
@@ -267,7 +258,7 @@ fn cleanup_needed_room_on_a_full_disk() {
     cli.ok("cleanup other");
     assert_eq!(entries(&world.home().join("sandboxes")), 0);
     // With room again, the bytes for the next time are reserved.
-    remove(world.path().join("filler"));
+    remove(world.at("filler"));
     cli.ok("status");
     assert!(world.home().join("ballast").exists());
 }

@@ -44,7 +44,7 @@ fn refused(cli: &Cli, original: &Path, file: &Path, lines: &[&str]) {
 
 fn changed_world() -> (World, Cli, PathBuf) {
     let (world, cli) = world();
-    let original = world.path().join("app");
+    let original = world.at("app");
     write(original.join("second"), "old\n");
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app second", "new\n");
@@ -122,7 +122,7 @@ fn an_altered_intent_is_never_undone_from() {
 fn the_state_is_small_again_after_gc() {
     let (world, cli) = world();
     let original = world.dir("many");
-    for number in 0..4000 {
+    for number in 0..2000 {
         write(original.join(format!("file-{number}")), "old\n");
     }
     let state = || {
@@ -133,14 +133,14 @@ fn the_state_is_small_again_after_gc() {
     cli.ok("plan create try --resource ./many --strategy filesystem_copy");
     let before = state();
     let copy = copy_of(&cli, "try", "many");
-    for number in 0..4000 {
+    for number in 0..2000 {
         write(copy.join(format!("file-{number}")), "new\n");
     }
     cli.ok("commit try");
     let grown = state().saturating_sub(before);
-    assert!(grown < 128 << 10, "the journal grew by {grown} bytes");
+    assert!(grown < 64 << 10, "the journal grew by {grown} bytes");
     cli.ok("undo try");
     cli.ok("gc --older-than 0s");
     let grown = state().saturating_sub(before);
-    assert!(grown < 128 << 10, "the state stays {grown} bytes larger");
+    assert!(grown < 64 << 10, "the state stays {grown} bytes larger");
 }

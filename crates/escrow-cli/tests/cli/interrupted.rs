@@ -34,7 +34,7 @@ fn recovery_took_back_only_the_members_it_had_begun() {
     }
     for edited in ["r1", "r2"] {
         let (world, cli) = world();
-        let at = |name: &str| world.path().join(name).join("f");
+        let at = |name: &str| world.at(name).join("f");
         for name in ["r1", "r2", "r3"] {
             world.dir(name);
             write(at(name), "old\n");
@@ -46,8 +46,8 @@ fn recovery_took_back_only_the_members_it_had_begun() {
         kill(&cli, "commit try", MOVES, 3);
         let now = ["r1", "r2", "r3"].map(|name| read(at(name)));
         assert_eq!(now, ["new\n", "new\n", "old\n"]);
-        write(world.path().join("saved"), "mine\n");
-        fs::rename(world.path().join("saved"), at(edited)).expect("it is ours");
+        write(world.at("saved"), "mine\n");
+        fs::rename(world.at("saved"), at(edited)).expect("it is ours");
         let one = recovered(&cli);
         assert_eq!(one["side"], "old", "{one}");
         assert_saved(&one, &at(edited), "mine\n");
@@ -84,13 +84,13 @@ fn what_was_put_where_a_commit_had_deleted_was_lost() {
     }
     for directory in [false, true] {
         let (world, cli) = deleting();
-        let at = world.path().join("app/a.txt");
+        let at = world.at("app/a.txt");
         kill(&cli, "commit try", MOVES, 2);
         assert!(!at.exists(), "it is deleted first");
         put_there(&at, directory);
         let one = recovered(&cli);
         assert_saved(&one, &at, "mine\n");
-        let old = read(world.path().join("etc/hosts")) == "127.0.0.1\n";
+        let old = read(world.at("etc/hosts")) == "127.0.0.1\n";
         assert_eq!(one["side"], if old { "old" } else { "new" }, "{one}");
         if old {
             assert_eq!(read(&at), "one\ntwo\nthree\n");
@@ -107,7 +107,7 @@ fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
     let mut met = 0;
     for (n, directory) in (1..).flat_map(|n| [(n, false), (n, true)]) {
         let (world, cli) = deleting();
-        let at = world.path().join("app/a.txt");
+        let at = world.at("app/a.txt");
         cli.ok("commit try");
         let run = cli
             .stepper("undo try")
@@ -126,7 +126,7 @@ fn what_was_put_where_a_commit_had_deleted_was_lost_by_a_killed_undo() {
         assert_eq!(one["side"], "old", "{n}: {one}");
         assert_saved(&one, &at, "mine\n");
         assert_eq!(read(&at), "one\ntwo\nthree\n", "{n}");
-        assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n", "{n}");
+        assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n", "{n}");
     }
     assert!(met > 2, "it is killed before the file is back");
 }
@@ -139,7 +139,7 @@ fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
     }
     let (world, cli) = two("overlay");
     kill(&cli, "commit try", MOVES, 2);
-    fs::remove_dir_all(world.path().join("app")).expect("it is ours");
+    fs::remove_dir_all(world.at("app")).expect("it is ours");
     assert_eq!(failed(&cli, "recover", 5)["success"], false);
     let told = failed(&cli, "cleanup try", 5);
     assert_eq!(told["error"]["kind"], "recovery_needed");
@@ -150,7 +150,7 @@ fn a_commit_whose_original_is_gone_could_never_be_let_go_of() {
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app a.txt", "due\n");
     cli.ok("commit try");
-    assert_eq!(read(world.path().join("app/a.txt")), "due\n");
+    assert_eq!(read(world.at("app/a.txt")), "due\n");
 }
 
 // rule C2, C3
@@ -162,7 +162,7 @@ fn an_undecided_commit_needed_its_originals() {
     for (n, gone) in [(1, "app"), (2, "app"), (2, "etc")] {
         let (world, cli) = two("overlay");
         kill(&cli, "commit try", LINKS, n);
-        fs::remove_dir_all(world.path().join(gone)).expect("it is ours");
+        fs::remove_dir_all(world.at(gone)).expect("it is ours");
         let one = recovered(&cli);
         assert_eq!(one["found"], "preparing", "{n}, {gone}");
         assert_eq!(one["side"], "old", "{n}, {gone}");
@@ -185,8 +185,8 @@ fn an_undo_without_its_old_versions_began_all_the_same() {
     assert_eq!(told["error"]["kind"], "conflict", "{told}");
     assert_eq!(told["success"], false);
     assert_eq!(told["conflicts"][0]["resource"], "etc", "{told}");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\n");
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "plan show try")["state"], "committed");
     cli.ok("cleanup try");
     assert_eq!(json(&cli, "plan show try")["state"], "cleaned_up");
@@ -255,8 +255,8 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
     for n in 1.. {
         let (world, cli) = two("overlay");
         kill(&cli, "commit try", MOVES, 2);
-        write(world.path().join("app/a.txt"), "on top of the new one\n");
-        write(world.path().join("etc/hosts"), "mine now\n");
+        write(world.at("app/a.txt"), "on top of the new one\n");
+        write(world.at("etc/hosts"), "mine now\n");
         let run = cli
             .stepper("recover")
             .only(&[
@@ -279,9 +279,9 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
         let again = json(&cli, "recover");
         assert_eq!(again["success"], true, "{n}: {again}");
         assert_eq!(json(&cli, "status")["unfinished"], value!([]), "{n}");
-        let app = world.path().join("app/a.txt");
+        let app = world.at("app/a.txt");
         assert_eq!(read(&app), "one\ntwo\nthree\n", "{n}");
-        assert_eq!(read(world.path().join("etc/hosts")), "mine now\n", "{n}");
+        assert_eq!(read(world.at("etc/hosts")), "mine now\n", "{n}");
         let kept = holds(&world.home().join("sandboxes"), "on top of the new one\n");
         assert!(kept, "{n}: {again}");
         for one in again["recovered"].as_array().expect("a list") {
@@ -303,7 +303,7 @@ fn recovery_reverted_the_mode_that_somebody_gave_a_directory() {
     for (calls, also_edited) in [(LINKS, false), (MOVES, false), (MOVES, true)] {
         for strategy in ["overlay", "filesystem_copy"] {
             let (world, cli) = world();
-            let src = world.path().join("app/src");
+            let src = world.at("app/src");
             cli.plan("try", "./app", strategy);
             put(&cli, "try app src/main.rs", "// new\n");
             kill(&cli, "commit try", calls, 1);
@@ -335,7 +335,7 @@ fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
     }
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
-        let at = world.path().join("app/b.txt");
+        let at = world.at("app/b.txt");
         write(&at, "original\n");
         cli.plan("try", "./app", strategy);
         put(&cli, "try app a.txt", "uno\n");
@@ -380,12 +380,12 @@ fn a_failed_commit_took_the_marks_off_the_sandbox() {
         .fault(2, Fault::Once(5));
     assert!(run.hit.is_some(), "two files are staged");
     assert_eq!(run.outcome.status, 1, "{}", run.outcome.stdout_text());
-    remove(world.path().join("app/a.txt"));
+    remove(world.at("app/a.txt"));
     let told = failed(&cli, "commit try", 4);
     assert_eq!(told["conflicts"][0]["path"], "a.txt", "{told}");
     assert_eq!(told["conflicts"][0]["what"], "deleted there, changed here");
-    assert!(!world.path().join("app/a.txt").exists());
-    assert_eq!(read(world.path().join("etc/hosts")), "127.0.0.1\n");
+    assert!(!world.at("app/a.txt").exists());
+    assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
 }
 
 // rule F7
@@ -402,7 +402,7 @@ fn setuid_that_came_after_the_staging_was_released() {
     kill(&cli, "commit try", MOVES, 1);
     chmod(copy.join("bin/tool"), 0o4755);
     let one = recovered(&cli);
-    let tool = world.path().join("app/bin/tool");
+    let tool = world.at("app/bin/tool");
     match one["side"].as_str() {
         Some("new") => assert_eq!(mode(&tool), 0o755, "{one}"),
         _ => assert!(!tool.exists(), "{one}"),
@@ -422,10 +422,10 @@ fn what_the_agent_wrote_into_its_sandbox_was_called_somebody_elses() {
     let one = recovered(&cli);
     assert_eq!(one["kept"], value!([]), "{one}");
     assert_eq!(one["side"], "old", "{one}");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\nthree\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\nthree\n");
     cli.ok("commit try");
-    assert_eq!(read(world.path().join("app/a.txt")), "uno\ndue\n");
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("app/a.txt")), "uno\ndue\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
 }
 
 // rule C17
@@ -436,7 +436,7 @@ fn one_damaged_row_stopped_every_plan() {
     }
     let (world, cli) = world();
     write(world.dir("etc").join("hosts"), "127.0.0.1\n");
-    write(world.path().join("app/file"), "old\n");
+    write(world.at("app/file"), "old\n");
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app file", "new\n");
     kill(&cli, "commit try", MOVES, 1);
@@ -462,14 +462,14 @@ fn one_damaged_row_stopped_every_plan() {
     put(&cli, "other etc hosts", "::1\n");
     cli.ok("diff other");
     cli.ok("commit other");
-    assert_eq!(read(world.path().join("etc/hosts")), "::1\n");
+    assert_eq!(read(world.at("etc/hosts")), "::1\n");
     cli.ok("undo other");
     let told = failed(&cli, "recover", 5);
     let why = told["recovered"][0]["error"].as_str().expect("it says why");
     assert!(why.contains("is damaged"), "{why}");
     failed(&cli, "cleanup try", 5);
     cli.ok("cleanup try --forget");
-    assert_eq!(read(world.path().join("app/file")), "old\n");
+    assert_eq!(read(world.at("app/file")), "old\n");
 }
 
 #[test]
@@ -495,7 +495,7 @@ fn a_kill_while_replacing_left_a_name_in_the_original() {
         .status()
         .expect("strace is installed");
     assert!(!status.success());
-    let names: Vec<String> = fs::read_dir(world.path().join("app"))
+    let names: Vec<String> = fs::read_dir(world.at("app"))
         .expect("it is there")
         .map(|entry| {
             entry

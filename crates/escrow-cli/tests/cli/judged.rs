@@ -4,8 +4,8 @@ use crate::*;
 
 fn configured(text: &str, strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
-    let app = world.path().join("app");
-    write(world.path().join("escrow.yaml"), text);
+    let app = world.at("app");
+    write(world.at("escrow.yaml"), text);
     let cli = cli.cwd(&app);
     cli.trust();
     cli.plan("try", ".", strategy);
@@ -18,7 +18,7 @@ fn a_validation_that_fails_stops_the_commit_and_leaves_nothing() {
     let text = "validate:\n  - 'echo looking; echo x > left-by-validation; rm -f a.txt'\n  - [test, '!', -e, bad]\n";
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = configured(text, strategy);
-        let app = world.path().join("app");
+        let app = world.at("app");
         put(&cli, "try app bad", "x\n");
         let outcome = cli.run("--json commit try");
         assert_eq!(outcome.status, 1, "{strategy}: {}", outcome.stderr_text());
@@ -55,14 +55,7 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
     assert_eq!(told["committed"], false);
     let cause = told["cause"].as_str().expect("a cause");
     has(&cause, ["`test ! -e bad` ended with status 1"]);
-    for list in [
-        "resources",
-        "conflicts",
-        "undone",
-        "not_undone",
-        "kept",
-        "left",
-    ] {
+    for list in "resources; conflicts; undone; not_undone; kept; left".split("; ") {
         assert_eq!(told[list], value!([]), "{list}: {told}");
     }
     cli.fails("run --plan try --commit -- true", 125);
@@ -103,10 +96,10 @@ fn the_policy_of_the_configuration_is_enforced() {
     cli.ok(line);
     let said = cli.fails("commit try", 3);
     assert!(said.contains(".github"), "{said}");
-    assert!(!world.path().join("app/f").exists());
+    assert!(!world.at("app/f").exists());
     cli.ok("run --plan try -- rm -r .github");
     cli.ok("commit try");
-    assert!(world.path().join("app/f").exists());
+    assert!(world.at("app/f").exists());
     let log = json(&cli, "log try").to_string();
     assert!(log.contains("denied"), "{log}");
     cli.ok("log --verify");
@@ -120,7 +113,7 @@ fn the_policy_of_the_configuration_is_enforced() {
 fn a_policy_that_cannot_be_understood_denies() {
     let (world, cli) = configured("", "overlay");
     write(
-        world.path().join("escrow.yaml"),
+        world.at("escrow.yaml"),
         "policy: { mode: enforce, rules: [ { permit: [commit] } ] }\n",
     );
     let outcome = cli.run("commit try");
@@ -136,94 +129,36 @@ fn a_policy_that_cannot_be_understood_denies() {
 #[test]
 fn a_policy_that_makes_no_sense_is_told_with_its_place() {
     let (world, cli) = configured("", "overlay");
-    let file = world.path().join("escrow.yaml");
+    let file = world.at("escrow.yaml");
     let cli = cli.cwd(world.path());
-    let rules = |rule: &str| format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
-    let whole = "principal: '*', scope: '*'";
-    let rows = [
-        (
-            "policy:\n  mode: enfroce\n".to_owned(),
-            (2, 9),
-            "policy.mode",
-            "did you mean 'enforce'?",
-        ),
-        (
-            "policy:\n  mode: yes please\n".to_owned(),
-            (2, 9),
-            "policy.mode",
-            "known here: local, enforce",
-        ),
-        ("policy:\n  mode:\n".to_owned(), (2, 7), "policy.mode", ""),
-        (
-            "policy:\n  rule: []\n".to_owned(),
-            (2, 3),
-            "policy.rule",
-            "did you mean 'rules'?",
-        ),
-        ("policy: [enforce]\n".to_owned(), (1, 9), "policy", ""),
-        (
-            "policy:\n  rules: {}\n".to_owned(),
-            (2, 10),
-            "policy.rules",
-            "",
-        ),
-        (rules("commit"), (4, 7), "policy.rules[0]", ""),
-        (
-            rules(&format!("{{ alow: [commit], {whole} }}")),
-            (4, 9),
-            "policy.rules[0].alow",
-            "did you mean 'allow'?",
-        ),
-        (
-            rules(&format!("{{ deny: [read, comit], {whole} }}")),
-            (4, 22),
-            "policy.rules[0].deny[1]",
-            "did you mean 'commit'?",
-        ),
-        (
-            rules(&format!("{{ {whole} }}")),
-            (4, 7),
-            "policy.rules[0]",
-            "",
-        ),
-        (
-            rules(&format!("{{ allow: [read], deny: [read], {whole} }}")),
-            (4, 7),
-            "policy.rules[0]",
-            "",
-        ),
-        (
-            rules(&format!("{{ deny: [], {whole} }}")),
-            (4, 15),
-            "policy.rules[0].deny",
-            "",
-        ),
-        (
-            rules(&format!("{{ deny: read, {whole} }}")),
-            (4, 15),
-            "policy.rules[0].deny",
-            "",
-        ),
-        (
-            rules("{ deny: [read], principal: '*' }"),
-            (4, 7),
-            "policy.rules[0]",
-            "",
-        ),
-        (
-            rules("{ deny: [read], principal: 7, scope: '*' }"),
-            (4, 34),
-            "policy.rules[0].principal",
-            "",
-        ),
-        (
-            rules("{ deny: [read], principal: '*', scope: 'app:a{b' }"),
-            (4, 46),
-            "policy.rules[0].scope",
-            "",
-        ),
-    ];
-    for (text, (line, column), key, hint) in rows {
+    // A whole policy, or one rule of it; the place; the key; the hint. `WHOLE` stands for everything and everyone.
+    let rows = r"policy:/  mode: enfroce | 2:9 policy.mode | did you mean 'enforce'?
+policy:/  mode: yes please | 2:9 policy.mode | known here: local, enforce
+policy:/  mode: | 2:7 policy.mode |
+policy:/  rule: [] | 2:3 policy.rule | did you mean 'rules'?
+policy: [enforce] | 1:9 policy |
+policy:/  rules: {} | 2:10 policy.rules |
+commit | 4:7 policy.rules[0] |
+{ alow: [commit], WHOLE } | 4:9 policy.rules[0].alow | did you mean 'allow'?
+{ deny: [read, comit], WHOLE } | 4:22 policy.rules[0].deny[1] | did you mean 'commit'?
+{ WHOLE } | 4:7 policy.rules[0] |
+{ allow: [read], deny: [read], WHOLE } | 4:7 policy.rules[0] |
+{ deny: [], WHOLE } | 4:15 policy.rules[0].deny |
+{ deny: read, WHOLE } | 4:15 policy.rules[0].deny |
+{ deny: [read], principal: '*' } | 4:7 policy.rules[0] |
+{ deny: [read], principal: 7, scope: '*' } | 4:34 policy.rules[0].principal |
+{ deny: [read], principal: '*', scope: 'app:a{b' } | 4:46 policy.rules[0].scope |";
+    for row in rows.lines() {
+        let columns: Vec<&str> = row.split('|').map(str::trim).collect();
+        let text = columns[0].replace("WHOLE", "principal: '*', scope: '*'");
+        let text = match text.starts_with("policy:") {
+            true => text.replace('/', "\n") + "\n",
+            false => format!("policy:\n  mode: enforce\n  rules:\n    - {text}\n"),
+        };
+        let (at, key) = columns[1].split_once(' ').expect("a place and a key");
+        let (line, column) = at.split_once(':').expect("a line and a column");
+        let number = |text: &str| text.parse::<u64>().expect("a number");
+        let (line, column, hint) = (number(line), number(column), columns[2]);
         write(&file, &text);
         let error = json_error(&cli, "type validate escrow.yaml", 2);
         assert_eq!(error["kind"], "usage", "{text}");
@@ -261,14 +196,10 @@ fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
         put(&cli, "try app plain", "x\n");
         cli.ok("checkpoint create try -m plain");
         put(&cli, "try app secret/token", "x\n");
-        for line in [
-            "diff try",
-            "diff try --since first",
-            "diff try --since first --name-status",
-            "--json diff try --since plain",
-            "checkpoint show try first",
-            "--principal nobody:new plan fork try other",
-        ] {
+        let lines = "diff try; diff try --since first; diff try --since first --name-status; \
+            --json diff try --since plain; checkpoint show try first; \
+            --principal nobody:new plan fork try other";
+        for line in lines.split("; ") {
             let outcome = cli.run(line);
             assert_eq!(outcome.status, 3, "{strategy}: {line}");
             assert_eq!(

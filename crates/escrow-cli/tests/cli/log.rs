@@ -35,7 +35,7 @@ fn write(cli: &Cli, file: &str) -> Child {
 #[track_caller]
 fn valid(cli: &Cli) -> u64 {
     let seen = json(cli, "log --verify");
-    assert_eq!(keys(&seen), ["entries", "fault", "head", "valid"]);
+    assert_eq!(keys(&seen), "entries fault head valid");
     assert_eq!(
         (&seen["valid"], &seen["fault"]),
         (&value!(true), &Value::Null)
@@ -65,7 +65,7 @@ fn what_was_changed_afterwards_is_named() {
         (&seen["valid"], &seen["entries"]),
         (&value!(false), &value!(4))
     );
-    assert_eq!(keys(&seen["fault"]), ["entry", "operation_id", "what"]);
+    assert_eq!(keys(&seen["fault"]), "entry operation_id what");
     assert_eq!(seen["fault"]["entry"], 5);
 }
 
@@ -97,8 +97,8 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
 fn an_undo_and_a_restore_say_on_what() {
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = world();
-        fs::create_dir_all(world.path().join("app/old/deep")).expect("there is room");
-        fs::write(world.path().join("app/old/deep/x"), "x").expect("there is room");
+        fs::create_dir_all(world.at("app/old/deep")).expect("there is room");
+        fs::write(world.at("app/old/deep/x"), "x").expect("there is room");
         cli.plan("try", "./app", strategy);
         cli.ok("checkpoint create try -m first");
         let script = "mkdir -p app/d/e; echo 1 > app/d/e/f; rm -r app/old; echo 2 >> app/a.txt; chmod 700 app/src";

@@ -23,16 +23,9 @@ fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
 fn is_damage(world: &World, cli: &Cli, why: &str) {
     let areas = world.home().join("sandboxes");
     let before = (signature(&areas), fs::read(state(world)).ok());
-    for line in [
-        "gc",
-        "gc --max-size 0",
-        "status",
-        "plan list",
-        "diff try",
-        "cleanup try --yes",
-        "recover",
-        "plan create new --resource ./app",
-    ] {
+    let lines = "gc; gc --max-size 0; status; plan list; diff try; cleanup try --yes; recover; \
+        plan create new --resource ./app";
+    for line in lines.split("; ") {
         let said = cli.fails(line, 5);
         assert!(said.contains("lost records"), "{line}: {said}");
         assert!(said.contains(why), "{line}: {said}");
@@ -42,10 +35,7 @@ fn is_damage(world: &World, cli: &Cli, why: &str) {
     let named = cli.expect("--json gc --orphans", 5);
     let named: Value = serde_json::from_str(&named.stdout_text()).expect("one document");
     let orphans = &named["error"]["details"]["orphans"];
-    assert_eq!(
-        keys(&orphans[0]),
-        ["bytes", "changed", "made", "path", "what", "why"]
-    );
+    assert_eq!(keys(&orphans[0]), "bytes changed made path what why");
     assert_eq!(orphans[0]["what"], "sandbox", "{orphans:#}");
     let told = cli.run("gc --orphans");
     has(&told.stdout_text(), ["/sandboxes/sbx_"]);
@@ -96,7 +86,7 @@ fn an_older_state_put_back_is_damage() {
         "{done:#}"
     );
     let named = json(&cli, "gc --orphans");
-    assert_eq!(keys(&named), ["orphans"]);
+    assert_eq!(keys(&named), "orphans");
     assert_eq!(named["orphans"][0]["path"], area.to_str().expect("plain"));
     // A later store with other records takes nothing of it away either.
     open(&cli, "third");
@@ -195,10 +185,7 @@ fn an_area_that_no_record_tells_of_goes_only_by_its_name() {
     assert!(said.contains("nothing was removed"), "{said}");
     assert!(stray.is_dir() && known.is_dir());
     cli.fails(
-        format!(
-            "gc --orphans --remove {}",
-            world.path().join("app").display()
-        ),
+        format!("gc --orphans --remove {}", world.at("app").display()),
         1,
     );
     cli.fails(format!("gc --remove {}", stray.display()), 2);

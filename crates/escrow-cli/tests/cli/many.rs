@@ -34,7 +34,7 @@ fn opens(counts: &Counts) -> usize {
 }
 
 fn compare(strategy: &str, lines: &[&str]) {
-    let ((_few_world, few), (_many_world, many)) = (home(6, strategy), home(60, strategy));
+    let ((_few_world, few), (_many_world, many)) = (home(4, strategy), home(32, strategy));
     for line in lines {
         let (small, large) = (few.trace(line), many.trace(line));
         let shown = String::from_utf8_lossy(&large.output.stdout);

@@ -26,14 +26,14 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
     }
     let path = cli.ok("path filesystem_copy app");
     let copy = fs::metadata(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
-    let original = fs::metadata(world.path().join("app/a.txt")).expect("it is there");
+    let original = fs::metadata(world.at("app/a.txt")).expect("it is there");
     assert_eq!((copy.gid(), copy.mode()), (original.gid(), original.mode()));
 }
 
 #[test]
 fn a_new_file_did_not_inherit_from_its_directory() {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         "mkdir shared; chmod 2775 shared; setfacl -d -m u:4243:rw shared",
@@ -87,7 +87,7 @@ fn a_new_file_did_not_inherit_from_its_directory() {
 #[test]
 fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f",
@@ -110,7 +110,7 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
 fn a_users_own_hidden_directory_was_left_out_for_its_name() {
     let (world, cli) = world();
     sh(
-        world.path().join("app"),
+        world.at("app"),
         "mkdir .escrow-notes; echo mine > .escrow-notes/file",
     );
     let plan = json(
@@ -128,10 +128,7 @@ fn a_commit_of_a_hard_link_alone_could_not_be_undone() {
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     sh(copy_of(&cli, "try", "app"), "ln a.txt b.txt");
     cli.ok("commit try");
-    let (a, b) = (
-        world.path().join("app/a.txt"),
-        world.path().join("app/b.txt"),
-    );
+    let (a, b) = (world.at("app/a.txt"), world.at("app/b.txt"));
     let ino = |path: &Path| fs::metadata(path).expect("it is there").ino();
     assert_eq!(ino(&a), ino(&b));
     cli.ok("undo try");
@@ -150,7 +147,7 @@ fn a_new_directory_with_a_hard_link_lost_its_time() {
         "mkdir d d/e; ln a.txt d/e/b; echo x > d/own; touch -d 2001-02-03T04:05:06.7 d/e d",
     );
     cli.ok("commit try");
-    let d = world.path().join("app/d");
+    let d = world.at("app/d");
     assert_eq!(read(d.join("e/b")), "one\ntwo\nthree\n");
     for dir in [&d, &d.join("e")] {
         let meta = fs::metadata(dir).expect("it is there");
@@ -172,7 +169,7 @@ fn setuid_below_a_new_directory_was_released() {
     );
     let done = json(&cli, "commit try");
     assert_eq!(notes(&done), ["bin/deep/tool: setuid dropped"]);
-    assert_eq!(mode(world.path().join("app/bin/deep/tool")), 0o755);
+    assert_eq!(mode(world.at("app/bin/deep/tool")), 0o755);
 }
 
 // rule F7
@@ -182,9 +179,9 @@ fn setuid_was_released_to_another_owner() {
         return;
     }
     let (world, cli) = world();
-    let tool = world.path().join("app/tool");
+    let tool = world.at("app/tool");
     sh(
-        world.path().join("app"),
+        world.at("app"),
         "echo x > tool; chown 65534 tool; chmod 4755 tool",
     );
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
@@ -204,13 +201,13 @@ fn setuid_was_released_to_another_owner() {
 #[test]
 fn a_hard_link_to_a_setuid_file_was_said_to_lose_it() {
     let (world, cli) = world();
-    sh(world.path().join("app"), "echo x > tool; chmod 4755 tool");
+    sh(world.at("app"), "echo x > tool; chmod 4755 tool");
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     sh(copy_of(&cli, "try", "app"), "ln tool other");
     let done = json(&cli, "commit try");
     assert_eq!(notes(&done), [""; 0]);
-    assert_eq!(mode(world.path().join("app/tool")), 0o4755);
-    assert_eq!(mode(world.path().join("app/other")), 0o4755);
+    assert_eq!(mode(world.at("app/tool")), 0o4755);
+    assert_eq!(mode(world.at("app/other")), 0o4755);
 }
 
 #[test]
@@ -219,7 +216,7 @@ fn a_read_only_root_had_no_overlay() {
         return;
     }
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(&app, "chmod 555 .");
     let plan = json(&cli, "plan create try --resource ./app");
     assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
@@ -237,7 +234,7 @@ fn attributes_of_read_only_files_were_lost() {
         return;
     }
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         "setfattr -n user.a -v b a.txt; chmod 444 a.txt; setfattr -n user.d -v e src; chmod 555 src",
@@ -266,10 +263,7 @@ fn a_failed_write_left_directories_open() {
         return;
     }
     let (world, cli) = world();
-    sh(
-        world.path().join("app"),
-        "mkdir -p ro/sub; chmod 555 ro/sub ro",
-    );
+    sh(world.at("app"), "mkdir -p ro/sub; chmod 555 ro/sub ro");
     cli.ok("plan create try --resource ./app --strategy overlay");
     for path in ["ro/new/f", "ro/sub/f", "ro/sub/new/f"] {
         cli.clone()
@@ -277,7 +271,7 @@ fn a_failed_write_left_directories_open() {
             .fails(["write", "try", "app", path], 1);
         assert_eq!(cli.ok("diff try --name-status"), "", "{path}");
     }
-    sh(world.path().join("app"), "chmod 755 ro");
+    sh(world.at("app"), "chmod 755 ro");
 }
 
 #[test]
@@ -309,7 +303,7 @@ fn a_touched_file_lost_its_capabilities_by_a_rollback() {
     }
     let (world, cli) = world();
     sh(
-        world.path().join("app"),
+        world.at("app"),
         "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog",
     );
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");

@@ -106,7 +106,7 @@ fn a_file_on_which_something_is_mounted_is_refused() {
     let world = World::new();
     let file = world.dir("docs").join("notes.txt");
     write(&file, "one\n");
-    write(world.path().join("other"), "two\n");
+    write(world.at("other"), "two\n");
     let cli = Cli::new(&world, &binary());
     for line in [
         "plan create try --resource docs/notes.txt",

@@ -6,7 +6,7 @@ use crate::*;
 /// A world whose plans are open, forked, committed and committed in part, one each.
 fn busy_world(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
-    let cli = cli.cwd(world.path().join("app"));
+    let cli = cli.cwd(world.at("app"));
     let plan = |name: &str| {
         cli.ok(format!(
             "plan create {name} --resource . --strategy {strategy}"
@@ -37,7 +37,7 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
     as_user_too();
     for strategy in ["overlay", "filesystem_copy"] {
         let (world, cli) = busy_world(strategy);
-        let moved = world.path().join("another home\\home");
+        let moved = world.at("another home\\home");
         fs::rename(world.home(), &moved).expect("one file system");
         let cli = cli.env("ESCROW_HOME", &moved);
         assert_eq!(read(&cli, "open", "f"), "second\n", "{strategy}");
@@ -55,12 +55,12 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
         cli.ok("undo parts");
         let listed = cli.ok("diff parts --name-status");
         assert_eq!(listed, "A\tp\nA\tq\n", "{strategy}");
-        let before = signature(&world.path().join("app"));
+        let before = signature(&world.at("app"));
         cli.ok("commit forked");
         cli.ok("undo forked");
-        unchanged(&before, &world.path().join("app"));
+        unchanged(&before, &world.at("app"));
         cli.ok("undo released");
-        let source = fs::read_to_string(world.path().join("app/src/main.rs"));
+        let source = fs::read_to_string(world.at("app/src/main.rs"));
         assert_eq!(source.expect("it is back"), "fn main() {}\n", "{strategy}");
         for plan in ["open", "parts"] {
             cli.ok(format!("cleanup {plan} --yes"));
@@ -74,7 +74,7 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
             .iter()
             .filter(|name| name.to_string_lossy().starts_with("sbx_"));
         assert_eq!(kept.count(), 0, "{strategy}: {left:?}");
-        let old = world.path().join("escrow-home");
+        let old = world.at("escrow-home");
         assert!(!old.exists(), "{strategy}: the old place is made again");
     }
 }

@@ -5,11 +5,11 @@ use crate::*;
 #[test]
 fn a_bare_carriage_return_broke_the_patch() {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     write(app.join("cr"), "one\rtwo\r\nthree\n");
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app cr", "one\rTWO\r\nthree\n");
-    write(world.path().join("p"), cli.run("diff try --patch").stdout);
+    write(world.at("p"), cli.run("diff try --patch").stdout);
     sh(&app, "patch -p1 --quiet --binary < ../p");
     assert_eq!(
         fs::read(app.join("cr")).expect("it is there"),
@@ -24,7 +24,7 @@ fn a_patch_broke_off_when_the_original_was_gone() {
     let path = cli.ok("path try app");
     remove(Path::new(path.trim_end()).join("a.txt"));
     write(Path::new(path.trim_end()).join("z"), "z\n");
-    remove(world.path().join("app/a.txt"));
+    remove(world.at("app/a.txt"));
     let patch = cli.ok("diff try --patch");
     has(&patch, ["# the original's version is gone: a.txt", "+z"]);
 }
@@ -33,13 +33,7 @@ fn a_patch_broke_off_when_the_original_was_gone() {
 fn lost_output_was_a_success() {
     let (_world, cli) = world();
     cli.ok("plan create try --resource ./app");
-    for line in [
-        "plan list",
-        "--json status",
-        "read try app a.txt",
-        "diff try",
-        "reference",
-    ] {
+    for line in "plan list; --json status; read try app a.txt; diff try; reference".split("; ") {
         let full = File::options()
             .write(true)
             .open("/dev/full")

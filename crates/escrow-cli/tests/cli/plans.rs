@@ -15,7 +15,7 @@ fn the_plan_of_a_directory_was_the_newest_above_instead_of_the_nearest() {
     json(&cli, "plan create outer");
     let inside = cli.clone().cwd(project.join("app"));
     assert_eq!(json(&inside, "plan show")["name"], "inner");
-    let beside = cli.clone().cwd(world.path().join("sibling"));
+    let beside = cli.clone().cwd(world.at("sibling"));
     beside.fails("cleanup", 1);
     assert_eq!(json(&cli, "plan show outer")["state"], "open");
 }
@@ -101,12 +101,12 @@ fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
 fn a_copy_could_not_be_read_without_its_original() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-    fs::rename(world.path().join("app"), world.path().join("away")).expect("it can be moved");
+    fs::rename(world.at("app"), world.at("away")).expect("it can be moved");
     assert_eq!(cli.ok("read try app a.txt"), "one\ntwo\nthree\n");
     put(&cli, "try app b.txt", "x");
     let error = cli.fails("rollback try", 1);
     assert!(error.contains("is gone"), "{error}");
-    fs::rename(world.path().join("away"), world.path().join("app")).expect("it can be moved");
+    fs::rename(world.at("away"), world.at("app")).expect("it can be moved");
     assert_eq!(cli.ok("diff try --name-status"), "A\tb.txt\n");
 }
 
@@ -114,7 +114,7 @@ fn a_copy_could_not_be_read_without_its_original() {
 #[test]
 fn a_half_removed_sandbox_was_called_healthy() {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
@@ -149,7 +149,7 @@ fn a_half_removed_sandbox_was_called_healthy() {
 #[test]
 fn an_interrupted_create_left_its_plan() {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         "for d in $(seq 60); do mkdir d$d; for f in $(seq 200); do echo x > d$d/f$f; done; done",
@@ -194,7 +194,7 @@ fn an_interrupted_create_left_its_plan() {
 #[test]
 fn an_unfinished_sandbox_was_made_anew_by_another_strategy() {
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         "for d in $(seq 60); do mkdir d$d; for f in $(seq 100); do echo x > d$d/f$f; done; done",
@@ -212,7 +212,7 @@ fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
     let there = world.dir("o/app");
     write(there.join("a.txt"), "the other\n");
     cli.ok("plan create first --resource ./app");
-    let beside = cli.clone().cwd(world.path().join("o"));
+    let beside = cli.clone().cwd(world.at("o"));
     beside.ok("plan create second --resource ./app");
     assert_eq!(beside.ok("read second app a.txt"), "the other\n");
     assert_eq!(beside.ok("read second ./app a.txt"), "the other\n");

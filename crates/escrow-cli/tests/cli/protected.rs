@@ -49,15 +49,11 @@ fn content(path: &Path) -> String {
 #[test]
 fn a_declared_resource_is_protected_before_it_is_used() {
     let (world, cli) = configured("{ app: { at: app } }", PROTECT);
-    let file = world.path().join("work/app/.github/workflows/ci.yml");
+    let file = world.at("work/app/.github/workflows/ci.yml");
     let evil = format!("echo EVIL >> '{}'", file.display());
-    for resource in [
-        "./app/.github",
-        "app/.github/workflows",
-        "app/.github/workflows/ci.yml",
-        ".",
-        "app",
-    ] {
+    let all_resources =
+        "./app/.github; app/.github/workflows; app/.github/workflows/ci.yml; .; app";
+    for resource in all_resources.split("; ") {
         denied(&cli, resource, &evil);
         assert_eq!(content(&file), "safe\n", "{resource}");
     }
@@ -94,13 +90,13 @@ fn what_is_declared_is_protected_before_it_is_there() {
         ".",
         "mkdir -p new/deep/app/.github && echo x > new/deep/app/.github/ci",
     );
-    assert!(!world.path().join("work/new").exists());
+    assert!(!world.at("work/new").exists());
     let page = "{ deny: [commit], principal: '*', scope: 'page:one.txt' }";
     let (world, cli) = configured(resources, page);
     denied(&cli, ".", "mkdir pages && echo x > pages/one.txt");
     world.dir("work/pages");
     denied(&cli, "pages", "echo x > pages/one.txt");
-    assert!(!world.path().join("work/pages/one.txt").exists());
+    assert!(!world.at("work/pages/one.txt").exists());
 }
 
 /// Links on the way lead to the same, and a process that changes one of them changes what is protected.
@@ -110,9 +106,9 @@ fn a_declared_path_may_lead_through_links() {
     let (world, cli) = configured("{ app: { at: ways/current/app } }", PROTECT);
     world.dir("work/releases/one/app/.github");
     world.dir("work/releases/two/app/.github");
-    symlink("one", world.path().join("work/releases/latest"));
+    symlink("one", world.at("work/releases/latest"));
     world.dir("work/ways");
-    let link = world.path().join("work/ways/current");
+    let link = world.at("work/ways/current");
     symlink("../releases/latest", &link);
     denied(&cli, ".", "echo x > releases/one/app/.github/ci");
     denied(
@@ -153,7 +149,7 @@ fn a_link_above_a_resource_does_not_lead_around_its_protection() {
         ".",
         "mkdir -p y/app/.github; touch y/app/.github/ci; rm -r x; ln -s y x",
     );
-    assert!(world.path().join("work/x/app/src").is_dir());
+    assert!(world.at("work/x/app/src").is_dir());
 }
 
 /// A directory that happens to be called like a declared resource does not get its permissions.
@@ -167,7 +163,7 @@ fn a_declared_name_is_not_free_for_others() {
     write(world.dir("work").join("escrow.yaml"), rules);
     world.dir("work/elsewhere/app");
     denied(&cli, "elsewhere/app", "touch elsewhere/app/evil");
-    assert!(!world.path().join("work/elsewhere/app/evil").exists());
+    assert!(!world.at("work/elsewhere/app/evil").exists());
 }
 
 /// An undo is checked by the same names as the commit, although its resource was forgotten with it.
@@ -181,5 +177,5 @@ fn an_undo_is_judged_by_every_name() {
     cli.ok([run, vec!["touch app/.github/new".into()]].concat());
     cli.ok("commit q --yes");
     cli.fails("undo q --yes", 3);
-    assert!(world.path().join("work/app/.github/new").exists());
+    assert!(world.at("work/app/.github/new").exists());
 }

@@ -65,7 +65,7 @@ fn undo_without_a_name_passes_over_a_plan_that_is_half_removed() {
     }
     let (world, cli) = world();
     let config = "sandbox: {cleanup: manual}\n";
-    write(world.path().join("escrow.yaml"), config);
+    write(world.at("escrow.yaml"), config);
     cli.ok("plan create whole --resource ./app");
     put(&cli, "whole app a.txt", "new\n");
     cli.ok("commit whole");
@@ -86,7 +86,7 @@ fn a_plan_is_recovered_under_its_own_configuration() {
     let scene = || -> (World, Cli) {
         let (world, cli) = world();
         let config = "sandbox: {cleanup: manual}\n";
-        write(world.path().join("escrow.yaml"), config);
+        write(world.at("escrow.yaml"), config);
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
         put(&cli, "try app a.txt", "new\n");
         (world, cli)

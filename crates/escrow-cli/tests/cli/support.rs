@@ -69,3 +69,31 @@ pub(crate) fn notes(done: &Value) -> Vec<String> {
     let text = |note: &Value| format!("{}: {}", note["path"], note["what"]).replace('"', "");
     notes.iter().map(text).collect()
 }
+
+/// The values of one key in a list of objects.
+#[track_caller]
+pub(crate) fn column<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
+    let rows = list.as_array().expect("a list").iter();
+    rows.filter_map(|row| row[key].as_str()).collect()
+}
+
+/// Every action.
+pub(crate) const ALL: &str = "[create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin]";
+
+/// A configuration with a policy that is enforced. Its rules look like `deny [commit] agent* app:secret` (actions,
+/// principal, scope), with `; ` between them.
+pub(crate) fn enforce(prefix: &str, rules: &str) -> String {
+    let rule = |rule: &str| {
+        let (what, rest) = rule.split_once(' ').expect("what it does");
+        let (actions, rest) = rest.split_once("] ").expect("actions");
+        let (principal, scope) = rest.split_once(' ').expect("a principal");
+        format!("    - {{{what}: {actions}], principal: '{principal}', scope: '{scope}'}}\n")
+    };
+    let rules: String = rules.split("; ").map(rule).collect();
+    format!("{prefix}policy:\n  mode: enforce\n  rules:\n{rules}")
+}
+
+/// A line that runs a script.
+pub(crate) fn script(line: &str, script: &str) -> Vec<OsString> {
+    [words(line), words("-- sh -c"), vec![script.into()]].concat()
+}

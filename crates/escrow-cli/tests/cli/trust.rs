@@ -1,17 +1,10 @@
 //! A tree cannot configure its own jail: what a found configuration may say, who may have written it,
 //! and `escrow trust`.
 
-use std::os::unix::fs::chown;
-
 use crate::*;
 
 fn write(directory: &Path, text: &str) {
     fs::write(directory.join("escrow.yaml"), text).expect("there is room");
-}
-
-/// Words of a line, and a script behind them.
-fn script(line: &str, script: &str) -> Vec<OsString> {
-    [words(line), words("-- sh -c"), vec![script.into()]].concat()
 }
 
 /// The test user in the world of root, with a state of its own.
@@ -34,12 +27,9 @@ fn a_tree_does_not_configure_its_own_jail() {
     let (app, keys) = (world.dir("app"), world.dir("keys"));
     write(&app, LOOSE);
     let own = world.dir("user-home/.config/escrow");
-    write(
-        &own,
-        "run: {network: none}\npolicy:\n  mode: enforce\n  rules:\n    \
-         - {allow: [create, read, write, diff, run, checkpoint, restore, rollback, cleanup, commit, admin], principal: '*', scope: '*'}\n    \
-         - {deny: [commit], principal: 'agent*', scope: '*'}\n",
-    );
+    let rules = "allow [create, read, write, diff, run, checkpoint, restore, rollback, cleanup, commit, \
+        admin] * *; deny [commit] agent* *";
+    write(&own, &enforce("run: {network: none}\n", rules));
     let cli = cli.cwd(&app);
     let attack = "echo x > ../keys/authorized; echo x > released; echo \"trick=$TRICK\"; tail -n +3 /proc/net/dev | cut -d: -f1";
     let outcome = cli.run(script("run", attack));
@@ -91,27 +81,15 @@ fn no_file_relaxes_the_policy_of_the_user_or_of_the_system() {
     as_user_too();
     let (world, cli) = world();
     let own = world.dir("user-home/.config/escrow");
-    let everything = "[create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin]";
-    let policy = |deny: &str| {
-        format!(
-            "policy:\n  mode: enforce\n  rules:\n    - {{allow: {everything}, principal: '*', scope: '*'}}\n    \
-             - {{deny: [{deny}], principal: '*', scope: '*'}}\n"
-        )
-    };
+    let policy = |deny: &str| enforce("", &format!("allow {ALL} * *; deny [{deny}] * *"));
     write(&own, &policy("gc"));
-    let may = |cli: &Cli, action: &str| {
-        cli.run(format!(
-            "access check --principal me --action {action} --scope *"
-        ))
-        .status
-            == 0
-    };
+    let ask = |action: &str| format!("access check --principal me --action {action} --scope *");
+    let may = |cli: &Cli, action: &str| cli.run(ask(action)).status == 0;
     assert!(may(&cli, "undo") && !may(&cli, "gc"));
     // What the tree denies is denied as well, trusted or not.
     write(world.path(), &policy("undo"));
     assert!(!may(&cli, "undo") && !may(&cli, "gc") && may(&cli, "commit"));
-    let line = words("access check --principal me --action undo --scope *");
-    let told = cli.run(line).stdout_text();
+    let told = cli.run(ask("undo")).stdout_text();
     has(&told, [&format!("in '{}", world.path().display())]);
     for text in ["policy: {mode: local}\n", "{}\n"] {
         write(world.path(), text);
@@ -137,29 +115,18 @@ fn the_policy_of_the_system_always_counts() {
     }
     let (world, cli) = world();
     let etc = world.dir("etc/escrow");
-    write(
-        &etc,
-        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, cleanup], principal: '*', scope: '*'}\n",
-    );
+    let rules = "allow [create, cleanup] * *";
+    write(&etc, &enforce("", rules));
     write(world.path(), "policy: {mode: local}\n");
     cli.trust();
     // In a mount namespace of its own.
+    let etc_of = world.dir("etc").display().to_string();
     let under = |cli: &Cli, line: &str| {
-        let command = cli.command(line);
-        let mount = "mount --bind \"$1\" /etc; shift; exec \"$@\"";
-        let mut outer = Command::new("unshare");
-        outer
-            .args(["-m", "sh", "-euc", mount, "sh"])
-            .arg(world.dir("etc"));
-        outer.arg(command.get_program()).args(command.get_args());
-        outer.env_clear().current_dir(world.path());
-        let set = command.get_envs();
-        outer.envs(set.filter_map(|(name, value)| Some((name, value?))));
-        let output = outer.output().expect("it runs");
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
+        let mount = "mount --bind \"$0\" /etc; exec \"$@\"";
+        let outer = ["unshare", "-m", "sh", "-euc", mount, &etc_of];
+        let output = cli.behind(&outer, line).output().expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), told)
     };
     let denied = "access check --principal me --action commit --scope *";
     for cli in [cli.clone(), as_other(&world)] {
@@ -169,7 +136,7 @@ fn the_policy_of_the_system_always_counts() {
             assert_eq!(status, Some(3), "{line}: {told}");
         }
     }
-    chown(etc.join("escrow.yaml"), Some(UID), None).expect("root may do so");
+    chown(etc.join("escrow.yaml"), UID, 0);
     let (status, told) = under(&cli, denied);
     assert_eq!(status, Some(2), "{told}");
     assert!(told.contains("does not belong to root"), "{told}");
@@ -186,10 +153,6 @@ fn what_others_can_have_written_never_counts() {
     let directory = world.dir("shared");
     write(&directory, "policy: {mode: enforce}\n");
     let file = directory.join("escrow.yaml");
-    let mode = |path: &Path, mode| {
-        chmod(path, mode);
-    };
-    let own = |path: &Path, uid, gid| chown(path, Some(uid), Some(gid)).expect("root may do so");
     let line = "access check --principal me --action gc --scope *";
     let check = |who: &Cli, counts: bool, why: &str| {
         let cli = who.clone().cwd(&directory);
@@ -210,29 +173,29 @@ fn what_others_can_have_written_never_counts() {
     };
     check(&root, true, "root's own");
     check(&user, true, "root's");
-    own(&file, UID, GID);
+    chown(&file, UID, GID);
     check(&root, false, "belongs to another user");
     check(&user, true, "the user's own");
-    own(&file, UID + 1, GID + 1);
+    chown(&file, UID + 1, GID + 1);
     check(&user, false, "belongs to another user");
-    own(&file, UID, GID);
-    mode(&file, 0o664);
+    chown(&file, UID, GID);
+    chmod(&file, 0o664);
     check(&user, true, "a group of one's own");
-    own(&file, UID, GID + 1);
+    chown(&file, UID, GID + 1);
     tightens("others may write it");
-    own(&file, UID, GID);
-    mode(&file, 0o646);
+    chown(&file, UID, GID);
+    chmod(&file, 0o646);
     tightens("others may write it");
-    mode(&file, 0o644);
-    mode(&directory, 0o777);
+    chmod(&file, 0o644);
+    chmod(&directory, 0o777);
     tightens("others may write '");
-    own(&file, UID + 1, GID);
+    chown(&file, UID + 1, GID);
     check(&user, false, "belongs to another user");
-    own(&file, UID, GID);
-    mode(&directory, 0o1777);
+    chown(&file, UID, GID);
+    chmod(&directory, 0o1777);
     check(&user, true, "a sticky directory");
-    mode(&directory, 0o755);
-    own(&directory, UID + 1, GID + 1);
+    chmod(&directory, 0o755);
+    chown(&directory, UID + 1, GID + 1);
     check(&user, false, "which it lies in, belongs to another user");
     // To trust it is refused as well; to name it is the user's own decision.
     let told = user.fails("trust shared/escrow.yaml", 2);
@@ -240,15 +203,15 @@ fn what_others_can_have_written_never_counts() {
     let named = user.clone().env("ESCROW_CONFIG", &file);
     named.fails(line, 3);
     // The user's own configuration is not root's.
-    own(&directory, 0, 0);
+    chown(&directory, 0, 0);
     remove(&file);
     let home = world.dir("user-home/.config/escrow");
     write(&home, "policy: {mode: enforce}\n");
-    own(&home.join("escrow.yaml"), UID, GID);
+    chown(&home.join("escrow.yaml"), UID, GID);
     check(&root, false, "belongs to another user");
     check(&user, true, "the user's own");
     // What others can write would be lost with its policy, so it is an error.
-    mode(&home.join("escrow.yaml"), 0o666);
+    chmod(&home.join("escrow.yaml"), 0o666);
     let told = user.fails(line, 2);
     assert!(told.contains("chmod go-w"), "{told}");
 }
@@ -260,14 +223,9 @@ fn what_others_can_have_written_never_counts() {
 fn what_a_group_may_write_only_tightens() {
     as_user_too();
     let (world, cli) = world();
-    let everything = "[create, read, write, diff, commit, cleanup, admin]";
-    write(
-        world.path(),
-        &format!(
-            "sandbox: {{strategy: none}}\npolicy:\n  mode: enforce\n  rules:\n    - {{allow: {everything}, principal: '*', scope: '*'}}\n    \
-             - {{deny: [write], principal: '*', scope: '*:secret'}}\n"
-        ),
-    );
+    let rules =
+        "allow [create, read, write, diff, commit, cleanup, admin] * *; deny [write] * *:secret";
+    write(world.path(), &enforce("sandbox: {strategy: none}\n", rules));
     cli.trust();
     let strategy = |cli: &Cli, line: &str| {
         let made = json(cli, line);
@@ -278,15 +236,13 @@ fn what_a_group_may_write_only_tightens() {
     let made = strategy(&cli, "plan create one --resource ./app");
     assert_eq!(made, (true, false));
     cli.ok("cleanup one --yes");
-    let file = world.path().join("escrow.yaml");
+    let file = world.at("escrow.yaml");
     chmod(&file, 0o666);
     let made = strategy(&cli, "plan create two --resource ./app");
     assert_eq!(made, (false, true));
     // From anywhere, also for a plan.
     for cli in [&cli, &cli.clone().cwd("/")] {
-        let line = words("write two app secret");
-        let told = cli.clone().stdin("x\n").fails(line, 3);
-        assert!(told.contains("chmod go-w"), "{told}");
+        has(&cli.fails("write two app secret", 3), ["chmod go-w"]);
     }
     assert_eq!(json(&cli, "trust --remove")["removed"], true);
     cli.fails("trust --yes", 2);
@@ -298,11 +254,8 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     as_user_too();
     let (world, cli) = world();
     let own = world.dir("user-home/.config/escrow");
-    write(
-        &own,
-        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, read, diff, cleanup, admin], principal: '*', scope: '*'}\n    \
-         - {allow: [commit], principal: '*', scope: scratch}\n",
-    );
+    let rules = "allow [create, write, read, diff, cleanup, admin] * *; allow [commit] * scratch";
+    write(&own, &enforce("", rules));
     write(
         world.path(),
         "resources: {scratch: {at: app}, fine: {at: app/src}}\n",
@@ -329,12 +282,9 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
 // rule S6
 #[test]
 fn a_tree_does_not_rename_itself_out_of_a_policy() {
-    for resources in [
-        "{zzz: {at: .}}",
-        "{app: {at: src}}",
-        "{s: {at: secret}, zzz: {at: .}}",
-        "{app: {at: secret}, zzz: {at: .}}",
-    ] {
+    let trees = "{zzz: {at: .}}; {app: {at: src}}; {s: {at: secret}, zzz: {at: .}}; \
+        {app: {at: secret}, zzz: {at: .}}";
+    for resources in trees.split("; ") {
         let (world, cli) = world();
         write(
             &world.dir("user-home/.config/escrow"),
@@ -353,10 +303,9 @@ fn a_tree_does_not_rename_itself_out_of_a_policy() {
         let renames = resources.contains("zzz");
         let told = made["notices"].to_string();
         assert_eq!(told.contains("resources.zzz"), renames, "{made}");
-        let line = words("write one app secret/new");
-        cli.clone().stdin("x\n").fails(line, 3);
-        let path = cli.ok("path one app");
-        fs::write(Path::new(path.trim()).join("secret/new"), "x").expect("it is ours");
+        cli.fails("write one app secret/new", 3);
+        let copy = copy_of(&cli, "one", "app");
+        fs::write(copy.join("secret/new"), "x").expect("it is ours");
         cli.fails("commit one", 3);
         assert!(!app.join("secret/new").exists(), "{resources}");
         // By a name that does not count nothing is made.
@@ -371,27 +320,17 @@ fn a_tree_does_not_rename_itself_out_of_a_policy() {
 #[test]
 fn a_name_that_does_not_count_still_tightens() {
     let (world, cli) = world();
-    let everything =
-        "{allow: [create, write, read, diff, commit, cleanup, admin], principal: '*', scope: '*'}";
-    write(
-        &world.dir("user-home/.config/escrow"),
-        &format!(
-            "policy:\n  mode: enforce\n  rules:\n    - {everything}\n    - {{deny: [gc], principal: '*', scope: other}}\n"
-        ),
-    );
+    let most = "allow [create, write, read, diff, commit, cleanup, admin] * *";
+    let own = world.dir("user-home/.config/escrow");
+    write(&own, &enforce("", &format!("{most}; deny [gc] * other")));
     world.dir("app/secret");
-    write(
-        world.path(),
-        &format!(
-            "resources: {{hidden: {{at: app/secret}}}}\npolicy:\n  mode: enforce\n  rules:\n    - {everything}\n    \
-             - {{deny: [write], principal: '*', scope: hidden}}\n"
-        ),
-    );
+    let hidden = "resources: {hidden: {at: app/secret}}
+";
+    let rules = format!("{most}; deny [write] * hidden");
+    write(world.path(), &enforce(hidden, &rules));
     cli.ok("plan create one --resource ./app");
     put(&cli, "one app fine", "x\n");
-    cli.clone()
-        .stdin("x\n")
-        .fails("write one app secret/new", 3);
+    cli.fails("write one app secret/new", 3);
 }
 
 /// What is asked for by its name is made as the file says, or not at all.
@@ -449,7 +388,7 @@ fn trust_is_shown_listed_and_taken_back() {
     let error = json_error(&cli, "trust", 1);
     assert_eq!(error["kind"], "not_found");
     write(world.path(), "run: {env: {A: b}}\n");
-    let file = world.path().join("escrow.yaml");
+    let file = world.at("escrow.yaml");
     let below = cli.clone().cwd(world.dir("app/src"));
     let told = json(&below, "trust --yes");
     assert_eq!(told["file"], file.to_str().expect("it is text"));
@@ -499,10 +438,8 @@ fn trust_is_shown_listed_and_taken_back() {
 fn trust_is_permitted_to_who_may_do_anything() {
     let (world, cli) = world();
     let own = world.dir("user-home/.config/escrow");
-    write(
-        &own,
-        "policy:\n  mode: enforce\n  rules:\n    - {allow: [admin], principal: 'user:*', scope: '*'}\n",
-    );
+    let rules = "allow [admin] user:* *";
+    write(&own, &enforce("", rules));
     write(
         world.path(),
         "run: {env: {A: b}}\npolicy: {mode: enforce}\n",

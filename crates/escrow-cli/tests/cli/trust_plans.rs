@@ -7,14 +7,19 @@ fn write(directory: &Path, text: &str) {
     fs::write(directory.join("escrow.yaml"), text).expect("there is room");
 }
 
-const PROTECTED: &str = "resources: {app: {at: app}, hidden: {at: app/secret}}\npolicy:\n  mode: enforce\n  rules:\n    \
-    - {allow: [create, read, write, diff, commit, cleanup, rollback, checkpoint, run, undo], principal: '*', scope: '*'}\n    \
-    - {deny: [commit], principal: '*', scope: hidden}\n";
+fn rules() -> String {
+    let most = "[create, read, write, diff, commit, cleanup, rollback, checkpoint, run, undo]";
+    let resources = "resources: {app: {at: app}, hidden: {at: app/secret}}\n";
+    enforce(
+        resources,
+        &format!("allow {most} * *; deny [commit] * hidden"),
+    )
+}
 
 fn protected(strategy: &str) -> (World, Cli) {
     let (world, cli) = world();
     world.dir("app/secret");
-    write(world.path(), PROTECTED);
+    write(world.path(), &rules());
     cli.plan("try", "./app", strategy);
     put(&cli, "try app secret/new", "x\n");
     (world, cli)
@@ -52,15 +57,15 @@ fn a_plan_obeys_its_configuration_from_anywhere() {
         write(world.path(), text);
         denied(text);
     }
-    remove(world.path().join("escrow.yaml"));
+    remove(world.at("escrow.yaml"));
     denied("without a file");
-    assert!(!world.path().join("app/secret/new").exists());
+    assert!(!world.at("app/secret/new").exists());
     // What the user saw and trusts counts instead.
     write(world.path(), "resources: {app: {at: app}}\n");
     denied("not trusted yet");
     cli.trust();
     root.ok("commit try");
-    assert!(world.path().join("app/secret/new").exists());
+    assert!(world.at("app/secret/new").exists());
 }
 
 /// What was tightened after the plan was made counts too.
@@ -71,10 +76,10 @@ fn what_was_tightened_since_counts_from_anywhere() {
     write(world.path(), "resources: {app: {at: app}}\n");
     cli.ok("plan create try --resource app");
     put(&cli, "try app secret", "x\n");
+    let rules = "allow [commit, diff] * *; deny [commit] * app:secret";
     write(
         world.path(),
-        "resources: {app: {at: app}}\npolicy:\n  mode: enforce\n  rules:\n    - {allow: [commit, diff], principal: '*', scope: '*'}\n    \
-         - {deny: [commit], principal: '*', scope: 'app:secret'}\n",
+        &enforce("resources: {app: {at: app}}\n", rules),
     );
     cli.fails("commit try", 3);
     cli.clone().cwd("/").fails("commit try", 3);
@@ -88,8 +93,8 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
     as_user_too();
     let (world, cli) = world();
     let app = world.dir("app");
-    let deny = "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, diff, undo, rollback, cleanup], principal: '*', scope: '*'}\n    \
-        - {deny: [commit], principal: '*', scope: 'app:secret'}\n";
+    let most = "[create, write, commit, diff, undo, rollback, cleanup]";
+    let deny = &enforce("", &format!("allow {most} * *; deny [commit] * app:secret"));
     write(&app, deny);
     let here = cli.clone().cwd(&app);
     let null = here.clone().env("ESCROW_CONFIG", "/dev/null");
@@ -108,8 +113,7 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
             assert_eq!(told.matches("polciy").count(), 2, "{line}: {told}");
             assert!(told.contains("fix"), "{line}: {told}");
         }
-        let file = fs::read_to_string(app.join("escrow.yaml"));
-        assert_eq!(file.expect("it is back"), deny);
+        assert_eq!(read(app.join("escrow.yaml")), *deny);
         here.ok("cleanup try --yes");
         write(&app, "polciy: {}\n");
         for line in ["recover", "gc"] {
@@ -154,11 +158,7 @@ fn validations_run_from_anywhere() {
             assert!(told.contains("escrow trust '"), "{what}: {told}");
         }
     };
-    let colour = [
-        words("-q run --plan try -- sh -c"),
-        vec!["echo $COLOUR".into()],
-    ]
-    .concat();
+    let colour = script("-q run --plan try", "echo $COLOUR");
     assert_eq!(away.ok(&colour), "blue\n");
     // A process that changes the file must not switch the validation off, nor exchange it.
     for text in ["{}\n", "validate: ['true']\n"] {
@@ -169,7 +169,7 @@ fn validations_run_from_anywhere() {
     }
     let log = json(&cli, "log try").to_string();
     assert!(log.contains("changed since it was trusted"), "{log}");
-    remove(world.path().join("escrow.yaml"));
+    remove(world.at("escrow.yaml"));
     stopped("gone");
     // Trusted no more, its commands do not run, and that is said.
     cli.ok("trust --remove escrow.yaml");
@@ -190,10 +190,10 @@ fn a_configuration_in_a_sandbox_never_counts() {
             false => cli,
         };
         world.dir("app/secret");
-        write(world.path(), PROTECTED);
+        write(world.path(), &rules());
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-        let path = cli.ok("path try app");
-        let sandbox = Path::new(path.trim());
+        let sandbox = &copy_of(&cli, "try", "app");
+        let path = sandbox.display().to_string();
         assert_eq!(path.contains("/.escrow-"), beside, "{path}");
         fs::write(sandbox.join("secret/new"), "x").expect("it is ours");
         for text in [
@@ -209,7 +209,7 @@ fn a_configuration_in_a_sandbox_never_counts() {
         let inside = cli.clone().cwd(sandbox);
         let told = inside.fails("trust escrow.yaml", 2);
         assert!(told.contains("inside a sandbox"), "{told}");
-        assert!(!world.path().join("app/secret/new").exists());
+        assert!(!world.at("app/secret/new").exists());
     }
 }
 
@@ -247,16 +247,13 @@ fn a_trusted_validation_cannot_be_switched_off() {
     as_user_too();
     let trusted = "validate: [[test, '!', -e, app/bad]]\n";
     let change = |world: &World, how: &str| {
-        let file = world.path().join("escrow.yaml");
+        let file = world.at("escrow.yaml");
         match how {
             "changed" => write(world.path(), "{}\n"),
             "added" => write(world.path(), "validate: ['true']\n"),
             "removed" => remove(&file),
             "covered" => write(&world.dir("app"), "{}\n"),
-            _ => {
-                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-                fs::set_permissions(&file, mode).expect("it is ours");
-            }
+            _ => chmod(&file, 0o666),
         }
     };
     for (how, why, goes_on) in [
@@ -290,12 +287,12 @@ fn a_trusted_validation_cannot_be_switched_off() {
         }
         let told = cli.fails("run --plan try --commit -- touch app/ran", 125);
         assert!(told.contains(why), "{how}: {told}");
-        assert!(!world.path().join("app/bad").exists());
+        assert!(!world.at("app/bad").exists());
         assert!(!cli.ok("diff try").contains("ran"));
         // By the user's own decision it goes on.
         cli.ok(goes_on);
         cli.ok("commit try");
-        assert!(world.path().join("app/bad").exists(), "{how}");
+        assert!(world.at("app/bad").exists(), "{how}");
     }
 }
 
@@ -308,21 +305,17 @@ fn what_does_not_count_is_said_before_the_work_begins() {
         world.path(),
         "run: {env: {A: b}}\nsandbox: {cleanup: on_terminal}\nvalidate: ['false']\n",
     );
-    let script = "echo begun >&2; echo new > app/new";
-    let line = [
-        words("run --resource ./app --commit -- sh -c"),
-        vec![script.into()],
-    ]
-    .concat();
-    let outcome = cli.run(line);
-    let told = outcome.stderr_text();
-    assert_eq!(outcome.status, 0, "{told}");
+    let line = script(
+        "run --resource ./app --commit",
+        "echo begun >&2; echo new > app/new",
+    );
+    let told = cli.expect(line, 0).stderr_text();
     let (before, _) = told.split_once("begun").expect("it ran");
     for key in ["run.env (", "sandbox.cleanup (", "validate ("] {
         assert_eq!(before.matches(key).count(), 1, "{key}: {told}");
         assert_eq!(told.matches(key).count(), 1, "{key}: {told}");
     }
-    assert!(world.path().join("app/new").exists());
+    assert!(world.at("app/new").exists());
     cli.ok("plan create try --resource ./app");
     let told = cli.run("commit try").stderr_text();
     assert!(told.contains("validate ("), "{told}");
@@ -333,10 +326,11 @@ fn what_does_not_count_is_said_before_the_work_begins() {
 #[test]
 fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
     as_user_too();
-    let all = "{allow: [create, read, write, diff, commit, cleanup], principal: '*', scope: '*'}";
-    let text = format!(
-        "sandbox: {{strategy: filesystem_copy}}\npolicy:\n  mode: enforce\n  rules:\n    - {all}\n    \
-         - {{deny: [commit], principal: '*', scope: '*:secret'}}\n"
+    let rules = "allow [create, read, write, diff, commit, cleanup] * *; deny [commit] * *:secret";
+    let text = enforce(
+        "sandbox: {strategy: filesystem_copy}
+",
+        rules,
     );
     for line in [
         "plan create try --resource app",
@@ -358,7 +352,7 @@ fn a_plan_made_elsewhere_is_bound_to_the_projects_file() {
             let told = cli.fails("commit try", 3);
             assert!(told.contains("may not commit"), "{line}: {told}");
         }
-        remove(world.path().join("app/escrow.yaml"));
+        remove(world.at("app/escrow.yaml"));
         let status = cli.run("commit try").status;
         // Of other projects the policy counts as it is now.
         assert_eq!(status, if first { 3 } else { 0 }, "{line}");
@@ -374,11 +368,8 @@ fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
     let elsewhere = world.dir("elsewhere");
     let loose = "run: {env: {COLOUR: blue}, writable: [keys]}\nvalidate: ['false']\n";
     world.dir("keys");
-    let colour = [
-        words("-q run --plan try -- sh -c"),
-        vec!["echo \"[$COLOUR]\"; echo x > ../app/new; ! touch ../keys/one".into()],
-    ]
-    .concat();
+    let colour = "echo \"[$COLOUR]\"; echo x > ../app/new; ! touch ../keys/one";
+    let colour = script("-q run --plan try", colour);
     let away = cli.clone().cwd(&elsewhere);
     write(&elsewhere, loose);
     away.trust();
@@ -404,10 +395,8 @@ fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
     as_user_too();
     let (world, cli) = world();
     let app = world.dir("app");
-    write(
-        &app,
-        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write, commit, admin], principal: '*', scope: '*'}\n",
-    );
+    let rules = "allow [create, write, commit, admin] * *";
+    write(&app, &enforce("", rules));
     let cli = cli.cwd(&app);
     for name in ["one", "two", "done"] {
         cli.ok(format!("plan create {name} --resource ."));
@@ -432,10 +421,8 @@ fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
     cli.fails("cleanup two --yes", 3);
     cli.fails("gc", 3);
     cli.ok("trust --remove");
-    write(
-        &world.dir("user-home/.config/escrow"),
-        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create], principal: '*', scope: '*'}\n",
-    );
+    let rules = "allow [create] * *";
+    write(&world.dir("user-home/.config/escrow"), &enforce("", rules));
     cli.fails("cleanup two --yes", 3);
     cli.fails("gc", 3);
 }
@@ -445,24 +432,15 @@ fn a_tree_cannot_keep_the_user_from_removing_a_plan() {
 #[test]
 fn every_denial_names_the_file_and_the_rule() {
     let (world, cli) = world();
-    write(
-        world.path(),
-        "policy:\n  mode: enforce\n  rules:\n    - {allow: [create, write], principal: '*', scope: '*'}\n    \
-         - {deny: [write], principal: '*', scope: 'app:secret'}\n",
-    );
+    let rules = "allow [create, write] * *; deny [write] * app:secret";
+    write(world.path(), &enforce("", rules));
     cli.ok("plan create try --resource ./app");
     let file = format!("(in '{}/escrow.yaml')", world.path().display());
-    let line = words("write try app secret");
-    let told = cli.clone().stdin("x\n").fails(line, 3);
-    assert!(
-        told.contains("rule 2 says") && told.contains(&file),
-        "{told}"
+    has(
+        &cli.fails("write try app secret", 3),
+        ["rule 2 says", &file],
     );
-    let told = cli.fails("commit try", 3);
-    assert!(
-        told.contains("no rule permits it") && told.contains(&file),
-        "{told}"
-    );
+    has(&cli.fails("commit try", 3), ["no rule permits it", &file]);
     let log = json(&cli, "log try").to_string();
     assert!(log.contains(&file), "{log}");
 }

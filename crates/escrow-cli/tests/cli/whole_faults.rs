@@ -35,7 +35,7 @@ fn changed() -> (World, Cli) {
 }
 
 fn originals(world: &World) -> [String; 3] {
-    NAMES.map(|name| read(world.path().join(name).join("f")))
+    NAMES.map(|name| read(world.at(name).join("f")))
 }
 
 /// Commits what can be committed; all originals are new then, or all are old.
@@ -175,21 +175,10 @@ fn a_plan_that_is_being_removed_says_so_to_every_verb() {
         (&unfinished["plan"], &unfinished["what"]),
         (&"try".into(), &"cleanup".into())
     );
-    for line in [
-        "diff try",
-        "read try one f",
-        "write try one f",
-        "path try one",
-        "run --plan try -- true",
-        "commit try",
-        "commit try --dry-run",
-        "rollback try",
-        "undo try",
-        "checkpoint create try",
-        "restore try kept",
-        "plan fork try other",
-        "sandbox create try one",
-    ] {
+    let lines = "diff try; read try one f; write try one f; path try one; run --plan try -- true; \
+        commit try; commit try --dry-run; rollback try; undo try; checkpoint create try; \
+        restore try kept; plan fork try other; sandbox create try one";
+    for line in lines.split("; ") {
         let (status, said) = without_removals(&cli, line);
         let expected = if line.starts_with("run") { 125 } else { 5 };
         assert_eq!(status, expected, "{line}: {said}");

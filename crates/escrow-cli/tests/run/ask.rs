@@ -20,21 +20,10 @@ fn status_and_diff_are_answered() {
     let (world, cli) = set_up();
     let ask = |line: &str| cli.run(inside("run --plan try", &format!("echo x > f; $E {line}")));
     assert_eq!(ask("diff --name-status").stdout_text(), "A\tf\n");
-    for line in [
-        "diff",
-        "diff --stat",
-        "diff --patch",
-        "diff -p",
-        "diff try --name-status",
-        "--json diff",
-        "diff --json",
-        "diff --scratch",
-        "-q diff",
-        "diff -v",
-        "diff -r app",
-        "diff --resource=app --patch",
-        "diff tr",
-    ] {
+    let lines = "diff; diff --stat; diff --patch; diff -p; diff try --name-status; --json diff; \
+        diff --json; diff --scratch; -q diff; diff -v; diff -r app; \
+        diff --resource=app --patch; diff tr";
+    for line in lines.split("; ") {
         let (inside, outside) = (ask(line), cli.run(line));
         assert_eq!(inside.stdout_text(), outside.stdout_text(), "{line}");
         assert_eq!(inside.status, 0, "{line}: {}", inside.stderr_text());
@@ -52,58 +41,26 @@ fn everything_else_is_refused() {
     let (world, cli) = set_up();
     cli.ok("plan create other --resource ../bin");
     cli.ok(inside("run --plan try", "echo x > f"));
-    let refused = [
-        "commit",
-        "commit try",
-        "commit --yes",
-        "cleanup",
-        "cleanup try",
-        "write app a.txt",
-        "write try app a.txt",
-        "rollback",
-        "undo try",
-        "recover",
-        "run -- true",
-        "run --plan try --unconfined -- true",
-        "plan create more",
-        "plan list",
-        "plan show other",
-        "resource list",
-        "read try app a.txt",
-        "path try app",
-        "log",
-        "diff other",
-        "diff oth",
-        "diff --resource bin",
-        "diff --resource /etc",
-        "diff --resource .",
-        "diff --resource ../bin",
-        "--home /tmp diff",
-        "--principal user:root diff",
-        "diff --config escrow.yaml",
-        "--config=/dev/null status",
-        "status --home=/tmp",
-        "restore other chk",
-        "restore try chk --principal=user:root",
-        "checkpoint create other",
-        "checkpoint create -m x --home /tmp",
-        "checkpoint list other",
-        "checkpoint show other chk",
-        "checkpoint delete one",
-        "checkpoint delete other chk",
-        "checkpoint delete --config=x chk",
-        "plan fork",
-        "gc",
-        "doctor",
-        "init",
-        "strategy check overlay",
-        "type validate escrow.yaml",
-        "access check --action commit --scope app",
-        "log --verify",
-    ];
+    let refused: Vec<&str> =
+        "commit; commit try; commit --yes; cleanup; cleanup try; write app a.txt; \
+        write try app a.txt; rollback; undo try; recover; run -- true; \
+        run --plan try --unconfined -- true; plan create more; plan list; plan show other; \
+        resource list; read try app a.txt; path try app; log; diff other; diff oth; \
+        diff --resource bin; diff --resource /etc; diff --resource .; \
+        diff --resource ../bin; --home /tmp diff; --principal user:root diff; \
+        diff --config escrow.yaml; --config=/dev/null status; status --home=/tmp; \
+        restore other chk; restore try chk --principal=user:root; checkpoint create other; \
+        checkpoint create -m x --home /tmp; checkpoint list other; \
+        checkpoint show other chk; checkpoint delete one; checkpoint delete other chk; \
+        checkpoint delete --config=x chk; plan fork; gc; doctor; init; \
+        strategy check overlay; type validate escrow.yaml; \
+        access check --action commit --scope app; log --verify"
+            .split("; ")
+            .collect();
     let script: String = refused
+        .iter()
         .map(|line| format!("$E {line} </dev/null >/dev/null 2>&1; echo $?\n"))
-        .concat();
+        .collect();
     let said = cli.ok(inside("run --plan try", &script));
     for (line, status) in refused.iter().zip(said.lines()) {
         assert_eq!(status, "3", "{line}");
@@ -118,7 +75,7 @@ fn everything_else_is_refused() {
     let said = cli.run(inside("run --plan try", words_of));
     has(&said.stdout_text(), ["only `escrow status`"]);
     assert_eq!(said.status, 3);
-    assert!(!world.path().join("app/f").exists());
+    assert!(!world.at("app/f").exists());
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
     assert_eq!(cli.ok("diff other --name-status"), "");
     assert_quiet(&world);
@@ -192,7 +149,7 @@ fn refusals_have_the_form_that_was_asked_for() {
     assert_eq!(outcome.stdout_text(), "");
     let said = outcome.stderr_text();
     assert!(said.starts_with("error: inside a run only"), "{said}");
-    let app = world.path().join("app");
+    let app = world.at("app");
     let policy = "policy:\n  mode: enforce\n  rules:\n  - {allow: [run, diff, create], principal: 'user:*', scope: '*'}\n  \
         - {allow: [diff], principal: agent, scope: '*'}\n";
     write(app.join("escrow.yaml"), policy);
@@ -220,7 +177,7 @@ fn without_the_socket_there_is_nothing_to_ask() {
     )));
     lacks(&outcome.stdout_text(), ["try"]);
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
-    assert!(!world.path().join("app/f").exists());
+    assert!(!world.at("app/f").exists());
     assert_quiet(&world);
 }
 
@@ -254,12 +211,6 @@ fn hostile_bytes_do_not_hurt_the_supervisor() {
 }
 
 const HOSTILE: &str = r#"
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 static int reach(void) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     strcpy(at.sun_path, getenv("ESCROW_SOCKET"));
@@ -327,5 +278,5 @@ fn a_second_command_can_ask_too() {
     ));
     assert_eq!(said, "A\tf\n");
     first.finish();
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\n");
 }

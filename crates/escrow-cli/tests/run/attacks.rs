@@ -19,7 +19,7 @@ impl Scene {
     /// With more in the world before anything is looked at.
     pub(crate) fn with(strategy: &str, more: impl FnOnce(&Path)) -> Self {
         let (world, cli) = world();
-        let (app, beside) = (world.path().join("app"), world.dir("beside"));
+        let (app, beside) = (world.at("app"), world.dir("beside"));
         write(beside.join("file"), "precious\n");
         more(&app);
         cli.plan("try", ".", strategy);
@@ -60,10 +60,22 @@ impl Scene {
     }
 }
 
+/// The headers of every program in C.
+const HEADERS: &str = "errno fcntl signal stdint stdio stdlib string sys/ioctl sys/mman sys/ptrace sys/socket \
+    sys/stat sys/syscall sys/uio sys/un unistd";
+
 /// Makes a program from C, outside.
 pub(crate) fn compile(dir: &Path, name: &str, source: &str) {
     let file = dir.join(format!("{name}.c"));
-    write(&file, source);
+    let headers = HEADERS
+        .split(' ')
+        .map(|name| format!("#include <{name}.h>\n"));
+    let text = [
+        "#define _GNU_SOURCE\n",
+        &headers.collect::<String>(),
+        source,
+    ];
+    write(&file, text.concat());
     let status = Command::new("cc")
         .args(["-w", "-o"])
         .args([&dir.join(name), &file])
@@ -123,7 +135,7 @@ fn b7_what_is_on_standard_input_cannot_be_opened_for_writing() {
     ];
     for (path, script) in all {
         let scene = Scene::new("overlay");
-        let file = File::open(scene.world.path().join(path)).expect("it is there");
+        let file = File::open(scene.world.at(path)).expect("it is there");
         let output = scene
             .cli
             .command(inside("run --plan try", script))
@@ -255,12 +267,6 @@ fn root_of_an_inner_namespace_reaches_nothing() {
 
 /// Clones a tree with its mounts, makes it writable, and writes into it: the new calls, which mount(8) may not use.
 const TREE: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 int main(int argc, char **argv) {
     for (int deep = 0; deep < 2; deep++) {
         int fd = syscall(428, -100, argv[1], 1 | O_CLOEXEC | (deep ? 0x8000 : 0));
@@ -386,14 +392,6 @@ fn a_command_that_kills_everybody_ends_with_them() {
 }
 
 const TRACE: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/ptrace.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <unistd.h>
 int main(int argc, char **argv) {
     int pid = atoi(argv[1]);
     char path[64], byte;
@@ -457,12 +455,6 @@ fn d5_nobody_types_in_the_users_name() {
 }
 
 const TYPE: &str = r#"
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 int main(void) {
     /* Below 4 GiB, for calls of 32 bits. */
     char *key = mmap(0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS | 0x40, -1, 0);
@@ -521,14 +513,14 @@ fn the_state_is_hidden_wherever_it_is() {
     as_user_too();
     let (world, cli) = world();
     let home = world.dir("user-home/.local/share/escrow");
-    symlink("user-home", world.path().join("alias"));
+    symlink("user-home", world.at("alias"));
     sh(
         world.path(),
         "chmod 0700 user-home user-home/.local/share/escrow",
     );
     let cli = cli
         .env("ESCROW_HOME", "")
-        .env("HOME", world.path().join("alias"))
+        .env("HOME", world.at("alias"))
         .env("STATE", &home);
     let script = r#"
         ls -A $STATE $HOME/.local/share/escrow | grep -v ':$\|^$'
@@ -536,7 +528,7 @@ fn the_state_is_hidden_wherever_it_is() {
     "#;
     cli.says(inside("run", script), "y\n");
     assert!(home.join("sandboxes").exists());
-    assert!(!world.path().join("user-home/file").exists());
+    assert!(!world.at("user-home/file").exists());
     assert_eq!(cli.ok("diff --name-status"), "A\tf\n");
     assert_eq!(cli.ok("diff --scratch --name-status"), "A\tfile\n");
 }
@@ -569,9 +561,6 @@ fn d12_sockets_of_the_machine_are_out_of_reach() {
 }
 
 pub(crate) const CONNECT: &str = r#"
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 int main(int argc, char **argv) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     strcpy(at.sun_path, argv[1]);

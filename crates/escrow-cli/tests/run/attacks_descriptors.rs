@@ -15,11 +15,6 @@ use crate::*;
 
 /// Sends descriptors of files through its standard input, opened as each word says, and waits until they have arrived.
 pub(crate) const SEND: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 int main(int argc, char **argv) {
     int fds[16], n = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -326,14 +321,6 @@ fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
 
 /// Listens at, or connects to, a name that is in no file system.
 const ABSTRACT: &str = r#"
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
-#include <unistd.h>
 int main(int argc, char **argv) {
     if (argc < 3) return printf("%ld\n", syscall(444, 0, 0, 1)), 0;
     struct sockaddr_un at = {AF_UNIX};
@@ -416,11 +403,6 @@ fn d15_plans_met_at_an_abstract_socket() {
 
 /// Takes descriptors of every process it sees, again and again, until `stop` is there; says what it got.
 const STEAL: &str = r#"
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 int main(void) {
     int top = getpid();
     char path[64], target[4096];

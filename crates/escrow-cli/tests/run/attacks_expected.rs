@@ -13,12 +13,6 @@ use crate::*;
 
 /// Gets descriptors through its standard input, opens each again for writing, and says how many it wrote to.
 const REOPEN: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 int main(void) {
     int fds[16], written = 0;
     char byte, room[CMSG_SPACE(sizeof fds)], path[64];

@@ -3,22 +3,14 @@
 use escrow_testkit::signature::Kind;
 
 use crate::attacks::{Scene, compile};
-use crate::work::{Work, compare};
+use crate::work::{NO_TIMES, works};
 use crate::*;
-
-const NO_TIMES: Ignore = Ignore {
-    times: true,
-    owners: false,
-    hole_map: true,
-    special: false,
-};
 
 // attack C7
 #[test]
 fn c7_marks_of_the_overlay_that_the_command_forges() {
-    let work = Work {
-        before: "mkdir -p d/sub e; echo 1 > d/1; echo 2 > d/sub/2; echo 3 > e/3; echo f > f",
-        script: r#"
+    let before = "mkdir -p d/sub e; echo 1 > d/1; echo 2 > d/sub/2; echo 3 > e/3; echo f > f";
+    let script = r#"
             for mark in opaque redirect whiteout origin metacopy impure nlink protattr upper escrow escrow-stamp; do
                 setfattr -n user.overlay.$mark -v y d; setfattr -n user.overlay.$mark -v /e f
             done
@@ -26,11 +18,12 @@ fn c7_marks_of_the_overlay_that_the_command_forges() {
             echo new > n/new; setfattr -n user.overlay.whiteout -v y n/new
             setfattr -n user.overlay.opaque -v x e; setfattr -n user.overlay.overlay.opaque -v y e
             : > d/zero; setfattr -n user.overlay.whiteout -v y d/zero
-        "#,
-        check: "test -e d/1 && test -e d/sub/2 && test -e e/3",
-        ..Work::default()
-    };
-    compare(&work);
+        "#;
+    works(
+        before,
+        script,
+        "test -e d/1 && test -e d/sub/2 && test -e e/3",
+    );
 }
 
 /// A device of number 0:0 is how a layer says that a name is gone.
@@ -75,9 +68,6 @@ fn c3_whiteouts_and_devices_that_the_command_makes() {
 }
 
 const WHITEOUT: &str = r#"
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
 int main(int argc, char **argv) {
     return renameat2(AT_FDCWD, argv[1], AT_FDCWD, argv[2], 1 << 2) != 0;
 }
@@ -137,16 +127,16 @@ fn d1_setuid_has_no_effect_and_is_not_released() {
 // attack B1; rule F2, S2
 #[test]
 fn b1_links_that_lead_out_are_kept_as_links() {
-    let work = Work {
-        before: "mkdir -p src; echo a > a.txt; echo m > src/main.rs; ln -s a.txt link",
-        script: r#"
+    let before = "mkdir -p src; echo a > a.txt; echo m > src/main.rs; ln -s a.txt link";
+    let script = r#"
             ln -sfn ../beside/file a.txt; rm -r src; ln -s ../beside src
             ln -sfn /etc/passwd link; ln -s loop loop; ln -s / root
-        "#,
-        check: "test -L a.txt && test -L src && test -L root",
-        ..Work::default()
-    };
-    compare(&work);
+        "#;
+    works(
+        before,
+        script,
+        "test -L a.txt && test -L src && test -L root",
+    );
 }
 
 /// The original changes while the command is inside, on a path that the command changes too.
@@ -211,7 +201,6 @@ fn d11_a_directory_of_the_original_is_renamed() {
 }
 
 const RENAME: &str = r#"
-#include <stdio.h>
 int main(int argc, char **argv) { return rename(argv[1], argv[2]) != 0; }
 "#;
 
@@ -266,10 +255,6 @@ fn a_tree_deeper_than_paths_are_long() {
 }
 
 const DIG: &str = r#"
-#include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 int main(void) {
     char name[201];
     memset(name, 'n', 200); name[200] = 0;
@@ -301,9 +286,6 @@ fn c2_sockets_and_pipes_make_nobody_wait() {
 }
 
 const BIND: &str = r#"
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 int main(int argc, char **argv) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     strcpy(at.sun_path, argv[1]);
@@ -372,7 +354,7 @@ fn names_that_look_like_ours_take_nothing_with_them() {
 fn a_trusted_path_that_became_a_link() {
     as_user_too();
     let (world, cli) = world();
-    let (app, secrets) = (world.path().join("app"), world.dir("secrets"));
+    let (app, secrets) = (world.at("app"), world.dir("secrets"));
     write(app.join("escrow.yaml"), "run: {writable: [cache]}\n");
     fs::create_dir(app.join("cache")).expect("it is new");
     cli.trust();

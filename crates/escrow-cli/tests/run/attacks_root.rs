@@ -100,8 +100,6 @@ fn d1_a_setuid_program_of_the_machine_has_no_effect() {
 }
 
 const WHO: &str = r#"
-#include <stdio.h>
-#include <unistd.h>
 int main(void) {
     if (geteuid() == getuid()) setuid(0);
     printf("%d %d\n", geteuid(), getegid());

@@ -28,7 +28,7 @@ fn user_world(script: &str) -> Option<(World, Cli)> {
     }
     let (world, cli) = world();
     world.chown_to_user();
-    sh(world.path().join("app"), script);
+    sh(world.at("app"), script);
     let cli = cli.user().groups(&[SHARED]);
     let cli = on(&cli, &granting(""));
     Some((world, cli))
@@ -75,7 +75,7 @@ fn files_of_a_foreign_group_could_not_be_changed_inside() {
     let Some((world, cli)) = user_world(&shared_files()) else {
         return;
     };
-    let app = world.path().join("app");
+    let app = world.at("app");
     let doctor = json(&cli, "doctor");
     assert!(is_copy(&doctor["auto"]), "{doctor}");
     let verdict = overlay(&doctor);
@@ -143,7 +143,7 @@ fn an_overlay_by_name_says_what_will_not_work() {
     let Some((world, cli)) = user_world(&shared_files()) else {
         return;
     };
-    let app = world.path().join("app");
+    let app = world.at("app");
     let outcome = cli.run(inside(
         "run --strategy overlay",
         "echo own >> a.txt; echo two >> shared.txt",
@@ -183,51 +183,18 @@ fn an_overlay_by_name_says_what_will_not_work() {
 // anyway is no limit.
 #[test]
 fn whatever_permits_a_change_counts_and_nothing_else() {
+    let (theirs, ours) = (format!("{STRANGER}:{OTHER}"), format!("{UID}:{GID}"));
+    let (grouped, odd) = (format!("{STRANGER}:{SHARED}"), format!("{UID}:{OTHER}"));
+    let (list, above) = ("setfacl -m u:54321:rw x/f", "chown 61007:61006 x");
     let cases = [
-        (
-            "by a group",
-            "664",
-            format!("{STRANGER}:{SHARED}"),
-            "",
-            true,
-        ),
-        (
-            "by everybody",
-            "646",
-            format!("{STRANGER}:{OTHER}"),
-            "",
-            true,
-        ),
-        (
-            "by a list",
-            "640",
-            format!("{STRANGER}:{OTHER}"),
-            "setfacl -m u:54321:rw x/f",
-            true,
-        ),
-        ("as its owner", "400", format!("{UID}:{OTHER}"), "", true),
-        (
-            "in another's directory",
-            "600",
-            format!("{UID}:{GID}"),
-            "chown 61007:61006 x",
-            true,
-        ),
-        (
-            "not at all",
-            "644",
-            format!("{STRANGER}:{OTHER}"),
-            "",
-            false,
-        ),
-        (
-            "to others only",
-            "660",
-            format!("{STRANGER}:{OTHER}"),
-            "",
-            false,
-        ),
-        ("as usual", "600", format!("{UID}:{GID}"), "", false),
+        ("by a group", "664", &grouped, "", true),
+        ("by everybody", "646", &theirs, "", true),
+        ("by a list", "640", &theirs, list, true),
+        ("as its owner", "400", &odd, "", true),
+        ("in another's directory", "600", &ours, above, true),
+        ("not at all", "644", &theirs, "", false),
+        ("to others only", "660", &theirs, "", false),
+        ("as usual", "600", &ours, "", false),
     ];
     for (what, mode, owner, more, limited) in cases {
         let Some((_world, cli)) = user_world(&format!(
@@ -267,7 +234,7 @@ fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
     if !has_helper() {
         return;
     }
-    let app = world.path().join("app");
+    let app = world.at("app");
     // Beside the one group a usual range, in which nothing is; overlapping lines and the own group do no harm.
     let lines =
         format!("tester:{SHARED}:1\n{UID}:{SHARED}:1\ntester:100000:65536\ntester:{GID}:1\n");
@@ -436,7 +403,7 @@ fn root_changes_files_of_any_group_inside() {
         return;
     }
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     sh(
         &app,
         &format!(
@@ -474,8 +441,9 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
         let Some((world, cli)) = user_world(&script) else {
             return;
         };
-        let app = world.path().join("app");
-        cli.ok(["plan", "create", "p", "--strategy", strategy, "-r", "."]);
+        let app = world.at("app");
+        let look = |name: &str| looks(&app.join(name));
+        cli.plan("p", ".", strategy);
         for file in ["theirs/f", "theirs/g", "theirs/new", "both"] {
             cli.clone().stdin("two\n").ok(["write", "p", "app", file]);
         }
@@ -488,34 +456,14 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
         );
         cli.ok("commit p");
         // The new versions belong to who made them, and to the old group where that may be set.
-        assert_eq!(
-            looks(&app.join("theirs/f")),
-            (UID, SHARED, 0o664),
-            "{strategy}"
-        );
-        assert_eq!(
-            looks(&app.join("theirs/g")),
-            (UID, GID, 0o666),
-            "{strategy}"
-        );
-        assert_eq!(looks(&app.join("both")), (UID, GID, 0o666), "{strategy}");
+        assert_eq!(look("theirs/f"), (UID, SHARED, 0o664), "{strategy}");
+        assert_eq!(look("theirs/g"), (UID, GID, 0o666), "{strategy}");
+        assert_eq!(look("both"), (UID, GID, 0o666), "{strategy}");
         assert_eq!(read(app.join("theirs/new")), "two\n");
-        assert_eq!(
-            looks(&app.join("theirs")),
-            (STRANGER, SHARED, 0o775),
-            "{strategy}"
-        );
+        assert_eq!(look("theirs"), (STRANGER, SHARED, 0o775), "{strategy}");
         cli.ok("undo p");
-        assert_eq!(
-            looks(&app.join("theirs/f")),
-            (STRANGER, SHARED, 0o664),
-            "{strategy}"
-        );
-        assert_eq!(
-            looks(&app.join("both")),
-            (STRANGER, OTHER, 0o666),
-            "{strategy}"
-        );
+        assert_eq!(look("theirs/f"), (STRANGER, SHARED, 0o664), "{strategy}");
+        assert_eq!(look("both"), (STRANGER, OTHER, 0o666), "{strategy}");
         assert_eq!(read(app.join("theirs/f")), "one\n");
         assert!(!app.join("theirs/new").exists());
         cli.ok("cleanup p");

@@ -87,7 +87,7 @@ fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() 
     let (world, cli) = planned("overlay");
     world.dir("out");
     let usual = "run: {network: none, scratch: false, writable: [out]}\n";
-    write(world.path().join("escrow.yaml"), usual);
+    write(world.at("escrow.yaml"), usual);
     cli.trust();
     let line = "run --plan try --network host --scratch --writable ../other";
     world.dir("other");
@@ -103,7 +103,7 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let before = signature(&world.path().join("app"));
+        let before = signature(&world.at("app"));
         let script = "echo inside > made-inside; rm link; mkdir late; echo ready
             while ! [ -e made-outside ]; do sleep 0.02; done; cat made-outside a.txt; ls -ln made-outside | cut -c1-10; read x";
         let running = Running::ready(cli.command(inside("run --plan try", script)));
@@ -131,9 +131,9 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
         );
         assert_eq!(running.finish().status, 1);
         assert_quiet(&world);
-        unchanged(&before, &world.path().join("app"));
+        unchanged(&before, &world.at("app"));
         cli.ok("commit try");
-        assert_eq!(read(world.path().join("app/late/new/file")), "deep\n");
+        assert_eq!(read(world.at("app/late/new/file")), "deep\n");
     }
 }
 
@@ -153,16 +153,16 @@ fn what_would_pull_the_rug_away_is_refused() {
         cli.ok("commit try --dry-run");
         let line = inside("run --plan try --commit", "true");
         cli.expect(line, 125);
-        assert!(!world.path().join("app/f").exists());
+        assert!(!world.at("app/f").exists());
         let start = Instant::now();
         let waits = Running::start(cli.command("commit try --wait"));
         thread::sleep(Duration::from_millis(300));
-        assert!(!world.path().join("app/f").exists());
+        assert!(!world.at("app/f").exists());
         assert_eq!(running.finish().status, 0);
         let waited = waits.end();
         assert_eq!(waited.status, 0, "{}", waited.stderr);
         assert!(start.elapsed() >= Duration::from_millis(300));
-        assert_eq!(read(world.path().join("app/f")), "x\nend\n");
+        assert_eq!(read(world.at("app/f")), "x\nend\n");
         assert_quiet(&world);
     }
 }
@@ -179,7 +179,7 @@ fn a_commit_that_waits_can_be_interrupted() {
     waits.signal(Signal::INT);
     assert_eq!(waits.end().status, 130);
     assert_eq!(running.finish().status, 0);
-    assert!(!world.path().join("app/f").exists());
+    assert!(!world.at("app/f").exists());
     cli.ok("commit try");
 }
 
@@ -319,6 +319,6 @@ fn two_plans_of_one_original_do_not_meet() {
     cli.ok("commit try");
     // The later one finds what overlaps.
     assert_eq!(cli.run("commit other").status, 4);
-    sh(world.path().join("app"), "grep -q try mine");
+    sh(world.at("app"), "grep -q try mine");
     assert_quiet(&world);
 }

@@ -11,7 +11,7 @@ const PATIENT: &str =
 
 fn planned(strategy: &str, rules: &str) -> (World, Cli) {
     let (world, cli) = world();
-    write(world.path().join("escrow.yaml"), rules);
+    write(world.at("escrow.yaml"), rules);
     cli.trust();
     cli.plan("try", ".", strategy);
     (world, cli)
@@ -51,7 +51,7 @@ fn at_last(cli: &Cli, line: &str) -> String {
 }
 
 fn go_on(world: &World) {
-    write(world.path().join("go"), "");
+    write(world.at("go"), "");
 }
 
 /// What a validation writes is taken back, and with it would go what a command inside did meanwhile.
@@ -75,7 +75,7 @@ fn nothing_is_validated_under_a_command() {
         let kept = json(&cli, "checkpoint list try").to_string();
         assert!(!kept.contains("validation"), "{kept}");
         cli.ok("commit try");
-        let app = world.path().join("app");
+        let app = world.at("app");
         let released = |name: &str| app.join(name).exists();
         assert!(
             released("late") && !released("left-by-validation"),
@@ -104,7 +104,7 @@ fn who_works_meanwhile_waits_for_the_release() {
         assert_eq!(commit.finish().status, 0, "{strategy}");
         assert_eq!(writer.finish().status, 0, "{strategy}");
         assert_eq!(runner.finish().status, 0, "{strategy}");
-        let app = world.path().join("app");
+        let app = world.at("app");
         let there = |name: &str| app.join(name).exists();
         assert!(there("early") && !there("more"), "{strategy}");
         let listed = cli.ok("diff try --name-status");
@@ -140,7 +140,7 @@ fn a_validation_that_was_killed_leaves_nothing() {
                 assert_eq!(listed, "A\tearly\n", "{strategy}: {next}: {said}");
                 at_last(&cli, "commit try");
             }
-            let app = world.path().join("app");
+            let app = world.at("app");
             assert!(app.join("early").exists(), "{strategy}");
             assert!(!app.join("left-by-validation").exists(), "{strategy}");
             assert_eq!(fork(&world), None, "{strategy}: {next}");
@@ -158,8 +158,8 @@ fn a_validation_changes_nothing_of_the_plan() {
         - 'echo x > ../one.txt; echo y > ~/.tool; chmod 0700 .; rm early; mkdir early; touch early/late'\n  \
         - 'test -e early/late && grep -q x ../one.txt && ! \"$E\" diff > /dev/null 2>&1'\n";
     let (world, cli) = world();
-    write(world.path().join("one.txt"), "old\n");
-    write(world.path().join("escrow.yaml"), rules);
+    write(world.at("one.txt"), "old\n");
+    write(world.at("escrow.yaml"), rules);
     cli.trust();
     let program = cli.command("status").get_program().to_owned();
     let cli = cli.env("E", program);
@@ -168,8 +168,8 @@ fn a_validation_changes_nothing_of_the_plan() {
     cli.ok(inside("-q run --plan try", work));
     let before = (cli.ok("diff try --patch"), cli.ok("diff try --scratch"));
     cli.expect("commit try --exclude early", 0);
-    assert_eq!(read(world.path().join("one.txt")), "new\n");
-    let app = world.path().join("app");
+    assert_eq!(read(world.at("one.txt")), "new\n");
+    let app = world.at("app");
     assert!(!app.join("early").exists());
     let after = (cli.ok("diff try --patch"), cli.ok("diff try --scratch"));
     assert!(before.0.contains("+early") && after.0.contains("+early"));
@@ -194,7 +194,7 @@ fn a_validation_that_cannot_be_run_stops_the_commit() {
         let said = outcome.stdout_text();
         has(&said, ["nothing was committed", "\"committed\": false"]);
     }
-    assert!(!world.path().join("app/early").exists());
+    assert!(!world.at("app/early").exists());
     assert_eq!(cli.ok("diff try --name-status"), "A\tearly\n");
 }
 
@@ -207,7 +207,7 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
     let (world, cli) = world();
     let rule = "{ allow: [create, run, commit, rollback], principal: blind, scope: '*' }";
     write(
-        world.path().join("escrow.yaml"),
+        world.at("escrow.yaml"),
         &format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n"),
     );
     let cli = cli.env("ESCROW_PRINCIPAL", "blind");
@@ -235,7 +235,7 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
         );
         assert_eq!(plans(), stay, "{line} {script}: {said}");
     }
-    let app = world.path().join("app");
+    let app = world.at("app");
     let there = ["f", "g", "h", "i"].map(|name| app.join(name).exists());
     assert_eq!(there, [false, false, true, false]);
     let said = cli.fails("run -- no-such-program-at-all", 127);

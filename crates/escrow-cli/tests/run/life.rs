@@ -25,7 +25,7 @@ fn live_lock(world: &World) -> Option<PathBuf> {
 #[track_caller]
 fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_soon_quiet(world);
-    let app = world.path().join("app");
+    let app = world.at("app");
     assert_eq!(read(app.join("a.txt")), "one\ntwo\n", "{how}");
     assert!(!app.join("f").exists(), "{how}: the original");
     let ok = |line: Vec<OsString>| {
@@ -71,10 +71,14 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_clean(world);
 }
 
-/// Every call as root, every third as an ordinary user; every one as both in the long form.
+/// Every second call as root, every sixth as an ordinary user; every one as both in the long form.
 fn stride() -> usize {
     let long = std::env::var_os("ESCROW_TORTURE").is_some_and(|form| form == "long");
-    if long || is_root() { 1 } else { 3 }
+    match (long, is_root()) {
+        (true, _) => 1,
+        (false, true) => 2,
+        (false, false) => 6,
+    }
 }
 
 // rule P6
@@ -150,7 +154,7 @@ fn the_supervisor_is_killed_at_any_time() {
     as_user_too();
     let (world, cli) = world();
     cli.ok("plan create try --resource .");
-    let before = signature(&world.path().join("app"));
+    let before = signature(&world.at("app"));
     let start = Instant::now();
     cli.ok(inside("run --plan try", "true"));
     let whole = start.elapsed();
@@ -162,7 +166,7 @@ fn the_supervisor_is_killed_at_any_time() {
         running.end();
         assert_soon_quiet(&world);
     }
-    unchanged(&before, &world.path().join("app"));
+    unchanged(&before, &world.at("app"));
     goes_on(&world, &cli, "killed at any time");
 }
 

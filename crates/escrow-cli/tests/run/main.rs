@@ -1,25 +1,5 @@
 //! `escrow run` as its users, and its enemies, meet it: real namespaces, real terminals, real kills; as root and as an
 //! ordinary user.
-//!
-//! | file | promise |
-//! |---|---|
-//! | `work` | the usual work of programs gives inside what it gives outside, and the original waits for the commit |
-//! | `terminal` | keys, signals, the size of the window and the exit status pass through |
-//! | `jobs` | a shell outside sees a job like any other; a shell inside has jobs of its own |
-//! | `attacks` | what a hostile command tries, and what comes of it |
-//! | `attacks_descriptors` | the same, for descriptors that leave the namespace, or that come in by mistake |
-//! | `attacks_expected` | the same, for sandboxes that are changed between diff and commit |
-//! | `attacks_files` | the same, for files that are meant to mislead the diff or the commit |
-//! | `attacks_root` | the same, for what only root could reach |
-//! | `groups` | files of other groups and users: what can be changed inside, what is said of the rest |
-//! | `library` | a program that uses only the library passes every gate |
-//! | `life` | if the process dies takes the rest with it, at every stage |
-//! | `join` | one namespace for a plan, however many commands there are |
-//! | `judged` | what is released is what was validated, the process that comes meanwhile or dies |
-//! | `ask` | what may be asked from inside, and what may not |
-//! | `moments` | checkpoints and restores while commands are inside |
-//! | `options` | each option does what it says, and the exit status is the right one |
-//! | `running` | a run that is under way; and proof that nothing is left of it |
 #![allow(
     clippy::disallowed_methods,
     reason = "tests look at real files and their own environment"

@@ -25,7 +25,7 @@ fn a_command_that_cannot_be_started_has_the_status_a_shell_gives() {
     as_user_too();
     let (world, cli) = world();
     sh(
-        world.path().join("app"),
+        world.at("app"),
         "echo text > text; printf '#!/nonexistent/sh\\n' > script; chmod +x script; mkdir dir",
     );
     for (command, status) in [
@@ -52,18 +52,15 @@ fn a_command_that_cannot_be_started_has_the_status_a_shell_gives() {
 fn a_failure_of_escrow_itself_is_125() {
     as_user_too();
     let (world, cli) = world();
-    let before = signature(&world.path().join("app"));
-    for line in [
-        "run --plan no-such-plan -- true",
-        "run --resource ./no-such-directory -- true",
-        "run --writable ./no-such-path -- true",
-        "run --strategy no-such-strategy -- true",
-    ] {
+    let before = signature(&world.at("app"));
+    let lines = "run --plan no-such-plan -- true; run --resource ./no-such-directory -- true; \
+        run --writable ./no-such-path -- true; run --strategy no-such-strategy -- true";
+    for line in lines.split("; ") {
         let outcome = cli.expect(line, 125);
         assert!(outcome.stderr_text().contains("error:"), "{line}");
     }
     no_plans(&cli);
-    unchanged(&before, &world.path().join("app"));
+    unchanged(&before, &world.at("app"));
     assert_clean(&world);
 }
 
@@ -129,14 +126,14 @@ fn writable_paths_are_written_for_real() {
         World::odd(),
     ] {
         let (world, cli) = furnish(world);
-        let (out, file) = (world.dir("out"), world.path().join("log"));
+        let (out, file) = (world.dir("out"), world.at("log"));
         write(&file, "log\n");
         let line = "run --writable ../out --writable ../log";
         let script = "echo x > ../out/f; mkdir ../out/d; echo more >> ../log; echo y > g; touch ../new 2>/dev/null; exit 0";
         cli.expect(inside(line, script), 0);
         assert_eq!(read(out.join("f")), "x\n");
         assert_eq!(read(&file), "log\nmore\n");
-        assert!(!world.path().join("new").exists());
+        assert!(!world.at("new").exists());
         assert_eq!(cli.ok("diff --name-status"), "A\tg\n");
         assert_quiet(&world);
     }
@@ -151,7 +148,7 @@ fn a_writable_path_in_the_resource_is_written_for_real_or_refused() {
         "run --writable src",
         "echo x > src/real; echo y > sandbox",
     ));
-    let real = world.path().join("app/src/real");
+    let real = world.at("app/src/real");
     match outcome.status {
         0 => {
             assert!(real.exists(), "it went into the sandbox");
@@ -244,7 +241,7 @@ fn variables_are_set_and_passed_on() {
     let line = "run --env NEW=a=b --env CHANGED=new --env EMPTY=";
     let script = "echo \"$KEPT $CHANGED $NEW <${EMPTY-unset}> $ESCROW_PLAN $PWD\"";
     let said = cli.ok(inside(line, script));
-    let here = world.path().join("app");
+    let here = world.at("app");
     assert_eq!(said, format!("kept new a=b <> app {}\n", here.display()));
     for wrong in ["NOVALUE", "=x", ""] {
         let line = [
@@ -302,7 +299,7 @@ fn a_command_that_succeeds_is_committed_if_asked() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
-        let app = world.path().join("app");
+        let app = world.at("app");
         let before = signature(&app);
         let line = format!("run --strategy {strategy} --commit");
         // One that fails is not.
@@ -328,7 +325,7 @@ fn a_command_that_succeeds_is_committed_if_asked() {
 fn a_commit_at_the_end_that_conflicts_is_told() {
     as_user_too();
     let (world, cli) = world();
-    let app = world.path().join("app");
+    let app = world.at("app");
     let mut line = words("run --commit --writable");
     line.push(world.dir("out").into());
     // The edit is made from outside, while the command waits for it.
@@ -336,11 +333,11 @@ fn a_commit_at_the_end_that_conflicts_is_told() {
         "echo inside > a.txt; echo > ../out/now; while ! [ -e ../out/done ]; do sleep 0.02; done";
     line.extend(inside("", script));
     let running = crate::running::Running::start(cli.command(line));
-    while !world.path().join("out/now").exists() {
+    while !world.at("out/now").exists() {
         thread::sleep(Duration::from_millis(5));
     }
     write(app.join("a.txt"), "outside\n");
-    write(world.path().join("out/done"), "");
+    write(world.at("out/done"), "");
     let ended = running.finish();
     assert_eq!(ended.status, 125, "{}", ended.stderr);
     assert!(ended.stderr.contains("conflict"), "{}", ended.stderr);
@@ -353,7 +350,7 @@ fn a_command_can_be_tried_and_discarded() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = world();
-        let before = signature(&world.path().join("app"));
+        let before = signature(&world.at("app"));
         let outcome = cli.expect(
             inside(
                 &format!("run --strategy {strategy} --rollback"),
@@ -363,7 +360,7 @@ fn a_command_can_be_tried_and_discarded() {
         );
         let said = outcome.stderr_text();
         has(&said, ["deleted", "discarded"]);
-        unchanged(&before, &world.path().join("app"));
+        unchanged(&before, &world.at("app"));
         assert_quiet(&world);
     }
     let (_world, cli) = world();
@@ -374,14 +371,14 @@ fn a_command_can_be_tried_and_discarded() {
 fn without_protection_it_runs_in_the_sandbox_itself() {
     as_user_too();
     let (world, cli) = world();
-    let before = signature(&world.path().join("app"));
+    let before = signature(&world.at("app"));
     cli.ok("plan create try --resource . --strategy filesystem_copy");
     let line = "run --plan try --unconfined";
     let outcome = cli.expect(inside(line, "echo x > f; pwd; exit 7"), 7);
     let place = cli.ok("path try app");
     assert_eq!(outcome.stdout_text(), place);
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
-    unchanged(&before, &world.path().join("app"));
+    unchanged(&before, &world.at("app"));
     assert_eq!(cli.run(inside(line, "kill -9 $$")).status, 137);
     for with in ["--writable .", "--no-scratch", "--network none"] {
         cli.fails(format!("{line} {with} -- true"), 2);
@@ -401,9 +398,9 @@ fn odd_places_are_places_like_others() {
         for world in [World::odd(), World::odd_under(Path::new("/var/tmp"))] {
             let (world, cli) = furnish(world);
             let odd = OsStr::from_bytes(b"sub, \"x\":\\ \n\xfe");
-            let sub = world.path().join("app").join(odd);
+            let sub = world.at("app").join(odd);
             fs::create_dir(&sub).expect("it is free");
-            let before = signature(&world.path().join("app"));
+            let before = signature(&world.at("app"));
             cli.plan("try", ".", strategy);
             // It begins where its user is.
             let here = cli.clone().cwd(&sub);
@@ -415,7 +412,7 @@ fn odd_places_are_places_like_others() {
             said.extend_from_slice(b"\none\ntwo\n1\n");
             assert!(outcome.stdout == said, "{strategy}: {outcome:?}");
             assert_eq!(outcome.status, 0);
-            unchanged(&before, &world.path().join("app"));
+            unchanged(&before, &world.at("app"));
             cli.ok("diff try --scratch");
             cli.ok("commit try");
             assert_eq!(read(sub.join("f")), "x\n");
@@ -431,7 +428,7 @@ fn it_begins_where_its_user_is() {
     let (world, cli) = world();
     cli.ok("plan create try --resource .");
     for place in ["app/src", "app", ".", "user-home", "/usr/bin", "/"] {
-        let place = world.path().join(place);
+        let place = world.at(place);
         let place = place.canonicalize().expect("it is there");
         let said = cli.clone().cwd(&place).ok("run --plan try -- pwd");
         assert_eq!(said, format!("{}\n", place.display()));
@@ -468,15 +465,15 @@ fn many_resources_appear_each_at_its_path() {
     only_app(&mut before);
     only_app(&mut after);
     assert_same(&before, &after, &Ignore::default());
-    assert!(!world.path().join("x").exists());
+    assert!(!world.at("x").exists());
     let listed = cli.ok("diff try --name-status");
     for line in ["A\t1", "D\ta.txt", "A\t2", "D\tl", "M\td", "A\ta.txt"] {
         assert!(listed.lines().any(|one| one == line), "{line}: {listed}");
     }
     cli.ok("commit try");
-    assert_eq!(read(world.path().join("data/a.txt")), "one\ntwo\n");
-    assert_eq!(read(world.path().join("data/d")), "d\n3\n");
-    assert!(!world.path().join("lib/l").exists());
+    assert_eq!(read(world.at("data/a.txt")), "one\ntwo\n");
+    assert_eq!(read(world.at("data/d")), "d\n3\n");
+    assert!(!world.at("lib/l").exists());
     assert_quiet(&world);
 }
 
@@ -492,10 +489,10 @@ fn a_resource_in_another_is_seen_in_it() {
         "run --plan try",
         "echo o > new; echo i > src/new; cat src/main.rs",
     ));
-    assert!(!world.path().join("app/src/new").exists());
+    assert!(!world.at("app/src/new").exists());
     cli.ok("commit try");
-    assert_eq!(read(world.path().join("app/src/new")), "i\n");
-    assert_eq!(read(world.path().join("app/new")), "o\n");
+    assert_eq!(read(world.at("app/src/new")), "i\n");
+    assert_eq!(read(world.at("app/new")), "o\n");
     assert_quiet(&world);
 }
 
@@ -517,12 +514,11 @@ fn umask_and_limits_are_those_of_the_user() {
     let known = model
         .get_envs()
         .filter_map(|(name, value)| Some((name, value?)));
-    command.envs(known).current_dir(world.path().join("app"));
+    command.envs(known).current_dir(world.at("app"));
     let output = command.output().expect("there is a shell");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "0027\n321\n");
     let mode = world
-        .path()
-        .join("app/f")
+        .at("app/f")
         .metadata()
         .expect("committed")
         .permissions()
@@ -565,7 +561,7 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
             .env_clear();
         let known = model.get_envs();
         command.envs(known.filter_map(|(name, value)| Some((name, value?))));
-        command.current_dir(world.path().join("app"));
+        command.current_dir(world.at("app"));
         command.output().expect("there is a shell")
     };
     let refused = script("run --plan try");
@@ -586,14 +582,14 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
 #[test]
 fn many_layers_are_opened_under_a_low_limit() {
     let (world, cli) = world();
-    let script = world.path().join("limited");
+    let script = world.at("limited");
     let text = format!(
         "#!/bin/sh\nulimit -Sn 64; exec '{}' \"$@\"\n",
         binary().display()
     );
     write(&script, text);
     chmod(&script, 0o755);
-    let limited = Cli::new(&world, &script).cwd(world.path().join("app"));
+    let limited = Cli::new(&world, &script).cwd(world.at("app"));
     cli.ok("plan create try --resource . --strategy overlay");
     for n in 0..40 {
         put(&cli, &format!("try app f{n}"), "x\n");

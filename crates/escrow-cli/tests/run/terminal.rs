@@ -221,7 +221,7 @@ fn a_signal_that_the_command_handled_does_not_stop_the_commit() {
     running.signal(Signal::TERM);
     let ended = running.end();
     assert_eq!(ended.status, 0, "{}", ended.stderr);
-    assert_eq!(read(world.path().join("app/end")), "end\n");
+    assert_eq!(read(world.at("app/end")), "end\n");
 }
 
 #[test]
@@ -251,16 +251,16 @@ fn the_question_can_be_answered_with_release() {
     terminal.send("r\n");
     terminal.expect("escrow undo try");
     child.ends_with(0);
-    assert_eq!(read(world.path().join("app/a.txt")), "new\n");
+    assert_eq!(read(world.at("app/a.txt")), "new\n");
     cli.ok("undo try");
-    assert_eq!(read(world.path().join("app/a.txt")), "one\ntwo\n");
+    assert_eq!(read(world.at("app/a.txt")), "one\ntwo\n");
 }
 
 #[test]
 fn the_question_can_be_answered_with_keep_or_discard() {
     as_user_too();
     let (world, cli, terminal) = set_up();
-    let before = signature(&world.path().join("app"));
+    let before = signature(&world.at("app"));
     for answer in ["k\n", "\n", CTRL_D] {
         // The status is that of the command, whatever is answered.
         let child = run(&cli, &terminal, "echo new > a.txt; exit 9");
@@ -280,7 +280,7 @@ fn the_question_can_be_answered_with_keep_or_discard() {
     let child = run(&cli, &terminal, "cat a.txt");
     terminal.expect("no changes");
     child.ends_with(0);
-    unchanged(&before, &world.path().join("app"));
+    unchanged(&before, &world.at("app"));
 }
 
 /// The same line with standard output in a file; standard input and error stay at the terminal.
@@ -303,7 +303,7 @@ fn into_file(command: &Command, file: &str) -> Command {
 fn what_goes_with_a_question_is_no_data() {
     as_user_too();
     let (world, cli, terminal) = set_up();
-    let out = || read(world.path().join("app/out"));
+    let out = || read(world.at("app/out"));
     let ask = |line: &str| front(&terminal, into_file(&cli.command(line), "out"));
     let script = "echo new > a.txt; echo '#!/bin/sh' > s; chmod +x s; echo data";
     let command = cli.command(inside("run --plan try", script));
@@ -367,7 +367,7 @@ fn what_was_typed_ahead_is_no_answer() {
     terminal.send("r\nr\n");
     terminal.expect(QUESTION);
     thread::sleep(Duration::from_millis(700));
-    let released = read(world.path().join("app/a.txt")) == "new\n";
+    let released = read(world.at("app/a.txt")) == "new\n";
     assert!(
         !released,
         "it was released before anybody had read the question"

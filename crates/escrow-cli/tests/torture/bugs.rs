@@ -14,105 +14,66 @@ use crate::{damage, forward, full, moments, next, parts, power, sweep, unlinks};
 
 const EIO: i32 = 5;
 
-/// A way to look for a bug.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    KillCommit,
-    KillUndo,
-    KillRecover,
-    FailCommit,
-    FailRecover,
-    FailSync,
-    CutPower,
-    KillRestore,
-    KillFork,
-    KillGc,
-    CutCheckpoint,
-    KillPart,
-    Check,
-    CreateThenCommit,
-    CleanupThenCommit,
-    RollbackThenCommit,
-    FailRemoval,
-    LoseRecords,
-    FillDisk,
-    Forward,
-}
+/// Looks for a bug: what was found, and after how many points.
+type Find = fn(&'static str) -> Option<(String, usize)>;
 
-impl Way {
-    pub(crate) const ALL: [Self; 20] = [
-        Self::KillCommit,
-        Self::FailCommit,
-        Self::KillUndo,
-        Self::FailSync,
-        Self::KillRecover,
-        Self::FailRecover,
-        Self::CutPower,
-        Self::KillRestore,
-        Self::KillFork,
-        Self::KillGc,
-        Self::CutCheckpoint,
-        Self::KillPart,
-        Self::Check,
-        Self::CreateThenCommit,
-        Self::CleanupThenCommit,
-        Self::RollbackThenCommit,
-        Self::FailRemoval,
-        Self::LoseRecords,
-        Self::FillDisk,
-        Self::Forward,
-    ];
+/// The ways to look for a bug.
+const WAYS: [(&str, Find); 20] = [
+    ("commit killed", |bug| at_every_call(commit(bug))),
+    ("commit meets errors", |bug| {
+        at_every_call(fails(commit(bug)))
+    }),
+    ("undo killed", |bug| at_every_call(undo(bug))),
+    ("syncs fail", |bug| at_every_call(syncs(bug))),
+    ("recover killed", |bug| recovers(bug, Fault::Kill)),
+    ("recover meets errors", |bug| {
+        recovers(bug, Fault::Once(EIO))
+    }),
+    ("power cut", power::finds),
+    ("restore killed", |bug| moments::finds(Act::Restore, bug)),
+    ("fork killed", |bug| moments::finds(Act::Fork, bug)),
+    ("gc killed", |bug| moments::finds(Act::Gc, bug)),
+    (CUT_CHECKPOINT, |bug| {
+        moments::finds_dark(Act::Checkpoint, bug)
+    }),
+    (PART, parts::finds),
+    ("strategy check", check),
+    (CREATE, |bug| next::finds(PlanVerb::Create, bug)),
+    (CLEANUP, |bug| next::finds(PlanVerb::Cleanup, bug)),
+    (ROLLBACK, |bug| next::finds(PlanVerb::Rollback, bug)),
+    ("removals fail, then gc and undo", unlinks::finds),
+    ("damaged store, then gc", damage::finds),
+    ("full disk", full::finds),
+    ("steps that cannot be taken back", forward::finds),
+];
+const CUT_CHECKPOINT: &str = "power cut in a checkpoint";
+const PART: &str = "part killed, or its undo";
+const CREATE: &str = "plan create interrupted, then commit";
+const CLEANUP: &str = "cleanup interrupted, then commit";
+const ROLLBACK: &str = "rollback interrupted, then commit";
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::KillCommit => "commit killed",
-            Self::KillUndo => "undo killed",
-            Self::KillRecover => "recover killed",
-            Self::FailCommit => "commit meets errors",
-            Self::FailRecover => "recover meets errors",
-            Self::FailSync => "syncs fail",
-            Self::CutPower => "power cut",
-            Self::KillRestore => "restore killed",
-            Self::KillFork => "fork killed",
-            Self::KillGc => "gc killed",
-            Self::CutCheckpoint => "power cut in a checkpoint",
-            Self::KillPart => "part killed, or its undo",
-            Self::Check => "strategy check",
-            Self::CreateThenCommit => "plan create interrupted, then commit",
-            Self::CleanupThenCommit => "cleanup interrupted, then commit",
-            Self::RollbackThenCommit => "rollback interrupted, then commit",
-            Self::FailRemoval => "removals fail, then gc and undo",
-            Self::LoseRecords => "damaged store, then gc",
-            Self::FillDisk => "full disk",
-            Self::Forward => "steps that cannot be taken back",
-        }
-    }
-
-    /// Where each bug should show.
-    fn for_bug(bug: &str) -> Self {
-        match bug {
-            "no-stage-sync" | "no-directory-sync" => Self::CutPower,
-            "no-undo-on-failure"
-            | "stage-removed-early"
-            | "sandbox-removed-early"
-            | "rename-error-dropped" => Self::FailCommit,
-            "undo-forgets-directories" | "undo-not-recorded" => Self::KillUndo,
-            "sync-twice" => Self::FailSync,
-            "restore-undecided" => Self::KillRestore,
-            "fork-one-by-one" => Self::KillFork,
-            "gc-takes-what-is-lent" => Self::KillGc,
-            "checkpoint-not-synced" => Self::CutCheckpoint,
-            "part-recorded-late" | "part-returned-late" => Self::KillPart,
-            "part-forgets-a-path" => Self::Check,
-            "create-one-by-one" => Self::CreateThenCommit,
-            "cleanup-one-by-one" => Self::CleanupThenCommit,
-            "rollback-one-by-one" => Self::RollbackThenCommit,
-            "shared-after-commit" => Self::FailRemoval,
-            "gc-takes-unknown" => Self::LoseRecords,
-            "ballast-kept" => Self::FillDisk,
-            "forward-not-noted" | "outcome-guessed" => Self::Forward,
-            _ => Self::KillCommit,
-        }
+/// Where each bug should show.
+fn likely(bug: &str) -> &'static str {
+    match bug {
+        "no-stage-sync" | "no-directory-sync" => "power cut",
+        "no-undo-on-failure" | "stage-removed-early" => "commit meets errors",
+        "sandbox-removed-early" | "rename-error-dropped" => "commit meets errors",
+        "undo-forgets-directories" | "undo-not-recorded" => "undo killed",
+        "sync-twice" => "syncs fail",
+        "restore-undecided" => "restore killed",
+        "fork-one-by-one" => "fork killed",
+        "gc-takes-what-is-lent" => "gc killed",
+        "checkpoint-not-synced" => CUT_CHECKPOINT,
+        "part-recorded-late" | "part-returned-late" => PART,
+        "part-forgets-a-path" => "strategy check",
+        "create-one-by-one" => CREATE,
+        "cleanup-one-by-one" => CLEANUP,
+        "rollback-one-by-one" => ROLLBACK,
+        "shared-after-commit" => "removals fail, then gc and undo",
+        "gc-takes-unknown" => "damaged store, then gc",
+        "ballast-kept" => "full disk",
+        "forward-not-noted" | "outcome-guessed" => "steps that cannot be taken back",
+        _ => "commit killed",
     }
 }
 
@@ -120,7 +81,7 @@ impl Way {
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) bug: &'static str,
-    pub(crate) way: Option<Way>,
+    pub(crate) way: Option<&'static str>,
     pub(crate) points: usize,
     pub(crate) what: String,
 }
@@ -128,65 +89,58 @@ pub(crate) struct Found {
 /// Two resources, so that one can be forgotten.
 const SCENARIO: Scenario = Scenario::tiny(&[Copy, Overlay]);
 
-fn points(way: Way, bug: &'static str) -> Vec<Point> {
-    let kill = |before, verb, n| Point {
+fn kill(bug: &'static str, before: Before, verb: Verb) -> Point {
+    Point {
         bug: Some(bug),
         door: Door::Command,
         undo: true,
-        ..Point::kill(SCENARIO, before, verb, n)
-    };
-    let every = |plain: Point| {
-        let calls = plain.calls().len() as u64;
-        (1..=calls).map(move |n| Point { n, ..plain })
-    };
-    let fails = |plain: Point| Point {
+        ..Point::kill(SCENARIO, before, verb, 1)
+    }
+}
+
+fn commit(bug: &'static str) -> Point {
+    kill(bug, Before::Nothing, Verb::Commit)
+}
+
+fn undo(bug: &'static str) -> Point {
+    kill(bug, Before::Committed, Verb::Undo)
+}
+
+fn fails(plain: Point) -> Point {
+    Point {
         fault: Fault::Once(EIO),
         ..plain
-    };
-    // What the plain engine does shows where to kill.
-    let states = || -> Vec<u64> {
-        let plain = Point::kill(SCENARIO, Before::Nothing, Verb::Commit, 1);
-        telling(&plain.calls())
-    };
-    let mut points = Vec::new();
-    match way {
-        Way::KillCommit => points.extend(every(kill(Before::Nothing, Verb::Commit, 1))),
-        Way::KillUndo => points.extend(every(kill(Before::Committed, Verb::Undo, 1))),
-        Way::KillRecover | Way::FailRecover => {
-            for n in states() {
-                let plain = kill(Before::CommitKilled(n), Verb::Recover, 1);
-                let plain = match way {
-                    Way::KillRecover => plain,
-                    _ => fails(plain),
-                };
-                points.extend(every(plain));
-            }
-        }
-        Way::FailCommit => points.extend(every(fails(kill(Before::Nothing, Verb::Commit, 1)))),
-        Way::FailSync => {
-            let plain = fails(kill(Before::Nothing, Verb::Commit, 1));
-            points.extend(every(Point {
-                only: Some(SYNCS),
-                ..plain
-            }));
-        }
-        Way::CutPower
-        | Way::KillRestore
-        | Way::KillFork
-        | Way::KillGc
-        | Way::CutCheckpoint
-        | Way::KillPart
-        | Way::Check
-        | Way::CreateThenCommit
-        | Way::CleanupThenCommit
-        | Way::RollbackThenCommit
-        | Way::FailRemoval
-        | Way::LoseRecords
-        | Way::FillDisk
-        | Way::Forward => {}
     }
-    // Every few calls are enough to find out whether there is something, and then all of them.
-    spread(points)
+}
+
+fn syncs(bug: &'static str) -> Point {
+    Point {
+        only: Some(SYNCS),
+        ..fails(commit(bug))
+    }
+}
+
+fn every(plain: Point) -> impl Iterator<Item = Point> {
+    let calls = plain.calls().len() as u64;
+    (1..=calls).map(move |n| Point { n, ..plain })
+}
+
+/// Every few calls are enough to find out whether there is something, and then all of them.
+fn at_every_call(plain: Point) -> Option<(String, usize)> {
+    sweep::first_wrong(&spread(every(plain).collect()))
+}
+
+/// What the plain engine does shows where the commit that is recovered is killed.
+fn recovers(bug: &'static str, fault: Fault) -> Option<(String, usize)> {
+    let plain = Point::kill(SCENARIO, Before::Nothing, Verb::Commit, 1);
+    let states = telling(&plain.calls()).into_iter();
+    let points = states.flat_map(|n| {
+        every(Point {
+            fault,
+            ..kill(bug, Before::CommitKilled(n), Verb::Recover)
+        })
+    });
+    sweep::first_wrong(&spread(points.collect()))
 }
 
 /// Holds the strategies to their contract: the promise that is broken, and how many were asked for.
@@ -209,27 +163,9 @@ fn check(bug: &'static str) -> Option<(String, usize)> {
     None
 }
 
-/// Looks for a bug in one way.
-fn look(way: Way, bug: &'static str) -> Option<(String, usize)> {
-    // A bug that lets even a plain run fail needs no fault.
-    let found = catch_unwind(|| match way {
-        Way::CutPower => power::finds(bug),
-        Way::KillRestore => moments::finds(Act::Restore, bug),
-        Way::KillFork => moments::finds(Act::Fork, bug),
-        Way::KillGc => moments::finds(Act::Gc, bug),
-        Way::CutCheckpoint => moments::finds_dark(Act::Checkpoint, bug),
-        Way::KillPart => parts::finds(bug),
-        Way::Check => check(bug),
-        Way::CreateThenCommit => next::finds(PlanVerb::Create, bug),
-        Way::CleanupThenCommit => next::finds(PlanVerb::Cleanup, bug),
-        Way::RollbackThenCommit => next::finds(PlanVerb::Rollback, bug),
-        Way::FailRemoval => unlinks::finds(bug),
-        Way::LoseRecords => damage::finds(bug),
-        Way::FillDisk => full::finds(bug),
-        Way::Forward => forward::finds(bug),
-        _ => sweep::first_wrong(&points(way, bug)),
-    });
-    found.unwrap_or_else(|panic| Some((words(&*panic), 0)))
+/// Looks for a bug in one way. A bug that lets even a plain run fail needs no fault.
+fn look(find: Find, bug: &'static str) -> Option<(String, usize)> {
+    catch_unwind(|| find(bug)).unwrap_or_else(|panic| Some((words(&*panic), 0)))
 }
 
 /// Looks for every bug.
@@ -239,23 +175,24 @@ pub(crate) fn all(_: Form) -> Vec<Found> {
     let only = std::env::var("ESCROW_TORTURE_BUG").ok();
     let wanted = |bug: &&&str| only.as_deref().is_none_or(|only| only == **bug);
     for bug in escrow::internals::seeded::ALL.iter().filter(wanted) {
-        let likely = Way::for_bug(bug);
-        let others = Way::ALL.into_iter().filter(|way| *way != likely);
+        let (likely, others): (Vec<_>, Vec<_>) =
+            WAYS.into_iter().partition(|way| way.0 == likely(bug));
+        assert_eq!(likely.len(), 1, "{bug}");
         let mut answer = Found {
             bug,
             way: None,
             points: 0,
             what: String::new(),
         };
-        for way in std::iter::once(likely).chain(others) {
-            if let Some((what, points)) = look(way, bug) {
+        for (way, find) in likely.into_iter().chain(others) {
+            if let Some((what, points)) = look(find, bug) {
                 answer.way = Some(way);
                 answer.points += points;
                 answer.what = what;
                 break;
             }
         }
-        let way = answer.way.map_or("NOT FOUND", Way::name);
+        let way = answer.way.unwrap_or("NOT FOUND");
         say(&format!(
             "torture: bug {bug}: {way}, {} points: {}",
             answer.points,

@@ -75,7 +75,7 @@ impl Loss {
         let early = early.display().to_string();
         cli.ok(["plan", "create", "early", "-r", &early]);
         cli.ok(["cleanup", "early", "--yes"]);
-        let backup = world.path().join("backup.db");
+        let backup = world.at("backup.db");
         let keep = || copy(&home.join("state.db"), &backup);
         keep()?;
         let subject = Subject::within(&SCENARIO, &world).bugged(self.bug);

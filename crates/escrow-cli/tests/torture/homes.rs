@@ -91,7 +91,7 @@ impl Episode {
     }
 
     fn original(&self, name: &str) -> PathBuf {
-        self.world.path().join("originals").join(name)
+        self.world.at("originals").join(name)
     }
 
     /// Runs a command, and kills it after a while if it is to be.
@@ -111,10 +111,7 @@ impl Episode {
                 stderr: outcome.stderr_text(),
             };
         };
-        let input = self
-            .world
-            .path()
-            .join(format!("stdin-{:?}", thread::current().id()));
+        let input = self.world.at(format!("stdin-{:?}", thread::current().id()));
         write(&input, stdin);
         let mut command = self.clis[home].command(words);
         command
@@ -388,16 +385,11 @@ impl Episode {
                 .map(|entry| entry.file_name().to_string_lossy().into_owned())
                 .collect()
         };
-        for place in [
-            "home1/sandboxes",
-            "home1/locks",
-            "home2/sandboxes",
-            "home2/locks",
-        ] {
-            let left = names(self.world.path().join(place));
+        for place in "home1/sandboxes; home1/locks; home2/sandboxes; home2/locks".split("; ") {
+            let left = names(self.world.at(place));
             found.extend(left.iter().map(|name| format!("left in {place}: {name}")));
         }
-        let beside = names(self.world.path().join("originals"));
+        let beside = names(self.world.at("originals"));
         let ours = |name: &&String| !ORIGINALS.contains(&name.as_str());
         found.extend(
             beside

@@ -3,30 +3,6 @@
 //!
 //! `make test` runs the bounded form; `ESCROW_TORTURE=long` (`make torture`) the long one, which also writes
 //! `docs/reliability.md`.
-//!
-//! | file | promise |
-//! |---|---|
-//! | `scenario` | what the originals hold, what is changed in their sandboxes, and what must come out |
-//! | `subject` | a world with one plan, ready to be committed, made in milliseconds |
-//! | `checker` | says on which side a world came out, by its own means |
-//! | `layer` | a layer as the kernel left it, for any number of sandboxes |
-//! | `later` | a second round of changes, and what a sandbox must show before and after it |
-//! | `moments_world` | a world with checkpoints and forks, and what its sandboxes show |
-//! | `door` | the ways to the engine after a fault |
-//! | `point` | one fault, what was found after it, and everything that must hold then |
-//! | `sweep` | many points at once, and the figures |
-//! | `form` | how much is done |
-//! | `kills`, `errors`, `power`, `soak`, `moments`, `parts` | the sweeps |
-//! | `life` | the model of a plan's life: what each verb makes of it |
-//! | `next_world` | the world of the two-step sweeps, and what its originals hold |
-//! | `next` | any verb interrupted, then any verb |
-//! | `forward` | members that cannot take a commit back, failed and killed at every step |
-//! | `unlinks` | removals that fail at the end of a commit |
-//! | `full` | full file systems |
-//! | `damage` | a store that lost its records |
-//! | `homes` | the random soak on two homes |
-//! | `bugs` | the control: bugs that are put in on purpose are found |
-//! | `report` | the long form, and its document |
 #![allow(
     clippy::disallowed_methods,
     reason = "tests look at real files and their own environment"

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use escrow_testkit::stepper::works;
 
-use crate::bugs::{Found, Way};
+use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
@@ -346,7 +346,7 @@ fn document(rows: &[Row], found: &[Found]) -> String {
             format_args!(
                 "| `{}` | {} | {} |",
                 one.bug,
-                one.way.map_or("**not found**", Way::name),
+                one.way.unwrap_or("**not found**"),
                 one.points
             ),
         );
