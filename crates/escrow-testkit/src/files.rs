@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[track_caller]
@@ -54,17 +54,40 @@ pub fn mode(path: impl AsRef<Path>) -> u32 {
     done(path.as_ref().symlink_metadata(), path.as_ref()).mode() & 0o7777
 }
 
+/// The paths in a directory, sorted.
+#[track_caller]
+pub fn paths(dir: impl AsRef<Path>) -> Vec<PathBuf> {
+    let entries = done(fs::read_dir(&dir), dir.as_ref());
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| done(entry, dir.as_ref()).path())
+        .collect();
+    paths.sort();
+    paths
+}
+
 /// The names in a directory, sorted.
 #[track_caller]
 pub fn names(dir: impl AsRef<Path>) -> Vec<String> {
-    let entries = done(fs::read_dir(&dir), dir.as_ref());
-    let name = |entry: std::io::Result<fs::DirEntry>| {
-        let name = done(entry, dir.as_ref()).file_name();
-        name.to_string_lossy().into_owned()
+    let paths = paths(dir).into_iter();
+    let name = |path: PathBuf| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
     };
-    let mut names: Vec<String> = entries.map(name).collect();
-    names.sort();
-    names
+    paths.filter_map(name).collect()
+}
+
+/// Every path below a directory, parents first.
+#[track_caller]
+pub fn below(dir: impl AsRef<Path>) -> Vec<PathBuf> {
+    let mut found = paths(dir);
+    let mut at = 0;
+    while let Some(path) = found.get(at).cloned() {
+        at += 1;
+        if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+            found.extend(paths(&path));
+        }
+    }
+    found
 }
 
 /// Runs a script that must succeed; its output.

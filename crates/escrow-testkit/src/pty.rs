@@ -119,6 +119,15 @@ impl Terminal {
         }
     }
 
+    /// Types, then waits for each of these.
+    #[track_caller]
+    pub fn talk(&self, typed: &str, expected: &[&str]) {
+        self.send(typed);
+        for text in expected {
+            self.expect(text);
+        }
+    }
+
     /// [`Terminal::expect`] for so long; `None` when it does not come.
     pub fn wait(&self, text: &str, limit: Duration) -> Option<String> {
         let until = Instant::now() + limit;

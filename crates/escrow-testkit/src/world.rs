@@ -83,6 +83,12 @@ impl World {
         self.dir("escrow-home")
     }
 
+    /// The names of the areas in that directory, sorted.
+    #[track_caller]
+    pub fn areas(&self) -> Vec<String> {
+        crate::files::names(self.home().join("sandboxes"))
+    }
+
     /// Gives the world and all in it to the test user; does nothing unless run by root.
     pub fn chown_to_user(&self) {
         if is_root() {

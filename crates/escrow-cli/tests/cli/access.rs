@@ -15,20 +15,15 @@ fn without_a_policy_everything_is_permitted() {
         let fields = "action permitted principal reason rule scope";
         assert_eq!(keys(&said), fields);
         assert_eq!(said["permitted"], true);
-        assert_eq!(
-            (&said["action"], &said["scope"]),
-            (&value!(action), &value!("app:a.txt"))
-        );
+        let expected = (&value!(action), &value!("app:a.txt"));
+        assert_eq!((&said["action"], &said["scope"]), expected);
         assert_eq!(said["principal"], "agent");
         assert_eq!(said["reason"], "local mode: everything is permitted");
     }
     let said = cli.ok("access check --action commit --scope *");
     assert_eq!(said, "permitted: local mode: everything is permitted\n");
-    assert_eq!(
-        json(&cli, "log"),
-        value!({"operations": []}),
-        "a question is no operation"
-    );
+    let wanted = value!({"operations": []});
+    assert_eq!(json(&cli, "log"), wanted, "a question is no operation");
 }
 
 // rule S6
@@ -44,16 +39,10 @@ fn what_means_nothing_is_denied() {
         ("--action read --scope :", "is not a valid scope"),
     ] {
         let outcome = cli.run(format!("access check {line}"));
-        assert_eq!(
-            (outcome.status, outcome.stderr_text().as_str()),
-            (3, ""),
-            "{line}"
-        );
+        assert_eq!((outcome.status, outcome.stderr.len()), (3, 0), "{line}");
         let told = outcome.stdout_text();
-        assert!(
-            told.starts_with("denied: ") && told.contains(reason),
-            "{told}"
-        );
+        assert!(told.starts_with("denied: "), "{told}");
+        assert!(told.contains(reason), "{told}");
         let outcome = cli.expect(format!("--json access check {line}"), 3);
         let said: Value = serde_json::from_str(&outcome.stdout_text()).expect("one document");
         assert_eq!(said["permitted"], false, "{line}");

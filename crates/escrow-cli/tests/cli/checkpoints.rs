@@ -35,6 +35,9 @@ fn a_restore_is_exact_and_can_be_taken_back() {
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let original = signature(&world.at("app"));
+        let shows = |wanted: &str, what: &str| {
+            same(wanted, &look(&cli, "try"), &format!("{strategy}: {what}"));
+        };
         let fresh = look(&cli, "try");
         let nothing = create(&cli, "nothing");
         run(&cli, "try", BEFORE);
@@ -50,24 +53,16 @@ fn a_restore_is_exact_and_can_be_taken_back() {
         assert_eq!(restored["checkpoint_id"], *first);
         let files = restored["restored_files"].as_array().expect("a list");
         assert!(files.contains(&Value::from("app:later")), "{restored}");
-        same(&before, &look(&cli, "try"), &format!("{strategy}: back"));
+        shows(&before, "back");
         assert_eq!(cli.ok("diff try --since first --name-status"), "");
         let was = restored["before"].as_str().expect("an id");
         cli.ok(format!("restore try {was}"));
-        same(&after, &look(&cli, "try"), &format!("{strategy}: forth"));
+        shows(&after, "forth");
         // From there to the first, and to where nothing was done.
         cli.ok(format!("restore try {first}"));
-        same(
-            &before,
-            &look(&cli, "try"),
-            &format!("{strategy}: back again"),
-        );
+        shows(&before, "back again");
         cli.ok(format!("restore try {nothing}"));
-        same(
-            &fresh,
-            &look(&cli, "try"),
-            &format!("{strategy}: to the beginning"),
-        );
+        shows(&fresh, "to the beginning");
         assert_eq!(cli.ok("diff try --name-status"), "");
         let between = cli.ok("diff try --since nothing --until first --name-status");
         assert!(between.contains("A\tdir/deep/er/file\n"), "{between}");
@@ -75,13 +70,15 @@ fn a_restore_is_exact_and_can_be_taken_back() {
         // What is restored is what is committed.
         cli.ok("restore try first");
         cli.ok("commit try");
-        let committed = fs::read_to_string(world.at("app/dir/deep/er/file"));
-        assert_eq!(committed.expect("it was committed"), "deep\n", "{strategy}");
+        assert_eq!(
+            read(world.at("app/dir/deep/er/file")),
+            "deep
+"
+        );
         cli.ok("undo try");
         unchanged(&original, &world.at("app"));
         cli.ok("cleanup try");
-        let left = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
-        assert_eq!(left.count(), 0, "{strategy}");
+        assert_eq!(world.areas(), [""; 0], "{strategy}");
     }
 }
 
@@ -110,11 +107,7 @@ fn checkpoints_are_listed_shown_and_deleted() {
         put(&cli, "try app f", "two\n");
         let second = create(&cli, "second");
         let listed = json(&cli, "checkpoint list try");
-        let labels = listed["checkpoints"].as_array().expect("a list").iter();
-        let labels: Vec<&str> = labels
-            .map(|one| one["label"].as_str().expect("one"))
-            .collect();
-        assert_eq!(labels, ["first", "second"]);
+        assert_eq!(column(&listed["checkpoints"], "label"), ["first", "second"]);
         let shown = cli.ok("checkpoint show try first");
         assert!(shown.contains("1 modified"), "{shown}");
         cli.ok("checkpoint delete try first");

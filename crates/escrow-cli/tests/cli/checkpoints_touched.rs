@@ -50,10 +50,8 @@ fn a_touch_of_the_original_costs_no_checkpoint() {
             let restored = cli.run("restore try here");
             assert_eq!(restored.status, 0, "{how}: {}", restored.stderr_text());
             for (plan, said) in [("then", forked), ("try", restored)] {
-                assert_eq!(
-                    cli.ok(format!("read {plan} app a.txt")),
-                    "one\ntwo\nthree\n"
-                );
+                let expected = "one\ntwo\nthree\n";
+                assert_eq!(cli.ok(format!("read {plan} app a.txt")), expected);
                 let link = format!("-q run --plan {plan} -- readlink link");
                 assert_eq!(cli.ok(&link), "a.txt\n", "{how}");
                 assert_eq!(cli.ok(format!("diff {plan} --name-status")), "", "{how}");
@@ -88,10 +86,8 @@ fn a_change_of_the_original_is_told_in_terms_of_the_restore() {
         shell(&world.at("app"), change);
         for line in ["restore try here", "plan fork try then --at here"] {
             let said = cli.fails(line, 4);
-            assert!(
-                said.contains("'a.txt' cannot be restored"),
-                "{change}: {said}"
-            );
+            let holds = said.contains("'a.txt' cannot be restored");
+            assert!(holds, "{change}: {said}");
             assert!(said.contains("checkpoint list"), "{change}: {said}");
             assert!(!said.contains("commit"), "{change}: {said}");
             assert_eq!(cli.ok("read try app a.txt"), "x\n", "{change}");

@@ -27,10 +27,8 @@ fn half_committed() -> Option<(World, Cli)> {
 fn a_commit_says_what_it_did_and_the_log_says_why() {
     let (world, cli) = two();
     let done = json(&cli, "commit try -m because");
-    assert_eq!(
-        keys(&done),
-        "committed conflicts digest left left_changes message plan resources runs_later"
-    );
+    let expected = "committed conflicts digest left left_changes message plan resources runs_later";
+    assert_eq!(keys(&done), expected);
     assert_eq!(done["committed"], true);
     assert_eq!(done["conflicts"], value!([]));
     let one = &done["resources"][0];
@@ -67,10 +65,8 @@ fn a_dry_run_writes_nothing_at_all() {
     let home = signature(&world.home().join("sandboxes"));
     let app = signature(&world.at("app"));
     let shown = json(&cli, "commit try --dry-run");
-    assert_eq!(
-        keys(&shown),
-        "committed conflicts digest dry_run left_changes plan resources runs_later"
-    );
+    let expected = "committed conflicts digest dry_run left_changes plan resources runs_later";
+    assert_eq!(keys(&shown), expected);
     assert_eq!(shown["committed"], false);
     assert_eq!(shown["resources"][1]["changes"][0]["kind"], "modified");
     write(world.at("app/a.txt"), "theirs\n");
@@ -159,10 +155,8 @@ fn a_killed_commit_is_told_and_recovered() {
     assert_eq!(read(world.at("app/a.txt")), "uno\n");
     assert_eq!(read(world.at("etc/hosts")), "127.0.0.1\n");
     let status = json(&cli, "status");
-    assert_eq!(
-        status["unfinished"],
-        value!([{"plan": "try", "what": "commit", "phase": "decided"}])
-    );
+    let expected = value!([{"plan": "try", "what": "commit", "phase": "decided"}]);
+    assert_eq!(status["unfinished"], expected);
     let told = failed(&cli, "diff try", 5);
     assert_eq!(told["error"]["kind"], "recovery_needed");
     let recovered = json(&cli, "recover");
@@ -181,7 +175,7 @@ fn a_killed_commit_is_told_and_recovered() {
 // rule C19
 #[test]
 fn an_outcome_that_nothing_waits_for_is_refused() {
-    let (world, cli) = two();
+    let (_world, cli) = two();
     for line in ["recover --outcome app=perhaps", "recover --outcome app"] {
         assert_eq!(cli.run(line).status, 2, "{line}");
     }

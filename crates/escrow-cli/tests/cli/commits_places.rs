@@ -98,9 +98,7 @@ fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
     put(&cli, "first disk f", "new\n");
     cli.ok("commit first");
     let area = |dir: &Path| {
-        let entries = fs::read_dir(dir).expect("it is there");
-        let names = entries.map(|entry| entry.expect("it can be read").file_name());
-        let mut names = names.map(|name| name.to_string_lossy().into_owned());
+        let mut names = names(dir).into_iter();
         names.find(|name| name.starts_with(".escrow-"))
     };
     let name = area(at).expect("the old version lies in the root");
@@ -114,15 +112,7 @@ fn the_undo_area_of_another_plan_was_taken_into_a_copy() {
     assert_eq!(cli.ok("diff copy --name-status"), "");
     cli.ok("commit copy");
     cli.ok("plan create layer --resource disk --strategy overlay");
-    cli.ok([
-        "run",
-        "--plan",
-        "layer",
-        "--",
-        "rm",
-        "-rf",
-        &format!("{location}/{name}"),
-    ]);
+    cli.ok(format!("run --plan layer -- rm -rf {location}/{name}"));
     assert_eq!(cli.ok("diff layer --name-status"), "");
     cli.ok("commit layer");
     assert!(!at.join(&name).join("made").exists());

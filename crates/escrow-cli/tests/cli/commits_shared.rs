@@ -22,62 +22,34 @@ fn scene(strategy: &str) -> (World, Cli, Sig) {
     }
     fs::create_dir(app.join("kept")).expect("there is room");
     write(app.join("kept/f"), "old\n");
-    let touched = Command::new("sh")
-        .args([
-            "-c",
-            "touch -h -d '1999-01-02 03:04:05.678' f gone same kept/f kept .",
-        ])
-        .current_dir(&app)
-        .status();
-    assert!(touched.is_ok_and(|status| status.success()));
+    let touch = "touch -h -d '1999-01-02 03:04:05.678' f gone same kept/f kept .";
+    sh(&app, touch);
     let before = signature(&app);
     let cli = Cli::new(&world, &binary());
     cli.plan("try", "./app", strategy);
     let edits = "echo new >> f; rm gone; echo g > g; ln g g2; ln -s nowhere l; \
                  mkdir -p d/e; echo x > d/e/x; ln d/e/x d/y; echo new > kept/f; \
                  touch -h -d '2001-02-03 04:05:06.789' f g l d/e/x d/e d kept/f kept .";
-    let mut line = words("-q run --plan try -- sh -c");
-    line.push(edits.into());
-    cli.clone().cwd(&app).ok(line);
+    cli.clone().cwd(&app).ok(inside("-q run --plan try", edits));
     (world, cli, before)
 }
 
 /// Every file in what is left of the sandboxes, not of what is kept for undo.
 fn left_in(world: &World) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let areas = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
-    let mut todo: Vec<PathBuf> = areas
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| !path.to_string_lossy().contains(".undo"))
-        .collect();
-    while let Some(path) = todo.pop() {
-        let Ok(meta) = fs::symlink_metadata(&path) else {
-            continue;
-        };
-        if meta.is_dir() {
-            let entries = fs::read_dir(&path).into_iter().flatten();
-            todo.extend(entries.map(|entry| entry.expect("an entry").path()));
-        } else {
-            found.push(path);
-        }
-    }
+    let mut found = below(world.home().join("sandboxes"));
+    found.retain(|path| !path.to_string_lossy().contains(".undo") && !is_dir(path));
     found
 }
 
+fn is_dir(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|meta| meta.is_dir())
+}
+
 fn inodes(root: &Path) -> Vec<u64> {
-    let mut found = Vec::new();
-    let mut todo = vec![root.to_owned()];
-    while let Some(path) = todo.pop() {
-        let meta = fs::symlink_metadata(&path).expect("it is there");
-        match meta.is_dir() {
-            true => {
-                let entries = fs::read_dir(&path).expect("it can be listed");
-                todo.extend(entries.map(|entry| entry.expect("an entry").path()));
-            }
-            false => found.push(meta.ino()),
-        }
-    }
-    found
+    let mut found = below(root);
+    found.retain(|path| !is_dir(path));
+    let inode = |path: &PathBuf| path.symlink_metadata().expect("it is there").ino();
+    found.iter().map(inode).collect()
 }
 
 /// Nothing is shared; what is written into the rest of the sandbox stays there; after gc the commit is undone exactly.
@@ -92,11 +64,8 @@ fn stands_apart(world: &World, cli: &Cli, before: &Sig, new: &Sig, how: &str) {
     let ours = inodes(&app);
     for path in left_in(world) {
         let meta = fs::symlink_metadata(&path).expect("it is there");
-        assert!(
-            !ours.contains(&meta.ino()),
-            "{how}: shares {}",
-            path.display()
-        );
+        let holds = !ours.contains(&meta.ino());
+        assert!(holds, "{how}: shares {}", path.display());
         if meta.is_file() {
             let opened = OpenOptions::new().append(true).open(&path);
             let mut file = opened.expect("its own user may write it");

@@ -73,21 +73,16 @@ fn a_bad_configuration_stops_everything_that_needs_one() {
         let details = &error["details"];
         assert_eq!(keys(details), "column file key line", "{line}");
         assert_eq!(details["key"], "sandbox.strateg");
-        assert_eq!(
-            (&details["line"], &details["column"]),
-            (&value!(2), &value!(3))
-        );
+        let expected = (&value!(2), &value!(3));
+        assert_eq!((&details["line"], &details["column"]), expected);
         let file = details["file"].as_str().unwrap_or_default();
-        assert!(
-            Path::new(file).is_absolute() && file.ends_with("/escrow.yaml"),
-            "{file}"
-        );
+        assert!(Path::new(file).is_absolute(), "{file}");
+        assert!(file.ends_with("/escrow.yaml"), "{file}");
         assert_eq!(error["hints"][0], "did you mean 'strategy'?");
     }
     let told = cli.fails("plan list", 2);
     has(&told, ["escrow.yaml:2:3: sandbox.strateg: "]);
-    let left = fs::read_dir(world.home()).expect("it is there").count();
-    assert_eq!(left, 0, "nothing was changed");
+    assert_eq!(names(world.home()), [""; 0], "nothing was changed");
     // These do not look at it.
     for line in "--help; help run; completions bash; man run; reference".split("; ") {
         cli.ok(line);
@@ -137,8 +132,7 @@ fn a_configuration_that_cannot_be_read_is_told() {
     fs::create_dir(world.at("escrow.yaml")).expect("nothing is there");
     json_error(&cli, "plan list", 2);
     fs::remove_dir(world.at("escrow.yaml")).expect("it is empty");
-    let fifo = Command::new("mkfifo").arg(world.at("escrow.yaml")).status();
-    assert!(fifo.expect("there is a mkfifo").success());
+    sh(world.path(), "mkfifo escrow.yaml");
     let error = json_error(&cli, "plan list", 2);
     let told = error["message"].to_string();
     assert!(told.contains("not a file"), "{told}");
@@ -158,7 +152,11 @@ fn a_configuration_that_is_there_and_leads_nowhere_is_told() {
     symlink("gone.yaml", &link);
     // In a tree no link counts, wherever it leads.
     for target in ["gone.yaml", "there.yaml"] {
-        fs::write(world.at("there.yaml"), "policy: {mode: enforce}\n").expect("there is room");
+        crate::write(
+            world.at("there.yaml"),
+            "policy: {mode: enforce}
+",
+        );
         remove(&link);
         symlink(target, &link);
         let told = json(&cli, "plan list")["notices"].to_string();
@@ -201,9 +199,7 @@ fn a_users_own_configuration_that_is_closed_is_told() {
     let directory = world.dir("xdg/escrow");
     write(&directory, "policy: {mode: enforce}\n");
     let cli = cli.env("XDG_CONFIG_HOME", world.at("xdg"));
-    let mode = |mode| {
-        chmod(&directory, mode);
-    };
+    let mode = |mode| chmod(&directory, mode);
     cli.fails(MAKE, 3);
     mode(0o000);
     let error = json_error(&cli, MAKE, 2);
@@ -254,10 +250,8 @@ fn resources_are_known_by_their_names() {
     // Its path means the same, and so does a child that shares the sandbox.
     json(&cli, "plan create two --resource app");
     let made = json(&cli, "sandbox create two src");
-    assert_eq!(
-        (&made["resource"], &made["created"]),
-        (&value!("project"), &value!(false))
-    );
+    let wanted = (&value!("project"), &value!(false));
+    assert_eq!((&made["resource"], &made["created"]), wanted);
     put(&cli, "two src main.rs", "new");
     assert!(cli.ok("diff two --name-status").contains("src/main.rs"));
     // Also before it is used.
@@ -305,30 +299,18 @@ fn run_takes_its_defaults_from_the_configuration() {
     );
     let cli = cli.cwd(world.dir("app"));
     cli.trust();
-    let run = |options: &str, script: &str| {
-        let line = [
-            words("-q run --rollback"),
-            words(options),
-            words("-- sh -c"),
-        ]
-        .concat();
-        cli.run([line, vec![script.into()]].concat())
-    };
+    let run =
+        |options: &str, text: &str| cli.run(inside(&format!("-q run --rollback {options}"), text));
     let told = run("--env SIZE=large", "echo $COLOUR $SIZE").stdout_text();
     assert_eq!(told, "blue large\n", "the command line wins");
     assert_eq!(run("", "touch ../out/real").status, 0);
     assert!(out.join("real").exists());
-    assert_ne!(
-        run("--writable ../out/real", "touch ../out/other").status,
-        0
-    );
+    let found = run("--writable ../out/real", "touch ../out/other").status;
+    assert_ne!(found, 0);
     assert!(!out.join("other").exists(), "the command line wins");
     assert_ne!(run("", "touch ~/x").status, 0, "there is no layer");
-    assert_eq!(
-        run("--scratch", "touch ~/x").status,
-        0,
-        "the command line wins"
-    );
+    let got = run("--scratch", "touch ~/x").status;
+    assert_eq!(got, 0, "the command line wins");
     assert_ne!(
         run("--scratch --no-scratch", "touch ~/x").status,
         0,
@@ -339,10 +321,8 @@ fn run_takes_its_defaults_from_the_configuration() {
     let outside = fs::read_link("/proc/self/ns/net").expect("it is there");
     let outside = outside.to_string_lossy().into_owned();
     let told = run("", devices).stdout_text();
-    assert!(
-        told.starts_with("lo\n") && !told.contains(&outside),
-        "{told}"
-    );
+    assert!(told.starts_with("lo\n"), "{told}");
+    assert!(!told.contains(&outside), "{told}");
     let told = run("--network host", devices).stdout_text();
     assert!(told.contains(&outside), "{told}");
     // A path that cannot be opened up is refused as if it was typed.
@@ -361,20 +341,10 @@ fn types_are_listed_shown_and_checked() {
     );
     let list = json(&cli, "type list");
     assert_eq!(keys(&list), "types");
+    let names = column(&list["types"], "name");
+    let all = "fs-directory fs-mount fs-file git-checkout sqlite postgres tree";
+    assert_eq!(names.join(" "), all);
     let types = list["types"].as_array().expect("a list");
-    let names: Vec<&str> = types
-        .iter()
-        .filter_map(|one| one["name"].as_str())
-        .collect();
-    let builtin = [
-        "fs-directory",
-        "fs-mount",
-        "fs-file",
-        "git-checkout",
-        "sqlite",
-        "postgres",
-    ];
-    assert_eq!(names, [builtin.as_slice(), &["tree"]].concat());
     let usable: Vec<&str> = types
         .iter()
         .filter(|one| one["supported"] == true)
@@ -393,10 +363,8 @@ fn types_are_listed_shown_and_checked() {
     assert!(cli.ok("type list").contains("not yet"));
 
     let valid = json(&cli, "type validate escrow.yaml");
-    assert_eq!(
-        valid,
-        value!({"file": "escrow.yaml", "valid": true, "types": ["tree"], "resources": []})
-    );
+    let wanted = value!({"file": "escrow.yaml", "valid": true, "types": ["tree"], "resources": []});
+    assert_eq!(valid, wanted);
     let bad = world.dir("bad");
     write(
         &bad,

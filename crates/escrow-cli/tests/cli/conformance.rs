@@ -32,10 +32,7 @@ fn keep_their_contract(base: &Path) {
                 base.display()
             );
         }
-        let left = fs::read_dir(world.home().join("sandboxes"))
-            .expect("it is there")
-            .count();
-        assert_eq!(left, 0, "{who}: cases stay behind");
+        assert_eq!(world.areas(), [""; 0], "{who}: cases stay behind");
     };
     let world = World::under(base);
     let cli = Cli::new(&world, &binary());
@@ -128,24 +125,10 @@ fn an_area_lies_on_the_file_system_of_its_original() {
             &cli,
             &format!("plan create try --resource ./app --strategy {strategy}"),
         );
-        let hidden: Vec<_> = fs::read_dir(there.path())
-            .expect("it is there")
-            .map(|entry| {
-                entry
-                    .expect("it can be listed")
-                    .file_name()
-                    .to_string_lossy()
-                    .into_owned()
-            })
-            .filter(|name| name.starts_with(".escrow-sbx_"))
-            .collect();
-        assert_eq!(hidden.len(), 1, "{strategy}");
+        let hidden = |name: &&String| name.starts_with(".escrow-sbx_");
+        assert_eq!(names(there.path()).iter().filter(hidden).count(), 1);
         json(&cli, "cleanup try");
-        let left: Vec<_> = fs::read_dir(there.path())
-            .expect("it is there")
-            .map(|entry| entry.expect("it can be listed").file_name())
-            .collect();
-        assert_eq!(left, ["app"], "{strategy}");
+        assert_eq!(names(there.path()), ["app"], "{strategy}");
     }
     // The root of a file system has nothing beside it: the area is with the state.
     let root = json(&cli, &format!("doctor {}", fs.path().display()));

@@ -26,10 +26,8 @@ fn documents_have_these_fields() {
     let written = json(&cli.clone().stdin("new"), "write try app new/file");
     assert_eq!(written, value!({"path": "new/file", "kind": "added"}));
     let read = json(&cli, "read try app new/file");
-    assert_eq!(
-        read,
-        value!({"path": "new/file", "size": 3, "content": "new"})
-    );
+    let expected = value!({"path": "new/file", "size": 3, "content": "new"});
+    assert_eq!(read, expected);
 
     let status = json(&cli, "status");
     let fields = "disk finished home operations orphans plans unfinished";
@@ -87,10 +85,8 @@ fn a_diff_names_every_change_with_both_sides() {
     let expected = "modified a.txt; type_changed link; deleted src/main.rs; ";
     assert_eq!(kinds.collect::<String>().replace('"', ""), expected);
     assert_eq!(keys(&changes[0]), "fields kind new old path");
-    assert_eq!(
-        changes[0]["old"],
-        value!({"type": "file", "size": 14, "mode": 0o640})
-    );
+    let wanted = value!({"type": "file", "size": 14, "mode": 0o640});
+    assert_eq!(changes[0]["old"], wanted);
     assert_eq!(changes[1]["old"]["target"], "a.txt");
     assert_eq!(one["summary"]["deleted"], 1);
 }
@@ -131,11 +127,8 @@ fn every_kind_of_failure_has_its_exit_code() {
         // The same without --json: on stderr, with the same code, and nothing on stdout.
         let outcome = cli.run(line);
         assert_eq!((outcome.status, outcome.stdout.len()), (code, 0), "{line}");
-        assert!(
-            outcome.stderr_text().starts_with("error: "),
-            "{line}: {}",
-            outcome.stderr_text()
-        );
+        let holds = outcome.stderr_text().starts_with("error: ");
+        assert!(holds, "{line}: {}", outcome.stderr_text());
     }
     let hints = json_error(&cli, "plan create x --resource ./app --strategy quantum", 2)["hints"]
         .to_string();

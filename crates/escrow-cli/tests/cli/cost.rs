@@ -37,11 +37,8 @@ fn original(world: &World, name_of_root: &str, files: usize) -> PathBuf {
 
 /// Calls that do something: how often threads wait for each other depends on the day.
 fn working(counts: &Counts) -> usize {
-    assert!(
-        counts.output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&counts.output.stderr)
-    );
+    let holds = counts.output.status.success();
+    assert!(holds, "{}", String::from_utf8_lossy(&counts.output.stderr));
     counts.total - counts.count("futex") - counts.count("sched_yield")
 }
 
@@ -119,11 +116,8 @@ fn copied(world: &World) -> (Cli, PathBuf, PathBuf) {
         strategy[1],
     ]);
     let tree = PathBuf::from(escrow.ok(["path", "p", "original"]).trim_end());
-    assert!(
-        tree.join(name(1999)).is_file(),
-        "{} is the copy",
-        tree.display()
-    );
+    let holds = tree.join(name(1999)).is_file();
+    assert!(holds, "{} is the copy", tree.display());
     (escrow, original, tree)
 }
 
@@ -153,17 +147,13 @@ fn a_change_that_keeps_size_and_mtime_is_found_and_nothing_else_is_opened() {
     write(&changed, other);
     set_mtime(&changed, before.mtime(), before.mtime_nsec());
     let after = fs::metadata(&changed).expect("it is there");
-    assert_eq!(
-        (before.len(), before.mtime(), before.mtime_nsec()),
-        (after.len(), after.mtime(), after.mtime_nsec())
-    );
+    let wanted = (after.len(), after.mtime(), after.mtime_nsec());
+    assert_eq!((before.len(), before.mtime(), before.mtime_nsec()), wanted);
 
     let counts = escrow.trace(["diff", "--name-status", "p"]);
     working(&counts);
-    assert_eq!(
-        String::from_utf8_lossy(&counts.output.stdout),
-        format!("M\t{}\n", name(777))
-    );
+    let expected = format!("M\t{}\n", name(777));
+    assert_eq!(String::from_utf8_lossy(&counts.output.stdout), expected);
     for root in [&tree, &original] {
         let opened = counts.file_opens_below(root);
         let shown = format!("<{}>", root.join(name(777)).display());

@@ -3,10 +3,6 @@
 
 use crate::*;
 
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// Whether a line is what was expected; `…` stands for anything.
 fn matches(expected: &str, found: &str) -> bool {
     let Some((before, after)) = expected.split_once('…') else {
@@ -49,11 +45,8 @@ fn shell(world: &World, line: &str) -> String {
         .current_dir(world.path())
         .output()
         .expect("there is a shell");
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    let holds = output.status.success();
+    assert!(holds, "{line}: {}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stdout).expect("a page shows text")
 }
 
@@ -80,20 +73,15 @@ fn tells_the_truth(page: &Path) {
 #[test]
 fn the_readme_tells_the_truth() {
     let page = repository().join("README.md");
-    assert!(
-        sessions(&read(&page)).len() > 5,
-        "the README has no session"
-    );
+    let holds = sessions(&read(&page)).len() > 5;
+    assert!(holds, "the README has no session");
     tells_the_truth(&page);
 }
 
 #[test]
 fn the_guides_tell_the_truth() {
     let docs = repository().join("docs");
-    let guides = fs::read_dir(docs.join("guides")).expect("there are guides");
-    let mut pages: Vec<_> = guides
-        .map(|entry| entry.expect("it can be listed").path())
-        .collect();
+    let mut pages = paths(docs.join("guides"));
     pages.push(docs.join("configuration.md"));
     for page in &pages {
         assert!(!sessions(&read(page)).is_empty(), "{}", page.display());
@@ -121,8 +109,8 @@ fn the_demo_runs_to_its_end() {
     );
     assert!(output.contains("That is the story so far."), "{output}");
     assert!(!output.contains("error: another"), "{output}");
-    let left = fs::read_dir(world.dir("tmp")).expect("it is there").count();
-    assert_eq!(left, 0, "the demo leaves nothing behind");
+    let found = names(world.dir("tmp"));
+    assert_eq!(found, [""; 0], "the demo leaves nothing behind");
 }
 
 /// Compares a generated part of a document, or writes it.

@@ -18,8 +18,7 @@ fn worked_in(strategy: &str, script: &str) -> (World, Cli) {
 }
 
 fn run(world: &World, cli: &Cli, script: &str) {
-    let mut line = words("-q run --plan try -- sh -euc");
-    line.push(script.into());
+    let line = inside("-q run --plan try", &format!("set -eu; {script}"));
     cli.clone().cwd(world.at("app")).ok(line);
 }
 
@@ -33,8 +32,7 @@ fn expect(cli: &Cli, digest: &str) -> String {
 }
 
 fn refuse(cli: &Cli, line: &str) -> Value {
-    let said = cli.expect(format!("--json {line}"), 4);
-    let document: Value = serde_json::from_slice(&said.stdout).expect("one document");
+    let document = failed(cli, line, 4);
     assert_eq!(document["error"]["kind"], "conflict");
     assert_eq!(document["committed"], false);
     document
@@ -53,15 +51,10 @@ fn the_digest_is_the_same_for_every_strategy_and_is_what_is_released() {
         let text = cli.run("diff try").stderr_text();
         assert!(text.contains(&format!("digest: {found}\n")), "{text}");
         expect(&cli, &found);
-        let mode = |path: &str| {
-            let meta = world.at("app").join(path).metadata();
-            meta.expect("it is there").permissions().mode() & 0o7777
-        };
+        let mode = |path: &str| mode(world.at("app").join(path));
         // What a commit drops is no part of it.
-        assert_eq!(
-            (mode("n/1"), mode("a.txt"), mode(".")),
-            (0o755, 0o604, 0o705)
-        );
+        let expected = (0o755, 0o604, 0o705);
+        assert_eq!((mode("n/1"), mode("a.txt"), mode(".")), expected);
         all.push(found);
     }
     assert!(all.iter().all(|one| *one == all[0]), "{all:?}");

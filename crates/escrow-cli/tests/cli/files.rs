@@ -75,26 +75,20 @@ fn a_file_goes_through_every_verb() {
             assert_eq!(again[field], sandbox[field], "{field}");
         }
 
-        assert_eq!(
-            json(&cli, "diff try")["resources"][0]["changes"],
-            value!([])
-        );
+        let expected = value!([]);
+        assert_eq!(json(&cli, "diff try")["resources"][0]["changes"], expected);
         for path in ["notes.txt", "."] {
             let read = json(&cli, &format!("read try notes.txt {path}"));
-            assert_eq!(
-                read,
-                value!({"path": "notes.txt", "size": 4, "content": "one\n"})
-            );
+            let wanted = value!({"path": "notes.txt", "size": 4, "content": "one\n"});
+            assert_eq!(read, wanted);
         }
         put(&cli, "notes.txt", "two\n");
         let kept = json(&cli, "checkpoint create try -m two");
         let fields = ["checkpoint_id", "plan_id", "timestamp", "label"];
         assert!(fields.iter().all(|field| !kept[field].is_null()), "{kept}");
         write(sandboxed(&cli, "docs/notes.txt"), "three\n");
-        assert_eq!(
-            cli.ok("diff try --since two --name-status"),
-            "M\tnotes.txt\n"
-        );
+        let found = cli.ok("diff try --since two --name-status");
+        assert_eq!(found, "M\tnotes.txt\n");
         let back = json(&cli, "restore try two");
         assert_eq!(back["success"], true);
         assert_eq!(back["restored_files"], value!(["notes.txt:notes.txt"]));
@@ -108,19 +102,12 @@ fn a_file_goes_through_every_verb() {
         let patch = cli.ok("diff try --patch");
         assert!(patch.contains("-one\n+new\n"), "{patch}");
         cli.ok("commit try");
-        let now = fs::metadata(&notes).expect("it is there");
-        assert_eq!(
-            (text(&notes).as_str(), now.mode() & 0o7777),
-            ("new\n", 0o640)
-        );
+        assert_eq!((text(&notes), mode(&notes)), ("new\n".to_owned(), 0o640));
         assert_eq!(attribute(&notes), b"blue");
         assert_eq!(names(&docs), ["neighbour", "notes.txt"], "and nothing else");
         cli.ok("undo try");
         let old = fs::metadata(&notes).expect("it is there");
-        assert_eq!(
-            (text(&notes).as_str(), old.mode() & 0o7777),
-            ("one\n", 0o640)
-        );
+        assert_eq!((text(&notes), mode(&notes)), ("one\n".to_owned(), 0o640));
         assert_eq!((old.mtime(), old.mtime_nsec()), (981_173_106, 789_000_000));
         assert_eq!(attribute(&notes), b"blue");
         cli.ok("cleanup try");
@@ -178,10 +165,8 @@ fn only_a_file_can_take_its_place_and_nothing_beside_it_is_committed() {
     fs::remove_dir(&file).expect("removed");
     symlink("/etc/passwd", &file);
     cli.fails("commit try", 3);
-    assert!(
-        cli.run("read try notes.txt .").status != 0,
-        "links are not followed"
-    );
+    let holds = cli.run("read try notes.txt .").status != 0;
+    assert!(holds, "links are not followed");
     cli.ok("rollback try");
     assert_eq!(cli.ok("read try notes.txt ."), "one\n");
     assert_eq!(text(&docs.join("notes.txt")), "one\n");
@@ -268,16 +253,13 @@ fn files_lie_in_directories_and_beside_each_other() {
         let error = json_error(&cli, "read try docs notes.txt", 2);
         assert_eq!(error["kind"], "usage", "it belongs to the other");
         let script = "cat docs/notes.txt; echo inside > docs/notes.txt; echo more > docs/more";
-        let ran = cli.ok(["run", "--plan", "try", "--", "sh", "-c", script]);
+        let ran = cli.ok(inside("run --plan try", script));
         assert_eq!(ran, "both\n", "{strategy}");
         assert_eq!(text(&docs.join("notes.txt")), "both\n");
         let diff = json(&cli, "diff try");
         let paths = |at: usize| diff["resources"][at]["changes"][0]["path"].clone();
-        assert_eq!(
-            (paths(0), paths(1)),
-            (value!("more"), value!("notes.txt")),
-            "{diff}"
-        );
+        let expected = (value!("more"), value!("notes.txt"));
+        assert_eq!((paths(0), paths(1)), expected, "{diff}");
         assert_eq!(
             diff["resources"][0]["changes"].as_array().map(Vec::len),
             Some(1)
@@ -299,10 +281,8 @@ fn a_file_can_share_the_sandbox_of_its_directory() {
     assert_eq!(cli.ok("read try notes ."), "one\n");
     put(&cli, "notes", "two\n");
     cli.clone().stdin("x").ok("write try docs other");
-    assert_eq!(
-        cli.ok("diff try --resource notes --name-status"),
-        "M\tnotes.txt\n"
-    );
+    let expected = "M\tnotes.txt\n";
+    assert_eq!(cli.ok("diff try --resource notes --name-status"), expected);
     let error = json_error(&cli, "read try notes neighbour", 2);
     assert_eq!(error["kind"], "usage", "its neighbours are not its own");
     assert!(sandboxed(&cli, "notes").ends_with("notes.txt"));
@@ -328,10 +308,8 @@ fn links_to_a_file() {
     assert_eq!(cli.ok("diff try --name-status"), "");
     put(&cli, "notes.txt", "three\n");
     cli.ok("commit try");
-    assert_eq!(
-        (text(&original), text(&hard)),
-        ("three\n".to_owned(), "one\n".to_owned())
-    );
+    let expected = ("three\n".to_owned(), "one\n".to_owned());
+    assert_eq!((text(&original), text(&hard)), expected);
     assert!(link.is_symlink());
     cli.ok("undo try");
     let inode = |path: &Path| fs::metadata(path).expect("it is there").ino();
@@ -368,10 +346,8 @@ fn a_directory_that_is_closed_to_writing() {
     let mode = || fs::metadata(&docs).expect("it is there").mode() & 0o7777;
     assert_eq!(mode(), 0o555, "closed again");
     cli.ok("undo try");
-    assert_eq!(
-        (text(&docs.join("notes.txt")).as_str(), mode()),
-        ("one\n", 0o555)
-    );
+    let expected = ("one\n", 0o555);
+    assert_eq!((text(&docs.join("notes.txt")).as_str(), mode()), expected);
     let hosts = json(&cli, "plan create hosts --resource /etc/passwd");
     assert_eq!(hosts["sandboxes"][0]["type"], "fs-file");
     if !is_root() {
@@ -393,10 +369,7 @@ fn a_command_sees_the_file_at_its_path() {
         let script = "echo more >> docs/notes.txt; cat docs/notes.txt; \
             echo x > docs/neighbour; echo x > docs/new; mv docs/new docs/notes.txt; \
             rm docs/notes.txt; true";
-        cli.says(
-            ["run", "--plan", "try", "--", "sh", "-c", script],
-            "one\nmore\n",
-        );
+        cli.says(inside("run --plan try", script), "one\nmore\n");
         assert_eq!(names(&docs), ["neighbour", "notes.txt"]);
         assert_eq!(text(&docs.join("neighbour")), "not yours\n");
         assert_eq!(cli.ok("read try notes.txt ."), "one\nmore\n");
@@ -407,7 +380,7 @@ fn a_command_sees_the_file_at_its_path() {
     cli.ok("plan create try --resource docs/notes.txt");
     let script = "echo ready; read word; echo $word >> docs/notes.txt";
     let mut inside = cli
-        .command(["run", "--plan", "try", "--", "sh", "-c", script])
+        .command(inside("run --plan try", script))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

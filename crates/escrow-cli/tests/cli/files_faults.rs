@@ -44,9 +44,9 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
         assert!(hold(world).iter().map(Option::as_deref).eq(NEW), "{how}");
     }
     cli.ok("cleanup try");
-    let left = |at: &str| fs::read_dir(world.at(at)).expect("it is there").count();
-    let names = hold(world).iter().flatten().count();
-    assert_eq!(left("docs") + left("app"), names, "{how}");
+    let left = |at: &str| names(world.at(at)).len();
+    let there = hold(world).iter().flatten().count();
+    assert_eq!(left("docs") + left("app"), there, "{how}");
     assert_eq!(left("escrow-home/sandboxes"), 0, "{how}");
 }
 

@@ -48,10 +48,8 @@ fn what_is_neither_file_nor_directory_is_refused() {
             .as_str()
             .is_some_and(|told| told.contains("directory"))
     );
-    assert!(
-        json(&cli, "plan list")["plans"] == value!([]),
-        "nothing is left"
-    );
+    let holds = json(&cli, "plan list")["plans"] == value!([]);
+    assert!(holds, "nothing is left");
 }
 
 /// A file has a name in every resource it lies in, and a denial of any of them counts.
@@ -75,11 +73,8 @@ fn a_denial_counts_under_every_name_of_a_file() {
             "write try notes notes.txt",
             "write try docs notes.txt",
         ] {
-            assert_eq!(
-                json_error(&cli, line, 3)["kind"],
-                "denied",
-                "{scope}: {line}"
-            );
+            let wanted = "denied";
+            assert_eq!(json_error(&cli, line, 3)["kind"], wanted, "{scope}: {line}");
         }
         put(&cli, "try docs neighbour", "x");
         cli.ok("cleanup try");

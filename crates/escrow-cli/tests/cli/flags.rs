@@ -77,9 +77,9 @@ fn goes_through(kind: Fs, mounted: &LoopFs, user: bool, keeps: bool) {
         }
         let before = signature(&root);
         cli.plan("try", "./app", strategy);
-        let mut line = words("-q run --plan try -- sh -c");
-        line.push(EDITS.into());
-        cli.clone().cwd(&root).ok(line);
+        cli.clone()
+            .cwd(&root)
+            .ok(inside("-q run --plan try", EDITS));
         cli.ok("commit try");
         check(&signature(&root), kind, &how);
         cli.ok("undo try");
@@ -129,9 +129,10 @@ fn what_is_immutable_or_append_only_is_refused_before_anything_happens() {
         let cli = Cli::new(&world, &binary());
         cli.ok("plan create try --resource ./app --strategy filesystem_copy");
         // A copy can be worked in.
-        let mut line = words("-q run --plan try -- sh -c");
-        line.push(format!("echo new > a; {edit}").into());
-        cli.clone().cwd(&root).ok(line);
+        cli.clone().cwd(&root).ok(inside(
+            "-q run --plan try",
+            &format!("echo new > a; {edit}"),
+        ));
         let said = cli.fails("commit try", 3);
         assert!(said.contains("immutable or append-only"), "{edit}: {said}");
         assert!(said.contains("chattr -i -a"), "{edit}: {said}");

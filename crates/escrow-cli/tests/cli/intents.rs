@@ -17,9 +17,9 @@ const SPOILT: [Spoiler; 4] = [
 
 /// The file of this name in the only commit area of the world.
 fn in_the_area(world: &World, name: &str) -> PathBuf {
-    let areas = fs::read_dir(world.home().join("sandboxes")).expect("a home has them");
+    let areas = paths(world.home().join("sandboxes")).into_iter();
     let mut found = areas
-        .map(|area| area.expect("it can be read").path().join(name))
+        .map(|area| area.join(name))
         .filter(|path| path.exists());
     let path = found.next().unwrap_or_else(|| panic!("no {name}"));
     assert!(found.next().is_none(), "one commit has an area");
@@ -97,11 +97,13 @@ fn what_a_commit_that_is_given_up_had_replaced_went_with_it() {
         assert_eq!(outcome.status, 0, "{said}");
         assert!(said.contains(".kept-given-up"), "{said}");
         let kept = in_the_area(&world, "stage");
-        let old = fs::read_dir(kept).expect("it is kept").any(|entry| {
-            let path = entry.expect("it can be read").path();
-            fs::read_to_string(path).is_ok_and(|text| text == "old\n")
-        });
-        assert!(old, "lost {lost}: {said}");
+        assert!(
+            holds(
+                &kept, "old
+"
+            ),
+            "lost {lost}: {said}"
+        );
     }
 }
 

@@ -272,9 +272,7 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
             break;
         }
         let unfinished = json(&cli, "status")["unfinished"] != value!([]);
-        let mut areas = fs::read_dir(world.home().join("sandboxes")).expect("it is there");
-        let is_aside = |name: &OsStr| name.to_string_lossy().contains(".kept-");
-        let aside = areas.any(|entry| is_aside(&entry.expect("it can be read").file_name()));
+        let aside = world.areas().iter().any(|name| name.contains(".kept-"));
         met += u32::from(unfinished && aside);
         let again = json(&cli, "recover");
         assert_eq!(again["success"], true, "{n}: {again}");
@@ -450,10 +448,8 @@ fn one_damaged_row_stopped_every_plan() {
     let found: Vec<usize> = (0..bytes.len() - digest.len())
         .filter(|at| bytes[*at..].starts_with(digest))
         .collect();
-    assert!(
-        !found.is_empty(),
-        "the state refers to what the commit needs"
-    );
+    let holds = !found.is_empty();
+    assert!(holds, "the state refers to what the commit needs");
     for at in found {
         bytes[at + 1] = b'D';
     }
@@ -476,36 +472,13 @@ fn one_damaged_row_stopped_every_plan() {
 fn a_kill_while_replacing_left_a_name_in_the_original() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy none");
-    let status = Command::new("strace")
-        .args([
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "inject=renameat,renameat2:signal=KILL:when=1",
-        ])
-        .arg(binary())
-        .args(["write", "try", "app", "a.txt"])
-        .current_dir(world.path())
-        .env("ESCROW_HOME", world.home())
-        .env("HOME", world.dir("user-home"))
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .expect("strace is installed");
+    let inject = "inject=renameat,renameat2:signal=KILL:when=1";
+    let outer = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", inject];
+    let mut killed = cli.behind(&outer, "write try app a.txt");
+    killed.stdin(Stdio::null()).stderr(Stdio::null());
+    let status = killed.status().expect("strace is installed");
     assert!(!status.success());
-    let names: Vec<String> = fs::read_dir(world.at("app"))
-        .expect("it is there")
-        .map(|entry| {
-            entry
-                .expect("it can be listed")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
-        .filter(|name| name.starts_with(".escrow"))
-        .collect();
-    assert_eq!(names, Vec::<String>::new());
+    let hidden = |name: &String| name.starts_with(".escrow");
+    assert!(!names(world.at("app")).iter().any(hidden));
     cli.ok("cleanup try");
 }

@@ -36,10 +36,8 @@ fn write(cli: &Cli, file: &str) -> Child {
 fn valid(cli: &Cli) -> u64 {
     let seen = json(cli, "log --verify");
     assert_eq!(keys(&seen), "entries fault head valid");
-    assert_eq!(
-        (&seen["valid"], &seen["fault"]),
-        (&value!(true), &Value::Null)
-    );
+    let expected = (&value!(true), &Value::Null);
+    assert_eq!((&seen["valid"], &seen["fault"]), expected);
     seen["entries"].as_u64().expect("a number")
 }
 
@@ -61,10 +59,8 @@ fn what_was_changed_afterwards_is_named() {
     let outcome = cli.run("--json log --verify");
     let seen: Value = serde_json::from_str(&outcome.stdout_text()).expect("one document");
     assert_eq!((outcome.status, outcome.stderr_text().as_str()), (1, ""));
-    assert_eq!(
-        (&seen["valid"], &seen["entries"]),
-        (&value!(false), &value!(4))
-    );
+    let expected = (&value!(false), &value!(4));
+    assert_eq!((&seen["valid"], &seen["entries"]), expected);
     assert_eq!(keys(&seen["fault"]), "entry operation_id what");
     assert_eq!(seen["fault"]["entry"], 5);
 }
@@ -102,7 +98,7 @@ fn an_undo_and_a_restore_say_on_what() {
         cli.plan("try", "./app", strategy);
         cli.ok("checkpoint create try -m first");
         let script = "mkdir -p app/d/e; echo 1 > app/d/e/f; rm -r app/old; echo 2 >> app/a.txt; chmod 700 app/src";
-        let run = || cli.ok([words("run --plan try -- sh -c"), vec![script.into()]].concat());
+        let run = || cli.ok(inside("run --plan try", script));
         run();
         cli.ok("restore try first");
         run();

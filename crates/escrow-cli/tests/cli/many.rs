@@ -22,11 +22,8 @@ fn home(plans: usize, strategy: &str) -> (World, Cli) {
 
 /// How often something was opened, directories among it.
 fn opens(counts: &Counts) -> usize {
-    assert!(
-        counts.output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&counts.output.stderr)
-    );
+    let holds = counts.output.status.success();
+    assert!(holds, "{}", String::from_utf8_lossy(&counts.output.stderr));
     ["open", "openat", "openat2"]
         .iter()
         .map(|name| counts.count(name))

@@ -71,27 +71,12 @@ fn goes_through(cli: &Cli, at: &Path) {
     remove(at.join("escrow.yaml"));
 }
 
-fn names(directory: &Path) -> Vec<OsString> {
-    let entries = fs::read_dir(directory).expect("it can be listed");
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").file_name())
-        .collect();
-    names.sort();
-    names
-}
-
 /// Runs a line in a mount namespace of its own, after `setup`, whose `$0` is `at`; the error it ends with.
 fn elsewhere(cli: &Cli, setup: &str, at: &Path, line: &str) -> Value {
-    let inner = cli.command(format!("--json {line}"));
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c"]);
-    command.arg(format!("{setup} && exec \"$@\"")).arg(at);
-    command.arg(inner.get_program()).args(inner.get_args());
-    command.env_clear();
-    for (name, value) in inner.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
-    command.current_dir(inner.get_current_dir().expect("it has one"));
+    let setup = format!("{setup} && exec \"$@\"");
+    let at = at.to_str().expect("a plain path");
+    let outer = ["unshare", "--mount", "sh", "-c", &setup, at];
+    let mut command = cli.behind(&outer, format!("--json {line}"));
     let output = command.output().expect("it starts");
     let document: Value = serde_json::from_slice(&output.stdout).expect("a document");
     document["error"].clone()

@@ -88,10 +88,8 @@ fn sweep(kind: Fs, before: &[&str], line: &str) {
     drop((world, cli));
     for n in points {
         reset(at);
-        assert_eq!(
-            differences(&first, &furnish(at), &Ignore::default()),
-            [""; 0]
-        );
+        let got = differences(&first, &furnish(at), &Ignore::default());
+        assert_eq!(got, [""; 0]);
         let (_world, cli) = plan(at);
         run_before(&cli);
         let n = n as u64 + 1;

@@ -66,13 +66,8 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
             cli.ok(format!("cleanup {plan} --yes"));
         }
         cli.ok("gc --older-than 0s");
-        let left = fs::read_dir(moved.join("sandboxes")).expect("it is there");
-        let left: Vec<_> = left
-            .map(|entry| entry.expect("it can be read").file_name())
-            .collect();
-        let kept = left
-            .iter()
-            .filter(|name| name.to_string_lossy().starts_with("sbx_"));
+        let left = names(moved.join("sandboxes"));
+        let kept = left.iter().filter(|name| name.starts_with("sbx_"));
         assert_eq!(kept.count(), 0, "{strategy}: {left:?}");
         let old = world.at("escrow-home");
         assert!(!old.exists(), "{strategy}: the old place is made again");

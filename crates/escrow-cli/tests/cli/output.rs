@@ -76,10 +76,8 @@ fn a_forgotten_word_was_blamed_on_the_plan() {
         (&elsewhere, "write try app"),
     ] {
         let error = cli.fails(line, 2);
-        assert!(
-            error.contains("'try' is a plan; an argument after it is missing"),
-            "{line}: {error}"
-        );
+        let holds = error.contains("'try' is a plan; an argument after it is missing");
+        assert!(holds, "{line}: {error}");
     }
 }
 
@@ -113,11 +111,8 @@ fn quiet_was_not_quiet() {
         "-q cleanup try",
     ] {
         let outcome = cli.run(line);
-        assert_eq!(
-            (outcome.status, outcome.stdout_text(), outcome.stderr_text()),
-            (0, String::new(), String::new()),
-            "{line}"
-        );
+        let found = (outcome.status, outcome.stdout_text(), outcome.stderr_text());
+        assert_eq!(found, (0, String::new(), String::new()), "{line}");
     }
 }
 

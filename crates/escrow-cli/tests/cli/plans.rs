@@ -143,7 +143,7 @@ fn a_half_removed_sandbox_was_called_healthy() {
         }
     }
     assert!(halved, "it was never killed half way");
-    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+    assert_eq!(world.areas(), [""; 0]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn an_interrupted_create_left_its_plan() {
         .cloned()
         .unwrap_or_default();
     assert_eq!(open, Vec::<Value>::new());
-    assert_eq!(entries(&world.home().join("sandboxes")), 0);
+    assert_eq!(world.areas(), [""; 0]);
 }
 
 #[test]
@@ -237,26 +237,11 @@ fn from_a_directory_that_is_gone_nothing_worked() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app");
     let gone = world.dir("gone");
-    let line = format!(
-        "cd gone && rmdir ../gone && '{}' status && '{}' diff try",
-        binary().display(),
-        binary().display()
-    );
-    let plain = cli.command("status");
-    let mut command = Command::new("sh");
-    command
-        .args(["-euc", &line])
-        .current_dir(world.path())
-        .env_clear();
-    for (name, value) in plain.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
+    let line = "cd gone && rmdir ../gone && \"$0\" status && \"$0\" diff try";
+    let mut command = cli.behind(&["sh", "-euc", line], "");
     let output = command.output().expect("there is a shell");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let holds = output.status.success();
+    assert!(holds, "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!gone.exists());
 }
 
@@ -276,12 +261,7 @@ fn cleanup_called_removed_what_was_out_of_reach() {
     assert!(error.contains("is its file system not mounted"), "{error}");
     sh(there.path(), "mv away room");
     cli.ok("cleanup try");
-    assert_eq!(
-        fs::read_dir(there.path().join("room"))
-            .expect("it is there")
-            .count(),
-        1
-    );
+    assert_eq!(names(there.at("room")).len(), 1);
     cli.ok("plan create again --resource ./room/app");
     sh(there.path(), "mv room gone");
     cli.ok("cleanup again --forget");

@@ -2,47 +2,41 @@
 
 use crate::*;
 
-const ALL: &str = "create, read, write, diff, run, checkpoint, restore, commit, rollback, undo, cleanup, gc, admin";
-
 /// A configuration that names `app` and protects a part of it; nothing was ever done with it.
 fn configured(resources: &str, denied: &str) -> (World, Cli) {
     let (world, cli) = world();
-    let text = format!(
-        "resources: {resources}\npolicy:\n  mode: enforce\n  rules:\n    \
-         - {{ allow: [{ALL}], principal: '*', scope: '*' }}\n    - {denied}\n"
+    let text = enforce(
+        &format!("resources: {resources}\n"),
+        &format!("allow {ALL} * *; {denied}"),
     );
     write(world.dir("work").join("escrow.yaml"), text);
-    let workflows = world.dir("work/app/.github/workflows");
-    write(workflows.join("ci.yml"), "safe\n");
+    write(
+        world.dir("work/app/.github/workflows").join("ci.yml"),
+        "safe\n",
+    );
     let cli = cli.cwd(world.dir("work"));
     (world, cli)
 }
 
-const PROTECT: &str = "{ deny: [write, commit], principal: '*', scope: 'app:.github/**' }";
+const PROTECT: &str = "deny [write, commit] * app:.github/**";
 
 /// Makes a plan of `resource`, changes something in it, and asks for the release.
 #[track_caller]
 fn denied(cli: &Cli, resource: &str, script: &str) {
     for strategy in ["filesystem_copy", "copy_on_write"] {
-        let create = words(&format!("plan create q --strategy {strategy} --resource"));
-        cli.ok([create, vec![resource.into()]].concat());
-        let run = words("run --plan q -- sh -c");
-        cli.ok([run, vec![script.into()]].concat());
-        let said = cli.run("commit q --yes");
-        assert_eq!(
-            said.status,
-            3,
-            "{resource}: {script}: {}",
-            said.stderr_text()
-        );
-        let said = cli.run("commit q --dry-run");
-        assert_eq!(said.status, 3, "{resource}: {script}");
+        cli.plan("q", resource, strategy);
+        cli.ok(inside("run --plan q", script));
+        for line in ["commit q --yes", "commit q --dry-run"] {
+            let said = cli.run(line);
+            assert_eq!(
+                said.status,
+                3,
+                "{resource}: {script}: {}",
+                said.stderr_text()
+            );
+        }
         cli.ok("cleanup q --yes");
     }
-}
-
-fn content(path: &Path) -> String {
-    read(path)
 }
 
 // rule S6
@@ -55,16 +49,15 @@ fn a_declared_resource_is_protected_before_it_is_used() {
         "./app/.github; app/.github/workflows; app/.github/workflows/ci.yml; .; app";
     for resource in all_resources.split("; ") {
         denied(&cli, resource, &evil);
-        assert_eq!(content(&file), "safe\n", "{resource}");
+        assert_eq!(read(&file), "safe\n", "{resource}");
     }
-    let run = words("run -r app/.github --commit -- sh -c");
-    let said = cli.run([run, vec![evil.as_str().into()]].concat());
+    let said = cli.run(inside("run -r app/.github --commit", evil.as_str()));
     assert_ne!(said.status, 0, "{}", said.stderr_text());
     // Under another name it is the same.
     cli.ok("cleanup --yes");
     cli.ok("resource add other --at app");
     denied(&cli, "other", &evil);
-    assert_eq!(content(&file), "safe\n");
+    assert_eq!(read(&file), "safe\n");
     for scope in ["other:.github/x", "app:.github/x"] {
         assert_eq!(
             cli.run(format!("access check --action commit --scope {scope}"))
@@ -91,7 +84,7 @@ fn what_is_declared_is_protected_before_it_is_there() {
         "mkdir -p new/deep/app/.github && echo x > new/deep/app/.github/ci",
     );
     assert!(!world.at("work/new").exists());
-    let page = "{ deny: [commit], principal: '*', scope: 'page:one.txt' }";
+    let page = "deny [commit] * page:one.txt";
     let (world, cli) = configured(resources, page);
     denied(&cli, ".", "mkdir pages && echo x > pages/one.txt");
     world.dir("work/pages");
@@ -125,12 +118,10 @@ fn a_declared_path_may_lead_through_links() {
     );
     // What is not on the way is not concerned.
     cli.ok("plan create q --resource releases");
-    let run = words("run --plan q -- sh -c");
-    cli.ok([
-        run,
-        vec!["ln -s two releases/other; echo x > releases/two/app/.github/ci".into()],
-    ]
-    .concat());
+    cli.ok(inside(
+        "run --plan q",
+        "ln -s two releases/other; echo x > releases/two/app/.github/ci",
+    ));
     cli.ok("commit q --yes");
     assert_eq!(
         fs::read_link(link).expect("it is there"),
@@ -157,9 +148,12 @@ fn a_link_above_a_resource_does_not_lead_around_its_protection() {
 #[test]
 fn a_declared_name_is_not_free_for_others() {
     let (world, cli) = configured("{ app: { at: app } }", PROTECT);
-    let rules = "resources: { app: { at: app } }\npolicy:\n  mode: enforce\n  rules:\n    \
-         - { allow: [create, read, write, diff, run, cleanup], principal: '*', scope: '*' }\n    \
-         - { allow: [commit], principal: '*', scope: 'app' }\n";
+    let rules = "allow [create, read, write, diff, run, cleanup] * *; allow [commit] * app";
+    let rules = enforce(
+        "resources: { app: { at: app } }
+",
+        rules,
+    );
     write(world.dir("work").join("escrow.yaml"), rules);
     world.dir("work/elsewhere/app");
     denied(&cli, "elsewhere/app", "touch elsewhere/app/evil");
@@ -170,11 +164,10 @@ fn a_declared_name_is_not_free_for_others() {
 // rule S6
 #[test]
 fn an_undo_is_judged_by_every_name() {
-    let undo = "{ deny: [undo], principal: '*', scope: 'app' }";
+    let undo = "deny [undo] * app";
     let (world, cli) = configured("{ app: { at: app } }", undo);
     cli.ok("plan create q --resource app/.github");
-    let run = words("run --plan q -- sh -c");
-    cli.ok([run, vec!["touch app/.github/new".into()]].concat());
+    cli.ok(inside("run --plan q", "touch app/.github/new"));
     cli.ok("commit q --yes");
     cli.fails("undo q --yes", 3);
     assert!(world.at("work/app/.github/new").exists());

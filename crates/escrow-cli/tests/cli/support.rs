@@ -58,10 +58,8 @@ pub(crate) fn holds(at: &Path, bytes: &str) -> bool {
 pub(crate) fn assert_not_stuck(cli: &Cli, plan: &str) {
     assert_eq!(json(cli, "status")["unfinished"], value!([]));
     cli.ok(["cleanup", plan]);
-    assert_eq!(
-        json(cli, &format!("plan show {plan}"))["state"],
-        "cleaned_up"
-    );
+    let expected = "cleaned_up";
+    assert_eq!(json(cli, &format!("plan show {plan}"))["state"], expected);
 }
 
 pub(crate) fn notes(done: &Value) -> Vec<String> {
@@ -94,6 +92,6 @@ pub(crate) fn enforce(prefix: &str, rules: &str) -> String {
 }
 
 /// A line that runs a script.
-pub(crate) fn script(line: &str, script: &str) -> Vec<OsString> {
+pub(crate) fn inside(line: &str, script: &str) -> Vec<OsString> {
     [words(line), words("-- sh -c"), vec![script.into()]].concat()
 }

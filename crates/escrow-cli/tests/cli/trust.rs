@@ -32,7 +32,7 @@ fn a_tree_does_not_configure_its_own_jail() {
     write(&own, &enforce("run: {network: none}\n", rules));
     let cli = cli.cwd(&app);
     let attack = "echo x > ../keys/authorized; echo x > released; echo \"trick=$TRICK\"; tail -n +3 /proc/net/dev | cut -d: -f1";
-    let outcome = cli.run(script("run", attack));
+    let outcome = cli.run(inside("run", attack));
     let (said, told) = (outcome.stdout_text(), outcome.stderr_text());
     assert!(said.contains("trick=\n"), "{said}{told}");
     let devices: Vec<&str> = said.lines().skip(1).map(str::trim).collect();
@@ -55,7 +55,7 @@ fn a_tree_does_not_configure_its_own_jail() {
 
     // Trusted it counts, but for what relaxes the policy of the user.
     cli.trust();
-    let outcome = cli.run(script("run --resource . --strategy overlay", attack));
+    let outcome = cli.run(inside("run --resource . --strategy overlay", attack));
     let (said, told) = (outcome.stdout_text(), outcome.stderr_text());
     assert!(keys.join("authorized").exists(), "{told}");
     assert!(said.contains("trick=played\n"), "{said}{told}");
@@ -69,7 +69,7 @@ fn a_tree_does_not_configure_its_own_jail() {
     cli.fails("--principal agent commit none", 3);
     // One byte more, and it is another file.
     write(&app, &format!("{LOOSE}# more\n"));
-    let outcome = cli.run(script("run --rollback", "echo \"trick=$TRICK\""));
+    let outcome = cli.run(inside("run --rollback", "echo \"trick=$TRICK\""));
     assert!(outcome.stdout_text().contains("trick=\n"));
     assert!(outcome.stderr_text().contains("run.env"));
 }
@@ -358,21 +358,17 @@ fn a_resource_that_would_not_isolate_or_lies_elsewhere_needs_trust() {
     ] {
         let error = json_error(&cli, &format!("plan create one --resource {name}"), 3);
         let told = error.to_string();
-        assert!(
-            told.contains(key) && told.contains("escrow trust"),
-            "{name}: {told}"
-        );
+        assert!(told.contains(key), "{name}: {told}");
+        assert!(told.contains("escrow trust"), "{name}: {told}");
     }
     cli.ok("plan create good --resource good");
     cli.ok("cleanup good");
     let told = json(&cli, "plan create one --resource src");
     assert_ne!(told["sandboxes"][0]["strategy"], "none", "{told}");
-    assert!(
-        told["notices"]
-            .to_string()
-            .contains("resources.open.strategy"),
-        "{told}"
-    );
+    let holds = told["notices"]
+        .to_string()
+        .contains("resources.open.strategy");
+    assert!(holds, "{told}");
     cli.ok("cleanup one");
     cli.trust();
     let made = json(&cli, "plan create one --resource open");
@@ -392,10 +388,8 @@ fn trust_is_shown_listed_and_taken_back() {
     let below = cli.clone().cwd(world.dir("app/src"));
     let told = json(&below, "trust --yes");
     assert_eq!(told["file"], file.to_str().expect("it is text"));
-    assert_eq!(
-        (&told["trusted"], &told["changed"]),
-        (&true.into(), &false.into())
-    );
+    let expected = (&true.into(), &false.into());
+    assert_eq!((&told["trusted"], &told["changed"]), expected);
     assert_eq!(told["loosens"][0]["key"], "run.env");
     write(world.path(), "run: {env: {A: c}}\n");
     let told = json(&cli, "trust escrow.yaml --yes");

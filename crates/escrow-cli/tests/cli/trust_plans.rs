@@ -141,24 +141,20 @@ fn validations_run_from_anywhere() {
     let stopped = |what: &str| {
         for cli in [&cli, &away] {
             let told = cli.fails("commit try", 1);
-            assert!(
-                told.contains("the validation `test ! -e app/bad`"),
-                "{what}: {told}"
-            );
+            let holds = told.contains("the validation `test ! -e app/bad`");
+            assert!(holds, "{what}: {told}");
         }
     };
     stopped("as it was");
     let refused = |cli: &Cli, what: &str| {
         for line in ["commit try", "commit try --dry-run"] {
             let told = cli.fails(line, 3);
-            assert!(
-                told.contains("changed since it was trusted"),
-                "{what}: {told}"
-            );
+            let fine = told.contains("changed since it was trusted");
+            assert!(fine, "{what}: {told}");
             assert!(told.contains("escrow trust '"), "{what}: {told}");
         }
     };
-    let colour = script("-q run --plan try", "echo $COLOUR");
+    let colour = inside("-q run --plan try", "echo $COLOUR");
     assert_eq!(away.ok(&colour), "blue\n");
     // A process that changes the file must not switch the validation off, nor exchange it.
     for text in ["{}\n", "validate: ['true']\n"] {
@@ -305,7 +301,7 @@ fn what_does_not_count_is_said_before_the_work_begins() {
         world.path(),
         "run: {env: {A: b}}\nsandbox: {cleanup: on_terminal}\nvalidate: ['false']\n",
     );
-    let line = script(
+    let line = inside(
         "run --resource ./app --commit",
         "echo begun >&2; echo new > app/new",
     );
@@ -369,7 +365,7 @@ fn a_plan_made_under_no_file_takes_nothing_from_elsewhere() {
     let loose = "run: {env: {COLOUR: blue}, writable: [keys]}\nvalidate: ['false']\n";
     world.dir("keys");
     let colour = "echo \"[$COLOUR]\"; echo x > ../app/new; ! touch ../keys/one";
-    let colour = script("-q run --plan try", colour);
+    let colour = inside("-q run --plan try", colour);
     let away = cli.clone().cwd(&elsewhere);
     write(&elsewhere, loose);
     away.trust();

@@ -54,10 +54,8 @@ fn large_content_goes_through_whole() {
     put(&cli, "try app from-stdin", &large);
     cli.ok("write try app from-file --from large");
     for name in ["from-stdin", "from-file"] {
-        assert!(
-            cli.run(["read", "try", "app", name]).stdout == large,
-            "{name}"
-        );
+        let holds = cli.run(["read", "try", "app", name]).stdout == large;
+        assert!(holds, "{name}");
     }
 }
 
@@ -109,10 +107,8 @@ fn a_plan_is_found_by_name_id_prefix_or_place() {
     );
     // The name is free again, and the old plan can still be shown by its id.
     json(&cli, "plan create alpha");
-    assert_eq!(
-        json(&cli, &format!("plan show {id}"))["state"],
-        "cleaned_up"
-    );
+    let expected = "cleaned_up";
+    assert_eq!(json(&cli, &format!("plan show {id}"))["state"], expected);
 }
 
 #[test]
@@ -151,10 +147,7 @@ fn whole_story(world: World, strategy: &str) {
     cli.ok("cleanup try");
     unchanged(&before, &app);
     for room in ["sandboxes", "locks"] {
-        let left = fs::read_dir(world.home().join(room))
-            .expect("it is there")
-            .count();
-        assert_eq!(left, 0, "{room}");
+        assert_eq!(names(world.home().join(room)), [""; 0]);
     }
 }
 
@@ -241,25 +234,11 @@ fn colour_is_for_terminals_only() {
     cli.ok("plan create try --resource ./app");
     assert!(!cli.ok("plan show try").contains('\x1b'));
     let terminal = |extra: &[(&str, &str)]| {
-        let mut command = Command::new("script");
-        command.args([
-            "-qec",
-            &format!("'{}' plan show try", binary().display()),
-            "/dev/null",
-        ]);
-        let plain = cli.command("plan show try");
-        command.env_clear();
-        for (name, value) in plain.get_envs() {
-            command.env(name, value.unwrap_or_default());
-        }
-        command
-            .envs(extra.iter().copied())
-            .env("TERM", "xterm-256color");
-        command.current_dir(plain.get_current_dir().expect("it is set"));
-        let output = command
-            .stdin(Stdio::null())
-            .output()
-            .expect("script is part of util-linux");
+        let line = "exec script -qec \"'$0' plan show try\" /dev/null";
+        let mut command = cli.behind(&["sh", "-c", line], "");
+        command.envs(extra.iter().copied()).stdin(Stdio::null());
+        let output = command.env("TERM", "xterm-256color").output();
+        let output = output.expect("script is part of util-linux");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(terminal(&[]).contains('\x1b'), "{}", terminal(&[]));
@@ -275,10 +254,8 @@ fn names_cannot_fool_the_reader() {
     remove(sandbox_path(&cli, "try", "app").join(name));
     for form in ["--stat", "--name-status", "--patch"] {
         let text = cli.ok(["diff", "try", form]);
-        assert!(
-            !text.contains('\x1b') && !text.contains('\u{202e}'),
-            "{form}: {text}"
-        );
+        assert!(!text.contains('\x1b'), "{form}: {text}");
+        assert!(!text.contains('\u{202e}'), "{form}: {text}");
         assert!(
             !text.lines().any(|line| line.starts_with("A\tapproved")),
             "{form}: {text}"
@@ -316,10 +293,8 @@ fn what_is_left_out_is_named() {
             .contains("warning: app: 'socket': a socket is not copied")
     );
     let shown = json(&cli, "plan show try");
-    assert_eq!(
-        shown["sandboxes"][0]["warnings"][0],
-        "'socket': a socket is not copied"
-    );
+    let expected = "'socket': a socket is not copied";
+    assert_eq!(shown["sandboxes"][0]["warnings"][0], expected);
     assert_eq!(cli.ok("diff try --name-status"), "");
 }
 
@@ -331,10 +306,7 @@ fn doctor_gives_reasons_and_leaves_nothing() {
         assert!(text.contains(strategy), "{text}");
     }
     assert!(text.contains("auto takes "), "{text}");
-    let left = fs::read_dir(world.home().join("sandboxes"))
-        .expect("it is there")
-        .count();
-    assert_eq!(left, 0);
+    assert_eq!(world.areas(), [""; 0]);
     let missing = cli.fails("doctor nowhere", 1);
     assert!(missing.contains("cannot find the directory"), "{missing}");
 }
@@ -396,25 +368,20 @@ fn a_killed_create_is_told_of_and_finished_or_swept() {
     interrupted(&cli, "swept");
     cli.ok("cleanup swept");
     cli.ok("cleanup try");
-    let left = fs::read_dir(world.home().join("sandboxes"))
-        .expect("it is there")
-        .count();
-    assert_eq!(left, 0);
+    assert_eq!(world.areas(), [""; 0]);
     unchanged(&before, &app);
 }
 
 // rule S3
 #[test]
 fn state_is_private() {
-    use std::os::unix::fs::MetadataExt;
     let (world, cli) = world();
     let home = world.at("deep/er/home");
     let cli = cli.env("ESCROW_HOME", &home);
     cli.ok("plan create try --resource ./app");
-    let mode = |path: &Path| fs::symlink_metadata(path).expect("it is there").mode() & 0o777;
     assert_eq!(mode(&home), 0o700);
     assert_eq!(mode(&home.join("state.db")), 0o600);
-    for area in fs::read_dir(home.join("sandboxes")).expect("it is there") {
-        assert_eq!(mode(&area.expect("it can be listed").path()), 0o700);
+    for area in paths(home.join("sandboxes")) {
+        assert_eq!(mode(area), 0o700);
     }
 }

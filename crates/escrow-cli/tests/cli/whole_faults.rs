@@ -72,10 +72,7 @@ fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
     }
     // Killed before it is recorded, a plan leaves its lock.
     cli.ok("gc");
-    let left = |room: &str| {
-        let room = fs::read_dir(world.home().join(room)).expect("it is there");
-        room.count()
-    };
+    let left = |room: &str| names(world.home().join(room)).len();
     match left("sandboxes") + left("locks") {
         0 => Ok(()),
         left => Err(format!("{left} things are left in the home")),
@@ -171,10 +168,8 @@ fn a_plan_that_is_being_removed_says_so_to_every_verb() {
     assert_eq!(without_removals(&cli, "cleanup try").0, 1);
     assert_eq!(json(&cli, "plan show try")["state"], "removing");
     let unfinished = &json(&cli, "status")["unfinished"][0];
-    assert_eq!(
-        (&unfinished["plan"], &unfinished["what"]),
-        (&"try".into(), &"cleanup".into())
-    );
+    let wanted = (&"try".into(), &"cleanup".into());
+    assert_eq!((&unfinished["plan"], &unfinished["what"]), wanted);
     let lines = "diff try; read try one f; write try one f; path try one; run --plan try -- true; \
         commit try; commit try --dry-run; rollback try; undo try; checkpoint create try; \
         restore try kept; plan fork try other; sandbox create try one";
@@ -182,10 +177,8 @@ fn a_plan_that_is_being_removed_says_so_to_every_verb() {
         let (status, said) = without_removals(&cli, line);
         let expected = if line.starts_with("run") { 125 } else { 5 };
         assert_eq!(status, expected, "{line}: {said}");
-        assert!(
-            said.contains("the plan 'try' is being removed"),
-            "{line}: {said}"
-        );
+        let holds = said.contains("the plan 'try' is being removed");
+        assert!(holds, "{line}: {said}");
         assert!(said.contains("`escrow cleanup try`"), "{line}: {said}");
     }
     assert_eq!(originals(&world), ["old\n"; 3]);

@@ -18,7 +18,7 @@ fn set_up() -> (World, Cli) {
 fn status_and_diff_are_answered() {
     as_user_too();
     let (world, cli) = set_up();
-    let ask = |line: &str| cli.run(inside("run --plan try", &format!("echo x > f; $E {line}")));
+    let ask = |line: &str| cli.run(in_try(&format!("echo x > f; $E {line}")));
     assert_eq!(ask("diff --name-status").stdout_text(), "A\tf\n");
     let lines = "diff; diff --stat; diff --patch; diff -p; diff try --name-status; --json diff; \
         diff --json; diff --scratch; -q diff; diff -v; diff -r app; \
@@ -40,7 +40,7 @@ fn everything_else_is_refused() {
     as_user_too();
     let (world, cli) = set_up();
     cli.ok("plan create other --resource ../bin");
-    cli.ok(inside("run --plan try", "echo x > f"));
+    cli.ok(in_try("echo x > f"));
     let refused: Vec<&str> =
         "commit; commit try; commit --yes; cleanup; cleanup try; write app a.txt; \
         write try app a.txt; rollback; undo try; recover; run -- true; \
@@ -61,7 +61,7 @@ fn everything_else_is_refused() {
         .iter()
         .map(|line| format!("$E {line} </dev/null >/dev/null 2>&1; echo $?\n"))
         .collect();
-    let said = cli.ok(inside("run --plan try", &script));
+    let said = cli.ok(in_try(&script));
     for (line, status) in refused.iter().zip(said.lines()) {
         assert_eq!(status, "3", "{line}");
     }
@@ -72,7 +72,7 @@ fn everything_else_is_refused() {
     assert_eq!(targets, refused, "every denial is in the log");
     assert_eq!(said.lines().count(), refused.len());
     let words_of = "$E diff \"$(printf '\\377\\376')\" 2>&1; echo $?; $E commit 2>&1";
-    let said = cli.run(inside("run --plan try", words_of));
+    let said = cli.run(in_try(words_of));
     has(&said.stdout_text(), ["only `escrow status`"]);
     assert_eq!(said.status, 3);
     assert!(!world.at("app/f").exists());
@@ -96,7 +96,7 @@ fn every_form_of_what_is_answered_works() {
         $E diff --since one --until two --name-status > /dev/null
         $E diff --since=two --name-status > /dev/null
         $E restore one -q; $E restore try two --json > /dev/null; $E restore -v one";
-    cli.ok(inside("run --plan try", script));
+    cli.ok(in_try(script));
     let labels = json(&cli, "checkpoint list try");
     let labels = labels["checkpoints"].as_array().expect("a list").iter();
     let labels: Vec<&str> = labels.filter_map(|one| one["label"].as_str()).collect();
@@ -117,7 +117,7 @@ fn every_form_of_what_is_answered_works() {
     assert_eq!([by("checkpoint"), by("restore")], [6, 3]);
     cli.ok("restore try two");
     let script = "$E diff --since one --until two --name-status; $E status --disk --json";
-    let said = cli.ok(inside("run --plan try", script));
+    let said = cli.ok(in_try(script));
     let rest = said.strip_prefix("A\tf\n").expect("what changed between");
     let told: Value = serde_json::from_str(rest).expect("JSON");
     assert!(told["disk"]["private"].as_u64().is_some(), "{told}");
@@ -130,7 +130,7 @@ fn every_form_of_what_is_answered_works() {
 fn refusals_have_the_form_that_was_asked_for() {
     as_user_too();
     let (world, cli) = set_up();
-    let ask = |line: &str| cli.run(inside("run --plan try", &format!("$E {line}")));
+    let ask = |line: &str| cli.run(in_try(&format!("$E {line}")));
     for line in [
         "commit --json",
         "--json diff other",
@@ -171,7 +171,7 @@ fn refusals_have_the_form_that_was_asked_for() {
 fn without_the_socket_there_is_nothing_to_ask() {
     as_user_too();
     let (world, cli) = set_up();
-    let outcome = cli.run(inside("run --plan try", &format!(
+    let outcome = cli.run(in_try(&format!(
         "unset ESCROW_SOCKET; export ESCROW_HOME={0}; echo x > f; $E status; $E commit try; $E --home {0} cleanup try; echo $?",
         world.home().display()
     )));
@@ -188,7 +188,7 @@ fn a_long_answer_arrives_whole() {
     let (_world, cli) = set_up();
     let script = "i=0; while [ $i -lt 40000 ]; do echo \"line $i of many, each of them different\"; i=$((i+1)); done > long
         $E diff --patch";
-    let said = cli.ok(inside("run --plan try", script));
+    let said = cli.ok(in_try(script));
     assert!(said.len() > 1_000_000);
     assert_eq!(said, cli.ok("diff try --patch"));
 }
@@ -199,11 +199,11 @@ fn hostile_bytes_do_not_hurt_the_supervisor() {
     let (world, cli) = set_up();
     compile(&world.dir("bin"), "hostile", HOSTILE);
     let script = "echo x > f; ../bin/hostile; $E diff --name-status; exit 6";
-    let outcome = cli.says(inside("run --plan try", script), "A\tf\n");
+    let outcome = cli.says(in_try(script), "A\tf\n");
     assert_eq!(outcome.status, 6);
     // One who asks, never reads the answer and never goes away holds no process up at the end.
     let script = "../bin/hostile silent & sleep 0.5; echo ready; read nothing || :";
-    let running = Running::ready(cli.command(inside("run --plan try", script)));
+    let running = Running::ready(cli.command(in_try(script)));
     let start = Instant::now();
     assert_eq!(running.finish().status, 0);
     assert!(start.elapsed() < PATIENCE);
@@ -271,11 +271,8 @@ int main(int argc, char **argv) {
 fn a_second_command_can_ask_too() {
     as_user_too();
     let (world, cli) = set_up();
-    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
-    let said = cli.ok(inside(
-        "run --plan try",
-        "echo x > f; $E diff --name-status",
-    ));
+    let first = Running::ready(cli.command(in_try(WAIT)));
+    let said = cli.ok(in_try("echo x > f; $E diff --name-status"));
     assert_eq!(said, "A\tf\n");
     first.finish();
     assert_eq!(read(world.at("app/a.txt")), "one\ntwo\n");

@@ -35,19 +35,15 @@ impl Scene {
 
     /// Runs a script inside; it may fail.
     pub(crate) fn run(&self, script: &str) -> Outcome {
-        self.cli.run(inside("run --plan try", script))
+        self.cli.run(in_try(script))
     }
 
     /// Runs a script inside that must say exactly this.
     #[track_caller]
     pub(crate) fn says(&self, script: &str, expected: &str) {
         let outcome = self.run(script);
-        assert_eq!(
-            outcome.stdout_text(),
-            expected,
-            "{script}: {}",
-            outcome.stderr_text()
-        );
+        let found = outcome.stdout_text();
+        assert_eq!(found, expected, "{script}: {}", outcome.stderr_text());
     }
 
     /// Fails if anything outside has changed, or anything is left.
@@ -138,7 +134,7 @@ fn b7_what_is_on_standard_input_cannot_be_opened_for_writing() {
         let file = File::open(scene.world.at(path)).expect("it is there");
         let output = scene
             .cli
-            .command(inside("run --plan try", script))
+            .command(in_try(script))
             .stdin(file)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -165,20 +161,8 @@ fn descriptors_that_the_parent_left_open_are_not_inside() {
         done
         :
     "#;
-    let model = scene.cli.command(inside("run --plan try", inner));
-    let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        "exec 7>>a.txt 8<>../beside/file 9<. && exec \"$0\" \"$@\"",
-    ]);
-    command
-        .arg(model.get_program())
-        .args(model.get_args())
-        .env_clear();
-    let known = model
-        .get_envs()
-        .filter_map(|(name, value)| Some((name, value?)));
-    command.envs(known).current_dir(&scene.app);
+    let open = "exec 7>>a.txt 8<>../beside/file 9<. && exec \"$0\" \"$@\"";
+    let mut command = scene.cli.behind(&["sh", "-c", open], in_try(inner));
     let before = signature(&scene.app);
     let output = command.output().expect("there is a shell");
     // The fourth is the directory itself, while it is listed.
@@ -257,11 +241,8 @@ fn root_of_an_inner_namespace_reaches_nothing() {
             "for how in -Urm '-Um --keep-caps'; do unshare $how sh -c '{inner}' 2>/dev/null; done; echo evil > a.txt"
         ), "");
         scene.unharmed();
-        assert_eq!(
-            scene.cli.ok("diff try --name-status"),
-            "M\ta.txt\n",
-            "{strategy}"
-        );
+        let wanted = "M\ta.txt\n";
+        assert_eq!(scene.cli.ok("diff try --name-status"), wanted, "{strategy}");
     }
 }
 
@@ -356,12 +337,8 @@ fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
     "#;
     let outcome = scene.run(script);
     // Process 1, the monitor and this shell.
-    assert_eq!(
-        outcome.stdout_text(),
-        "3\nstill here\n",
-        "{}",
-        outcome.stderr_text()
-    );
+    let expected = "3\nstill here\n";
+    assert_eq!(outcome.stdout_text(), expected, "{}", outcome.stderr_text());
     assert_eq!(outcome.status, 0);
     scene.unharmed();
 }
@@ -382,10 +359,8 @@ fn a_command_that_kills_everybody_ends_with_them() {
     as_user_too();
     let scene = Scene::with("overlay", |_| ());
     let outcome = scene.run("echo x > f; kill -9 -1; sleep 10; echo still here");
-    assert_eq!(
-        (outcome.status, outcome.stdout_text()),
-        (125, String::new())
-    );
+    let expected = (125, String::new());
+    assert_eq!((outcome.status, outcome.stdout_text()), expected);
     let said = outcome.stderr_text();
     has(&said, ["by a process inside", "escrow commit"]);
     scene.unharmed();
@@ -492,13 +467,9 @@ fn the_state_and_other_sandboxes_are_hidden() {
             ls -d $STATE/sandboxes $STATE/locks 2>/dev/null
             env | grep -c ESCROW_HOME
         "#;
-        let outcome = cli.run(inside("run --plan try", script));
-        assert_eq!(
-            outcome.stdout_text(),
-            "0\n",
-            "{strategy}: {}",
-            outcome.stderr_text()
-        );
+        let outcome = cli.run(in_try(script));
+        let found = outcome.stdout_text();
+        assert_eq!(found, "0\n", "{strategy}: {}", outcome.stderr_text());
         assert_eq!(scene.cli.ok("diff other --name-status"), theirs);
         let secret = scene.cli.ok("read other beside secret");
         assert_eq!(secret, "a secret of another plan\n");
@@ -547,10 +518,8 @@ fn d12_sockets_of_the_machine_are_out_of_reach() {
     let listener = std::os::unix::net::UnixListener::bind(&path).expect("root may");
     sh(Path::new("/"), &format!("chmod 0666 {path}"));
     let outside = Command::new(scene.app.join("connect")).arg(&path).status();
-    assert!(
-        outside.expect("it starts").success(),
-        "the test can find what it looks for"
-    );
+    let holds = outside.expect("it starts").success();
+    assert!(holds, "the test can find what it looks for");
     scene.says(
         &format!("./connect {path} || ./connect /var{path} || echo unreachable"),
         "unreachable\n",
@@ -580,14 +549,11 @@ fn b1_a_link_in_the_way_of_a_write_from_outside() {
     write(victim.dir("app").join("a.txt"), "precious\n");
     cli.ok("plan create try --resource .");
     let before = signature(victim.path());
-    let running = Running::ready(cli.command(inside(
-        "run --plan try",
-        &format!(
-            "cd /; mv {world} {world}.away; ln -s {victim} {world}; {WAIT}",
-            world = world.path().display(),
-            victim = victim.path().display(),
-        ),
-    )));
+    let running = Running::ready(cli.command(in_try(&format!(
+        "cd /; mv {world} {world}.away; ln -s {victim} {world}; {WAIT}",
+        world = world.path().display(),
+        victim = victim.path().display(),
+    ))));
     let outcome = cli.clone().stdin("evil\n").run("write try app a.txt");
     let path = cli.run("path try app");
     running.finish();

@@ -56,7 +56,7 @@ pub(crate) fn handed_out(
         Some(how) => ("unshare -Um ./send", how),
         None => ("./send", how),
     };
-    let mut command = cli.command(inside("run --plan try", &format!("{WORK} {way} {how}")));
+    let mut command = cli.command(in_try(&format!("{WORK} {way} {how}")));
     command
         .current_dir(&scene.app)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -245,7 +245,7 @@ impl Map {
 #[test]
 fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
     as_user_too();
-    let run = |scene: &Scene| scene.cli.ok(inside("run --plan try", "echo agent > a.txt"));
+    let run = |scene: &Scene| scene.cli.ok(in_try("echo agent > a.txt"));
     let is_linked = |scene: &Scene, strategy: &str| {
         let before = inode(&sandboxed(scene, strategy));
         scene.cli.ok("commit try");
@@ -296,10 +296,11 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
 fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
     as_user_too();
     let scene = Scene::new("overlay");
-    let mut running = Running::ready(scene.cli.command(inside(
-        "run --plan try",
-        &format!("echo agent > a.txt; {WAIT}"),
-    )));
+    let mut running = Running::ready(
+        scene
+            .cli
+            .command(in_try(&format!("echo agent > a.txt; {WAIT}"))),
+    );
     // The reaper is the one that no terminal, and no stream of ours, is left to.
     let warden = processes(&scene.world).into_iter().find_map(|line| {
         let pid = line.strip_prefix("process ")?.split(':').next()?.to_owned();
@@ -435,6 +436,7 @@ int main(void) {
 fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
     let scene = Scene::with("overlay", |app| compile(app, "steal", STEAL));
     let secret = scene.beside.join("file");
+    let secret = secret.to_str().expect("a plain path");
     let thief = Running::ready(scene.cli.command(inside(
         &format!("run --plan try --network {network}"),
         "./steal",
@@ -445,21 +447,14 @@ fn stolen(bug: Option<&str>, network: &str, joins: usize) -> Vec<String> {
     };
     for _ in 0..joins {
         // With a file of the caller's that is open, and not closed by exec.
-        let run = cli.command("run --plan try -- true");
-        let mut shell = Command::new("sh");
-        shell.args(["-c", r#"exec 9<"$0"; exec "$@""#]).arg(&secret);
-        shell.arg(run.get_program()).args(run.get_args());
-        shell.env_clear().current_dir(&scene.app);
-        shell.envs(
-            run.get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        );
+        let outer = ["sh", "-c", r#"exec 9<"$0"; exec "$@""#, secret];
+        let mut shell = cli.behind(&outer, "run --plan try -- true");
         let output = shell.output().expect("there is a shell");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
     }
     // A directory: who makes a file has it open temporarily, and that is its own.
-    scene.cli.ok(inside("run --plan try", "mkdir stop"));
+    scene.cli.ok(in_try("mkdir stop"));
     let mut got = Vec::new();
     loop {
         match thief.line() {
@@ -561,21 +556,9 @@ fn d17_the_file_that_says_how_names_are_looked_up_cannot_be_written() {
     "#;
     let inner = "cat /etc/resolv.conf; { echo evil >> /etc/resolv.conf; chmod 0600 /run/names/resolv.conf; \
         touch -d 2001-01-01 /run/names/resolv.conf; } 2>/dev/null; :";
-    let run = scene.cli.command(inside("run --plan try", inner));
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script, "sh"]);
-    command
-        .arg(run.get_program())
-        .args(run.get_args())
-        .env_clear();
-    command.envs(
-        run.get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    let output = command
-        .current_dir(&scene.app)
-        .output()
-        .expect("there is unshare");
+    let outer = ["unshare", "-m", "sh", "-c", script, "sh"];
+    let output = scene.cli.behind(&outer, in_try(inner)).output();
+    let output = output.expect("there is unshare");
     let said = String::from_utf8_lossy(&output.stderr);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text, "precious\nprecious\n644\n", "{said}");

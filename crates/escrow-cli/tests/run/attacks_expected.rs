@@ -181,12 +181,7 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
     let scene = Scene::new("filesystem_copy");
     let terminal = Terminal::new(24, 200);
     let lines = [
-        (
-            inside("run --plan try", "echo agent > a.txt"),
-            "discard [x]?",
-            "r\n",
-            125,
-        ),
+        (in_try("echo agent > a.txt"), "discard [x]?", "r\n", 125),
         (words("commit try"), "[y/N]", "y\n", 4),
     ];
     for (line, question, answer, status) in lines {
@@ -195,22 +190,18 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
         let file = sandboxed(&scene);
         let length = read(&file).len();
         write(&file, "e".repeat(length));
-        terminal.send(answer);
-        terminal.expect("app:a.txt changed");
+        terminal.talk(answer, &["app:a.txt changed"]);
         let ended = child.wait().expect("it is ours");
         assert_eq!(ended.code(), Some(status));
         scene.unharmed();
         write(&file, "agent\n");
     }
     // Looked at again, it can be released.
-    let mut child = terminal.start(scene.cli.command(inside("run --plan try", "true")));
+    let mut child = terminal.start(scene.cli.command(in_try("true")));
     terminal.expect("discard [x]?");
     write(sandboxed(&scene), "other\n");
-    terminal.send("d\n");
-    terminal.expect("+other");
-    terminal.expect("discard [x]?");
-    terminal.send("r\n");
-    terminal.expect("escrow undo try");
+    terminal.talk("d\n", &["+other", "discard [x]?"]);
+    terminal.talk("r\n", &["escrow undo try"]);
     assert!(child.wait().expect("it is ours").success());
     assert_eq!(read(scene.app.join("a.txt")), "other\n");
 }

@@ -152,7 +152,7 @@ fn d10_an_original_that_is_edited_meanwhile() {
                 true => format!("echo inside >> a.txt; {WAIT}"),
                 false => format!("{WAIT}; echo inside >> a.txt"),
             };
-            let line = inside("run --plan try", &script);
+            let line = in_try(&script);
             let running = Running::ready(scene.cli.command(line));
             write(scene.app.join("a.txt"), "outside\n");
             write(scene.app.join("src/main.rs"), "outside, alone\n");
@@ -302,11 +302,9 @@ fn a11_names_that_talk_to_the_terminal() {
     let terminal = Terminal::new(24, 80);
     let script =
         r#"printf 'text \033]0;evil\007 \033[2J\n' > "$(printf 'name\033]0;evil\007\033[2J')""#;
-    let mut child = terminal.start(scene.cli.command(inside("run --plan try", script)));
+    let mut child = terminal.start(scene.cli.command(in_try(script)));
     terminal.expect("discard [x]?");
-    terminal.send("d\n");
-    terminal.expect("+text");
-    terminal.expect("discard [x]?");
+    terminal.talk("d\n", &["+text", "discard [x]?"]);
     terminal.send("x\n");
     assert!(child.wait().expect("it ends").success());
     let text = terminal.text();
@@ -331,7 +329,7 @@ fn names_that_look_like_ours_take_nothing_with_them() {
         let cli = scene.cli.clone().env("NAMES", names.join(" "));
         let script = "mkdir .escrow-probe-mine upper work; for n in $NAMES; do
             mkdir .escrow-$n .escrow-$n.undo; echo x > .escrow-$n/upper; done; echo y > f";
-        cli.expect(inside("run --plan try", script), 0);
+        cli.expect(in_try(script), 0);
         let listed = scene.cli.ok("diff try --name-status");
         scene.cli.ok("commit try");
         for line in listed.lines() {

@@ -134,13 +134,9 @@ fn areas_beside_their_originals_are_hidden() {
             (for area in ../.escrow-*; do echo evil > $area/evil; rm -rf $area/*; done) 2>/dev/null
             echo new > f
         "#;
-        let outcome = cli.run(inside("run --plan try", script));
-        assert_eq!(
-            outcome.stdout_text(),
-            "",
-            "{strategy}: {}",
-            outcome.stderr_text()
-        );
+        let outcome = cli.run(in_try(script));
+        let found = outcome.stdout_text();
+        assert_eq!(found, "", "{strategy}: {}", outcome.stderr_text());
         let own = |path: &Vec<u8>| !path.starts_with(b".escrow-");
         let mut after = signature(there.path());
         after.retain(|path, _| own(path));
@@ -148,10 +144,8 @@ fn areas_beside_their_originals_are_hidden() {
         expected.retain(|path, _| own(path));
         assert_same(&expected, &after, &Ignore::default());
         assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
-        assert_eq!(
-            cli.ok("read other other secret"),
-            "a secret of another plan\n"
-        );
+        let wanted = "a secret of another plan\n";
+        assert_eq!(cli.ok("read other other secret"), wanted);
         cli.ok("commit try");
         cli.ok("cleanup try");
         cli.ok("cleanup other");
@@ -191,29 +185,12 @@ fn b11_devices_that_are_links() {
     let trap = scene.world.dir("trap");
     write(trap.join("null"), "precious\n");
     // In a mount namespace of its own, so that the real /dev stays as it is.
-    let model = scene.cli.command(inside(
-        "run --plan try",
-        "echo evil > /dev/null; stat -L -c %F /dev/null",
-    ));
-    let mut command = Command::new("unshare");
-    command.args([
-        "-m",
-        "sh",
-        "-euc",
-        "mount -t tmpfs none /dev; for n in zero full random urandom tty; do mknod -m 666 /dev/$n c 1 5; done
-         ln -s \"$TRAP/null\" /dev/null; exec \"$0\" \"$@\"",
-    ]);
-    command
-        .arg(model.get_program())
-        .args(model.get_args())
-        .env_clear();
-    let known = model
-        .get_envs()
-        .filter_map(|(name, value)| Some((name, value?)));
-    command
-        .envs(known)
-        .env("TRAP", &trap)
-        .current_dir(&scene.app);
+    let setup = "mount -t tmpfs none /dev; for n in zero full random urandom tty; do mknod -m 666 /dev/$n c 1 5; done
+         ln -s \"$TRAP/null\" /dev/null; exec \"$0\" \"$@\"";
+    let inner = in_try("echo evil > /dev/null; stat -L -c %F /dev/null");
+    let outer = ["unshare", "-m", "sh", "-euc", setup];
+    let mut command = scene.cli.behind(&outer, inner);
+    command.env("TRAP", &trap);
     let output = command.output().expect("there is an unshare");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(!said.contains("regular"), "{said}");

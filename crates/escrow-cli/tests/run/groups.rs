@@ -152,24 +152,18 @@ fn an_overlay_by_name_says_what_will_not_work() {
     assert_ne!(outcome.status, 0, "{said}");
     let limit = "commands inside cannot change";
     assert!(said.contains(&format!("warning: app: {limit}")), "{said}");
-    assert!(
-        said.contains(&format!("the sandbox of app: {limit}")),
-        "said again when the command failed: {said}"
-    );
+    let holds = said.contains(&format!("the sandbox of app: {limit}"));
+    assert!(holds, "said again when the command failed: {said}");
     assert_eq!(
         json(&cli, "plan show app")["sandboxes"][0]["strategy"],
         "overlay"
     );
     // Written from outside it can be changed all the same, and keeps the group.
     put(&cli, "app app shared.txt", "three\n");
-    assert_eq!(
-        cli.ok("diff app --name-status"),
-        "M\ta.txt\nM\tshared.txt\n"
-    );
-    assert_eq!(
-        cli.ok(inside("run --plan app", "cat shared.txt")),
-        "three\n"
-    );
+    let expected = "M\ta.txt\nM\tshared.txt\n";
+    assert_eq!(cli.ok("diff app --name-status"), expected);
+    let wanted = "three\n";
+    assert_eq!(cli.ok(inside("run --plan app", "cat shared.txt")), wanted);
     cli.ok("commit app");
     assert_eq!(read(app.join("shared.txt")), "three\n");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o664));
@@ -254,10 +248,8 @@ fn a_granted_group_is_mapped_and_its_files_can_be_changed() {
     let plan = json(&cli, "plan show app");
     assert_eq!(plan["sandboxes"][0]["strategy"], "overlay", "{plan}");
     assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
-    assert_eq!(
-        cli.ok("diff app --name-status"),
-        "M\tshared.txt\nM\tteam/deep.txt\nA\tteam/new.txt\n"
-    );
+    let expected = "M\tshared.txt\nM\tteam/deep.txt\nA\tteam/new.txt\n";
+    assert_eq!(cli.ok("diff app --name-status"), expected);
     cli.ok("commit app");
     assert_eq!(looks(&app.join("shared.txt")), (UID, SHARED, 0o660));
     assert_eq!(looks(&app.join("team/deep.txt")), (UID, SHARED, 0o664));
@@ -419,11 +411,8 @@ fn root_changes_files_of_any_group_inside() {
         "echo three >> a.txt; echo two >> team/deep.txt",
     ));
     let committed = json(&cli, "commit app");
-    assert_eq!(
-        committed["resources"][0]["notes"],
-        value!([]),
-        "{committed}"
-    );
+    let expected = value!([]);
+    assert_eq!(committed["resources"][0]["notes"], expected, "{committed}");
     assert_eq!(looks(&app.join("a.txt")), (STRANGER, OTHER, 0o666));
     assert_eq!(looks(&app.join("team/deep.txt")), (UID, SHARED, 0o666));
 }
@@ -450,10 +439,8 @@ fn a_commit_into_a_directory_of_another_user_could_never_be_finished() {
         let shown = json(&cli, "commit p --dry-run");
         let note = shown["resources"][0]["notes"][0].to_string();
         let expected = format!("its owner {STRANGER} and group {OTHER} are not kept");
-        assert!(
-            note.contains(&expected) && note.contains("2 more"),
-            "{strategy}: {shown}"
-        );
+        assert!(note.contains(&expected), "{strategy}: {shown}");
+        assert!(note.contains("2 more"), "{strategy}: {shown}");
         cli.ok("commit p");
         // The new versions belong to who made them, and to the old group where that may be set.
         assert_eq!(look("theirs/f"), (UID, SHARED, 0o664), "{strategy}");

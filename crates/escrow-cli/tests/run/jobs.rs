@@ -13,8 +13,7 @@ struct Shell {
 
 impl Shell {
     fn start() -> Self {
-        let (world, cli) = world();
-        cli.ok("plan create try --resource .");
+        let (world, cli) = planned("auto");
         let terminal = Terminal::new(24, 80);
         let shell = Self {
             child: terminal.start(bash(&cli)),
@@ -27,6 +26,11 @@ impl Shell {
 
     fn send(&self, text: &str) {
         self.terminal.send(text);
+    }
+
+    #[track_caller]
+    fn talk(&self, typed: &str, expected: &[&str]) {
+        self.terminal.talk(typed, expected);
     }
 
     #[track_caller]
@@ -60,18 +64,10 @@ impl Drop for Shell {
 }
 
 fn bash(cli: &Cli) -> Command {
-    let model = cli.command("status");
-    let mut command = Command::new("bash");
-    command
-        .args(["--norc", "--noprofile", "--noediting", "-i"])
-        .env_clear();
-    command.envs(
-        model
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    command.env("E", model.get_program()).env("PS1", "%_");
-    command.current_dir(model.get_current_dir().expect("it is set"));
+    let program = cli.command("").get_program().to_owned();
+    let outer = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"];
+    let mut command = cli.behind(&outer, "");
+    command.env("E", program).env("PS1", "%_");
     command
 }
 
@@ -79,18 +75,12 @@ fn bash(cli: &Cli) -> Command {
 fn a_stopped_run_is_brought_back() {
     as_user_too();
     let shell = Shell::start();
-    shell.send("$E run --plan try -- sh -c 'echo rea\"\"dy; while ! read x; do :; done; echo \"<$x>\"; exit 6'\n");
-    shell.expect("ready\r\n");
-    shell.send(CTRL_Z);
-    shell.expect("Stopped");
-    shell.expect("%_");
+    shell.talk("$E run --plan try -- sh -c 'echo rea\"\"dy; while ! read x; do :; done; echo \"<$x>\"; exit 6'\n", &["ready\r\n"]);
+    shell.talk(CTRL_Z, &["Stopped", "%_"]);
     shell.is_usable();
-    shell.send("fg\n");
-    shell.expect("run --plan try");
-    shell.send("back\n");
-    shell.expect("<back>");
-    shell.send("echo st''atus $?\n");
-    shell.expect("status 6");
+    shell.talk("fg\n", &["run --plan try"]);
+    shell.talk("back\n", &["<back>"]);
+    shell.talk("echo st''atus $?\n", &["status 6"]);
     shell.leave();
 }
 
@@ -102,15 +92,11 @@ fn a_stopped_run_goes_on_in_the_background() {
     shell.send("$E run --plan try -- sleep 2.0625\n");
     // Before it has become the program, it cannot be stopped.
     await_process(&shell.world, ": sleep 2.0625");
-    shell.send(CTRL_Z);
-    shell.expect("Stopped");
-    shell.expect("%_");
-    shell.send("bg\n");
-    shell.expect("%_");
+    shell.talk(CTRL_Z, &["Stopped", "%_"]);
+    shell.talk("bg\n", &["%_"]);
     thread::sleep(Duration::from_millis(300));
     shell.is_usable();
-    shell.send("wait; echo st''atus $?\n");
-    shell.expect("status 0");
+    shell.talk("wait; echo st''atus $?\n", &["status 0"]);
     shell.leave();
 }
 
@@ -119,14 +105,14 @@ fn a_run_in_the_background_is_brought_to_the_front() {
     as_user_too();
     let shell = Shell::start();
     let script = "echo rea\"\"dy; sleep 1; read x; echo \"<$x>\"";
-    shell.send(&format!("$E run --plan try -- sh -c '{script}' &\n"));
-    shell.expect("ready\r\n");
+    shell.talk(
+        &format!("$E run --plan try -- sh -c '{script}' &\n"),
+        &["ready\r\n"],
+    );
     shell.is_usable();
-    shell.send("fg\n");
-    shell.expect("run --plan try");
+    shell.talk("fg\n", &["run --plan try"]);
     thread::sleep(Duration::from_millis(1500));
-    shell.send("front\n");
-    shell.expect("<front>");
+    shell.talk("front\n", &["<front>"]);
     shell.leave();
 }
 
@@ -137,15 +123,11 @@ fn a_run_in_a_pipeline_stops_as_a_whole() {
     let shell = Shell::start();
     shell.send("$E run --plan try -- sleep 1000.5 | cat\n");
     await_process(&shell.world, ": sleep 1000.5");
-    shell.send(CTRL_Z);
-    shell.expect("Stopped");
-    shell.expect("%_");
+    shell.talk(CTRL_Z, &["Stopped", "%_"]);
     shell.is_usable();
-    shell.send("fg\n");
-    shell.expect("run --plan try");
+    shell.talk("fg\n", &["run --plan try"]);
     thread::sleep(Duration::from_millis(300));
-    shell.send(CTRL_C);
-    shell.expect("%_");
+    shell.talk(CTRL_C, &["%_"]);
     shell.is_usable();
     shell.leave();
 }
@@ -158,9 +140,7 @@ fn a_command_with_piped_input_can_read_from_the_terminal() {
     shell
         .send("echo pi''ped | $E run --plan try -- sh -c 'cat; read x </dev/tty; echo \"<$x>\"'\n");
     shell.expect("piped");
-    shell.send("typed\n");
-    shell.expect("<typed>");
-    shell.expect("%_");
+    shell.talk("typed\n", &["<typed>", "%_"]);
     shell.is_usable();
     shell.leave();
 }
@@ -169,8 +149,10 @@ fn a_command_with_piped_input_can_read_from_the_terminal() {
 fn a_shell_that_ends_takes_its_runs_with_it() {
     as_user_too();
     let shell = Shell::start();
-    shell.send("$E run --plan try -- sh -c 'echo rea\"\"dy; while :; do sleep 0.1; done'\n");
-    shell.expect("ready\r\n");
+    shell.talk(
+        "$E run --plan try -- sh -c 'echo rea\"\"dy; while :; do sleep 0.1; done'\n",
+        &["ready\r\n"],
+    );
     let Shell {
         ref world,
         ref terminal,

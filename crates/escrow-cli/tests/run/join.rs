@@ -7,24 +7,17 @@ use crate::*;
 const NAMESPACES: &str =
     "for n in mnt pid ipc user net; do readlink /proc/self/ns/$n; done | tr '\\n' ' '; echo";
 
-fn planned(strategy: &str) -> (World, Cli) {
-    let (world, cli) = world();
-    cli.plan("try", ".", strategy);
-    (world, cli)
-}
-
 #[test]
 fn a_second_command_joins_the_first() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let first = Running::start(cli.command(inside(
-            "run --plan try",
-            &format!("echo one > from-first; echo t > /tmp/t; {NAMESPACES}; {WAIT}"),
-        )));
+        let first = Running::start(cli.command(in_try(&format!(
+            "echo one > from-first; echo t > /tmp/t; {NAMESPACES}; {WAIT}"
+        ))));
         let namespaces = first.line();
         assert_eq!(first.line(), "ready");
-        let second = cli.run(inside("run --plan try", &format!(
+        let second = cli.run(in_try(&format!(
             "{NAMESPACES}; cat from-first /tmp/t; echo two > from-second; kill -0 2 && echo sees it; exit 4"
         )));
         assert_eq!(
@@ -34,17 +27,12 @@ fn a_second_command_joins_the_first() {
             second.stderr_text()
         );
         assert_eq!(second.status, 4);
-        assert_eq!(
-            cli.ok("diff try --name-status"),
-            "A\tfrom-first\nA\tfrom-second\n"
-        );
+        let expected = "A\tfrom-first\nA\tfrom-second\n";
+        assert_eq!(cli.ok("diff try --name-status"), expected);
         assert_eq!(first.finish().status, 0);
         assert_quiet(&world);
         // When no command is inside any more, a new one is made.
-        let third = cli.ok(inside(
-            "run --plan try",
-            &format!("{NAMESPACES}; test ! -e /tmp/t"),
-        ));
+        let third = cli.ok(in_try(&format!("{NAMESPACES}; test ! -e /tmp/t")));
         assert_ne!(third.trim_end(), namespaces);
     }
 }
@@ -54,17 +42,14 @@ fn a_second_command_joins_the_first() {
 fn a_second_command_that_asks_for_less_is_not_given_more() {
     as_user_too();
     let (world, cli) = planned("overlay");
-    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let first = Running::ready(cli.command(in_try(WAIT)));
     let line = inside(
         "run --plan try --network none",
         "grep -v '|\\| lo:' /proc/net/dev",
     );
     let outcome = cli.run(line);
-    assert_eq!(
-        outcome.stdout_text(),
-        "",
-        "it has a network although it asked for none"
-    );
+    let found = outcome.stdout_text();
+    assert_eq!(found, "", "it has a network although it asked for none");
     let line = inside(
         "run --plan try --no-scratch",
         "echo x > ~/file && echo wrote",
@@ -92,7 +77,7 @@ fn a_second_command_takes_the_inside_as_it_is_whatever_the_configuration_says() 
     let line = "run --plan try --network host --scratch --writable ../other";
     world.dir("other");
     let first = Running::ready(cli.command(inside(line, WAIT)));
-    cli.expect(inside("run --plan try", "echo x > ~/file"), 0);
+    cli.expect(in_try("echo x > ~/file"), 0);
     let refused = cli.run(inside("run --plan try --network none", "true"));
     assert_eq!(refused.status, 125, "what is typed is held against it");
     first.finish();
@@ -106,13 +91,10 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
         let before = signature(&world.at("app"));
         let script = "echo inside > made-inside; rm link; mkdir late; echo ready
             while ! [ -e made-outside ]; do sleep 0.02; done; cat made-outside a.txt; ls -ln made-outside | cut -c1-10; read x";
-        let running = Running::ready(cli.command(inside("run --plan try", script)));
+        let running = Running::ready(cli.command(in_try(script)));
         assert_eq!(cli.ok("read try app made-inside"), "inside\n");
-        assert_eq!(
-            cli.ok("diff try --name-status"),
-            "A\tlate\nD\tlink\nA\tmade-inside\n",
-            "{strategy}"
-        );
+        let expected = "A\tlate\nD\tlink\nA\tmade-inside\n";
+        assert_eq!(cli.ok("diff try --name-status"), expected, "{strategy}");
         put(&cli, "try app a.txt", "rewritten\n");
         put(&cli, "try app late/new/file", "deep\n");
         put(&cli, "try app made-outside", "outside\n");
@@ -143,10 +125,8 @@ fn what_would_pull_the_rug_away_is_refused() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let running = Running::ready(cli.command(inside(
-            "run --plan try",
-            &format!("echo x > f; {WAIT}; echo end >> f"),
-        )));
+        let running =
+            Running::ready(cli.command(in_try(&format!("echo x > f; {WAIT}; echo end >> f"))));
         for line in ["commit try", "rollback try", "cleanup try"] {
             assert_eq!(fails_as(&cli, line, 1), "busy", "{strategy}: {line}");
         }
@@ -171,8 +151,7 @@ fn what_would_pull_the_rug_away_is_refused() {
 fn a_commit_that_waits_can_be_interrupted() {
     as_user_too();
     let (world, cli) = planned("overlay");
-    let running =
-        Running::ready(cli.command(inside("run --plan try", &format!("echo x > f; {WAIT}"))));
+    let running = Running::ready(cli.command(in_try(&format!("echo x > f; {WAIT}"))));
     let waits = Running::start(cli.command("commit try --wait"));
     await_process(&world, "commit try --wait");
     thread::sleep(Duration::from_millis(300));
@@ -190,7 +169,7 @@ fn many_that_start_at_once_share_one_namespace() {
     for _ in 0..3 {
         let (world, cli) = planned("overlay");
         let script = "readlink /proc/self/ns/mnt; echo x > f$$; read nothing || :";
-        let start = |_| Running::start(cli.command(inside("run --plan try", script)));
+        let start = |_| Running::start(cli.command(in_try(script)));
         let all: Vec<Running> = (0..8).map(start).collect();
         // Meanwhile others look whether any command is inside.
         for _ in 0..3 {
@@ -216,10 +195,7 @@ fn many_short_commands_at_once_all_do_their_work() {
             scope.spawn(move || {
                 let mut failed = Vec::new();
                 for n in 0..5 {
-                    let outcome = cli.run(inside(
-                        "run --plan try",
-                        &format!("echo {worker} > f{worker}.{n}"),
-                    ));
+                    let outcome = cli.run(in_try(&format!("echo {worker} > f{worker}.{n}")));
                     if outcome.status != 0 {
                         failed.push(format!("{}: {}", outcome.status, outcome.stderr_text()));
                     }
@@ -241,9 +217,9 @@ fn many_short_commands_at_once_all_do_their_work() {
 fn a_second_command_that_is_killed_leaves_nothing() {
     as_user_too();
     let (world, cli) = planned("overlay");
-    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let first = Running::ready(cli.command(in_try(WAIT)));
     let script = "echo ready; exec sleep 1000.75";
-    let second = Running::ready(cli.command(inside("run --plan try", script)));
+    let second = Running::ready(cli.command(in_try(script)));
     await_process(&world, ": sleep 1000.75");
     second.signal(Signal::KILL);
     second.end();
@@ -266,9 +242,9 @@ fn a_second_command_that_is_killed_leaves_nothing() {
 fn a_second_command_leaves_nothing_running() {
     as_user_too();
     let (world, cli) = planned("overlay");
-    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let first = Running::ready(cli.command(in_try(WAIT)));
     let script = "(setsid sleep 1000.125 </dev/null >/dev/null 2>&1 &); sleep 0.3";
-    cli.ok(inside("run --plan try", script));
+    cli.ok(in_try(script));
     let mut left = processes(&world);
     left.retain(|line| line.contains("sleep 1000.125"));
     assert_eq!(first.finish().status, 0);
@@ -282,11 +258,8 @@ fn a_second_command_leaves_nothing_running() {
 fn when_the_first_ends_the_second_is_not_lost_silently() {
     as_user_too();
     let (world, cli) = planned("overlay");
-    let first = Running::ready(cli.command(inside("run --plan try", WAIT)));
-    let second = Running::ready(cli.command(inside(
-        "run --plan try",
-        &format!("{WAIT}; echo whole > second"),
-    )));
+    let first = Running::ready(cli.command(in_try(WAIT)));
+    let second = Running::ready(cli.command(in_try(&format!("{WAIT}; echo whole > second"))));
     assert_eq!(first.finish().status, 0);
     thread::sleep(Duration::from_millis(300));
     let second = second.finish();
@@ -305,10 +278,9 @@ fn two_plans_of_one_original_do_not_meet() {
     as_user_too();
     let (world, cli) = planned("overlay");
     cli.ok("plan create other --resource .");
-    let running = Running::ready(cli.command(inside(
-        "run --plan try",
-        &format!("echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}"),
-    )));
+    let running = Running::ready(cli.command(in_try(&format!(
+        "echo try > mine; echo try > /tmp/f; echo try > ~/h; {WAIT}"
+    ))));
     let script = "ls /tmp; ls ~; echo other > mine; echo $ESCROW_PLAN";
     assert_eq!(cli.ok(inside("run --plan other", script)), "other\n");
     let said = cli.ok(inside("run --plan other", "cat mine; ls /tmp; ls ~"));

@@ -42,11 +42,8 @@ fn at_last(cli: &Cli, line: &str) -> String {
         if outcome.status == 0 {
             return outcome.stdout_text();
         }
-        assert!(
-            wait.elapsed().as_secs() < 60,
-            "{line}: {}",
-            outcome.stderr_text()
-        );
+        let holds = wait.elapsed().as_secs() < 60;
+        assert!(holds, "{line}: {}", outcome.stderr_text());
     }
 }
 
@@ -61,10 +58,9 @@ fn nothing_is_validated_under_a_command() {
     for strategy in STRATEGIES {
         let rules = "validate:\n  - 'echo x > left-by-validation'\n";
         let (world, cli) = planned(strategy, rules);
-        let command = Running::ready(cli.command(inside(
-            "run --plan try",
-            &format!("echo early > early; {WAIT}; echo late > late"),
-        )));
+        let command = Running::ready(cli.command(in_try(&format!(
+            "echo early > early; {WAIT}; echo late > late"
+        ))));
         for line in ["commit try", "commit try --only early"] {
             let said = cli.fails(line, 1);
             assert!(said.contains("a command runs inside"), "{strategy}: {said}");
@@ -77,10 +73,8 @@ fn nothing_is_validated_under_a_command() {
         cli.ok("commit try");
         let app = world.at("app");
         let released = |name: &str| app.join(name).exists();
-        assert!(
-            released("late") && !released("left-by-validation"),
-            "{strategy}"
-        );
+        assert!(released("late"), "{strategy}");
+        assert!(!released("left-by-validation"), "{strategy}");
     }
 }
 
@@ -98,7 +92,7 @@ fn who_works_meanwhile_waits_for_the_release() {
         let commit = committing(&world, &cli, "commit try --only early");
         let mut writer = Running::start(cli.command("write try app precious"));
         writer.type_line("precious");
-        let runner = Running::start(cli.command(inside("run --plan try", "echo run > run")));
+        let runner = Running::start(cli.command(in_try("echo run > run")));
         thread::sleep(Duration::from_millis(200));
         go_on(&world);
         assert_eq!(commit.finish().status, 0, "{strategy}");
@@ -229,10 +223,8 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
         let said = outcome.stderr_text();
         assert_eq!(outcome.status, status, "{line} {script}: {said}");
         let told = said.lines().filter(|one| one.contains("may not")).count();
-        assert!(
-            told == 1 && said.contains(not_shown),
-            "{line} {script}: {said}"
-        );
+        assert!(told == 1, "{line} {script}: {said}");
+        assert!(said.contains(not_shown), "{line} {script}: {said}");
         assert_eq!(plans(), stay, "{line} {script}: {said}");
     }
     let app = world.at("app");

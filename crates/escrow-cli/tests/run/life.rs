@@ -91,15 +91,12 @@ fn a_run_is_killed_at_every_call_that_changes_something() {
     let script = "echo x > f; echo y > ~/home";
     let (template, cli) = world();
     cli.ok("plan create try --resource .");
-    let calls = cli.stepper(inside("run --plan try", script)).run();
+    let calls = cli.stepper(in_try(script)).run();
     assert_eq!(calls.outcome.status, 0, "{}", calls.outcome.stderr_text());
     drop(template);
     for n in (1..=calls.calls).step_by(stride()) {
-        let (world, cli) = world();
-        cli.ok("plan create try --resource .");
-        let run = cli
-            .stepper(inside("run --plan try", script))
-            .fault(n, Fault::Kill);
+        let (world, cli) = planned("auto");
+        let run = cli.stepper(in_try(script)).fault(n, Fault::Kill);
         let Some(hit) = run.hit else { break };
         goes_on(&world, &cli, &format!("call {n}, {hit}"));
     }
@@ -131,11 +128,10 @@ fn a_run_without_a_plan_is_killed_here_and_there() {
 fn the_supervisor_is_killed_while_the_command_works() {
     as_user_too();
     for strategy in STRATEGIES {
-        let (world, cli) = world();
-        cli.plan("try", ".", strategy);
+        let (world, cli) = planned(strategy);
         let script = "trap '' HUP INT TERM; (setsid sh -c 'while :; do sleep 0.01; done' &); echo x > f; echo ready
             while :; do sleep 0.01; done";
-        let running = Running::ready(cli.command(inside("run --plan try", script)));
+        let running = Running::ready(cli.command(in_try(script)));
         let status = json(&cli, "status");
         assert_eq!(status["operations"][0]["state"], "running");
         assert_eq!(status["operations"][0]["action"], "run");
@@ -152,14 +148,13 @@ fn the_supervisor_is_killed_while_the_command_works() {
 #[test]
 fn the_supervisor_is_killed_at_any_time() {
     as_user_too();
-    let (world, cli) = world();
-    cli.ok("plan create try --resource .");
+    let (world, cli) = planned("auto");
     let before = signature(&world.at("app"));
     let start = Instant::now();
-    cli.ok(inside("run --plan try", "true"));
+    cli.ok(in_try("true"));
     let whole = start.elapsed();
     for n in 0..40u32 {
-        let line = inside("run --plan try", "while :; do sleep 0.01; done");
+        let line = in_try("while :; do sleep 0.01; done");
         let running = Running::start(cli.command(line));
         thread::sleep(whole * n / 30);
         running.signal(Signal::KILL);
@@ -175,13 +170,12 @@ fn the_supervisor_is_killed_at_any_time() {
 #[test]
 fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
     as_user_too();
-    let (world, cli) = world();
-    cli.ok("plan create try --resource .");
+    let (world, cli) = planned("auto");
     // Much memory and many processes take long to end.
     let script = "head -c 200M /dev/zero | tail -c 200M | sleep 1000 &
         n=0; while [ $n -lt 40 ]; do (while :; do echo x >> f$n; done) & n=$((n+1)); done; sleep 0.5; echo ready; wait";
     for _ in 0..3 {
-        let mut running = Running::ready(cli.command(inside("run --plan try", script)));
+        let mut running = Running::ready(cli.command(in_try(script)));
         let lock = fs::File::options()
             .read(true)
             .write(true)
@@ -206,9 +200,8 @@ fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
 fn the_door_or_process_1_is_killed() {
     as_user_too();
     for init in [true, false] {
-        let (world, cli) = world();
-        cli.ok("plan create try --resource .");
-        let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        let (world, cli) = planned("auto");
+        let running = Running::ready(cli.command(in_try(WAIT)));
         let one = live(&world).expect("somebody is inside");
         let stat = read(format!("/proc/{one}/stat"));
         let parent = stat.rsplit(')').next().expect("a name in brackets");
@@ -230,8 +223,7 @@ fn the_door_or_process_1_is_killed() {
 #[test]
 fn a_stopped_run_is_killed() {
     as_user_too();
-    let (world, cli) = world();
-    cli.ok("plan create try --resource .");
+    let (world, cli) = planned("auto");
     let terminal = Terminal::new(24, 80);
     let mut child = terminal.start(cli.command("run --plan try -- sleep 1000.25"));
     await_process(&world, ": sleep 1000.25");
@@ -249,9 +241,8 @@ fn a_stopped_run_is_killed() {
 /// A test that looks for leftovers finds them.
 #[test]
 fn what_is_left_would_be_found() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource .");
-    let running = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let (world, cli) = planned("auto");
+    let running = Running::ready(cli.command(in_try(WAIT)));
     assert!(!mark(&world).is_empty());
     // Supervisor, launcher, process 1 and the command.
     assert!(processes(&world).len() >= 4, "{:?}", processes(&world));

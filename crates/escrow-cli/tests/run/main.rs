@@ -57,6 +57,13 @@ fn furnish(world: World) -> (World, Cli) {
     (world, cli)
 }
 
+/// The same with a plan `try` of it.
+fn planned(strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    cli.plan("try", ".", strategy);
+    (world, cli)
+}
+
 /// A line that runs a script inside.
 fn inside(line: &str, script: &str) -> Vec<OsString> {
     let mut all = words(line);
@@ -64,14 +71,18 @@ fn inside(line: &str, script: &str) -> Vec<OsString> {
     all
 }
 
+/// The same for the plan `try`.
+fn in_try(script: &str) -> Vec<OsString> {
+    inside("run --plan try", script)
+}
+
 /// The kind of the error of a line that must fail with `code`.
 #[track_caller]
 fn fails_as(cli: &Cli, line: &str, code: i32) -> String {
-    let outcome = cli.run([words("--json"), words(line)].concat());
-    let text = outcome.stdout_text();
-    assert_eq!(outcome.status, code, "{line}: {text}");
-    let document: Value =
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"));
-    let kind = document["error"]["kind"].as_str().expect("a kind");
-    kind.to_owned()
+    let outcome = cli.expect(format!("--json {line}"), code);
+    let document: Value = serde_json::from_slice(&outcome.stdout).expect("one document");
+    document["error"]["kind"]
+        .as_str()
+        .expect("a kind")
+        .to_owned()
 }

@@ -15,12 +15,6 @@ fn look(cli: &Cli) -> String {
     run(cli, SIGNATURE)
 }
 
-fn planned(strategy: &str) -> (World, Cli) {
-    let (world, cli) = world();
-    cli.plan("try", ".", strategy);
-    (world, cli)
-}
-
 // rule R1, R2, R3, R4
 #[test]
 fn a_plan_goes_back_and_forth_under_a_command() {
@@ -28,7 +22,7 @@ fn a_plan_goes_back_and_forth_under_a_command() {
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         run(&cli, "echo first > first; echo early > a.txt; mkdir early");
-        let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        let command = Running::ready(cli.command(in_try(WAIT)));
         let mut moments = Vec::new();
         for (label, script) in [("one", BEFORE), ("two", AFTER), ("three", LATER)] {
             run(&cli, script);
@@ -80,7 +74,7 @@ fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
         /bin/true; echo $n > new; mv new second; done; echo $n";
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
-        let worker = Running::ready(cli.command(inside("run --plan try", WORK)));
+        let worker = Running::ready(cli.command(in_try(WORK)));
         while cli.run("read try app second").status != 0 {}
         let number = |name: &str| -> u64 {
             let text = cli.ok(format!("read other app {name}"));
@@ -159,10 +153,8 @@ fn those_inside_keep_and_return_by_themselves() {
             let found = all.iter().find(|one| one["action"] == action);
             found.unwrap_or_else(|| panic!("{action}: {log}"))["principal"].clone()
         };
-        assert_eq!(
-            (who("checkpoint"), who("restore")),
-            ("agent".into(), "agent".into())
-        );
+        let expected = ("agent".into(), "agent".into());
+        assert_eq!((who("checkpoint"), who("restore")), expected);
     }
 }
 
@@ -172,7 +164,7 @@ fn a_file_is_kept_under_a_command_and_restored_after_it() {
     as_user_too();
     let (_world, cli) = world();
     cli.ok("plan create try --resource a.txt --resource src --strategy filesystem_copy");
-    let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let command = Running::ready(cli.command(in_try(WAIT)));
     run(&cli, "echo kept > a.txt");
     cli.ok("checkpoint create try -m kept");
     run(&cli, "echo later > a.txt; echo later > src/later");
@@ -195,7 +187,7 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
     }
     let scene = |strategy: &str| {
         let (world, cli) = planned(strategy);
-        let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        let command = Running::ready(cli.command(in_try(WAIT)));
         run(&cli, BEFORE);
         let old = look(&cli);
         cli.ok("checkpoint create try -m old");
@@ -251,7 +243,7 @@ fn whoever_keeps_or_restores_under_a_command_is_killed() {
 #[test]
 fn a_directory_that_was_made_anew_stays_empty() {
     let (_world, cli) = planned("overlay");
-    let _command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let _command = Running::ready(cli.command(in_try(WAIT)));
     for round in 0..4 {
         run(&cli, "echo x > src/x");
         cli.ok(format!("checkpoint create try -m one-{round}"));
@@ -277,7 +269,7 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
     for strategy in STRATEGIES {
         let scene = || {
             let (world, cli) = planned(strategy);
-            let shell = Running::ready(cli.command(inside("run --plan try", SHELL)));
+            let shell = Running::ready(cli.command(in_try(SHELL)));
             run(&cli, BEFORE);
             cli.ok("checkpoint create try -m old");
             run(&cli, AFTER);
@@ -313,7 +305,7 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
 fn any_thread_can_keep_a_moment_under_a_command() {
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
-        let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+        let command = Running::ready(cli.command(in_try(WAIT)));
         run(&cli, "echo one > f");
         let options = ManagerOptions {
             patience: PATIENCE,
@@ -353,7 +345,7 @@ fn a_restore_under_a_command_leaves_closed_originals_alone() {
     };
     let before = seen();
     cli.ok("plan create try --resource . --strategy overlay");
-    let command = Running::ready(cli.command(inside("run --plan try", WAIT)));
+    let command = Running::ready(cli.command(in_try(WAIT)));
     cli.ok("checkpoint create try -m one");
     run(&cli, "echo more >> dark; echo other > other");
     let restored = cli.run("restore try one");
@@ -366,9 +358,7 @@ fn a_restore_under_a_command_leaves_closed_originals_alone() {
     }
     command.finish();
     cli.ok("restore try one");
-    assert_eq!(
-        run(&cli, "stat -c '%a %s' dark; ls"),
-        "200 5\na.txt\ndark\nlink\nsrc\n"
-    );
+    let expected = "200 5\na.txt\ndark\nlink\nsrc\n";
+    assert_eq!(run(&cli, "stat -c '%a %s' dark; ls"), expected);
     assert_eq!(seen(), before);
 }

@@ -83,10 +83,8 @@ fn a_plan_for_a_command_that_changes_nothing_is_taken_away() {
     as_user_too();
     let (world, cli) = world();
     let outcome = cli.run(inside("run", "cat a.txt; exit 3"));
-    assert_eq!(
-        (outcome.status, outcome.stdout_text()),
-        (3, "one\ntwo\n".to_owned())
-    );
+    let expected = (3, "one\ntwo\n".to_owned());
+    assert_eq!((outcome.status, outcome.stdout_text()), expected);
     assert_eq!(outcome.stderr_text(), "app: no changes\n");
     no_plans(&cli);
     assert_clean(&world);
@@ -171,7 +169,7 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
         let before = signature(&home);
         cli.ok("plan create try --resource .");
         let script = "cd; echo evil >> .ssh/authorized_keys; rm .profile; echo x > .cache/c; echo z > new; cd - >/dev/null; echo y > f";
-        let outcome = cli.run(inside("run --plan try", script));
+        let outcome = cli.run(in_try(script));
         let said = outcome.stderr_text();
         has(
             &said,
@@ -185,26 +183,18 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
         assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
         unchanged(&before, &home);
         // It is there for the next command of the plan.
-        let again = cli.ok(inside(
-            "run --plan try",
-            "cat ~/new; test ! -e ~/.profile && echo gone",
-        ));
+        let again = cli.ok(in_try("cat ~/new; test ! -e ~/.profile && echo gone"));
         assert_eq!(again, "z\ngone\n");
         // And not for one without it.
         let script = "ls ~/new ~/.profile 2>/dev/null; (echo x > ~/new) 2>/dev/null || echo closed";
         let without = cli.ok(inside("run --plan try --no-scratch", script));
-        assert_eq!(
-            without,
-            format!("{}\nclosed\n", home.join(".profile").display())
-        );
+        let expected = format!("{}\nclosed\n", home.join(".profile").display());
+        assert_eq!(without, expected);
         cli.ok(end);
         unchanged(&before, &home);
         if end == "rollback try" {
             assert_eq!(cli.ok("diff try --scratch --name-status"), "");
-            cli.ok(inside(
-                "run --plan try",
-                "test -e ~/.profile && test ! -e ~/new",
-            ));
+            cli.ok(in_try("test -e ~/.profile && test ! -e ~/new"));
         }
         cli.ok("cleanup try");
         assert_clean(&world);
@@ -404,8 +394,7 @@ fn odd_places_are_places_like_others() {
             cli.plan("try", ".", strategy);
             // It begins where its user is.
             let here = cli.clone().cwd(&sub);
-            let outcome = here.run(inside(
-                "run --plan try",
+            let outcome = here.run(in_try(
                 "pwd; echo x > f; cat ../a.txt; echo y > ~/h; ls -A \"$STATE\" 2>&1 | wc -l",
             ));
             let mut said = sub.as_os_str().as_bytes().to_vec();
@@ -425,8 +414,7 @@ fn odd_places_are_places_like_others() {
 #[test]
 fn it_begins_where_its_user_is() {
     as_user_too();
-    let (world, cli) = world();
-    cli.ok("plan create try --resource .");
+    let (world, cli) = planned("auto");
     for place in ["app/src", "app", ".", "user-home", "/usr/bin", "/"] {
         let place = world.at(place);
         let place = place.canonicalize().expect("it is there");
@@ -453,7 +441,7 @@ fn many_resources_appear_each_at_its_path() {
     cli.ok("plan create try --resource ./app --resource ./lib --strategy overlay");
     cli.ok("sandbox create try ./data --strategy filesystem_copy");
     let script = "echo 1 > app/1; echo 2 > lib/2; rm lib/l; echo 3 >> data/d; mv app/a.txt data/; (echo x > x) 2>/dev/null; :";
-    cli.ok(inside("run --plan try", script));
+    cli.ok(in_try(script));
     let only_app = |sig: &mut escrow_testkit::signature::Sig| {
         sig.retain(|path, _| {
             ["app", "lib", "data"]
@@ -485,10 +473,7 @@ fn a_resource_in_another_is_seen_in_it() {
     cli.ok("resource add outer --at .");
     cli.ok("resource add inner --at src --parent outer");
     cli.expect("plan create try --resource outer --resource inner", 0);
-    cli.ok(inside(
-        "run --plan try",
-        "echo o > new; echo i > src/new; cat src/main.rs",
-    ));
+    cli.ok(in_try("echo o > new; echo i > src/new; cat src/main.rs"));
     assert!(!world.at("app/src/new").exists());
     cli.ok("commit try");
     assert_eq!(read(world.at("app/src/new")), "i\n");
@@ -501,29 +486,13 @@ fn a_resource_in_another_is_seen_in_it() {
 fn umask_and_limits_are_those_of_the_user() {
     as_user_too();
     let (world, cli) = world();
-    let model = cli.command(inside(
-        "run --commit",
-        "umask; ulimit -n; echo x > f; echo y > /tmp/private",
-    ));
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "umask 027; ulimit -n 321; exec \"$0\" \"$@\""])
-        .arg(model.get_program())
-        .args(model.get_args())
-        .env_clear();
-    let known = model
-        .get_envs()
-        .filter_map(|(name, value)| Some((name, value?)));
-    command.envs(known).current_dir(world.at("app"));
+    let limit = "umask 027; ulimit -n 321; exec \"$0\" \"$@\"";
+    let script = "umask; ulimit -n; echo x > f; echo y > /tmp/private";
+    let line = inside("run --commit", script);
+    let mut command = cli.behind(&["sh", "-c", limit], line);
     let output = command.output().expect("there is a shell");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "0027\n321\n");
-    let mode = world
-        .at("app/f")
-        .metadata()
-        .expect("committed")
-        .permissions()
-        .mode();
-    assert_eq!(mode & 0o777, 0o640);
+    assert_eq!(mode(world.at("app/f")), 0o640);
     assert!(!Path::new("/tmp/private").exists());
 }
 
@@ -555,13 +524,8 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
             .into_iter()
             .chain(words)
             .collect();
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", again, again, &words.join(" ")])
-            .env_clear();
-        let known = model.get_envs();
-        command.envs(known.filter_map(|(name, value)| Some((name, value?))));
-        command.current_dir(world.at("app"));
+        let outer = ["sh", "-c", again, again, &words.join(" ")];
+        let mut command = cli.behind(&outer, "");
         command.output().expect("there is a shell")
     };
     let refused = script("run --plan try");
@@ -570,11 +534,8 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
     has(&said, ["namespaces", "--unconfined"]);
     assert_eq!(cli.ok("diff try --name-status"), "");
     let told = script("run --plan try --unconfined");
-    assert!(
-        told.status.success(),
-        "{}",
-        String::from_utf8_lossy(&told.stderr)
-    );
+    let holds = told.status.success();
+    assert!(holds, "{}", String::from_utf8_lossy(&told.stderr));
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
 }
 

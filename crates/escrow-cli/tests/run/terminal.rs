@@ -71,14 +71,13 @@ fn front(terminal: &Terminal, command: Command) -> Front {
 
 /// A plan `try`, and a terminal.
 fn set_up() -> (World, Cli, Terminal) {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource .");
+    let (world, cli) = planned("auto");
     (world, cli, Terminal::new(24, 80))
 }
 
 /// A run of a script in front of the terminal.
 fn run(cli: &Cli, terminal: &Terminal, script: &str) -> Front {
-    front(terminal, cli.command(inside("run --plan try", script)))
+    front(terminal, cli.command(in_try(script)))
 }
 
 #[test]
@@ -133,8 +132,7 @@ fn ctrl_z_stops_the_run_and_it_can_go_on() {
         assert_eq!(terminal.foreground(), own);
         kill_process(child.pid(), Signal::CONT).expect("it is there");
     }
-    terminal.send("hello\n");
-    terminal.expect("<hello>");
+    terminal.talk("hello\n", &["<hello>"]);
     child.ends_with(5);
     assert_quiet(&world);
 }
@@ -170,7 +168,7 @@ fn the_exit_status_passes_through() {
     ];
     for (script, status) in all {
         run(&cli, &terminal, script).ends_with(status);
-        let outcome = cli.run(inside("run --plan try", script));
+        let outcome = cli.run(in_try(script));
         assert_eq!(outcome.status, status, "{script}");
     }
 }
@@ -186,7 +184,7 @@ fn signals_to_the_supervisor_reach_the_command() {
         (Signal::QUIT, 131),
     ];
     for (signal, status) in all {
-        let running = Running::ready(cli.command(inside("run --plan try", FOREVER)));
+        let running = Running::ready(cli.command(in_try(FOREVER)));
         running.signal(signal);
         assert_eq!(running.end().status, status, "{signal:?}");
         assert_quiet(&world);
@@ -242,14 +240,9 @@ fn the_question_can_be_answered_with_release() {
     let child = run(&cli, &terminal, "echo new > a.txt");
     terminal.expect("1 modified");
     terminal.expect(QUESTION);
-    terminal.send("what?\n");
-    terminal.expect(QUESTION);
-    terminal.send("d\n");
-    terminal.expect("+++ b/a.txt");
-    terminal.expect("+new");
-    terminal.expect(QUESTION);
-    terminal.send("r\n");
-    terminal.expect("escrow undo try");
+    terminal.talk("what?\n", &[QUESTION]);
+    terminal.talk("d\n", &["+++ b/a.txt", "+new", QUESTION]);
+    terminal.talk("r\n", &["escrow undo try"]);
     child.ends_with(0);
     assert_eq!(read(world.at("app/a.txt")), "new\n");
     cli.ok("undo try");
@@ -265,15 +258,13 @@ fn the_question_can_be_answered_with_keep_or_discard() {
         // The status is that of the command, whatever is answered.
         let child = run(&cli, &terminal, "echo new > a.txt; exit 9");
         terminal.expect(QUESTION);
-        terminal.send(answer);
-        terminal.expect("escrow commit try");
+        terminal.talk(answer, &["escrow commit try"]);
         child.ends_with(9);
         assert_eq!(cli.ok("diff try --name-status"), "M\ta.txt\n");
     }
     let child = run(&cli, &terminal, "true");
     terminal.expect(QUESTION);
-    terminal.send("x\n");
-    terminal.expect("discarded");
+    terminal.talk("x\n", &["discarded"]);
     child.ends_with(0);
     assert_eq!(cli.ok("diff try --name-status"), "");
     // Nothing was changed, so nothing is asked.
@@ -283,19 +274,9 @@ fn the_question_can_be_answered_with_keep_or_discard() {
     unchanged(&before, &world.at("app"));
 }
 
-/// The same line with standard output in a file; standard input and error stay at the terminal.
-fn into_file(command: &Command, file: &str) -> Command {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "out=$1; shift; exec \"$@\" > \"$out\"", "sh", file]);
-    shell.arg(command.get_program()).args(command.get_args());
-    shell.env_clear();
-    shell.envs(
-        command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name, value?))),
-    );
-    shell.current_dir(command.get_current_dir().expect("it has one"));
-    shell
+/// A line with standard output in the file `out`; standard input and error stay at the terminal.
+fn into_file(cli: &Cli, line: impl Words) -> Command {
+    cli.behind(&["sh", "-c", "exec \"$0\" \"$@\" > out"], line)
 }
 
 /// What goes with a question is for the process that answers it; standard output is data.
@@ -304,14 +285,11 @@ fn what_goes_with_a_question_is_no_data() {
     as_user_too();
     let (world, cli, terminal) = set_up();
     let out = || read(world.at("app/out"));
-    let ask = |line: &str| front(&terminal, into_file(&cli.command(line), "out"));
+    let ask = |line: &str| front(&terminal, into_file(&cli, line));
     let script = "echo new > a.txt; echo '#!/bin/sh' > s; chmod +x s; echo data";
-    let command = cli.command(inside("run --plan try", script));
-    let child = front(&terminal, into_file(&command, "out"));
+    let child = front(&terminal, into_file(&cli, in_try(script)));
     terminal.expect(QUESTION);
-    terminal.send("d\n");
-    terminal.expect("+++ b/a.txt");
-    terminal.expect(QUESTION);
+    terminal.talk("d\n", &["+++ b/a.txt", QUESTION]);
     terminal.send("k\n");
     child.ends_with(0);
     assert_eq!(out(), "data\n", "what the command said, and nothing else");
@@ -364,8 +342,7 @@ fn what_was_typed_ahead_is_no_answer() {
     let (world, cli, terminal) = set_up();
     let child = run(&cli, &terminal, "echo new > a.txt; echo ready; sleep 1");
     terminal.expect("ready");
-    terminal.send("r\nr\n");
-    terminal.expect(QUESTION);
+    terminal.talk("r\nr\n", &[QUESTION]);
     thread::sleep(Duration::from_millis(700));
     let released = read(world.at("app/a.txt")) == "new\n";
     assert!(
@@ -384,8 +361,7 @@ fn the_question_can_be_answered_whatever_the_command_did_to_the_terminal() {
     let child = run(&cli, &terminal, "echo new > a.txt; stty raw -echo");
     terminal.expect(QUESTION);
     // What the key Return sends.
-    terminal.send("x\r");
-    terminal.expect("discarded");
+    terminal.talk("x\r", &["discarded"]);
     child.ends_with(0);
 }
 
@@ -394,7 +370,7 @@ fn the_question_can_be_answered_whatever_the_command_did_to_the_terminal() {
 fn without_a_terminal_there_is_no_question() {
     as_user_too();
     let (_world, cli, terminal) = set_up();
-    let outcome = cli.expect(inside("run --plan try", "echo new > a.txt"), 0);
+    let outcome = cli.expect(in_try("echo new > a.txt"), 0);
     assert!(!outcome.stderr_text().contains(QUESTION));
     assert!(outcome.stderr_text().contains("escrow commit try"));
     // One that knows the answer does not ask either.
@@ -413,23 +389,16 @@ fn a_shell_inside_has_job_control() {
     let line = "run --plan try --env PS1=%_ -- bash --norc --noprofile --noediting -i";
     let child = front(&terminal, cli.command(line));
     terminal.expect("%_");
-    terminal.send("echo in''side > f\n");
-    terminal.expect("%_");
+    terminal.talk("echo in''side > f\n", &["%_"]);
     terminal.send("sleep 1000\n");
     await_process(&world, ": sleep 1000");
-    terminal.send(CTRL_Z);
-    terminal.expect("Stopped");
-    terminal.send("bg; jobs\n");
-    terminal.expect("Running");
-    terminal.send("cat f -\n");
-    terminal.expect("inside");
-    terminal.send(CTRL_C);
-    terminal.expect("%_");
-    terminal.send("fg\n");
-    terminal.expect("sleep 1000");
+    terminal.talk(CTRL_Z, &["Stopped"]);
+    terminal.talk("bg; jobs\n", &["Running"]);
+    terminal.talk("cat f -\n", &["inside"]);
+    terminal.talk(CTRL_C, &["%_"]);
+    terminal.talk("fg\n", &["sleep 1000"]);
     thread::sleep(Duration::from_millis(200));
-    terminal.send(CTRL_C);
-    terminal.expect("%_");
+    terminal.talk(CTRL_C, &["%_"]);
     terminal.send("jobs; echo no''ne; exit 3\n");
     let said = terminal.expect("none");
     assert!(!said.contains("sleep 1000"), "{said}");

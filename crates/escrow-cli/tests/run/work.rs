@@ -74,12 +74,8 @@ fn in_one(world: World, strategy: &str, work: &Work<'_>) {
     let after = signature(&twin);
     let expected = name_status(&before, &after);
     assert_ne!(expected, "", "{}", work.script);
-    assert_eq!(
-        cli.ok("diff try --name-status"),
-        expected,
-        "{strategy}: {}",
-        work.script
-    );
+    let found = cli.ok("diff try --name-status");
+    assert_eq!(found, expected, "{strategy}: {}", work.script);
     cli.ok("commit try");
     assert_quiet(&world);
     let but = |mut all: Sig| {

@@ -58,11 +58,8 @@ impl Figures {
             self.wrong.len(),
             self.wrong.join("\n\n")
         );
-        assert!(
-            self.points >= least,
-            "{sweep}: {} points, not {least}",
-            self.points
-        );
+        let holds = self.points >= least;
+        assert!(holds, "{sweep}: {} points, not {least}", self.points);
     }
 }
 
