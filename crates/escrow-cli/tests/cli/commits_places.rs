@@ -36,10 +36,8 @@ fn a_subvolume_could_not_be_committed() {
         return;
     };
     let world = World::under(disk.path());
-    sh(
-        world.path(),
-        "btrfs -q subvolume create app; btrfs -q subvolume create vol; echo old > app/f",
-    );
+    let script = "btrfs -q subvolume create app; btrfs -q subvolume create vol; echo old > app/f";
+    sh(world.path(), script);
     let home = world.dir("vol/home");
     let cli = Cli::new(&world, &binary()).env("ESCROW_HOME", home);
     for strategy in ["auto", "overlay", "copy_on_write", "filesystem_copy"] {

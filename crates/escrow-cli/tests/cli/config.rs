@@ -108,10 +108,8 @@ fn a_strategy_of_ones_own_stops_only_who_uses_it() {
         );
     }
     // A type that takes nothing that is found by itself wants a name.
-    write(
-        world.path(),
-        "resource_types: [{name: t, strategies: [none]}]\n",
-    );
+    let text = "resource_types: [{name: t, strategies: [none]}]\n";
+    write(world.path(), text);
     cli.ok("resource add x --at app --type t");
     let error = json_error(&cli, "plan create try --resource x", 1);
     assert!(error["message"].to_string().contains("name one"), "{error}");
@@ -261,10 +259,8 @@ fn resources_are_known_by_their_names() {
         .iter()
         .find(|one| one["name"] == "git")
         .expect("it is listed");
-    assert_eq!(
-        (&git["id"], &git["strategy"]),
-        (&value!(null), &value!("auto"))
-    );
+    let expected = (&value!(null), &value!("auto"));
+    assert_eq!((&git["id"], &git["strategy"]), expected);
     assert_eq!(git, &json(&cli, "resource show git"));
     // What is planned says so, and what is not there names what is.
     let error = json_error(&cli, "plan create x --resource git", 1);
@@ -311,11 +307,8 @@ fn run_takes_its_defaults_from_the_configuration() {
     assert_ne!(run("", "touch ~/x").status, 0, "there is no layer");
     let got = run("--scratch", "touch ~/x").status;
     assert_eq!(got, 0, "the command line wins");
-    assert_ne!(
-        run("--scratch --no-scratch", "touch ~/x").status,
-        0,
-        "the last counts"
-    );
+    let found = run("--scratch --no-scratch", "touch ~/x").status;
+    assert_ne!(found, 0, "the last counts");
     assert!(!world.at("user-home/x").exists());
     let devices = "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; readlink /proc/self/ns/net";
     let outside = fs::read_link("/proc/self/ns/net").expect("it is there");
@@ -366,10 +359,8 @@ fn types_are_listed_shown_and_checked() {
     let wanted = value!({"file": "escrow.yaml", "valid": true, "types": ["tree"], "resources": []});
     assert_eq!(valid, wanted);
     let bad = world.dir("bad");
-    write(
-        &bad,
-        "resource_types:\n  - {name: t, sandbox_strategy: overly}\n",
-    );
+    let text = "resource_types:\n  - {name: t, sandbox_strategy: overly}\n";
+    write(&bad, text);
     let error = json_error(&cli, "type validate bad/escrow.yaml", 2);
     assert_eq!(
         error["details"],

@@ -92,10 +92,8 @@ fn probes_tell_file_systems_apart() {
             Some(shares.into()),
             "{kind:?}: {doctor}"
         );
-        let plan = json(
-            &cli,
-            "plan create try --resource ./app --strategy copy_on_write",
-        );
+        let line = "plan create try --resource ./app --strategy copy_on_write";
+        let plan = json(&cli, line);
         let message = plan["sandboxes"][0]["message"]
             .as_str()
             .expect("a text")
@@ -121,10 +119,8 @@ fn an_area_lies_on_the_file_system_of_its_original() {
     let home = World::new();
     let cli = Cli::new(&home, &binary()).cwd(there.path());
     for strategy in STRATEGIES {
-        json(
-            &cli,
-            &format!("plan create try --resource ./app --strategy {strategy}"),
-        );
+        let line = format!("plan create try --resource ./app --strategy {strategy}");
+        json(&cli, &line);
         let hidden = |name: &&String| name.starts_with(".escrow-sbx_");
         assert_eq!(names(there.path()).iter().filter(hidden).count(), 1);
         json(&cli, "cleanup try");

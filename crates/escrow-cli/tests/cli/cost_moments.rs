@@ -28,10 +28,8 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     let world = World::new();
     fill(&world.dir("original"), files, "file");
     let cli = Cli::new(&world, &binary());
-    write(
-        world.at("escrow.yaml"),
-        "sandbox: { checkpoint: { auto: [] } }\n",
-    );
+    let text = "sandbox: { checkpoint: { auto: [] } }\n";
+    write(world.at("escrow.yaml"), text);
     cli.trust();
     cli.plan("p", "./original", strategy);
     let run = |script: String| {

@@ -239,11 +239,8 @@ fn files_lie_in_directories_and_beside_each_other() {
     assert_eq!(text(&docs.join("neighbour")), "both\n");
     cli.ok("cleanup both");
 
-    let error = json_error(
-        &cli,
-        "plan create try --resource ./docs --resource docs/notes.txt",
-        4,
-    );
+    let line = "plan create try --resource ./docs --resource docs/notes.txt";
+    let error = json_error(&cli, line, 4);
     assert_eq!(error["kind"], "conflict");
     cli.ok("resource add docs --at ./docs");
     cli.ok("resource add notes --at docs/notes.txt --parent docs");

@@ -39,10 +39,8 @@ fn a_copy_that_does_not_fit_leaves_nothing() {
         cli.ok("plan create before --resource ./app --strategy overlay");
         let before = signature(&app);
         fill(world.path(), 2_000_000);
-        let error = cli.fails(
-            "plan create try --resource ./app --strategy filesystem_copy",
-            1,
-        );
+        let line = "plan create try --resource ./app --strategy filesystem_copy";
+        let error = cli.fails(line, 1);
         let holds = error.contains("No space left on device");
         assert!(holds, "{kind:?}: {error}");
         assert!(error.contains("hint: free some space"), "{kind:?}: {error}");
@@ -78,10 +76,8 @@ fn a_copy_without_inodes_leaves_nothing() {
         write(app.join(format!("f{number}")), "x");
     }
     let cli = Cli::new(&world, &binary());
-    let error = cli.fails(
-        "plan create try --resource ./app --strategy filesystem_copy",
-        1,
-    );
+    let line = "plan create try --resource ./app --strategy filesystem_copy";
+    let error = cli.fails(line, 1);
     assert!(error.contains("No space left on device"), "{error}");
     assert_eq!(left_in(&world.home()), 0);
     cli.ok("plan create try --resource ./app --strategy overlay");
@@ -244,10 +240,8 @@ fn cleanup_needed_room_on_a_full_disk() {
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     cli.ok("plan create other --resource ./app --strategy filesystem_copy");
     put(&cli, "try app file", "x");
-    sh(
-        world.path(),
-        "cat /dev/zero > filler 2>/dev/null || :; sync -f filler",
-    );
+    let script = "cat /dev/zero > filler 2>/dev/null || :; sync -f filler";
+    sh(world.path(), script);
     cli.ok("diff try");
     cli.ok("cleanup try");
     cli.ok("cleanup other");
@@ -265,10 +259,8 @@ fn a_rollback_that_failed_left_half_a_copy() {
     };
     let world = World::under(fs.path());
     let app = world.dir("app");
-    sh(
-        &app,
-        "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done",
-    );
+    let script = "for n in $(seq 100); do head -c 60000 /dev/zero > f$n; done";
+    sh(&app, script);
     let cli = Cli::new(&world, &binary());
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let path = cli.ok("path try app");

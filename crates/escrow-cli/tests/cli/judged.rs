@@ -110,10 +110,8 @@ fn the_policy_of_the_configuration_is_enforced() {
 #[test]
 fn a_policy_that_cannot_be_understood_denies() {
     let (world, cli) = configured("", "overlay");
-    write(
-        world.at("escrow.yaml"),
-        "policy: { mode: enforce, rules: [ { permit: [commit] } ] }\n",
-    );
+    let text = "policy: { mode: enforce, rules: [ { permit: [commit] } ] }\n";
+    write(world.at("escrow.yaml"), text);
     let outcome = cli.run("commit try");
     let holds = [2, 3].contains(&outcome.status);
     assert!(holds, "{}", outcome.stderr_text());

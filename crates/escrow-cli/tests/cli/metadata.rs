@@ -11,10 +11,8 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
     } else {
         ""
     };
-    sh(
-        world.path(),
-        &format!("{grant} setfacl -d -m u:4243:rwx above"),
-    );
+    let script = format!("{grant} setfacl -d -m u:4243:rwx above");
+    sh(world.path(), &script);
     let cli = cli.env("ESCROW_HOME", above.join("home"));
     for strategy in ["filesystem_copy", "overlay"] {
         cli.plan(strategy, "./app", strategy);
@@ -34,10 +32,8 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
 fn a_new_file_did_not_inherit_from_its_directory() {
     let (world, cli) = world();
     let app = world.at("app");
-    sh(
-        &app,
-        "mkdir shared; chmod 2775 shared; setfacl -d -m u:4243:rw shared",
-    );
+    let script = "mkdir shared; chmod 2775 shared; setfacl -d -m u:4243:rw shared";
+    sh(&app, script);
     if is_root() {
         sh(&app, "chgrp 4242 shared; chmod g+s shared");
     }
@@ -88,10 +84,8 @@ fn a_new_file_did_not_inherit_from_its_directory() {
 fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
     let (world, cli) = world();
     let app = world.at("app");
-    sh(
-        &app,
-        "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f",
-    );
+    let script = "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f";
+    sh(&app, script);
     let plan = json(&cli, "plan create try --resource ./app --strategy overlay");
     put(&cli, "try app a/b/f", "x");
     let id = plan["sandboxes"][0]["sandbox_id"]
@@ -99,24 +93,18 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
         .expect("an id")
         .to_owned();
     let upper = world.home().join("sandboxes").join(id).join("layers/0");
-    sh(
-        &upper,
-        "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243",
-    );
+    let script = "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243";
+    sh(&upper, script);
     assert_eq!(cli.ok("diff try --name-status"), "M\ta/b/f\n");
 }
 
 #[test]
 fn a_users_own_hidden_directory_was_left_out_for_its_name() {
     let (world, cli) = world();
-    sh(
-        world.at("app"),
-        "mkdir .escrow-notes; echo mine > .escrow-notes/file",
-    );
-    let plan = json(
-        &cli,
-        "plan create try --resource ./app --strategy filesystem_copy",
-    );
+    let script = "mkdir .escrow-notes; echo mine > .escrow-notes/file";
+    sh(world.at("app"), script);
+    let line = "plan create try --resource ./app --strategy filesystem_copy";
+    let plan = json(&cli, line);
     assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
     assert_eq!(cli.ok("read try app .escrow-notes/file"), "mine\n");
 }
@@ -163,10 +151,8 @@ fn a_new_directory_with_a_hard_link_lost_its_time() {
 fn setuid_below_a_new_directory_was_released() {
     let (world, cli) = world();
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-    sh(
-        copy_of(&cli, "try", "app"),
-        "mkdir -p bin/deep; echo x > bin/deep/tool; chmod 4755 bin/deep/tool",
-    );
+    let script = "mkdir -p bin/deep; echo x > bin/deep/tool; chmod 4755 bin/deep/tool";
+    sh(copy_of(&cli, "try", "app"), script);
     let done = json(&cli, "commit try");
     assert_eq!(notes(&done), ["bin/deep/tool: setuid dropped"]);
     assert_eq!(mode(world.at("app/bin/deep/tool")), 0o755);
@@ -180,10 +166,8 @@ fn setuid_was_released_to_another_owner() {
     }
     let (world, cli) = world();
     let tool = world.at("app/tool");
-    sh(
-        world.at("app"),
-        "echo x > tool; chown 65534 tool; chmod 4755 tool",
-    );
+    let script = "echo x > tool; chown 65534 tool; chmod 4755 tool";
+    sh(world.at("app"), script);
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let copy = copy_of(&cli, "try", "app");
     assert_eq!(mode(copy.join("tool")), 0o4755);
@@ -239,16 +223,12 @@ fn attributes_of_read_only_files_were_lost() {
         &app,
         "setfattr -n user.a -v b a.txt; chmod 444 a.txt; setfattr -n user.d -v e src; chmod 555 src",
     );
-    let plan = json(
-        &cli,
-        "plan create copy --resource ./app --strategy filesystem_copy",
-    );
+    let line = "plan create copy --resource ./app --strategy filesystem_copy";
+    let plan = json(&cli, line);
     assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
     let path = cli.ok("path copy app");
-    sh(
-        Path::new(path.trim_end()),
-        "chmod 755 src; rm -r src; getfattr -n user.a a.txt > /dev/null",
-    );
+    let script = "chmod 755 src; rm -r src; getfattr -n user.a a.txt > /dev/null";
+    sh(Path::new(path.trim_end()), script);
     cli.ok("rollback copy");
     assert_eq!(cli.ok("diff copy --name-status"), "");
     cli.ok("plan create over --resource ./app --strategy overlay");
@@ -302,17 +282,13 @@ fn a_touched_file_lost_its_capabilities_by_a_rollback() {
         return;
     }
     let (world, cli) = world();
-    sh(
-        world.at("app"),
-        "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog",
-    );
+    let script = "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog";
+    sh(world.at("app"), script);
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
     let path = cli.ok("path try app");
     sh(Path::new(path.trim_end()), "touch prog");
     cli.ok("rollback try");
     assert_eq!(cli.ok("diff try --name-status"), "");
-    sh(
-        Path::new(path.trim_end()),
-        "getcap prog | grep -q cap_net_raw",
-    );
+    let script = "getcap prog | grep -q cap_net_raw";
+    sh(Path::new(path.trim_end()), script);
 }

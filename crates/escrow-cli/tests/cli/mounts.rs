@@ -28,10 +28,8 @@ fn goes_through(cli: &Cli, at: &Path) {
     let text = || read(at.join("data"));
     let path = at.to_str().expect("a plain path");
     for strategy in ["overlay", "filesystem_copy", "copy_on_write"] {
-        let plan = json(
-            cli,
-            &format!("plan create try --resource {path} --strategy {strategy}"),
-        );
+        let line = format!("plan create try --resource {path} --strategy {strategy}");
+        let plan = json(cli, &line);
         let sandbox = &plan["sandboxes"][0];
         assert_eq!(sandbox["type"], "fs-mount", "{strategy}");
         let resource = sandbox["resource"].as_str().expect("a name");

@@ -9,18 +9,14 @@ fn b10_an_area_on_another_file_system() {
     let Some(fs) = LoopFs::new(Fs::Ext4, 16) else {
         return;
     };
-    tree::build(
-        fs.path(),
-        "file 0640 \"old\\n\"\ndir/x \"x\"\nhard = file\n",
-    );
+    let content = "file 0640 \"old\\n\"\ndir/x \"x\"\nhard = file\n";
+    tree::build(fs.path(), content);
     let world = World::new();
     let cli = Cli::new(&world, &binary()).cwd(fs.path());
     for strategy in ["copy_on_write", "filesystem_copy", "overlay", "auto"] {
         let before = signature(fs.path());
-        let plan = json(
-            &cli,
-            &format!("plan create p --resource . --strategy {strategy}"),
-        );
+        let line = format!("plan create p --resource . --strategy {strategy}");
+        let plan = json(&cli, &line);
         let sandbox = &plan["sandboxes"][0];
         if strategy == "copy_on_write" {
             let message = sandbox["message"].as_str().expect("a text");
@@ -94,10 +90,8 @@ fn a_resource_that_holds_the_state_was_copied_into_itself() {
     );
     cli.fails(add.trim_end_matches("--allow-root"), 2);
     cli.ok(&add);
-    let error = cli.fails(
-        "plan create try --resource all --strategy filesystem_copy",
-        1,
-    );
+    let line = "plan create try --resource all --strategy filesystem_copy";
+    let error = cli.fails(line, 1);
     has(&error, ["cannot copy a directory into itself"]);
     assert_eq!(world.areas(), [""; 0]);
 }
@@ -120,10 +114,8 @@ fn an_area_was_put_into_another_resource() {
     cli.ok("cleanup in");
     cli.ok("plan create in --resource ./outer/inner");
     assert_eq!(entries(&outer), 2);
-    let plan = json(
-        &cli,
-        "plan create out --resource ./outer --strategy filesystem_copy",
-    );
+    let line = "plan create out --resource ./outer --strategy filesystem_copy";
+    let plan = json(&cli, line);
     let warnings = plan["sandboxes"][0]["warnings"].to_string();
     assert!(warnings.contains("it is a sandbox of Escrow"), "{warnings}");
 }

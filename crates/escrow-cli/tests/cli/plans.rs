@@ -8,10 +8,8 @@ fn the_plan_of_a_directory_was_the_newest_above_instead_of_the_nearest() {
     let project = world.dir("project");
     world.dir("project/app");
     world.dir("sibling");
-    json(
-        &cli.clone().cwd(&project),
-        "plan create inner --resource ./app",
-    );
+    let line = "plan create inner --resource ./app";
+    json(&cli.clone().cwd(&project), line);
     json(&cli, "plan create outer");
     let inside = cli.clone().cwd(project.join("app"));
     assert_eq!(json(&inside, "plan show")["name"], "inner");
@@ -89,10 +87,8 @@ fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
         "touch a; chattr +C a; head -c 9000 /dev/zero > a; for n in b c d; do echo $n > $n; done",
     );
     let cli = Cli::new(&world, &binary());
-    let plan = json(
-        &cli,
-        "plan create try --resource ./app --strategy copy_on_write",
-    );
+    let line = "plan create try --resource ./app --strategy copy_on_write";
+    let plan = json(&cli, line);
     let message = plan["sandboxes"][0]["message"].as_str().expect("a text");
     assert_eq!(message, "4 files share their contents with the original");
 }

@@ -10,10 +10,8 @@ fn configured(resources: &str, denied: &str) -> (World, Cli) {
         &format!("allow {ALL} * *; {denied}"),
     );
     write(world.dir("work").join("escrow.yaml"), text);
-    write(
-        world.dir("work/app/.github/workflows").join("ci.yml"),
-        "safe\n",
-    );
+    let text = "safe\n";
+    write(world.dir("work/app/.github/workflows").join("ci.yml"), text);
     let cli = cli.cwd(world.dir("work"));
     (world, cli)
 }
@@ -78,11 +76,8 @@ fn a_declared_resource_is_protected_before_it_is_used() {
 fn what_is_declared_is_protected_before_it_is_there() {
     let resources = "{ app: { at: new/deep/app }, page: { at: pages/one.txt } }";
     let (world, cli) = configured(resources, PROTECT);
-    denied(
-        &cli,
-        ".",
-        "mkdir -p new/deep/app/.github && echo x > new/deep/app/.github/ci",
-    );
+    let script = "mkdir -p new/deep/app/.github && echo x > new/deep/app/.github/ci";
+    denied(&cli, ".", script);
     assert!(!world.at("work/new").exists());
     let page = "deny [commit] * page:one.txt";
     let (world, cli) = configured(resources, page);
@@ -104,11 +99,8 @@ fn a_declared_path_may_lead_through_links() {
     let link = world.at("work/ways/current");
     symlink("../releases/latest", &link);
     denied(&cli, ".", "echo x > releases/one/app/.github/ci");
-    denied(
-        &cli,
-        "releases/one/app/.github",
-        "echo x > releases/one/app/.github/ci",
-    );
+    let script = "echo x > releases/one/app/.github/ci";
+    denied(&cli, "releases/one/app/.github", script);
     denied(&cli, "ways", "ln -sfn ../releases/two ways/current");
     denied(&cli, "releases", "ln -sfn two releases/latest");
     denied(
@@ -135,11 +127,8 @@ fn a_declared_path_may_lead_through_links() {
 fn a_link_above_a_resource_does_not_lead_around_its_protection() {
     let (world, cli) = configured("{ app: { at: x/app } }", PROTECT);
     world.dir("work/x/app/src");
-    denied(
-        &cli,
-        ".",
-        "mkdir -p y/app/.github; touch y/app/.github/ci; rm -r x; ln -s y x",
-    );
+    let script = "mkdir -p y/app/.github; touch y/app/.github/ci; rm -r x; ln -s y x";
+    denied(&cli, ".", script);
     assert!(world.at("work/x/app/src").is_dir());
 }
 

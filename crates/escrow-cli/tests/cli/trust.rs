@@ -256,10 +256,8 @@ fn a_tree_does_not_take_a_name_that_a_policy_permits() {
     let own = world.dir("user-home/.config/escrow");
     let rules = "allow [create, write, read, diff, cleanup, admin] * *; allow [commit] * scratch";
     write(&own, &enforce("", rules));
-    write(
-        world.path(),
-        "resources: {scratch: {at: app}, fine: {at: app/src}}\n",
-    );
+    let text = "resources: {scratch: {at: app}, fine: {at: app/src}}\n";
+    write(world.path(), text);
     let error = json_error(&cli, "plan create one --resource scratch", 3);
     let told = error.to_string();
     has(&told, ["resources.scratch", "escrow trust"]);
@@ -295,10 +293,8 @@ fn a_tree_does_not_rename_itself_out_of_a_policy() {
         world.dir("app/secret");
         write(&app, &format!("resources: {resources}\n"));
         let cli = cli.cwd(&app);
-        let made = json(
-            &cli,
-            "plan create one --resource . --strategy filesystem_copy",
-        );
+        let line = "plan create one --resource . --strategy filesystem_copy";
+        let made = json(&cli, line);
         assert_eq!(made["sandboxes"][0]["resource"], "app", "{made}");
         let renames = resources.contains("zzz");
         let told = made["notices"].to_string();
@@ -434,10 +430,8 @@ fn trust_is_permitted_to_who_may_do_anything() {
     let own = world.dir("user-home/.config/escrow");
     let rules = "allow [admin] user:* *";
     write(&own, &enforce("", rules));
-    write(
-        world.path(),
-        "run: {env: {A: b}}\npolicy: {mode: enforce}\n",
-    );
+    let text = "run: {env: {A: b}}\npolicy: {mode: enforce}\n";
+    write(world.path(), text);
     cli.fails("--principal agent trust --yes", 3);
     // The file itself has no say in it.
     cli.trust();

@@ -130,10 +130,8 @@ fn a_file_that_makes_no_sense_does_not_stop_what_frees_and_repairs() {
 fn validations_run_from_anywhere() {
     as_user_too();
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
-    write(
-        world.path(),
-        "run: {env: {COLOUR: blue}}\nvalidate: [[test, '!', -e, app/bad]]\n",
-    );
+    let content = "run: {env: {COLOUR: blue}}\nvalidate: [[test, '!', -e, app/bad]]\n";
+    write(world.path(), content);
     cli.trust();
     cli.ok("plan create try --resource ./app");
     put(&cli, "try app bad", "x\n");
@@ -297,14 +295,10 @@ fn a_trusted_validation_cannot_be_switched_off() {
 fn what_does_not_count_is_said_before_the_work_begins() {
     as_user_too();
     let (world, cli) = furnish(World::under(Path::new("/var/tmp")));
-    write(
-        world.path(),
-        "run: {env: {A: b}}\nsandbox: {cleanup: on_terminal}\nvalidate: ['false']\n",
-    );
-    let line = inside(
-        "run --resource ./app --commit",
-        "echo begun >&2; echo new > app/new",
-    );
+    let text = "run: {env: {A: b}}\nsandbox: {cleanup: on_terminal}\nvalidate: ['false']\n";
+    write(world.path(), text);
+    let script = "echo begun >&2; echo new > app/new";
+    let line = inside("run --resource ./app --commit", script);
     let told = cli.expect(line, 0).stderr_text();
     let (before, _) = told.split_once("begun").expect("it ran");
     for key in ["run.env (", "sandbox.cleanup (", "validate ("] {
@@ -432,10 +426,8 @@ fn every_denial_names_the_file_and_the_rule() {
     write(world.path(), &enforce("", rules));
     cli.ok("plan create try --resource ./app");
     let file = format!("(in '{}/escrow.yaml')", world.path().display());
-    has(
-        &cli.fails("write try app secret", 3),
-        ["rule 2 says", &file],
-    );
+    has(&cli.fails("write try app secret", 3), ["rule 2 says"]);
+    has(&cli.fails("write try app secret", 3), [&file]);
     has(&cli.fails("commit try", 3), ["no rule permits it", &file]);
     let log = json(&cli, "log try").to_string();
     assert!(log.contains(&file), "{log}");

@@ -283,10 +283,8 @@ fn what_is_left_out_is_named() {
     let (world, cli) = world();
     let socket = world.at("app/socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a short path");
-    let outcome = cli.expect(
-        "plan create try --resource ./app --strategy filesystem_copy",
-        0,
-    );
+    let line = "plan create try --resource ./app --strategy filesystem_copy";
+    let outcome = cli.expect(line, 0);
     assert!(
         outcome
             .stderr_text()

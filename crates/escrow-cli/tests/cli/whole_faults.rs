@@ -202,13 +202,8 @@ fn a_rollback_that_fails_in_the_middle_says_what_is_still_to_be_discarded() {
     let outcome = rollback.fault(1, Fault::Once(EIO)).outcome;
     let said = outcome.stderr_text();
     assert_eq!(outcome.status, 5, "{said}");
-    has(
-        &said,
-        [
-            "the plan 'try' is not wholly rolled back: one: ",
-            "discarded: two, three",
-        ],
-    );
+    has(&said, ["the plan 'try' is not wholly rolled back: one: "]);
+    has(&said, ["discarded: two, three"]);
     let said = cli.fails("diff try", 5);
     has(&said, ["a rollback of the plan 'try' was interrupted"]);
     assert_eq!(json(&cli, "status")["unfinished"][0]["what"], "rollback");

@@ -312,10 +312,8 @@ fn devices_are_few_and_harmless() {
         echo x > /dev/null && head -c 3 /dev/zero | wc -c && head -c 5 /dev/urandom | wc -c
         test -c /dev/null && test -w /dev/shm && test -d /dev/fd && echo usable
     "#;
-    scene.says(
-        script,
-        "full null random tty urandom zero pts/ptmx 3\n5\nusable\n",
-    );
+    let steps = "full null random tty urandom zero pts/ptmx 3\n5\nusable\n";
+    scene.says(script, steps);
     scene.unharmed();
 }
 
@@ -485,10 +483,8 @@ fn the_state_is_hidden_wherever_it_is() {
     let (world, cli) = world();
     let home = world.dir("user-home/.local/share/escrow");
     symlink("user-home", world.at("alias"));
-    sh(
-        world.path(),
-        "chmod 0700 user-home user-home/.local/share/escrow",
-    );
+    let script = "chmod 0700 user-home user-home/.local/share/escrow";
+    sh(world.path(), script);
     let cli = cli
         .env("ESCROW_HOME", "")
         .env("HOME", world.at("alias"))

@@ -178,10 +178,8 @@ fn d11_a_directory_of_the_original_is_renamed() {
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| {
             compile(app, "rename", RENAME);
-            sh(
-                app,
-                "mkdir -p tree/a/b; echo 1 > tree/a/b/1; echo 2 > tree/2",
-            );
+            let script = "mkdir -p tree/a/b; echo 1 > tree/a/b/1; echo 2 > tree/2";
+            sh(app, script);
         });
         let seen = scene.world.dir("seen");
         let script = r#"

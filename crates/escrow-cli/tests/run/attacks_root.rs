@@ -56,10 +56,8 @@ fn user_of(scene: &Scene) -> Cli {
         world.dir("their/home"),
         world.dir("their/state"),
     );
-    sh(
-        world.dir("their"),
-        &format!("chown -R {UID}:{UID} app home state"),
-    );
+    let script = format!("chown -R {UID}:{UID} app home state");
+    sh(world.dir("their"), &script);
     let cli = Cli::new(world, &binary()).env("HOME", home);
     cli.env("ESCROW_HOME", state).cwd(app).user()
 }
@@ -162,10 +160,8 @@ fn root_without_capabilities_changes_no_file_of_others() {
         return;
     }
     let scene = Scene::with("overlay", |app| {
-        sh(
-            app,
-            "echo theirs > theirs; chown 54321:54321 theirs; chmod 0600 theirs",
-        );
+        let script = "echo theirs > theirs; chown 54321:54321 theirs; chmod 0600 theirs";
+        sh(app, script);
     });
     let script = "cat theirs; echo evil >> theirs; chown 0 theirs; chown 1 a.txt; setcap cap_net_raw+ep a.txt; echo tried";
     let outcome = scene.run(script);

@@ -81,13 +81,8 @@ fn files_of_a_foreign_group_could_not_be_changed_inside() {
     let verdict = overlay(&doctor);
     assert_eq!(verdict["works"], true, "{verdict}");
     let limit = verdict["limit"].as_str().expect("it has a limit");
-    has(
-        &limit,
-        [
-            &format!("group {SHARED}"),
-            &format!("{UID}:{SHARED}:1 in /etc/subgid"),
-        ],
-    );
+    has(&limit, [&format!("group {SHARED}")]);
+    has(&limit, [&format!("{UID}:{SHARED}:1 in /etc/subgid")]);
 
     let script = "echo two >> shared.txt && echo two >> team/deep.txt && echo new > team/new.txt && chmod 0660 shared.txt";
     let outcome = cli.run(inside("run", script));
@@ -116,10 +111,8 @@ fn a_limit_was_remembered_for_the_whole_disk() {
     let Some((world, cli)) = user_world(&shared_files()) else {
         return;
     };
-    sh(
-        world.path(),
-        &format!("mkdir own; echo one > own/f; chown -R {UID}:{GID} own"),
-    );
+    let script = format!("mkdir own; echo one > own/f; chown -R {UID}:{GID} own");
+    sh(world.path(), &script);
     let cli = cli.cwd(world.path());
     for (name, line) in [
         ("first", "-r ./app -r ./own"),

@@ -43,17 +43,13 @@ fn a_second_command_that_asks_for_less_is_not_given_more() {
     as_user_too();
     let (world, cli) = planned("overlay");
     let first = Running::ready(cli.command(in_try(WAIT)));
-    let line = inside(
-        "run --plan try --network none",
-        "grep -v '|\\| lo:' /proc/net/dev",
-    );
+    let script = "grep -v '|\\| lo:' /proc/net/dev";
+    let line = inside("run --plan try --network none", script);
     let outcome = cli.run(line);
     let found = outcome.stdout_text();
     assert_eq!(found, "", "it has a network although it asked for none");
-    let line = inside(
-        "run --plan try --no-scratch",
-        "echo x > ~/file && echo wrote",
-    );
+    let script = "echo x > ~/file && echo wrote";
+    let line = inside("run --plan try --no-scratch", script);
     assert_eq!(cli.run(line).stdout_text(), "");
     let out = world.dir("out");
     let line = inside("run --plan try --writable ../out", "echo x > ../out/f");

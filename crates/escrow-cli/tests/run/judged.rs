@@ -200,10 +200,8 @@ fn who_may_not_see_what_he_changed_may_run_all_the_same() {
     as_user_too();
     let (world, cli) = world();
     let rule = "{ allow: [create, run, commit, rollback], principal: blind, scope: '*' }";
-    write(
-        world.at("escrow.yaml"),
-        &format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n"),
-    );
+    let text = format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
+    write(world.at("escrow.yaml"), &text);
     let cli = cli.env("ESCROW_PRINCIPAL", "blind");
     let plans = || {
         json(&cli, "status")["plans"]

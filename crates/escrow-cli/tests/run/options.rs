@@ -162,22 +162,15 @@ fn the_home_directory_has_a_layer_that_is_thrown_away() {
     for end in ["commit try", "rollback try", "cleanup try"] {
         let (world, cli) = world();
         let home = world.dir("user-home");
-        sh(
-            &home,
-            "mkdir .ssh .cache; echo keys > .ssh/authorized_keys; echo rc > .profile",
-        );
+        let script = "mkdir .ssh .cache; echo keys > .ssh/authorized_keys; echo rc > .profile";
+        sh(&home, script);
         let before = signature(&home);
         cli.ok("plan create try --resource .");
         let script = "cd; echo evil >> .ssh/authorized_keys; rm .profile; echo x > .cache/c; echo z > new; cd - >/dev/null; echo y > f";
         let outcome = cli.run(in_try(script));
         let said = outcome.stderr_text();
-        has(
-            &said,
-            [
-                "in the home directory, never committed: ",
-                "escrow diff --scratch try",
-            ],
-        );
+        has(&said, ["in the home directory, never committed: "]);
+        has(&said, ["escrow diff --scratch try"]);
         let listed = "A\t.cache/c\nD\t.profile\nM\t.ssh/authorized_keys\nA\tnew\n";
         assert_eq!(cli.ok("diff try --scratch --name-status"), listed);
         assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
@@ -433,10 +426,8 @@ fn many_resources_appear_each_at_its_path() {
     as_user_too();
     let (world, cli) = world();
     let cli = cli.cwd(world.path());
-    sh(
-        world.path(),
-        "mkdir -p lib data; echo l > lib/l; echo d > data/d",
-    );
+    let script = "mkdir -p lib data; echo l > lib/l; echo d > data/d";
+    sh(world.path(), script);
     let before = signature(world.path());
     cli.ok("plan create try --resource ./app --resource ./lib --strategy overlay");
     cli.ok("sandbox create try ./data --strategy filesystem_copy");

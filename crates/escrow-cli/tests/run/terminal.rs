@@ -419,11 +419,8 @@ fn a_command_can_make_terminals_of_its_own() {
         skip("script is not installed");
         return;
     }
-    let child = run(
-        &cli,
-        &terminal,
-        "script -qec 'test -t 0 && stty size && tty' /dev/null",
-    );
+    let line = "script -qec 'test -t 0 && stty size && tty' /dev/null";
+    let child = run(&cli, &terminal, line);
     terminal.expect("24 80");
     terminal.expect("/dev/pts/");
     child.ends_with(0);

@@ -208,10 +208,8 @@ pub(crate) enum Where {
 pub(crate) fn edit(root: &Path, size: Size, label: &str, place: Where) -> std::io::Result<()> {
     let layered = matches!(place, Where::Layer | Where::Outcome(Kind::Overlay));
     let at = |path: &str| root.join(path);
-    write(
-        at("modify.txt"),
-        format!("new and longer content of {label}\n"),
-    );
+    let text = format!("new and longer content of {label}\n");
+    write(at("modify.txt"), text);
     fs::remove_file(at("gone.txt"))?;
     write(at("sub/added.txt"), added(label));
     let mut touched = vec!["", "modify.txt", "sub", "sub/added.txt"];
