@@ -296,7 +296,7 @@ fn as_many_are_kept_as_the_configuration_says() {
 /// Deleting one of two checkpoints of the same snapshot leaves the other one whole.
 // rule R5
 #[test]
-fn a_checkpoint_outlives_another_one_of_the_same_moment() {
+fn a_checkpoint_outlives_another_one_of_the_same_state() {
     for strategy in STRATEGIES {
         let (_world, cli) = planned(strategy);
         put(&cli, "try app f", "one\n");

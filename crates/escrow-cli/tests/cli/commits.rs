@@ -188,7 +188,7 @@ fn an_outcome_that_nothing_waits_for_is_refused() {
 
 // rule C3
 #[test]
-fn whoever_changes_something_next_recovers_first_and_says_so() {
+fn the_next_command_that_changes_something_recovers_first() {
     let Some((world, cli)) = half_committed() else {
         return;
     };

@@ -113,7 +113,7 @@ fn an_edit_in_the_second_in_which_the_sandbox_was_made_was_no_conflict() {
 
 // rule C15
 #[test]
-fn whole_seconds_made_conflicts_that_nobody_made() {
+fn whole_seconds_made_false_conflicts() {
     let Some(disk) = LoopFs::with_mkfs_args(Fs::Ext4, 32, &["-I", "128"]) else {
         return;
     };

@@ -174,7 +174,7 @@ fn only_a_file_can_take_its_place_and_nothing_beside_it_is_committed() {
 
 // rule C15
 #[test]
-fn somebody_elses_version_is_a_conflict() {
+fn another_version_is_a_conflict() {
     as_user_too();
     for (theirs, strict) in [(true, false), (false, false), (true, true)] {
         let (_world, cli, docs) = world();

@@ -293,7 +293,7 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
 
 // rule C2, C3
 #[test]
-fn recovery_reverted_the_mode_that_somebody_gave_a_directory() {
+fn recovery_reverted_a_mode_set_by_another_process() {
     if !require_stepper() {
         return;
     }

@@ -153,7 +153,7 @@ fn a_killed_process_leaves_a_chain_that_is_right() {
 /// Whatever another process says who is not us stays in the line that it belongs to.
 // rules P9, S7
 #[test]
-fn nobody_s_words_look_like_a_line_of_ours() {
+fn foreign_text_cannot_forge_a_log_line() {
     const FORGED: &str = "a line of its own";
     let (_world, cli) = world();
     let said = format!("x\r\n{FORGED}\u{1b}[2J\u{2028}\ty");

@@ -152,7 +152,7 @@ fn a_declared_name_is_not_free_for_others() {
 /// An undo is checked by the same names as the commit, although its resource was forgotten with it.
 // rule S6
 #[test]
-fn an_undo_is_judged_by_every_name() {
+fn an_undo_is_authorized_by_every_name() {
     let undo = "deny [undo] * app";
     let (world, cli) = configured("{ app: { at: app } }", undo);
     cli.ok("plan create q --resource app/.github");

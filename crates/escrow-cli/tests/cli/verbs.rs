@@ -27,7 +27,7 @@ fn a_pipe_from_read_to_write_does_not_wait_for_itself() {
 }
 
 #[test]
-fn a_writer_whose_source_never_ends_holds_nobody_up() {
+fn a_writer_whose_source_never_ends_blocks_no_other() {
     let (_world, cli) = world();
     cli.ok("plan create try --resource ./app");
     let mut slow = cli

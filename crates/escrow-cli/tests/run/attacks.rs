@@ -343,7 +343,7 @@ fn the_supervisor_can_be_neither_seen_nor_killed_nor_traced() {
 
 /// Who stops the monitor would have a run that never ends.
 #[test]
-fn the_keeper_cannot_be_stopped() {
+fn the_monitor_cannot_be_stopped() {
     as_user_too();
     let scene = Scene::with("overlay", |_| ());
     let outcome = scene.run("for n in 1 2 3; do kill -STOP $PPID; done; echo x > f; exit 5");
@@ -353,7 +353,7 @@ fn the_keeper_cannot_be_stopped() {
 
 /// Everything of the user's that can be seen: the command ends with the rest, and its user is reported.
 #[test]
-fn a_command_that_kills_everybody_ends_with_them() {
+fn a_command_that_kills_every_process_ends_with_them() {
     as_user_too();
     let scene = Scene::with("overlay", |_| ());
     let outcome = scene.run("echo x > f; kill -9 -1; sleep 10; echo still here");
@@ -405,7 +405,7 @@ fn what_the_command_left_running_is_ended() {
 
 // attack D5
 #[test]
-fn d5_nobody_types_in_the_users_name() {
+fn d5_a_command_cannot_type_for_the_user() {
     as_user_too();
     let scene = Scene::with("overlay", |app| compile(app, "type", TYPE));
     // Where the kernel permits it, the test tries what can be done.

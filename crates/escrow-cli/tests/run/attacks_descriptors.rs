@@ -293,7 +293,7 @@ fn d14_files_are_linked_only_where_it_is_proven_that_nothing_can_write_them() {
 /// A reaper that is killed leaves layers that are not closed.
 // attack D14
 #[test]
-fn d14_layers_of_a_warden_that_was_killed_are_not_linked() {
+fn d14_layers_of_a_killed_reaper_are_not_linked() {
     as_user_too();
     let scene = Scene::new("overlay");
     let mut running = Running::ready(

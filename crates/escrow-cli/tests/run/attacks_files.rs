@@ -264,7 +264,7 @@ int main(void) {
 
 // attack C1, C2; rule F4
 #[test]
-fn c2_sockets_and_pipes_make_nobody_wait() {
+fn c2_sockets_and_pipes_never_block() {
     as_user_too();
     for strategy in STRATEGIES {
         let scene = Scene::with(strategy, |app| compile(app, "bind", BIND));

@@ -197,7 +197,7 @@ fn the_plan_is_free_only_when_the_last_one_inside_has_ended() {
 
 /// The processes between supervisor and command are killed, one at a time.
 #[test]
-fn the_door_or_process_1_is_killed() {
+fn the_launcher_or_process_1_is_killed() {
     as_user_too();
     for init in [true, false] {
         let (world, cli) = planned("auto");

@@ -11,16 +11,16 @@ mod attacks_descriptors;
 mod attacks_expected;
 mod attacks_files;
 mod attacks_root;
+mod checkpoints;
 mod groups;
 mod jobs;
 mod join;
-mod judged;
 mod library;
 mod life;
-mod moments;
 mod options;
 mod running;
 mod terminal;
+mod validation;
 mod work;
 
 use escrow_testkit::prelude::*;

@@ -504,7 +504,7 @@ fn where_namespaces_are_forbidden_it_says_so_and_goes_on_only_when_told() {
         // Root needs none.
         return;
     }
-    let (world, cli) = world();
+    let (_world, cli) = world();
     cli.ok("plan create try --resource . --strategy filesystem_copy");
     let again = "unshare --map-current-user true 2>/dev/null && exec unshare --map-current-user sh -c \"$0\" \"$0\" \"$1\"; eval \"$1\"";
     let script = |line: &str| {

@@ -5,12 +5,12 @@
 
 use std::panic::catch_unwind;
 
+use crate::checkpoints::Act;
 use crate::door::Door;
 use crate::life::PlanVerb;
-use crate::moments::Act;
 use crate::sweep::{say, spread};
 use crate::*;
-use crate::{damage, forward, full, moments, next, parts, power, sweep, unlinks};
+use crate::{checkpoints, damage, forward, full, next, parts, power, sweep, unlinks};
 
 const EIO: i32 = 5;
 
@@ -30,11 +30,13 @@ const WAYS: [(&str, Find); 20] = [
         recovers(bug, Fault::Once(EIO))
     }),
     ("power cut", power::finds),
-    ("restore killed", |bug| moments::finds(Act::Restore, bug)),
-    ("fork killed", |bug| moments::finds(Act::Fork, bug)),
-    ("gc killed", |bug| moments::finds(Act::Gc, bug)),
+    ("restore killed", |bug| {
+        checkpoints::finds(Act::Restore, bug)
+    }),
+    ("fork killed", |bug| checkpoints::finds(Act::Fork, bug)),
+    ("gc killed", |bug| checkpoints::finds(Act::Gc, bug)),
     (CUT_CHECKPOINT, |bug| {
-        moments::finds_dark(Act::Checkpoint, bug)
+        checkpoints::finds_dark(Act::Checkpoint, bug)
     }),
     (PART, parts::finds),
     ("strategy check", check),

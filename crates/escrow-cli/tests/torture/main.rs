@@ -10,6 +10,8 @@
 
 mod bugs;
 mod checker;
+mod checkpoints;
+mod checkpoints_world;
 #[expect(dead_code, reason = "the tests of the engine use the rest")]
 #[path = "../../../escrow/tests/engine/commit_faulty.rs"]
 mod commit_faulty;
@@ -19,13 +21,10 @@ mod errors;
 mod form;
 mod forward;
 mod full;
-mod homes;
 mod kills;
 mod later;
 mod layer;
 mod life;
-mod moments;
-mod moments_world;
 mod next;
 mod next_world;
 mod parts;
@@ -37,6 +36,7 @@ mod soak;
 mod subject;
 mod support;
 mod sweep;
+mod two_homes;
 mod unlinks;
 
 use checker::{Side, leftovers, side};

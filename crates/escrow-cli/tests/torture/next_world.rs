@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use escrow_testkit::signature::Kind as Entry;
 
+use crate::checkpoints_world::{FIRST, Inside};
 use crate::life::{Content, PlanVerb};
-use crate::moments_world::{FIRST, Inside};
 use crate::*;
 use crate::{later, scenario};
 

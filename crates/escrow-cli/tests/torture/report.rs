@@ -8,7 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bugs, damage, errors, forward, full, homes, kills, moments, next, parts, power, soak, unlinks,
+    bugs, checkpoints, damage, errors, forward, full, kills, next, parts, power, soak, two_homes,
+    unlinks,
 };
 
 /// A line of the table.
@@ -67,19 +68,19 @@ const SWEEPS: [Sweep; 19] = [
         "`checkpoint`, `restore`, `fork`, `gc` killed at every call, writes torn",
         "every call",
         7,
-        moments::kills,
+        checkpoints::kills,
     ),
     (
         "the same with errors at every call, and failing syncs",
         "every call, 8 errors",
         5,
-        moments::errors,
+        checkpoints::errors,
     ),
     (
         "the same with power cuts on ext4, XFS, Btrfs",
         "200",
         2,
-        |form| moments::cuts(form).unwrap_or_default(),
+        |form| checkpoints::cuts(form).unwrap_or_default(),
     ),
     (
         "a part released and undone: killed, writes torn, errors at every call",
@@ -139,7 +140,7 @@ const SOAKS: [Soak; 2] = [
     (
         "two homes, everything at random, killed at random",
         5,
-        homes::soak,
+        two_homes::soak,
     ),
 ];
 

@@ -81,7 +81,7 @@ fn nothing_is_validated_under_a_command() {
 /// A process that comes meanwhile waits: what he does is neither released unjudged nor lost.
 // rule R3, C1
 #[test]
-fn who_works_meanwhile_waits_for_the_release() {
+fn other_commands_wait_for_the_release() {
     as_user_too();
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy, PATIENT);
@@ -196,7 +196,7 @@ fn a_validation_that_cannot_be_run_stops_the_commit() {
 /// on, and nothing is in the log that the user did not ask for.
 // rules S6, S7
 #[test]
-fn who_may_not_see_what_he_changed_may_run_all_the_same() {
+fn a_principal_without_diff_may_still_run() {
     as_user_too();
     let (world, cli) = world();
     let rule = "{ allow: [create, run, commit, rollback], principal: blind, scope: '*' }";

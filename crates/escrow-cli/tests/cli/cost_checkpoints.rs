@@ -77,7 +77,7 @@ fn assert_close(what: &str, small: usize, large: usize) {
 
 // rule C11
 #[test]
-fn moments_of_layers_cost_the_same_for_any_tree_and_any_earlier_change() {
+fn checkpoints_of_layers_cost_the_same_for_any_tree_and_any_earlier_change() {
     let small = costs("overlay", 100, 10);
     let wide = costs("overlay", FILES, 10);
     let changed = costs("overlay", 100, FILES);
@@ -136,7 +136,7 @@ fn tell(line: &str) {
 
 // rule C11
 #[test]
-fn moments_of_copies_look_once_at_each_entry_and_work_for_what_changed() {
+fn checkpoints_of_copies_look_once_at_each_entry_and_work_for_what_changed() {
     let cost = |files: usize| {
         let (world, cli) = scene("filesystem_copy", files, 10);
         let cost = |line: &&str| {

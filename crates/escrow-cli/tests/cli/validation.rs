@@ -173,7 +173,7 @@ commit | 4:7 policy.rules[0] |
 /// What a diff may not show is not shown by way of a checkpoint either, and a restore that was done says so.
 // rule S6, S7
 #[test]
-fn what_changed_since_a_checkpoint_is_judged_path_by_path() {
+fn what_changed_since_a_checkpoint_is_authorized_path_by_path() {
     let rules = format!("allow {ALL} * *; deny [diff] * app:secret/**; deny [create] nobody:* app");
     let rules = &enforce("", &rules);
     for strategy in ["overlay", "filesystem_copy"] {

@@ -68,7 +68,7 @@ fn a_plan_goes_back_and_forth_under_a_command() {
 /// A writer never sees the snapshot, and is never caught in the middle of a step.
 // rule R4
 #[test]
-fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
+fn a_running_command_is_captured_at_one_instant_and_continues() {
     as_user_too();
     const WORK: &str = "echo ready; n=0; while [ ! -e stop ]; do n=$((n+1)); echo $n > new; mv new first; \
         /bin/true; echo $n > new; mv new second; done; echo $n";
@@ -105,7 +105,7 @@ fn who_works_meanwhile_is_kept_at_one_moment_and_goes_on() {
 
 /// Those who were stopped stay so, those who wait for children go on, and no shell sees a job that stopped.
 #[test]
-fn nobody_inside_notices_that_he_stood_still() {
+fn processes_inside_do_not_notice_the_pause() {
     as_user_too();
     let (_world, cli) = planned("overlay");
     const WORK: &str = "set -m; sleep 1000 & sleep 1000 & kill -STOP %2; sleep 0.1; echo ready; \
@@ -180,7 +180,7 @@ fn a_file_is_kept_under_a_command_and_restored_after_it() {
 /// and without.
 // rule R3
 #[test]
-fn whoever_keeps_or_restores_under_a_command_is_killed() {
+fn a_checkpoint_or_restore_under_a_command_is_killed() {
     as_user_too();
     if !require_stepper() {
         return;
@@ -302,7 +302,7 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
 /// Not every program that uses the engine does so in its first thread.
 // rule R4
 #[test]
-fn any_thread_can_keep_a_moment_under_a_command() {
+fn any_thread_can_take_a_checkpoint_under_a_command() {
     for strategy in STRATEGIES {
         let (world, cli) = planned(strategy);
         let command = Running::ready(cli.command(in_try(WAIT)));

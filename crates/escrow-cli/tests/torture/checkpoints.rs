@@ -12,8 +12,8 @@
 //!   is over;
 //! - after `cleanup` nothing is left.
 
+use crate::checkpoints_world::{CHILD, FIRST, Inside, Shows, TENANT};
 use crate::errors::{ALL, EIO, SOME};
-use crate::moments_world::{CHILD, FIRST, Inside, Shows, TENANT};
 use crate::*;
 use crate::{power, sweep};
 
