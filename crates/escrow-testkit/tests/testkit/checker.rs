@@ -1,14 +1,8 @@
 //! The checker notices what differs; trees render as they were built.
 
-use std::fs;
-use std::os::unix::fs::lchown;
+use escrow_testkit::signature::Kind;
 
-use escrow_testkit::signature::{Ignore, Kind, assert_same, differences, signature};
-use escrow_testkit::skip::{is_root, require_root};
-use escrow_testkit::user::rerun_test_as_user;
-use escrow_testkit::{World, tree};
-
-use crate::sh;
+use crate::*;
 
 const TREE: &str = r#"
 a/
@@ -27,7 +21,7 @@ tool 0755 "\#!/bin/sh\n"
 
 #[test]
 fn a_tree_renders_as_it_was_built() {
-    rerun_test_as_user("checker::a_tree_renders_as_it_was_built");
+    rerun_as_user(&[]);
     let world = World::odd();
     let text = TREE.replace("\\#", "#");
     tree::build(world.path(), &text);
@@ -48,31 +42,23 @@ fn a_signature_notices_each_kind_of_difference() {
         times: true,
         ..Ignore::default()
     };
+    let holes = Ignore {
+        hole_map: true,
+        ..Ignore::default()
+    };
+    let tail = "printf Tail | dd of=hole bs=1 seek=1048576 conv=notrunc status=none";
+    let zeros = "dd if=/dev/zero of=hole bs=65536 count=1 conv=notrunc status=none";
+    let time = "2001-01-01T00:00:00.000000007Z";
+    let touch = |what: &str| format!("touch -h -d {time} {what}");
     // what is done, what the one line must say, what hides it
-    let cases: &[(&str, &str, Option<Ignore>)] = &[
-        (
-            "printf Tail | dd of=hole bs=1 seek=1048576 conv=notrunc status=none",
-            "hole: content: ",
-            None,
-        ),
+    let cases: [(&str, &str, Option<Ignore>); 15] = [
+        (tail, "hole: content: ", None),
         ("printf more >> tool", "tool: size: 10, 14", None),
         ("chmod 0711 tool", "tool: mode: 0755, 0711", None),
         ("chmod u+s tool", "tool: mode: 0755, 4755", None),
-        (
-            "touch -d 2001-01-01T00:00:00.000000007Z empty",
-            "empty: mtime: ",
-            Some(times),
-        ),
-        (
-            "touch -h -d 2001-01-01T00:00:00.000000007Z link",
-            "link: mtime: ",
-            Some(times),
-        ),
-        (
-            "touch -d 2001-01-01T00:00:00.000000007Z .",
-            ".: mtime: ",
-            Some(times),
-        ),
+        (&touch("empty"), "empty: mtime: ", Some(times)),
+        (&touch("link"), "link: mtime: ", Some(times)),
+        (&touch("."), ".: mtime: ", Some(times)),
         (
             "ln -sfn a/two.txt link",
             "link: target: \"a/one.txt\", \"a/two.txt\"",
@@ -97,19 +83,16 @@ fn a_signature_notices_each_kind_of_difference() {
             None,
         ),
         (
-            "dd if=/dev/zero of=hole bs=65536 count=1 conv=notrunc status=none",
+            zeros,
             "hole: data extents: [(1048576, 1048580)], [(0, 65536), (1048576, 1048580)]",
-            Some(Ignore {
-                hole_map: true,
-                ..Ignore::default()
-            }),
+            Some(holes),
         ),
     ];
     let world = World::new();
     let before = world.dir("a");
     tree::build(&before, &text);
     for (number, (script, expected, hidden_by)) in cases.iter().enumerate() {
-        let after = world.path().join(format!("b{number}"));
+        let after = world.at(format!("b{number}"));
         sh(
             world.path(),
             &format!("cp -a --sparse=always a {}", after.display()),
@@ -136,14 +119,14 @@ fn a_signature_tells_owners_and_devices() {
     }
     let world = World::new();
     let dir = world.dir("a");
-    fs::write(dir.join("f"), "x").expect("a file");
+    write(dir.join("f"), "x");
     sh(&dir, "mknod dev c 1 3");
     let old = signature(&dir);
     assert_eq!(
         (old[&b"dev"[..]].kind, old[&b"dev"[..]].rdev),
         (Kind::CharDevice, (1, 3))
     );
-    lchown(dir.join("f"), Some(12345), Some(23456)).expect("root may chown");
+    chown(dir.join("f"), 12345, 23456);
     sh(&dir, "rm dev");
     let new = signature(&dir);
     let ignoring = |owners, special| Ignore {
@@ -167,7 +150,7 @@ fn a_signature_tells_owners_and_devices() {
 
 #[test]
 fn an_ordinary_user_gets_what_may_be_read_and_nothing_hangs() {
-    rerun_test_as_user("checker::an_ordinary_user_gets_what_may_be_read_and_nothing_hangs");
+    rerun_as_user(&[]);
     let world = World::new();
     tree::build(
         world.path(),

@@ -11,18 +11,5 @@ mod running;
 mod stepper;
 mod zoos;
 
-use std::path::Path;
-use std::process::Command;
-
-fn sh(dir: &Path, script: &str) {
-    let output = Command::new("sh")
-        .args(["-eu", "-c", script])
-        .current_dir(dir)
-        .output()
-        .expect("sh starts");
-    assert!(
-        output.status.success(),
-        "{script}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
+use escrow_testkit::prelude::*;
+use escrow_testkit::user::rerun_as_user;

@@ -1,19 +1,12 @@
 //! The model and the shell agree, on a plain directory and through an overlay.
 
-use std::collections::BTreeMap;
-use std::fs;
-
-use escrow_testkit::World;
 use escrow_testkit::model::{Edit, ExpectedKind, Model, Node, Rng};
-use escrow_testkit::namespace::{OverlayMount, XattrKind};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::user::rerun_test_as_user;
 
-use crate::sh;
+use crate::*;
 
 #[test]
 fn edits_and_shell_agree() {
-    rerun_test_as_user("model::edits_and_shell_agree");
+    rerun_as_user(&[]);
     for seed in 1..=6 {
         let mut rng = Rng::new(seed);
         let mut model = Model::new();
@@ -32,7 +25,7 @@ fn edits_and_shell_agree() {
                 assert_eq!(model, before, "{edit:?} was refused and yet did something");
             }
         }
-        let file = world.path().join("script");
+        let file = world.at("script");
         fs::write(&file, &script).expect("a script");
         sh(&dir, "exec sh -eu ../script");
         assert_eq!(Model::read_from(&dir), model, "seed {seed}:\n{script}");
@@ -105,7 +98,7 @@ fn a_model_says_what_must_be_reported() {
 /// The same edits through a real overlay: the merged view is the model, and the lower layer is untouched.
 #[test]
 fn edits_through_an_overlay_agree() {
-    rerun_test_as_user("model::edits_through_an_overlay_agree");
+    rerun_as_user(&[]);
     for seed in 100..104 {
         let mut rng = Rng::new(seed);
         let world = World::odd();
@@ -122,7 +115,7 @@ fn edits_through_an_overlay_agree() {
             }
             lines
         };
-        fs::write(world.path().join("script"), script(&mut model)).expect("a script");
+        fs::write(world.at("script"), script(&mut model)).expect("a script");
         sh(&lower, "exec sh -eu ../script");
         let before = model.clone();
         for xattr in [XattrKind::User, XattrKind::Trusted] {
@@ -141,7 +134,7 @@ fn edits_through_an_overlay_agree() {
                 xattr,
             };
             mount.run(&script(&mut model));
-            let copy = world.path().join(format!("copy-{xattr:?}"));
+            let copy = world.at(format!("copy-{xattr:?}"));
             mount.snapshot_merged_to(&copy);
             assert_eq!(Model::read_from(&copy), model, "seed {seed}, {xattr:?}");
             assert_eq!(Model::read_from(&lower), before, "seed {seed}, {xattr:?}");

@@ -1,10 +1,6 @@
 //! After a power cut, what was synced is there and what was not is not.
 
-use std::fs;
-use std::process::Command;
-
-use escrow_testkit::stepper::require_stepper;
-use escrow_testkit::{Fs, LoopFs, Stepper};
+use crate::*;
 
 fn check(kind: Fs) {
     if !require_stepper() {
@@ -45,18 +41,10 @@ fn check(kind: Fs) {
 }
 
 #[test]
-fn a_power_cut_on_ext4() {
-    check(Fs::Ext4);
-}
-
-#[test]
-fn a_power_cut_on_xfs() {
-    check(Fs::Xfs);
-}
-
-#[test]
-fn a_power_cut_on_btrfs() {
-    check(Fs::Btrfs);
+fn a_power_cut_on_each_file_system() {
+    for kind in Fs::ALL {
+        check(kind);
+    }
 }
 
 #[test]
@@ -69,7 +57,7 @@ fn another_mount_namespace_delays_a_boot_and_no_device_is_left() {
         fs::write(fs.path().join("later"), "").expect("a file");
         let mut other = Command::new("unshare")
             .args(["-m", "sh", "-c", "echo; exec sleep 0.3"])
-            .stdout(std::process::Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .expect("unshare starts");
         let mut line = [0];

@@ -1,15 +1,10 @@
 //! Running things: as the test user, in an overlay, under strace, by the command line, and not at all.
 
-use std::fs;
-use std::path::Path;
-use std::process::Command;
-
-use escrow_testkit::namespace::{OverlayMount, XattrKind};
-use escrow_testkit::signature::{Kind, signature};
-use escrow_testkit::skip::{is_root, require_root, skip};
+use escrow_testkit::signature::Kind;
 use escrow_testkit::strace::{Spec, count_syscalls};
-use escrow_testkit::user::{UID, as_user, is_rerun, rerun_test_as_user};
-use escrow_testkit::{Cli, World, tree};
+use escrow_testkit::user::{as_user, is_rerun, rerun_test_as_user};
+
+use crate::*;
 
 #[test]
 fn the_test_user_is_ordinary() {
@@ -49,7 +44,7 @@ fn check_overlay(world: &World, xattr: XattrKind, user: bool) {
         work: &work,
         xattr,
     };
-    let copy = world.path().join("copy");
+    let copy = world.at("copy");
     let script = "rm gone; echo n > new; rm -rf sub; mkdir sub; echo c > sub/c; cat keep";
     let output = if user {
         mount.run_as_user(script)
@@ -87,7 +82,7 @@ fn check_overlay(world: &World, xattr: XattrKind, user: bool) {
 
 #[test]
 fn overlays_are_real_for_the_user_who_runs_the_test() {
-    rerun_test_as_user("running::overlays_are_real_for_the_user_who_runs_the_test");
+    rerun_as_user(&[]);
     for world in [World::new(), World::odd()] {
         check_overlay(&world, XattrKind::User, !is_root());
     }
@@ -108,10 +103,10 @@ fn overlays_are_real_for_root_and_lent_to_the_user() {
 
 #[test]
 fn strace_sees_opens_and_touches_across_children() {
-    rerun_test_as_user("running::strace_sees_opens_and_touches_across_children");
+    rerun_as_user(&[]);
     for world in [World::new(), World::odd()] {
         tree::build(world.path(), "seen/a \"a\"\nseen/b \"b\"\nunseen/c \"c\"");
-        let seen = world.path().join("seen");
+        let seen = world.at("seen");
         let script = "cat seen/a; ls seen; (cd seen; cat b; cat missing; true)";
         let spec = Spec::new("sh")
             .args(["-c", script])
@@ -121,12 +116,9 @@ fn strace_sees_opens_and_touches_across_children() {
         assert_eq!(counts.output.stdout, b"aa\nb\nb");
         let opens = counts.file_opens_below(&seen);
         assert_eq!(opens.len(), 2, "{opens:#?}\n{:#?}", counts.lines);
-        assert_eq!(
-            counts.file_opens_below(&world.path().join("unseen")),
-            [""; 0]
-        );
-        assert_eq!(counts.touching(&world.path().join("unseen")), 0);
-        assert_eq!(counts.touching(&world.path().join("see")), 0);
+        assert_eq!(counts.file_opens_below(&world.at("unseen")), [""; 0]);
+        assert_eq!(counts.touching(&world.at("unseen")), 0);
+        assert_eq!(counts.touching(&world.at("see")), 0);
         assert!(counts.touching(&seen) >= 5, "{}", counts.touching(&seen));
         assert_eq!(counts.total, counts.by_name.values().sum::<usize>());
         assert!(counts.count("execve") >= 4);
@@ -135,7 +127,7 @@ fn strace_sees_opens_and_touches_across_children() {
 
 #[test]
 fn the_command_line_runs_hermetically() {
-    rerun_test_as_user("running::the_command_line_runs_hermetically");
+    rerun_as_user(&[]);
     let world = World::odd();
     let cli = Cli::new(&world, Path::new("/bin/sh"));
     for cli in [cli.clone(), cli.clone().user()] {
@@ -145,16 +137,8 @@ fn the_command_line_runs_hermetically() {
             .filter(|name| *name != "LLVM_PROFILE_FILE")
             .collect();
         assert_eq!(
-            words,
-            [
-                "ESCROW_HOME",
-                "HOME",
-                "LC_ALL",
-                "PATH",
-                "PWD",
-                "TMPDIR",
-                "TZ"
-            ]
+            words.join(" "),
+            "ESCROW_HOME HOME LC_ALL PATH PWD TMPDIR TZ"
         );
         cli.ok(["-c", "touch \"$ESCROW_HOME/x\" \"$TMPDIR/x\" \"$HOME/x\"; rm \"$ESCROW_HOME/x\" \"$TMPDIR/x\" \"$HOME/x\""]);
         assert_eq!(cli.clone().stdin("to cat").ok(["-c", "cat"]), "to cat");
@@ -182,7 +166,7 @@ fn skips_when_told_to() {
 #[test]
 fn a_skip_is_seen_counted_and_a_failure_in_ci() {
     let world = World::new();
-    let log = world.path().join("log");
+    let log = world.at("log");
     let run = |ci: &str| {
         Command::new(std::env::current_exe().expect("a test knows itself"))
             .args(["--exact", "running::skips_when_told_to", "--test-threads=2"])
@@ -197,5 +181,5 @@ fn a_skip_is_seen_counted_and_a_failure_in_ci() {
     assert!(output.status.success());
     assert_eq!(String::from_utf8_lossy(&output.stderr), line);
     assert!(!run("true").status.success());
-    assert_eq!(fs::read_to_string(&log).expect("a log"), line.repeat(2));
+    assert_eq!(read(&log), line.repeat(2));
 }

@@ -1,17 +1,10 @@
 //! The stepper counts every call that matters, of every process, and hits exactly the one it is reported to.
 
-use std::fs::{self, File};
 use std::io::{IoSlice, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use escrow_testkit::stepper::{Fault, Run, SYNCS, Stepper, require_stepper};
-use escrow_testkit::user::rerun_test_as_user;
-use escrow_testkit::{Cli, World, tree};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::*;
 
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
@@ -80,7 +73,7 @@ fn acts_when_told_to() {
     }
 }
 
-fn names(run: &Run) -> Vec<&'static str> {
+fn calls(run: &Run) -> Vec<&'static str> {
     run.steps.iter().map(|step| step.name).collect()
 }
 
@@ -104,7 +97,7 @@ const STAGES: [&str; 12] = [
 
 #[test]
 fn calls_are_counted_across_children_and_always_the_same() {
-    rerun_test_as_user("stepper::calls_are_counted_across_children_and_always_the_same");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -114,28 +107,22 @@ fn calls_are_counted_across_children_and_always_the_same() {
         assert_eq!(run.outcome.status, 0, "{run:?}");
         assert_eq!(run.calls, 11, "{run:#?}");
         assert!(run.hit.is_none());
-        let at = |name: &str| Some(world.path().join(name));
+        let at = |name: &str| Some(world.at(name));
         let [made, wrote, renamed] = [0, 2, 3].map(|place: usize| &run.steps[place]);
         assert_eq!((made.name, &made.path), ("mkdir", &at("a")));
         assert_eq!((wrote.name, &wrote.path), ("write", &at("a/b")));
         assert_eq!((&renamed.path, &renamed.to), (&at("a"), &at("c")));
-        assert_eq!(
-            renamed.to_string(),
-            format!(
-                "{} {} -> {}",
-                renamed.name,
-                world.path().join("a").display(),
-                world.path().join("c").display()
-            )
-        );
-        let file = fs::metadata(world.path().join("e")).expect("a file");
+        let (from, to) = (world.at("a"), world.at("c"));
+        let shown = format!("{} {} -> {}", renamed.name, from.display(), to.display());
+        assert_eq!(renamed.to_string(), shown);
+        let file = fs::metadata(world.at("e")).expect("a file");
         assert_eq!(run.steps[8].file, Some((file.dev(), file.ino())));
     }
 }
 
 #[test]
 fn a_kill_leaves_exactly_what_came_before() {
-    rerun_test_as_user("stepper::a_kill_leaves_exactly_what_came_before");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -156,7 +143,7 @@ fn a_kill_leaves_exactly_what_came_before() {
 
 #[test]
 fn threads_and_parallel_children_stand_still() {
-    rerun_test_as_user("stepper::threads_and_parallel_children_stand_still");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -193,7 +180,7 @@ fn threads_and_parallel_children_stand_still() {
 
 #[test]
 fn a_kill_reaches_all() {
-    rerun_test_as_user("stepper::a_kill_reaches_all");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -204,7 +191,7 @@ fn a_kill_reaches_all() {
     let run = script(world.path(), text).fault(5, Fault::Kill);
     assert_eq!(run.hit.map(|step| step.name), Some("mkdir"));
     for name in ["one", "two"] {
-        let pid = fs::read_to_string(world.path().join(name)).expect("a number");
+        let pid = fs::read_to_string(world.at(name)).expect("a number");
         // Init may not have taken notice yet.
         let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
@@ -214,7 +201,7 @@ fn a_kill_reaches_all() {
 
 #[test]
 fn a_call_fails_once_or_from_then_on() {
-    rerun_test_as_user("stepper::a_call_fails_once_or_from_then_on");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -223,12 +210,7 @@ fn a_call_fails_once_or_from_then_on() {
     let run = script(world.path(), text).fault(2, Fault::Once(ENOSPC));
     assert_eq!(tree::render(world.path()), "a/\nc/\n");
     assert_eq!((run.calls, run.outcome.status), (3, 0));
-    assert!(
-        run.outcome
-            .stderr_text()
-            .contains("No space left on device"),
-        "{run:?}"
-    );
+    has(&run.outcome.stderr_text(), ["No space left on device"]);
     assert_eq!(run.outcome.stdout_text(), "done\n");
     let world = World::new();
     let run = script(world.path(), text).fault(2, Fault::Forever(ENOSPC));
@@ -239,7 +221,7 @@ fn a_call_fails_once_or_from_then_on() {
 
 #[test]
 fn a_torn_write_is_half_there() {
-    rerun_test_as_user("stepper::a_torn_write_is_half_there");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -262,11 +244,11 @@ fn a_torn_write_is_half_there() {
     );
     let world = World::new();
     let steps = script(world.path(), text).record().run();
-    let made = names(&steps).iter().position(|name| *name == "mkdir");
+    let made = calls(&steps).iter().position(|name| *name == "mkdir");
     let made = u64::try_from(made.expect("a directory")).expect("a number") + 1;
     let world = World::new();
     assert_eq!(tear(script(world.path(), text), made), "mkdir");
-    assert!(world.path().join("c").is_dir() && !world.path().join("d").exists());
+    assert!(world.at("c").is_dir() && !world.at("d").exists());
     let world = World::new();
     assert_eq!(tear(program(world.path(), "vectors"), 2), "writev");
     assert_eq!(tree::render(world.path()), "one \"01234\"\n");
@@ -279,22 +261,22 @@ fn a_torn_write_is_half_there() {
 
 #[test]
 fn opening_counts_when_it_changes_something() {
-    rerun_test_as_user("stepper::opening_counts_when_it_changes_something");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
     let world = World::new();
     let run = program(world.path(), "openat2").record().run();
     assert_eq!(run.outcome.status, 0, "{run:?}");
-    assert_eq!(names(&run), ["openat2"; 3], "{run:#?}");
-    assert_eq!(run.steps[1].path, Some(world.path().join("new")));
+    assert_eq!(calls(&run), ["openat2"; 3], "{run:#?}");
+    assert_eq!(run.steps[1].path, Some(world.at("new")));
     let run = script(
         world.path(),
         "echo a | cat; cat < new; echo b >&2; : >> new",
     )
     .record()
     .run();
-    assert_eq!(names(&run), ["openat"], "{run:#?}");
+    assert_eq!(calls(&run), ["openat"], "{run:#?}");
     assert_eq!(run.outcome.stdout_text(), "a\n");
     assert_eq!(run.outcome.stderr_text(), "b\n");
     // Whether or not blocks can be shared here.
@@ -306,29 +288,29 @@ fn opening_counts_when_it_changes_something() {
 
 #[test]
 fn syncs_are_counted_alone_and_fail_alone() {
-    rerun_test_as_user("stepper::syncs_are_counted_alone_and_fail_alone");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
     let world = World::new();
     let text = "mkdir a; echo x > a/f; sync a/f; sync -d a/f; sync -f a; echo $? > b";
     let run = script(world.path(), text).only(SYNCS).record().run();
-    assert_eq!(names(&run), ["fsync", "fdatasync", "syncfs"]);
-    let file = fs::metadata(world.path().join("a/f")).expect("a file");
+    assert_eq!(calls(&run), ["fsync", "fdatasync", "syncfs"]);
+    let file = fs::metadata(world.at("a/f")).expect("a file");
     assert_eq!(run.steps[0].file, Some((file.dev(), file.ino())));
     let world = World::new();
     let run = script(world.path(), text)
         .only(SYNCS)
         .fault(3, Fault::Once(EIO));
     assert_eq!(run.hit.map(|step| step.name), Some("syncfs"));
-    assert_eq!(fs::read(world.path().join("b")).expect("a file"), b"1\n");
+    assert_eq!(fs::read(world.at("b")).expect("a file"), b"1\n");
     let unknown = std::panic::catch_unwind(|| script(Path::new("/"), "").only(&["fsink"]).run());
     assert!(unknown.is_err());
 }
 
 #[test]
 fn steppers_run_side_by_side_and_leave_other_children_alone() {
-    rerun_test_as_user("stepper::steppers_run_side_by_side_and_leave_other_children_alone");
+    rerun_as_user(&[]);
     if !require_stepper() {
         return;
     }
@@ -366,7 +348,7 @@ fn the_command_line_can_be_stepped_as_another_user() {
         };
         let run = stepper().record().run();
         assert_eq!(run.outcome.stdout_text(), cli.ok(["-c", "id -u"]));
-        assert_eq!(names(&run), ["openat", "write"]);
+        assert_eq!(calls(&run), ["openat", "write"]);
         stepper().fault(2, Fault::Tear);
         let home = world.dir("user-home");
         assert_eq!(tree::render(&home), "x \"i\"\n");

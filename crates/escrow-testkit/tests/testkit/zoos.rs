@@ -1,24 +1,17 @@
 //! The zoo stands everywhere, and a world takes all of it away again.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
 use std::time::SystemTime;
 
-use escrow_testkit::signature::{Ignore, Kind, Sig, assert_same, signature};
-use escrow_testkit::skip::is_root;
-use escrow_testkit::user::rerun_test_as_user;
+use escrow_testkit::signature::Kind;
 use escrow_testkit::world::remove_tree;
 use escrow_testkit::zoo::{NAMES, zoo};
-use escrow_testkit::{Fs, LoopFs, World, tree};
 
-use crate::sh;
+use crate::*;
 
 // rule T3
 #[test]
 fn a_world_removes_what_is_deep_and_locked() {
-    rerun_test_as_user("zoos::a_world_removes_what_is_deep_and_locked");
+    rerun_as_user(&[]);
     let world = World::odd();
     zoo(&world.dir("zoo"));
     // 3,000 levels, nested from the namespace out: more than handles, far more than PATH_MAX.
@@ -114,7 +107,7 @@ fn check_zoo(dir: &Path) -> Sig {
 // rule T4
 #[test]
 fn the_zoo_stands_for_root_and_user() {
-    rerun_test_as_user("zoos::the_zoo_stands_for_root_and_user");
+    rerun_as_user(&[]);
     let world = World::odd();
     check_zoo(&world.dir("zoo"));
 }
@@ -134,7 +127,7 @@ fn the_zoo_stands_on_each_file_system() {
         let mount = fs.path().to_owned();
         drop((world, fs));
         assert!(!mount.exists(), "{kind:?} left {}", mount.display());
-        let mounts = fs::read_to_string("/proc/thread-self/mountinfo").expect("proc is mounted");
+        let mounts = read("/proc/thread-self/mountinfo");
         assert!(
             !mounts.contains(mount.to_str().expect("plain")),
             "{kind:?} is still mounted"
@@ -146,9 +139,8 @@ fn the_zoo_stands_on_each_file_system() {
 fn removing_follows_no_link() {
     let world = World::new();
     tree::build(world.path(), "keep/me \"x\"\nbad/");
-    symlink(world.path().join("keep"), world.path().join("bad/link")).expect("a link");
-    remove_tree(&world.path().join("bad"));
+    symlink(world.at("keep"), world.at("bad/link"));
+    remove_tree(&world.at("bad"));
     assert_eq!(tree::render(world.path()), "keep/\nkeep/me \"x\"\n");
-    let meta = world.path().metadata().expect("a world");
-    assert_eq!(meta.permissions().mode() & 0o7777, 0o755);
+    assert_eq!(mode(world.path()), 0o755);
 }
