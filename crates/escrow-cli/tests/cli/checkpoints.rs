@@ -160,8 +160,7 @@ fn a_command_that_fails_leaves_a_checkpoint() {
 
 #[test]
 fn without_isolation_there_is_nothing_to_return_to() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy none");
+    let (_world, cli) = planned_app("none");
     let said = cli.fails("checkpoint create try", 1);
     assert!(said.contains("nothing is isolated"), "{said}");
 }

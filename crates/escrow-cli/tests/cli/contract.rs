@@ -67,8 +67,7 @@ fn documents_have_these_fields() {
 
 #[test]
 fn a_diff_names_every_change_with_both_sides() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (_world, cli) = planned_app("filesystem_copy");
     let sandbox = copy_of(&cli, "try", "app");
     write(sandbox.join("a.txt"), "changed\n");
     remove(sandbox.join("src/main.rs"));
@@ -95,8 +94,7 @@ fn a_diff_names_every_change_with_both_sides() {
 #[test]
 fn every_kind_of_failure_has_its_exit_code() {
     as_user_too();
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     let table = [
         ("read try app ../x", 2, "usage"),
         ("read try app /etc/passwd", 2, "usage"),

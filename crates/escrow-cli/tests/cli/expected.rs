@@ -11,8 +11,7 @@ const WORK: &str = "echo new > a.txt; chmod 0604 a.txt; mkdir -m 0711 n; echo 1 
 
 /// A plan of `app` with this strategy, in which a script was run.
 fn worked_in(strategy: &str, script: &str) -> (World, Cli) {
-    let (world, cli) = world();
-    cli.plan("try", "./app", strategy);
+    let (world, cli) = planned_app(strategy);
     run(&world, &cli, script);
     (world, cli)
 }

@@ -205,8 +205,7 @@ fn a_plan_of_copies_and_layers_forks_as_one() {
 
 #[test]
 fn without_isolation_there_is_nothing_to_fork() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy none");
+    let (_world, cli) = planned_app("none");
     let said = cli.fails("plan fork try other", 1);
     assert!(said.contains("nothing is isolated"), "{said}");
     let listed = json(&cli, "plan list").to_string();

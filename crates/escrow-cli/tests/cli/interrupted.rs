@@ -470,8 +470,7 @@ fn one_damaged_row_stopped_every_plan() {
 
 #[test]
 fn a_kill_while_replacing_left_a_name_in_the_original() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy none");
+    let (world, cli) = planned_app("none");
     let inject = "inject=renameat,renameat2:signal=KILL:when=1";
     let outer = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", inject];
     let mut killed = cli.behind(&outer, "write try app a.txt");

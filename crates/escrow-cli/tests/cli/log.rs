@@ -44,8 +44,7 @@ fn valid(cli: &Cli) -> u64 {
 // rule S7
 #[test]
 fn what_was_changed_afterwards_is_named() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (world, cli) = planned_app("auto");
     let someone = cli.clone().env("ESCROW_PRINCIPAL", "user:mallory");
     put(&someone, "try app evil", "x\n");
     cli.ok("rollback try --yes");
@@ -124,8 +123,7 @@ fn an_undo_and_a_restore_say_on_what() {
 // rule S7
 #[test]
 fn processes_that_write_at_once_keep_one_chain() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     let before = valid(&cli);
     let writers: Vec<Child> = (0..8).map(|one| write(&cli, &format!("f{one}"))).collect();
     for mut writer in writers {
@@ -137,8 +135,7 @@ fn processes_that_write_at_once_keep_one_chain() {
 // rule S7
 #[test]
 fn a_killed_process_leaves_a_chain_that_is_right() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     for wait in 0..24 {
         let mut writer = write(&cli, "killed");
         thread::sleep(Duration::from_millis(wait));

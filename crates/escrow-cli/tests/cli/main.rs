@@ -91,6 +91,13 @@ fn world() -> (World, Cli) {
     furnish(World::new())
 }
 
+/// The same with a plan `try` of `app`.
+fn planned_app(strategy: &str) -> (World, Cli) {
+    let (world, cli) = world();
+    cli.plan("try", "./app", strategy);
+    (world, cli)
+}
+
 fn furnish(world: World) -> (World, Cli) {
     let app = world.dir("app");
     tree::build(

@@ -112,8 +112,7 @@ fn a_users_own_hidden_directory_was_left_out_for_its_name() {
 // rule F3
 #[test]
 fn a_commit_of_a_hard_link_alone_could_not_be_undone() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (world, cli) = planned_app("filesystem_copy");
     sh(copy_of(&cli, "try", "app"), "ln a.txt b.txt");
     cli.ok("commit try");
     let (a, b) = (world.at("app/a.txt"), world.at("app/b.txt"));
@@ -128,8 +127,7 @@ fn a_commit_of_a_hard_link_alone_could_not_be_undone() {
 // rule F1, F3
 #[test]
 fn a_new_directory_with_a_hard_link_lost_its_time() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (world, cli) = planned_app("filesystem_copy");
     sh(
         copy_of(&cli, "try", "app"),
         "mkdir d d/e; ln a.txt d/e/b; echo x > d/own; touch -d 2001-02-03T04:05:06.7 d/e d",
@@ -149,8 +147,7 @@ fn a_new_directory_with_a_hard_link_lost_its_time() {
 // rule F7
 #[test]
 fn setuid_below_a_new_directory_was_released() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (world, cli) = planned_app("filesystem_copy");
     let script = "mkdir -p bin/deep; echo x > bin/deep/tool; chmod 4755 bin/deep/tool";
     sh(copy_of(&cli, "try", "app"), script);
     let done = json(&cli, "commit try");

@@ -19,8 +19,7 @@ fn a_bare_carriage_return_broke_the_patch() {
 
 #[test]
 fn a_patch_broke_off_when_the_original_was_gone() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (world, cli) = planned_app("filesystem_copy");
     let path = cli.ok("path try app");
     remove(Path::new(path.trim_end()).join("a.txt"));
     write(Path::new(path.trim_end()).join("z"), "z\n");
@@ -31,8 +30,7 @@ fn a_patch_broke_off_when_the_original_was_gone() {
 
 #[test]
 fn lost_output_was_a_success() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     for line in "plan list; --json status; read try app a.txt; diff try; reference".split("; ") {
         let full = File::options()
             .write(true)
@@ -67,8 +65,7 @@ fn a_backslash_in_a_path_was_doubled_in_json() {
 
 #[test]
 fn a_forgotten_word_was_blamed_on_the_plan() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (world, cli) = planned_app("auto");
     let elsewhere = cli.clone().cwd(world.dir("elsewhere"));
     for (cli, line) in [
         (&cli, "read try app"),
@@ -120,8 +117,7 @@ fn quiet_was_not_quiet() {
 fn a_plan_that_is_no_text_was_taken_as_left_out() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     let line = [
         OsStr::new("write"),
         OsStr::from_bytes(b"\xff\xfe"),

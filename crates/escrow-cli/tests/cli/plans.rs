@@ -56,8 +56,7 @@ fn many_plans_of_one_new_directory_at_once_failed() {
 
 #[test]
 fn readers_of_a_plan_that_is_over_fell_over_its_lock() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (world, cli) = planned_app("auto");
     cli.ok("cleanup try");
     let lines = vec!["read try app a.txt".to_owned(); 12];
     for (code, said) in at_once(&cli, &lines) {
@@ -95,8 +94,7 @@ fn one_file_that_cannot_be_shared_kept_all_from_being_shared() {
 
 #[test]
 fn a_copy_could_not_be_read_without_its_original() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (world, cli) = planned_app("filesystem_copy");
     fs::rename(world.at("app"), world.at("away")).expect("it can be moved");
     assert_eq!(cli.ok("read try app a.txt"), "one\ntwo\nthree\n");
     put(&cli, "try app b.txt", "x");
@@ -220,8 +218,7 @@ fn another_directory_of_the_same_name_was_taken_for_the_plans_own() {
 
 #[test]
 fn inside_a_sandbox_its_plan_was_not_found() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (_world, cli) = planned_app("filesystem_copy");
     let path = cli.ok("path try app");
     let inside = cli.clone().cwd(Path::new(path.trim_end()).join("src"));
     write(Path::new(path.trim_end()).join("new"), "x");
@@ -230,8 +227,7 @@ fn inside_a_sandbox_its_plan_was_not_found() {
 
 #[test]
 fn from_a_directory_that_is_gone_nothing_worked() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (world, cli) = planned_app("auto");
     let gone = world.dir("gone");
     let line = "cd gone && rmdir ../gone && \"$0\" status && \"$0\" diff try";
     let mut command = cli.behind(&["sh", "-euc", line], "");

@@ -4,8 +4,7 @@ use crate::*;
 
 #[test]
 fn what_will_run_later_is_listed_apart_with_its_reason() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy filesystem_copy");
+    let (_world, cli) = planned_app("filesystem_copy");
     for path in [".git/hooks/pre-commit", ".github/workflows/ci.yml", "notes"] {
         put(&cli, &format!("try app {path}"), "echo gotcha\n");
     }
@@ -31,8 +30,7 @@ fn what_will_run_later_is_listed_apart_with_its_reason() {
 
 #[test]
 fn a_commit_of_plain_files_lists_nothing_that_runs() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     put(&cli, "try app a.txt", "uno\n");
     assert_eq!(json(&cli, "commit try --dry-run")["runs_later"], value!([]));
     let done = cli.ok("commit try");

@@ -12,8 +12,7 @@ fn sandbox_path(cli: &Cli, plan: &str, resource: &str) -> PathBuf {
 
 #[test]
 fn a_pipe_from_read_to_write_does_not_wait_for_itself() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     let mut read = cli
         .command("read try app a.txt")
         .stdout(Stdio::piped())
@@ -28,8 +27,7 @@ fn a_pipe_from_read_to_write_does_not_wait_for_itself() {
 
 #[test]
 fn a_writer_whose_source_never_ends_blocks_no_other() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     let mut slow = cli
         .command("write try app slow.txt")
         .stdin(Stdio::piped())
@@ -230,8 +228,7 @@ fn the_patch_is_taken_by_git_and_by_patch() {
 
 #[test]
 fn colour_is_for_terminals_only() {
-    let (_world, cli) = world();
-    cli.ok("plan create try --resource ./app");
+    let (_world, cli) = planned_app("auto");
     assert!(!cli.ok("plan show try").contains('\x1b'));
     let terminal = |extra: &[(&str, &str)]| {
         let line = "exec script -qec \"'$0' plan show try\" /dev/null";
@@ -311,8 +308,7 @@ fn doctor_gives_reasons_and_leaves_nothing() {
 
 #[test]
 fn none_is_honest() {
-    let (world, cli) = world();
-    cli.ok("plan create try --resource ./app --strategy none");
+    let (world, cli) = planned_app("none");
     put(&cli, "try app a.txt", "for real");
     let real = read(world.at("app/a.txt"));
     assert_eq!(real, "for real");
