@@ -116,6 +116,12 @@ pub fn keys(value: &Value) -> String {
     keys.join(" ")
 }
 
+/// The members of a list.
+#[track_caller]
+pub fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().expect("a list")
+}
+
 /// Each of these is in the text.
 #[track_caller]
 pub fn has<const N: usize>(text: &(impl std::fmt::Display + ?Sized), parts: [&str; N]) {

@@ -13,7 +13,7 @@ pub use std::time::{Duration, Instant};
 
 pub use serde_json::{Value, json as value};
 
-pub use crate::cli::{Words, has, json, json_error, keys, lacks, put, words};
+pub use crate::cli::{Words, has, json, json_error, keys, lacks, list, put, words};
 pub use crate::files::{below, chmod, chown, mode, names, paths, read, remove, sh, symlink, write};
 pub use crate::signature::{Ignore, Sig, assert_same, differences, signature, unchanged};
 pub use crate::skip::{is_root, require_root, skip};

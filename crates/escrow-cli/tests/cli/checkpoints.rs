@@ -51,7 +51,7 @@ fn a_restore_is_exact_and_can_be_taken_back() {
         let restored = json(&cli, "restore try first");
         assert_eq!(restored["success"], true);
         assert_eq!(restored["checkpoint_id"], *first);
-        let files = restored["restored_files"].as_array().expect("a list");
+        let files = list(&restored["restored_files"]);
         assert!(files.contains(&Value::from("app:later")), "{restored}");
         shows(&before, "back");
         assert_eq!(cli.ok("diff try --since first --name-status"), "");
@@ -134,7 +134,7 @@ fn old_automatic_checkpoints_go_and_named_ones_stay() {
         run(&cli, "try", &format!("echo {n} > f"));
     }
     let listed = json(&cli, "checkpoint list try");
-    let all = listed["checkpoints"].as_array().expect("a list");
+    let all = list(&listed["checkpoints"]);
     let automatic = all.iter().filter(|one| one["reason"] == "before_run");
     assert_eq!(automatic.count(), 20);
     cli.ok("restore try mine");
@@ -144,7 +144,7 @@ fn old_automatic_checkpoints_go_and_named_ones_stay() {
     run(&cli, "try", "true");
     run(&cli, "try", "true");
     let listed = json(&cli, "checkpoint list try");
-    let after = listed["checkpoints"].as_array().expect("a list").len();
+    let after = list(&listed["checkpoints"]).len();
     assert!(after <= before + 1, "{listed}");
 }
 
@@ -252,7 +252,7 @@ fn as_many_are_kept_as_the_configuration_says() {
     };
     let reasons = || -> Vec<String> {
         let listed = json(&cli, "checkpoint list try");
-        let listed = listed["checkpoints"].as_array().expect("a list").iter();
+        let listed = list(&listed["checkpoints"]).iter();
         let reason = |one: &Value| one["reason"].as_str().unwrap_or("asked").to_owned();
         listed.map(reason).collect()
     };

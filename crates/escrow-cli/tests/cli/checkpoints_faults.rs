@@ -56,7 +56,7 @@ fn goes_on(world: &World, cli: &Cli, how: &str) {
     assert_eq!(hold(cli, "try"), Ok(A.map(str::to_owned)), "{how}");
     cli.ok("restore try after");
     assert_eq!(hold(cli, "try"), Ok(found), "{how}");
-    for plan in json(cli, "status")["plans"].as_array().expect("a list") {
+    for plan in list(&json(cli, "status")["plans"]) {
         let name = plan["name"].as_str().expect("a name");
         cli.ok(format!("cleanup {name}"));
     }

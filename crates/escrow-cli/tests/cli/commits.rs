@@ -39,7 +39,7 @@ fn a_commit_says_what_it_did_and_the_log_says_why() {
     assert_eq!(read(world.at("etc/hosts")), "::1\n");
     assert_eq!(json(&cli, "plan show try")["state"], "committed");
     let log = json(&cli, "log try");
-    let operations = log["operations"].as_array().expect("a list");
+    let operations = list(&log["operations"]);
     let commit = operations.iter().find(|one| one["action"] == "commit");
     let commit = commit.expect("it is in the log");
     assert_eq!(

@@ -237,7 +237,7 @@ fn resources_are_known_by_their_names() {
     );
     let below = cli.clone().cwd(world.dir("app/src"));
     let plan = json(&below, "plan create one --resource project --resource data");
-    let sandboxes = plan["sandboxes"].as_array().expect("a list");
+    let sandboxes = list(&plan["sandboxes"]);
     let made: Vec<_> = sandboxes
         .iter()
         .map(|one| (one["resource"].as_str(), one["requested"].as_str()))
@@ -253,9 +253,8 @@ fn resources_are_known_by_their_names() {
     put(&cli, "two src main.rs", "new");
     assert!(cli.ok("diff two --name-status").contains("src/main.rs"));
     // Also before it is used.
-    let list = json(&cli, "resource list");
-    let list = list["resources"].as_array().expect("a list");
-    let git = list
+    let all = json(&cli, "resource list");
+    let git = list(&all["resources"])
         .iter()
         .find(|one| one["name"] == "git")
         .expect("it is listed");
@@ -279,10 +278,7 @@ fn resources_are_known_by_their_names() {
     assert_eq!(error["kind"], "conflict");
     let told = error["message"].to_string();
     has(&told, ["of type fs-directory with the strategy overlay"]);
-    assert_eq!(
-        json(&cli, "plan list")["plans"].as_array().map(Vec::len),
-        Some(2)
-    );
+    assert_eq!(list(&json(&cli, "plan list")["plans"]).len(), 2);
 }
 
 #[test]
@@ -332,12 +328,12 @@ fn types_are_listed_shown_and_checked() {
         world.path(),
         "resource_types:\n  - {name: tree, description: ours, sandbox_strategy: overlay, strategies: [overlay, none]}\n",
     );
-    let list = json(&cli, "type list");
-    assert_eq!(keys(&list), "types");
-    let names = column(&list["types"], "name");
-    let all = "fs-directory fs-mount fs-file git-checkout sqlite postgres tree";
-    assert_eq!(names.join(" "), all);
-    let types = list["types"].as_array().expect("a list");
+    let all = json(&cli, "type list");
+    assert_eq!(keys(&all), "types");
+    let names = column(&all["types"], "name");
+    let known = "fs-directory fs-mount fs-file git-checkout sqlite postgres tree";
+    assert_eq!(names.join(" "), known);
+    let types = list(&all["types"]);
     let usable: Vec<&str> = types
         .iter()
         .filter(|one| one["supported"] == true)

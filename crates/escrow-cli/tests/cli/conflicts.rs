@@ -143,7 +143,7 @@ fn an_undo_that_could_not_undo_all_said_it_was_not_committed() {
     cli.ok("commit p");
     let told = failed(&cli, "undo p", 1);
     assert_eq!(told["success"], false, "{told}");
-    let not_undone = told["not_undone"].as_array().expect("a list");
+    let not_undone = list(&told["not_undone"]);
     let names: Vec<&Value> = not_undone.iter().map(|one| &one["resource"]).collect();
     assert_eq!(names, ["bare"], "{told}");
     assert_eq!(told["undone"], value!(["app"]));

@@ -11,7 +11,7 @@ fn keep_their_contract(base: &Path) {
         let cli = cli.clone().env("ESCROW_HOME", world.home());
         for strategy in STRATEGIES {
             let report = json(&cli, &format!("strategy check {strategy}"));
-            let checks = report["checks"].as_array().expect("a list");
+            let checks = list(&report["checks"]);
             let names = checks.iter().filter_map(|check| check["name"].as_str());
             let (files, directories): (Vec<&str>, Vec<&str>) =
                 names.partition(|name| name.starts_with("one file: "));

@@ -77,7 +77,7 @@ fn a_diff_names_every_change_with_both_sides() {
     assert_eq!(keys(&document), "digest plan resources");
     let one = &document["resources"][0];
     assert_eq!(keys(one), "changes resource strategy summary");
-    let changes = one["changes"].as_array().expect("a list");
+    let changes = list(&one["changes"]);
     let kinds = changes
         .iter()
         .map(|c| format!("{} {}; ", c["kind"], c["path"]));
@@ -135,5 +135,5 @@ fn every_kind_of_failure_has_its_exit_code() {
     }
     // None of it changed anything.
     let plans = json(&cli, "plan list");
-    assert_eq!(plans["plans"].as_array().map(Vec::len), Some(1));
+    assert_eq!(list(&plans["plans"]).len(), 1);
 }

@@ -193,7 +193,7 @@ fn another_version_is_a_conflict() {
         }
         let refused = cli.expect(format!("--json commit try{base}"), 4);
         let told: Value = serde_json::from_slice(&refused.stdout).expect("JSON");
-        let conflicts = told["conflicts"].as_array().expect("a list");
+        let conflicts = list(&told["conflicts"]);
         let paths: Vec<&Value> = conflicts.iter().map(|one| &one["path"]).collect();
         assert_eq!(paths, [&value!("notes.txt")], "{told}");
         if !strict {
@@ -257,10 +257,7 @@ fn files_lie_in_directories_and_beside_each_other() {
         let paths = |at: usize| diff["resources"][at]["changes"][0]["path"].clone();
         let expected = (value!("more"), value!("notes.txt"));
         assert_eq!((paths(0), paths(1)), expected, "{diff}");
-        assert_eq!(
-            diff["resources"][0]["changes"].as_array().map(Vec::len),
-            Some(1)
-        );
+        assert_eq!(list(&diff["resources"][0]["changes"]).len(), 1);
         cli.ok("commit try");
         assert_eq!(text(&docs.join("notes.txt")), "inside\n");
         cli.ok("undo try");

@@ -26,13 +26,6 @@ fn committed(cli: &Cli, plan: &str) {
     cli.ok(format!("commit {plan} --on-conflict ours"));
 }
 
-/// The area of the only sandbox of a plan.
-fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
-    let show = json(cli, &format!("plan show {plan}"));
-    let id = show["sandboxes"][0]["sandbox_id"].as_str().expect("an id");
-    world.home().join("sandboxes").join(id)
-}
-
 /// What a power cut may bring back of a plan that was cleaned up.
 fn over(world: &World, cli: &Cli, plan: &str) -> PathBuf {
     open(cli, plan);
@@ -96,7 +89,7 @@ fn undo_data_stays_for_its_time_and_goes_when_there_is_no_room_for_it() {
         let line = line.unwrap_or_else(|| panic!("what stays is named: {said}"));
         assert!(line.ends_with(": its retention time is not over"), "{line}");
     }
-    let all = done["kept"].as_array().expect("a list");
+    let all = list(&done["kept"]);
     let bytes = all.iter().map(|one| one["bytes"].as_u64().expect("bytes"));
     let most = bytes.sum::<u64>() - 1;
     let done = json(&cli, &format!("gc --max-size {most}"));

@@ -166,7 +166,7 @@ fn an_undecided_commit_needed_its_originals() {
         let one = recovered(&cli);
         assert_eq!(one["found"], "preparing", "{n}, {gone}");
         assert_eq!(one["side"], "old", "{n}, {gone}");
-        let kept = one["kept"].as_array().map_or(0, Vec::len);
+        let kept = list(&one["kept"]).len();
         assert_eq!(kept, 0, "{n}, {gone}: {one}");
         cli.ok("cleanup try");
     }
@@ -282,7 +282,7 @@ fn a_recovery_killed_while_it_set_aside_could_not_be_repeated() {
         assert_eq!(read(world.at("etc/hosts")), "mine now\n", "{n}");
         let kept = holds(&world.home().join("sandboxes"), "on top of the new one\n");
         assert!(kept, "{n}: {again}");
-        for one in again["recovered"].as_array().expect("a list") {
+        for one in list(&again["recovered"]) {
             assert_eq!(one["side"], "old", "{n}: {one}");
             assert_saved(one, &app, "on top of the new one\n");
         }
@@ -358,7 +358,7 @@ fn an_edit_that_keeps_its_time_was_taken_for_a_move_of_ours() {
         let one = recovered(&cli);
         assert_eq!(one["side"], "old", "{strategy}: {one}");
         let told = failed(&cli, "commit try", 4);
-        let conflicts = told["conflicts"].as_array().expect("a list");
+        let conflicts = list(&told["conflicts"]);
         assert_eq!(conflicts.len(), 1, "{strategy}: {told}");
         assert_eq!(conflicts[0]["path"], "b.txt", "{strategy}");
         assert_eq!(read(&at), "edit-ed!\n", "{strategy}");

@@ -73,7 +73,7 @@ fn what_was_done_is_told_with_its_resources_and_paths() {
     put(&cli, "try app new", "x\n");
     cli.ok("commit try --yes");
     let log = json(&cli, "log try");
-    let operations = log["operations"].as_array().expect("a list");
+    let operations = list(&log["operations"]);
     let commit = operations.last().expect("something was done");
     assert_eq!(commit["action"], "commit");
     assert_eq!(commit["resources"], value!(["app"]));
@@ -104,7 +104,7 @@ fn an_undo_and_a_restore_say_on_what() {
         cli.ok("commit try --yes");
         cli.ok("undo try --yes");
         let log = json(&cli, "log try");
-        let operations = log["operations"].as_array().expect("a list");
+        let operations = list(&log["operations"]);
         let of = |action: &str| {
             let mut all = operations.iter();
             all.find(|one| one["action"] == action).expect("it is told")
@@ -185,7 +185,7 @@ fn foreign_text_cannot_forge_a_log_line() {
         assert_eq!(control, None, "{text:?}");
     }
     let log = json(&cli, "log");
-    let messages = log["operations"].as_array().expect("a list").iter();
+    let messages = list(&log["operations"]).iter();
     let kept = messages
         .filter(|one| one["message"] == value!(said))
         .count();
@@ -224,7 +224,7 @@ fn an_operation_that_died_before_its_plan_was_there_is_ended() {
     begin(Some(plan), "fork", "f10b");
     let outcomes = || -> Vec<String> {
         let log = json(&cli, "log");
-        let all = log["operations"].as_array().expect("a list").iter();
+        let all = list(&log["operations"]).iter();
         let theirs = all.filter(|one| one["principal"] == "user:someone");
         theirs.map(|one| one["outcome"].to_string()).collect()
     };

@@ -12,12 +12,6 @@ fn state(world: &World) -> PathBuf {
     world.home().join("state.db")
 }
 
-fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
-    let show = json(cli, &format!("plan show {plan}"));
-    let id = show["sandboxes"][0]["sandbox_id"].as_str().expect("an id");
-    world.home().join("sandboxes").join(id)
-}
-
 /// Every command is refused with 5, says what to do, and changes nothing; the areas can still be named.
 #[track_caller]
 fn is_damage(world: &World, cli: &Cli, why: &str) {

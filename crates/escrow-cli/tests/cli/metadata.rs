@@ -22,8 +22,8 @@ fn groups_and_access_lists_from_above_the_area_got_into_copies() {
         let listed = cli.ok(["diff", strategy, "--name-status"]);
         assert_eq!(listed, "A\tsrc/new\n", "{strategy}");
     }
-    let path = cli.ok("path filesystem_copy app");
-    let copy = fs::metadata(Path::new(path.trim_end()).join("a.txt")).expect("it is there");
+    let copy = copy_of(&cli, "filesystem_copy", "app").join("a.txt");
+    let copy = fs::metadata(copy).expect("it is there");
     let original = fs::metadata(world.at("app/a.txt")).expect("it is there");
     assert_eq!((copy.gid(), copy.mode()), (original.gid(), original.mode()));
 }
@@ -48,30 +48,15 @@ fn a_new_file_did_not_inherit_from_its_directory() {
     };
     let native = app.join("shared/native");
     for strategy in ["filesystem_copy", "overlay", "none"] {
-        let plan = json(
-            &cli,
-            &format!("plan create {strategy} --resource ./app --strategy {strategy}"),
-        );
+        cli.plan(strategy, "./app", strategy);
         let name = format!("new-{strategy}");
         cli.clone()
             .stdin("x")
             .ok(["write", strategy, "app", &format!("shared/{name}")]);
-        let sandbox = plan["sandboxes"][0]["sandbox_id"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
         let root = match strategy {
             "none" => app.clone(),
-            "overlay" => world
-                .home()
-                .join("sandboxes")
-                .join(sandbox)
-                .join("layers/0"),
-            _ => world
-                .home()
-                .join("sandboxes")
-                .join(sandbox)
-                .join("copy/tree"),
+            "overlay" => area(&world, &cli, strategy).join("layers/0"),
+            _ => area(&world, &cli, strategy).join("copy/tree"),
         };
         let made = root.join("shared").join(name);
         assert_eq!(acl(&made), acl(&native), "{strategy}");
@@ -86,13 +71,9 @@ fn a_directory_copied_up_inherited_a_list_that_its_original_has_not() {
     let app = world.at("app");
     let script = "mkdir -p a/b; setfacl -d -m u:4243:rwx a; touch a/b/f";
     sh(&app, script);
-    let plan = json(&cli, "plan create try --resource ./app --strategy overlay");
+    cli.ok("plan create try --resource ./app --strategy overlay");
     put(&cli, "try app a/b/f", "x");
-    let id = plan["sandboxes"][0]["sandbox_id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    let upper = world.home().join("sandboxes").join(id).join("layers/0");
+    let upper = area(&world, &cli, "try").join("layers/0");
     let script = "getfacl -cn a | grep -q default:user:4243; ! getfacl -cn a/b | grep -q 4243";
     sh(&upper, script);
     assert_eq!(cli.ok("diff try --name-status"), "M\ta/b/f\n");
@@ -223,9 +204,8 @@ fn attributes_of_read_only_files_were_lost() {
     let line = "plan create copy --resource ./app --strategy filesystem_copy";
     let plan = json(&cli, line);
     assert_eq!(plan["sandboxes"][0]["warnings"], value!([]));
-    let path = cli.ok("path copy app");
     let script = "chmod 755 src; rm -r src; getfattr -n user.a a.txt > /dev/null";
-    sh(Path::new(path.trim_end()), script);
+    sh(copy_of(&cli, "copy", "app"), script);
     cli.ok("rollback copy");
     assert_eq!(cli.ok("diff copy --name-status"), "");
     cli.ok("plan create over --resource ./app --strategy overlay");
@@ -243,9 +223,7 @@ fn a_failed_write_left_directories_open() {
     sh(world.at("app"), "mkdir -p ro/sub; chmod 555 ro/sub ro");
     cli.ok("plan create try --resource ./app --strategy overlay");
     for path in ["ro/new/f", "ro/sub/f", "ro/sub/new/f"] {
-        cli.clone()
-            .stdin("x")
-            .fails(["write", "try", "app", path], 1);
+        cli.fails(["write", "try", "app", path], 1);
         assert_eq!(cli.ok("diff try --name-status"), "", "{path}");
     }
     sh(world.at("app"), "chmod 755 ro");
@@ -282,10 +260,9 @@ fn a_touched_file_lost_its_capabilities_by_a_rollback() {
     let script = "cp /bin/true prog; chown 1000:1000 prog; setcap cap_net_raw+ep prog";
     sh(world.at("app"), script);
     cli.ok("plan create try --resource ./app --strategy filesystem_copy");
-    let path = cli.ok("path try app");
-    sh(Path::new(path.trim_end()), "touch prog");
+    let copy = copy_of(&cli, "try", "app");
+    sh(&copy, "touch prog");
     cli.ok("rollback try");
     assert_eq!(cli.ok("diff try --name-status"), "");
-    let script = "getcap prog | grep -q cap_net_raw";
-    sh(Path::new(path.trim_end()), script);
+    sh(&copy, "getcap prog | grep -q cap_net_raw");
 }

@@ -47,11 +47,7 @@ fn many_plans_of_one_new_directory_at_once_failed() {
         assert_eq!(code, 0, "{said}");
     }
     let resources = json(&cli, "resource list");
-    assert_eq!(
-        resources["resources"].as_array().map(Vec::len),
-        Some(1),
-        "{resources}"
-    );
+    assert_eq!(list(&resources["resources"]).len(), 1, "{resources}");
 }
 
 #[test]
@@ -163,9 +159,7 @@ fn an_interrupted_create_left_its_plan() {
             Some(130) => interrupted = true,
             // Too early to be caught, or too late.
             _ => {
-                let plans = json(&cli, "plan list")["plans"]
-                    .as_array()
-                    .map_or(0, Vec::len);
+                let plans = list(&json(&cli, "plan list")["plans"]).len();
                 if plans > 0 {
                     cli.run("cleanup try");
                 }

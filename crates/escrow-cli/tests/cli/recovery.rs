@@ -44,7 +44,7 @@ fn one_plan_that_cannot_be_recovered_does_not_stop_the_others() {
     fix(&stuck, "-i");
     assert_eq!(outcome.status, 5, "{told}");
     let answer: Value = serde_json::from_str(&told).expect("a document");
-    let answers = answer["recovered"].as_array().expect("a list");
+    let answers = list(&answer["recovered"]);
     let of = |name: &str| answers.iter().find(|one| one["plan"] == name);
     assert!(
         of("first").is_some_and(|one| one["error"].is_string()),

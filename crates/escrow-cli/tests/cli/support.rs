@@ -37,7 +37,7 @@ pub(crate) fn kill(cli: &Cli, line: &str, calls: &'static [&'static str], n: u64
 #[track_caller]
 pub(crate) fn recovered(cli: &Cli) -> Value {
     let answer = json(cli, "recover");
-    let all = answer["recovered"].as_array().expect("a list");
+    let all = list(&answer["recovered"]);
     assert_eq!(all.len(), 1, "{answer}");
     assert_eq!(json(cli, "status")["unfinished"], value!([]));
     all[0].clone()
@@ -63,7 +63,7 @@ pub(crate) fn assert_not_stuck(cli: &Cli, plan: &str) {
 }
 
 pub(crate) fn notes(done: &Value) -> Vec<String> {
-    let notes = done["resources"][0]["notes"].as_array().expect("a list");
+    let notes = list(&done["resources"][0]["notes"]);
     let text = |note: &Value| format!("{}: {}", note["path"], note["what"]).replace('"', "");
     notes.iter().map(text).collect()
 }
@@ -94,4 +94,11 @@ pub(crate) fn enforce(prefix: &str, rules: &str) -> String {
 /// A line that runs a script.
 pub(crate) fn inside(line: &str, script: &str) -> Vec<OsString> {
     [words(line), words("-- sh -c"), vec![script.into()]].concat()
+}
+
+/// The area of the first sandbox of a plan.
+pub(crate) fn area(world: &World, cli: &Cli, plan: &str) -> PathBuf {
+    let show = json(cli, &format!("plan show {plan}"));
+    let id = show["sandboxes"][0]["sandbox_id"].as_str().expect("an id");
+    world.home().join("sandboxes").join(id)
 }

@@ -393,11 +393,7 @@ fn trust_is_shown_listed_and_taken_back() {
     let diff = told["diff"].as_str().expect("a difference");
     has(&diff, ["-run: {env: {A: b}}", "+run: {env: {A: c}}"]);
     let listed = json(&cli, "trust --list");
-    assert_eq!(
-        listed["files"].as_array().map(Vec::len),
-        Some(1),
-        "{listed}"
-    );
+    assert_eq!(list(&listed["files"]).len(), 1, "{listed}");
     // The content that was trusted before is not trusted any more.
     write(world.path(), "run: {env: {A: b}}\n");
     let told = json(&cli, "trust --yes");
@@ -407,10 +403,7 @@ fn trust_is_shown_listed_and_taken_back() {
     remove(&file);
     assert_eq!(json(&cli, "trust --remove escrow.yaml")["removed"], true);
     assert_eq!(json(&cli, "trust --remove escrow.yaml")["removed"], false);
-    assert_eq!(
-        json(&cli, "trust --list")["files"].as_array().map(Vec::len),
-        Some(0)
-    );
+    assert_eq!(list(&json(&cli, "trust --list")["files"]).len(), 0);
     let log = json(&cli, "log").to_string();
     has(&log, ["\"trust\"", "\"distrust\""]);
     // What makes no sense, and what is a link, is not trusted.
@@ -485,7 +478,7 @@ fn trust_without_a_terminal_needs_yes() {
     let told = json_error(&cli, "trust", 2).to_string();
     assert!(told.contains("not trusted"), "{told}");
     let listed = json(&cli, "trust --list");
-    assert_eq!(listed["files"].as_array().map(Vec::len), Some(0));
+    assert_eq!(list(&listed["files"]).len(), 0);
     assert!(!json(&cli, "log").to_string().contains("\"trust\""));
     // Nor where a terminal is there, but the answer is a document.
     let terminal = Terminal::new(24, 200);

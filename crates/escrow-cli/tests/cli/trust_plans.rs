@@ -228,7 +228,7 @@ fn undo_is_kept_as_the_plans_configuration_says() {
         cli.ok("commit try");
         write(&world.dir("user-home/.config/escrow"), &text(users));
         let gone = json(&cli.clone().cwd("/"), "gc --dry-run");
-        let gone = gone["removed"].as_array().expect("a list");
+        let gone = list(&gone["removed"]);
         assert_eq!(!gone.is_empty(), goes, "{keep} {trusted}: {gone:?}");
     }
 }

@@ -58,7 +58,7 @@ fn a_commit_that_is_stopped_is_told_like_any_that_failed() {
     }
     cli.fails("run --plan try --commit -- true", 125);
     let log = json(&cli, "log try");
-    let commits = log["operations"].as_array().expect("a list").iter();
+    let commits = list(&log["operations"]).iter();
     let commits: Vec<_> = commits.filter(|one| one["action"] == "commit").collect();
     let messages: Vec<_> = commits.iter().map(|one| one["message"].as_str()).collect();
     assert_eq!(messages, [Some("because"), None]);

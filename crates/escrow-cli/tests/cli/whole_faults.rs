@@ -66,7 +66,7 @@ fn goes_on(world: &World, cli: &Cli) -> Result<(), String> {
         return Err(unfinished.to_string());
     }
     let listed = json(cli, "plan list");
-    for plan in listed["plans"].as_array().expect("a list") {
+    for plan in list(&listed["plans"]) {
         let id = plan["id"].as_str().expect("an id");
         cli.ok(format!("cleanup {id}"));
     }
@@ -97,11 +97,11 @@ fn commits_then_goes_on(world: &World, cli: &Cli) -> Result<(), String> {
 /// The plan is there with all its sandboxes, or can be created; then it can be committed as a whole.
 fn is_whole_or_nothing(world: &World, cli: &Cli) -> Result<(), String> {
     let listed = json(cli, "plan list");
-    let plans = listed["plans"].as_array().expect("a list");
+    let plans = list(&listed["plans"]);
     let open = plans.iter().find(|plan| plan["state"] == "open");
     match open {
         Some(plan) => {
-            let sandboxes = plan["sandboxes"].as_array().map_or(0, Vec::len);
+            let sandboxes = list(&plan["sandboxes"]).len();
             if sandboxes != NAMES.len() {
                 return Err(format!("an open plan with {sandboxes} sandboxes"));
             }
@@ -138,8 +138,8 @@ fn a_plan_is_committed_after_a_killed_verb() {
 #[test]
 fn a_run_that_is_killed_while_it_begins_a_plan_leaves_no_part_of_one() {
     let whole: Then = |world, cli| {
-        for plan in json(cli, "plan list")["plans"].as_array().expect("a list") {
-            let sandboxes = plan["sandboxes"].as_array().map_or(0, Vec::len);
+        for plan in list(&json(cli, "plan list")["plans"]) {
+            let sandboxes = list(&plan["sandboxes"]).len();
             if plan["state"] == "open" && sandboxes != 2 {
                 return Err(format!("an open plan with {sandboxes} sandboxes"));
             }
@@ -259,5 +259,5 @@ fn a_name_that_was_being_taken_was_tried_for_ever() {
     assert_ne!(made, "many");
     assert!(named.contains("'many'"), "{named}");
     let plans = json(&cli, "plan list")["plans"].clone();
-    assert_eq!(plans.as_array().map(Vec::len), Some(2), "{plans}");
+    assert_eq!(list(&plans).len(), 2, "{plans}");
 }

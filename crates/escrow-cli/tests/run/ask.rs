@@ -66,7 +66,7 @@ fn everything_else_is_refused() {
         assert_eq!(status, "3", "{line}");
     }
     let log = json(&cli, "log try");
-    let denied = log["operations"].as_array().expect("a list").iter();
+    let denied = list(&log["operations"]).iter();
     let denied = denied.filter(|one| one["outcome"] == "denied" && one["principal"] == "agent");
     let targets: Vec<&str> = denied.filter_map(|one| one["target"].as_str()).collect();
     assert_eq!(targets, refused, "every denial is in the log");
@@ -98,7 +98,7 @@ fn every_form_of_what_is_answered_works() {
         $E restore one -q; $E restore try two --json > /dev/null; $E restore -v one";
     cli.ok(in_try(script));
     let labels = json(&cli, "checkpoint list try");
-    let labels = labels["checkpoints"].as_array().expect("a list").iter();
+    let labels = list(&labels["checkpoints"]).iter();
     let labels: Vec<&str> = labels.filter_map(|one| one["label"].as_str()).collect();
     assert_eq!(
         labels,
@@ -109,7 +109,7 @@ fn every_form_of_what_is_answered_works() {
     assert_eq!(cli.ok("diff try --name-status"), "");
     let log = json(&cli, "log try");
     let by = |action: &str| {
-        let all = log["operations"].as_array().expect("a list").iter();
+        let all = list(&log["operations"]).iter();
         let ours = all.filter(|one| one["action"] == action);
         let done = ours.filter(|one| one["outcome"] == "done" && one["principal"] == "agent");
         done.count()

@@ -144,12 +144,12 @@ fn those_inside_keep_and_return_by_themselves() {
         let wanted = "1\nM\tf\nA\tg\nD\tsrc\nD\tsrc/main.rs\n1\na.txt\nf\nlink\nsrc\n";
         assert_eq!(seen, wanted, "{strategy}");
         let listed: Value = serde_json::from_str(&format!("{{{listed}")).expect("JSON");
-        let all = listed["checkpoints"].as_array().expect("a list");
+        let all = list(&listed["checkpoints"]);
         assert_eq!(all[0]["label"], "first try", "{strategy}: {all:?}");
         assert_eq!(all[1]["reason"], "before_restore", "{strategy}: {all:?}");
         let log = json(&cli, "log try");
         let who = |action: &str| {
-            let all = log["operations"].as_array().expect("a list");
+            let all = list(&log["operations"]);
             let found = all.iter().find(|one| one["action"] == action);
             found.unwrap_or_else(|| panic!("{action}: {log}"))["principal"].clone()
         };
@@ -289,7 +289,7 @@ fn what_was_done_after_a_restore_was_killed_is_kept() {
                 continue;
             }
             let listed = json(&cli, "checkpoint list try");
-            let all = listed["checkpoints"].as_array().expect("a list");
+            let all = list(&listed["checkpoints"]);
             let kept = all.iter().rfind(|one| one["reason"] == "before_recovery");
             let kept = kept.unwrap_or_else(|| panic!("{how}: {listed}"));
             let id = kept["checkpoint_id"].as_str().expect("an id");

@@ -51,7 +51,7 @@ fn has_helper() -> bool {
 }
 
 fn overlay(doctor: &Value) -> &Value {
-    let all = doctor["strategies"].as_array().expect("a list");
+    let all = list(&doctor["strategies"]);
     let found = all.iter().find(|one| one["name"] == "overlay");
     found.expect("overlay is listed")
 }
@@ -120,7 +120,7 @@ fn a_limit_was_remembered_for_the_whole_disk() {
     ] {
         let plan = json(&cli, &format!("plan create {name} {line}"));
         let strategy = |resource: &str| {
-            let all = plan["sandboxes"].as_array().expect("a list");
+            let all = list(&plan["sandboxes"]);
             let found = all.iter().find(|one| one["resource"] == resource);
             found.expect("it has a sandbox")["strategy"].clone()
         };

@@ -8,7 +8,7 @@ use crate::*;
 #[track_caller]
 fn open(cli: &Cli) -> Vec<String> {
     let status = json(cli, "status");
-    let plans = status["plans"].as_array().expect("a list").iter();
+    let plans = list(&status["plans"]).iter();
     plans
         .map(|plan| plan["name"].as_str().expect("a name").to_owned())
         .collect()

@@ -203,12 +203,7 @@ fn a_principal_without_diff_may_still_run() {
     let text = format!("policy:\n  mode: enforce\n  rules:\n    - {rule}\n");
     write(world.at("escrow.yaml"), &text);
     let cli = cli.env("ESCROW_PRINCIPAL", "blind");
-    let plans = || {
-        json(&cli, "status")["plans"]
-            .as_array()
-            .expect("a list")
-            .len()
-    };
+    let plans = || list(&json(&cli, "status")["plans"]).len();
     let not_shown = "cannot show the changes: 'blind' may not diff 'app'";
     for (line, script, status, stay) in [
         ("run", "echo x > f; exit 7", 7, 1),
@@ -232,7 +227,7 @@ fn a_principal_without_diff_may_still_run() {
     assert!(said.contains("no-such-program-at-all"), "{said}");
     let denied = || {
         let log = json(&cli, "log");
-        let all = log["operations"].as_array().expect("a list").iter();
+        let all = list(&log["operations"]).iter();
         all.filter(|one| one["outcome"] == "denied").count()
     };
     assert_eq!(denied(), 0);

@@ -68,6 +68,15 @@ pub(crate) fn side(subject: &Subject) -> Side {
     }
 }
 
+/// Nothing is left of a plan that was cleaned up.
+pub(crate) fn nothing_left(subject: &Subject) -> Result<(), String> {
+    let left = leftovers(subject);
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(left.join("; ")),
+    }
+}
+
 /// What is left of a plan that was cleaned up.
 pub(crate) fn leftovers(subject: &Subject) -> Vec<String> {
     let mut found = Vec::new();
@@ -93,17 +102,4 @@ pub(crate) fn leftovers(subject: &Subject) -> Vec<String> {
         }
     }
     found
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir);
-    let mut names: Vec<String> = entries
-        .unwrap_or_else(|error| panic!("cannot list {}: {error}", dir.display()))
-        .map(|entry| {
-            let name = entry.expect("a listed entry can be read").file_name();
-            name.to_string_lossy().into_owned()
-        })
-        .collect();
-    names.sort();
-    names
 }

@@ -178,11 +178,7 @@ impl Turn {
         self.judge_garbage(&inside, status)?;
         self.go_back(&inside, found)?;
         inside.clean_all()?;
-        let left = leftovers(subject);
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(left.join("; ")),
-        }
+        nothing_left(subject)
     }
 
     /// Which round the plan shows. After a power cut what was never synced is done again, unless it is at the first.

@@ -90,12 +90,7 @@ impl Loss {
             work.push(LATE.to_owned());
         }
         self.damage(&home, &backup)?;
-        verdict.hit = Some(Step {
-            name: "damage",
-            path: None,
-            to: None,
-            file: None,
-        });
+        verdict.hit = Some(Step::named("damage"));
         // What a sandbox holds is counted once it is known where all of it lies.
         let missing = |when: &str| match lost(world.path(), &subject.place, &work) {
             Some(text) => Err(format!("{when} no file holds {text:?} any more")),

@@ -162,12 +162,7 @@ impl Trial for Point {
     fn run(&self) -> Verdict {
         let wrong = self.check().err();
         Verdict {
-            hit: Some(Step {
-                name: "step",
-                path: None,
-                to: None,
-                file: None,
-            }),
+            hit: Some(Step::named("step")),
             wrong: wrong
                 .into_iter()
                 .map(|what| format!("{self}: {what}"))

@@ -242,12 +242,7 @@ impl Machine {
         verdict
             .wrong
             .extend(wrong.map(|wrong| format!("{name}: {wrong}")));
-        verdict.hit = Some(Step {
-            name: "full",
-            path: None,
-            to: None,
-            file: None,
-        });
+        verdict.hit = Some(Step::named("full"));
         verdict
     }
 
@@ -282,11 +277,7 @@ impl Machine {
             self.command(Act::Cleanup, true)?;
         }
         self.command(Act::Gc, true)?;
-        let left = leftovers(&self.subject);
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(left.join("; ")),
-        }
+        nothing_left(&self.subject)
     }
 
     /// With room again: what was discarded is gone, what was not is released.

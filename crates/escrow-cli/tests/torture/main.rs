@@ -39,7 +39,7 @@ mod sweep;
 mod two_homes;
 mod unlinks;
 
-use checker::{Side, leftovers, side};
+use checker::{Side, nothing_left, side};
 use escrow_testkit::prelude::*;
 use form::Form;
 use kills::{WRITES, telling};

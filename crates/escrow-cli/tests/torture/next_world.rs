@@ -204,11 +204,7 @@ impl<'a> NextWorld<'a> {
             self.must(&["cleanup", &name, "--yes"])?;
         }
         self.must(&["gc"])?;
-        let left = leftovers(self.subject);
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(left.join("; ")),
-        }
+        nothing_left(self.subject)
     }
 
     /// The ids of the plans that are not cleaned up.

@@ -270,11 +270,7 @@ impl Point {
         session
             .cleanup()
             .map_err(|error| format!("the cleanup: {error}"))?;
-        let left = leftovers(subject);
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(left.join("; ")),
-        }
+        nothing_left(subject)
     }
 
     /// The calls of the verb, when nothing goes wrong.

@@ -64,12 +64,7 @@ impl Machine {
         };
         verdict.wrong.extend(wrong);
         // The cut after the end counts too.
-        verdict.hit.get_or_insert(Step {
-            name: "exit",
-            path: None,
-            to: None,
-            file: None,
-        });
+        verdict.hit.get_or_insert(Step::named("exit"));
         verdict
     }
 

@@ -68,12 +68,7 @@ pub(crate) fn soak(time: Duration) -> Figures {
         let name = point.scenario.name();
         match done {
             Ok(status) => {
-                verdict.hit = status.map(|_| Step {
-                    name: "SIGKILL",
-                    path: None,
-                    to: None,
-                    file: None,
-                });
+                verdict.hit = status.map(|_| Step::named("SIGKILL"));
             }
             Err(wrong) => verdict.wrong.push(format!(
                 "{name}: round {round}: {} killed after {after:?}: {wrong}",

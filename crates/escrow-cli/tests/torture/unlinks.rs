@@ -122,11 +122,7 @@ impl Removal {
         expect(Side::Old, "after the undo")?;
         must(&["cleanup", PLAN, "--yes"])?;
         must(&["gc"])?;
-        let left = leftovers(subject);
-        match left.is_empty() {
-            true => Ok(()),
-            false => Err(left.join("; ")),
-        }
+        nothing_left(subject)
     }
 }
 
