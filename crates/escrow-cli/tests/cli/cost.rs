@@ -12,44 +12,46 @@ use crate::*;
 
 const FILES_IN_A_DIRECTORY: usize = 100;
 
-fn cli(world: &World) -> Cli {
+pub(crate) fn cli(world: &World) -> Cli {
     Cli::new(world, &crate::binary())
 }
 
-fn name(file: usize) -> String {
+pub(crate) fn name(file: usize) -> String {
     format!("d{:04}/file-{file:06}", file / FILES_IN_A_DIRECTORY)
 }
 
 /// The directory `name` with so many small files, a hundred in each directory.
-fn original(world: &World, name_of_root: &str, files: usize) -> PathBuf {
+pub(crate) fn original(world: &World, name_of_root: &str, files: usize) -> PathBuf {
     let root = world.dir(name_of_root);
     for file in 0..files {
         let path = root.join(name(file));
         if file % FILES_IN_A_DIRECTORY == 0 {
-            world.dir(Path::new(name_of_root).join(format!("d{:04}", file / FILES_IN_A_DIRECTORY)));
+            fs::create_dir(path.parent().expect("it lies in one")).expect("nothing is there");
         }
-        fs::write(&path, format!("file {file:06}\n"))
-            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
-            .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        write(
+            &path,
+            format!(
+                "file {file:06}
+"
+            ),
+        );
     }
     root
 }
 
-/// Calls that do something: how often threads wait for each other depends on the day.
-fn working(counts: &Counts) -> usize {
-    let holds = counts.output.status.success();
-    assert!(holds, "{}", String::from_utf8_lossy(&counts.output.stderr));
-    counts.total - counts.count("futex") - counts.count("sched_yield")
+/// Calls but those by which threads wait and memory grows, which depend on the day.
+pub(crate) fn working(counts: &Counts) -> usize {
+    let said = String::from_utf8_lossy(&counts.output.stderr);
+    assert!(counts.output.status.success(), "{said}");
+    let idle = "futex sched_yield mmap munmap brk mremap madvise".split(' ');
+    counts.total - idle.map(|name| counts.count(name)).sum::<usize>()
 }
 
 /// Equal but for what threads and memory allocation add by chance.
 #[track_caller]
-fn assert_same_cost(what: &str, small: usize, large: usize) {
-    let slack = 40.max(small / 20);
-    assert!(
-        small.abs_diff(large) <= slack,
-        "{what}: {small} system calls for the small tree, {large} for the large one"
-    );
+pub(crate) fn assert_same_cost(what: &str, small: usize, large: usize) {
+    let close = small.abs_diff(large) <= 40.max(small / 20);
+    assert!(close, "{what}: {small} calls, then {large}");
 }
 
 /// What `escrow sandbox create` of an overlay does for a tree of so many files: all calls, and those that name the
@@ -58,16 +60,8 @@ fn overlay_creation(files: usize) -> (usize, usize) {
     let world = World::new();
     let original = original(&world, "original", files);
     let escrow = cli(&world);
-    escrow.ok(["plan", "create", "p"]);
-    let args = [
-        "sandbox",
-        "create",
-        "p",
-        "original",
-        "--strategy",
-        "overlay",
-    ];
-    let counts = escrow.trace(args);
+    escrow.ok("plan create p");
+    let counts = escrow.trace("sandbox create p original --strategy overlay");
     (working(&counts), counts.touching(&original))
 }
 
@@ -105,16 +99,7 @@ fn an_overlay_sandbox_of_a_hundred_times_the_files_costs_the_same() {
 fn copied(world: &World) -> (Cli, PathBuf, PathBuf) {
     let original = original(world, "original", 2000);
     let escrow = cli(world);
-    let strategy = ["--strategy", "filesystem_copy"];
-    escrow.ok([
-        "plan",
-        "create",
-        "p",
-        "--resource",
-        "original",
-        strategy[0],
-        strategy[1],
-    ]);
+    escrow.plan("p", "original", "filesystem_copy");
     let tree = PathBuf::from(escrow.ok(["path", "p", "original"]).trim_end());
     let holds = tree.join(name(1999)).is_file();
     assert!(holds, "{} is the copy", tree.display());
@@ -182,21 +167,8 @@ fn overlay_diff(files: usize) -> usize {
     let world = World::new();
     let lower = original(&world, "original", files);
     let escrow = cli(&world);
-    let strategy = ["--strategy", "overlay"];
-    escrow.ok([
-        "plan",
-        "create",
-        "p",
-        "--resource",
-        "original",
-        strategy[0],
-        strategy[1],
-    ]);
-    let areas = world.home().join("sandboxes");
-    let area = fs::read_dir(&areas)
-        .and_then(|mut entries| entries.next().expect("the sandbox has an area"))
-        .unwrap_or_else(|error| panic!("cannot list {}: {error}", areas.display()))
-        .path();
+    escrow.plan("p", "original", "overlay");
+    let area = paths(world.home().join("sandboxes")).remove(0);
     let mount = OverlayMount {
         lower: &lower,
         upper: &area.join("layers/0"),
@@ -224,55 +196,36 @@ fn the_diff_of_an_overlay_costs_what_was_changed_and_not_what_lies_below() {
 }
 
 const MILLION: usize = 1_000_000;
-const STEP: &str = "ESCROW_TEST_MANIFEST_STEP";
 const FILE: &str = "ESCROW_TEST_MANIFEST_FILE";
 const MOST_KIB: u64 = 300 * 1024;
 
 #[test]
 fn a_manifest_of_a_million_files_takes_less_than_300_mib() {
-    match std::env::var(STEP).as_deref() {
-        Ok("write") => write_million(&own_file()),
-        Ok("read") => read_million(&own_file()),
-        Ok(step) => panic!("there is no step {step}"),
-        Err(_) => {
-            let world = World::new();
-            let file = world.at("manifest");
-            for step in ["write", "read"] {
-                let peak = peak_of_step(step, &file);
-                assert!(peak < MOST_KIB, "{step}: {} MiB", peak / 1024);
-                // Less than the records alone would mean that nothing was done.
-                assert!(peak > 50 * 1024, "{step}: only {} MiB", peak / 1024);
-            }
-        }
+    if let Some(file) = std::env::var_os(FILE) {
+        write_million(Path::new(&file));
+        read_million(Path::new(&file));
+        return tell_peak();
     }
+    let world = World::new();
+    let peak = peak_of_child(&world.at("manifest"));
+    assert!(peak < MOST_KIB, "{} MiB", peak / 1024);
+    // Less than the records alone would mean that nothing was done.
+    assert!(peak > 50 * 1024, "only {} MiB", peak / 1024);
 }
 
-fn own_file() -> PathBuf {
-    PathBuf::from(std::env::var_os(FILE).expect("the parent says which file"))
-}
-
-/// Runs this test again in a process of its own, which does one step; the most memory it ever had, in KiB.
-fn peak_of_step(step: &str, file: &Path) -> u64 {
-    let test = thread::current();
-    let test = test.name().expect("a test's thread has its name");
+/// Runs this test again in a process of its own; the most memory it ever had, in KiB.
+fn peak_of_child(file: &Path) -> u64 {
+    let test = "cost::a_manifest_of_a_million_files_takes_less_than_300_mib";
     let me = std::env::current_exe().expect("a running program has a file");
-    let output = Command::new(me)
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(STEP, step)
-        .env(FILE, file)
-        .output()
-        .expect("this program runs, so it runs again");
-    let (stdout, stderr) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    assert!(output.status.success(), "{step}: {stdout}{stderr}");
-    stdout
-        .lines()
-        .find_map(|line| line.split_once("VmHWM:"))
-        .and_then(|(_, rest)| rest.split_whitespace().next())
-        .and_then(|kib| kib.parse().ok())
-        .unwrap_or_else(|| panic!("{step} tells no peak: {stdout}"))
+    let mut child = Command::new(me);
+    child.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    let output = child.env(FILE, file).output().expect("it runs again");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    let peak = said.lines().find_map(|line| line.split_once("VmHWM:"));
+    let peak = peak.and_then(|(_, rest)| rest.split_whitespace().next());
+    let peak = peak.and_then(|kib| kib.parse().ok());
+    peak.unwrap_or_else(|| panic!("it tells no peak: {said}"))
 }
 
 #[expect(clippy::print_stdout, reason = "a child tells its parent")]
@@ -353,14 +306,12 @@ fn write_million(file: &Path) {
         .and_then(|()| to.flush())
         .expect("the manifest can be written");
     assert_million(&manifest);
-    tell_peak();
 }
 
 fn read_million(file: &Path) {
     let file = File::open(file).expect("the step before wrote it");
     let manifest = Manifest::read(&file).expect("it is whole");
     assert_million(&manifest);
-    tell_peak();
 }
 
 fn assert_million(manifest: &Manifest) {

@@ -3,6 +3,7 @@
 
 use escrow_testkit::strace::Counts;
 
+use crate::cost::{assert_same_cost, cli, original, working};
 use crate::*;
 
 const FILES: usize = 2_000;
@@ -13,21 +14,11 @@ const LINES: [&str; 3] = [
     "plan fork p other --at first",
 ];
 
-fn fill(root: &Path, files: usize, text: &str) {
-    for file in 0..files {
-        let dir = root.join(format!("d{:04}", file / 100));
-        if file % 100 == 0 && !dir.exists() {
-            fs::create_dir(&dir).expect("nothing is there");
-        }
-        write(dir.join(format!("f{file:06}")), format!("{text} {file}\n"));
-    }
-}
-
 /// A plan over so many files, with so many changes before the checkpoint `first` and ten after it.
 fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     let world = World::new();
-    fill(&world.dir("original"), files, "file");
-    let cli = Cli::new(&world, &binary());
+    original(&world, "original", files);
+    let cli = cli(&world);
     let text = "sandbox: { checkpoint: { auto: [] } }\n";
     write(world.at("escrow.yaml"), text);
     cli.trust();
@@ -45,34 +36,11 @@ fn scene(strategy: &str, files: usize, changes: usize) -> (World, Cli) {
     (world, cli)
 }
 
-/// Calls but those by which threads wait and memory grows, which depend on the day.
-fn working(counts: &Counts) -> usize {
-    let said = String::from_utf8_lossy(&counts.output.stderr);
-    assert!(counts.output.status.success(), "{said}");
-    let idle = [
-        "futex",
-        "sched_yield",
-        "mmap",
-        "munmap",
-        "brk",
-        "mremap",
-        "madvise",
-    ];
-    counts.total - idle.iter().map(|name| counts.count(name)).sum::<usize>()
-}
-
 /// Each of the lines, one after the other.
 fn costs(strategy: &str, files: usize, changes: usize) -> Vec<usize> {
     let (_world, cli) = scene(strategy, files, changes);
     let cost = |line: &&str| working(&cli.trace(line));
     LINES.iter().map(cost).collect()
-}
-
-#[track_caller]
-fn assert_close(what: &str, small: usize, large: usize) {
-    let slack = 40.max(small / 20);
-    let holds = small.abs_diff(large) <= slack;
-    assert!(holds, "{what}: {small} calls, then {large}");
 }
 
 // rule C11
@@ -84,8 +52,8 @@ fn checkpoints_of_layers_cost_the_same_for_any_tree_and_any_earlier_change() {
     for (at, line) in LINES.into_iter().enumerate() {
         let [small, wide, changed] = [&small, &wide, &changed].map(|costs| costs[at]);
         tell(&format!("overlay: {line}: {small}, {wide}, {changed}"));
-        assert_close(line, small, wide);
-        assert_close(line, small, changed);
+        assert_same_cost(line, small, wide);
+        assert_same_cost(line, small, changed);
     }
 }
 
@@ -154,7 +122,7 @@ fn checkpoints_of_copies_look_once_at_each_entry_and_work_for_what_changed() {
             "copy: {line}: work {} and {}, looks {} and {}",
             small.0, large.0, small.1, large.1
         ));
-        assert_close(line, small.0, large.0);
+        assert_same_cost(line, small.0, large.0);
         // One look at each entry of the tree, and a few at each directory and at what changed.
         let most = small.1 + FILES + FILES / 20 + 40;
         assert!(

@@ -2,41 +2,28 @@
 
 use escrow_testkit::strace::Counts;
 
+use crate::cost::{cli, name, original};
 use crate::*;
 
 const CHANGES: usize = 100;
 
-/// A directory with so many small files, a hundred in each directory.
-fn original(world: &World, files: usize) -> PathBuf {
-    let root = world.dir("original");
-    for file in 0..files {
-        let dir = root.join(format!("d{:04}", file / 100));
-        if file % 100 == 0 {
-            fs::create_dir(&dir).expect("nothing is there");
-        }
-        let path = dir.join(format!("f{file:06}"));
-        write(&path, format!("file {file:06}\n"));
-    }
-    root
-}
-
 /// Commits a hundred changes in a tree of so many files, and says what that took.
 fn commit(files: usize, strategy: &str) -> (Counts, PathBuf, World) {
     let world = World::new();
-    let root = original(&world, files);
-    let cli = Cli::new(&world, &binary());
+    let root = original(&world, "original", files);
+    let cli = cli(&world);
     cli.plan("p", "./original", strategy);
     for change in 0..CHANGES {
         // Spread over as many directories in either tree.
-        let path = format!(
-            "d{:04}/f{:06}",
-            change % 10,
-            (change % 10) * 100 + change / 10
+        let path = name((change % 10) * 100 + change / 10);
+        put(
+            &cli,
+            &format!("p original {path}"),
+            format!(
+                "changed {change:06}
+"
+            ),
         );
-        let line = format!("write p original {path}");
-        cli.clone()
-            .stdin(format!("changed {change:06}\n"))
-            .ok(&line);
     }
     let counts = cli.trace("commit p");
     let said = String::from_utf8_lossy(&counts.output.stderr).into_owned();
@@ -124,8 +111,8 @@ fn a_copy_is_committed_at_the_cost_of_the_change_too() {
 #[test]
 fn a_commit_without_changes_touches_nothing() {
     let world = World::new();
-    let root = original(&world, 200);
-    let cli = Cli::new(&world, &binary());
+    let root = original(&world, "original", 200);
+    let cli = cli(&world);
     cli.ok("plan create p --resource ./original --strategy filesystem_copy");
     let before = signature(&root);
     let counts = cli.trace("commit p");

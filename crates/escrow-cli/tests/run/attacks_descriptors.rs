@@ -119,24 +119,17 @@ pub(crate) fn bug(scene: &Scene, name: &str) -> Cli {
 }
 
 /// The file `a.txt` in the area of the only sandbox of a scene.
-fn sandboxed(scene: &Scene, strategy: &str) -> PathBuf {
-    let areas = fs::read_dir(scene.world.home().join("sandboxes")).expect("it is there");
-    let area = areas
-        .map(|area| area.expect("it can be listed").path())
-        .find(|path| path.join("stage").is_dir())
-        .expect("there is a sandbox");
-    let layers = || {
-        let layers = fs::read_dir(area.join("layers")).expect("it has layers");
-        let mut layers: Vec<PathBuf> = layers
-            .map(|layer| layer.expect("it can be listed").path().join("a.txt"))
-            .filter(|file| file.exists())
-            .collect();
-        layers.pop().expect("the file is in one of them")
-    };
-    match strategy {
-        "overlay" => layers(),
-        _ => area.join("copy/tree/a.txt"),
+pub(crate) fn sandboxed(scene: &Scene, strategy: &str) -> PathBuf {
+    let areas = paths(scene.world.home().join("sandboxes")).into_iter();
+    let mut areas = areas.filter(|path| path.join("stage").is_dir());
+    let area = areas.next().expect("there is a sandbox");
+    if strategy != "overlay" {
+        return area.join("copy/tree/a.txt");
     }
+    let layers = paths(area.join("layers")).into_iter();
+    let files = layers.map(|layer| layer.join("a.txt"));
+    let last = files.filter(|file| file.exists()).next_back();
+    last.expect("the file is in one of them")
 }
 
 fn inode(path: &Path) -> u64 {

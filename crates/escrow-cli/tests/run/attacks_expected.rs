@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::attacks::{Scene, compile};
-use crate::attacks_descriptors::{READING, attack, bug, handed_out, scene};
+use crate::attacks_descriptors::{READING, attack, bug, handed_out, sandboxed, scene};
 use crate::*;
 
 /// Gets descriptors through its standard input, opens each again for writing, and says how many it wrote to.
@@ -160,19 +160,6 @@ fn d14_what_was_expected_is_what_is_committed() {
     }
 }
 
-/// The file `a.txt` of the only sandbox, which is a copy.
-fn sandboxed(scene: &Scene) -> PathBuf {
-    let areas = fs::read_dir(scene.world.home().join("sandboxes")).expect("it is there");
-    let mut files = areas.map(|area| {
-        area.expect("it can be listed")
-            .path()
-            .join("copy/tree/a.txt")
-    });
-    files
-        .find(|file| file.exists())
-        .expect("there is a sandbox")
-}
-
 /// Both questions at a terminal are about what was shown.
 // attack D14; rule C2
 #[test]
@@ -187,7 +174,7 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
     for (line, question, answer, status) in lines {
         let mut child = terminal.start(scene.cli.command(line));
         terminal.expect(question);
-        let file = sandboxed(&scene);
+        let file = sandboxed(&scene, "filesystem_copy");
         let length = read(&file).len();
         write(&file, "e".repeat(length));
         terminal.talk(answer, &["app:a.txt changed"]);
@@ -199,7 +186,7 @@ fn d14_what_changed_after_the_question_was_asked_is_not_released() {
     // Looked at again, it can be released.
     let mut child = terminal.start(scene.cli.command(in_try("true")));
     terminal.expect("discard [x]?");
-    write(sandboxed(&scene), "other\n");
+    write(sandboxed(&scene, "filesystem_copy"), "other\n");
     terminal.talk("d\n", &["+other", "discard [x]?"]);
     terminal.talk("r\n", &["escrow undo try"]);
     assert!(child.wait().expect("it is ours").success());

@@ -431,7 +431,7 @@ fn cut(fs: Fs, plain: Turn, form: Form) -> Option<Figures> {
 
 /// The same on every file system; none where there is no root.
 pub(crate) fn cuts(form: Form) -> Option<Figures> {
-    power::on_each(|fs| cuts_on(fs, form))
+    power::on_each(&Fs::ALL, |fs| cuts_on(fs, form))
 }
 
 /// Whether a seeded bug shows when a verb is killed at some call.

@@ -9,7 +9,6 @@
 //! - when there is room again, `recover` and `cleanup` succeed, and nothing is left.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 
 use rustix::fs::FallocateFlags;
 
@@ -367,25 +366,8 @@ fn killed() -> u64 {
 
 /// The same on every file system; none where there is no root.
 pub(crate) fn fills(form: Form) -> Option<Figures> {
-    let (started, killed) = (Instant::now(), killed());
-    let all = Mutex::new(Some(Figures::default()));
-    thread::scope(|scope| {
-        for kind in Kind::ALL {
-            let all = &all;
-            scope.spawn(move || {
-                let found = on(kind, killed, form);
-                let mut all = all.lock().expect("no holder of this lock panics");
-                match (found, all.as_mut()) {
-                    (Some(found), Some(all)) => all.add(found),
-                    _ => *all = None,
-                }
-            });
-        }
-    });
-    let mut figures = all.into_inner().expect("no holder of this lock panics")?;
-    // They ran side by side.
-    figures.took = started.elapsed();
-    Some(figures)
+    let killed = killed();
+    crate::power::on_each(&Kind::ALL, |kind| on(kind, killed, form))
 }
 
 /// Whether a seeded bug shows on a full disk.

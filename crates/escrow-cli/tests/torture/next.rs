@@ -460,7 +460,7 @@ fn cuts_on(fs: Fs, firsts: &[(Pair, u64)], form: Form) -> Option<Figures> {
 /// The same on every file system; none where there is no root.
 pub(crate) fn cuts(form: Form) -> Option<Figures> {
     let firsts = firsts(TINY, None);
-    power::on_each(|fs| cuts_on(fs, &firsts, form))
+    power::on_each(&Fs::ALL, |fs| cuts_on(fs, &firsts, form))
 }
 
 /// Whether a seeded bug shows when a verb is killed, or fails, and a commit comes next.

@@ -152,7 +152,7 @@ pub(crate) fn word(fs: Fs) -> &'static str {
 
 /// Cuts on every file system; none where there is no root.
 pub(crate) fn cuts(form: Form) -> Option<Figures> {
-    on_each(|fs| {
+    on_each(&Fs::ALL, |fs| {
         let members: &[Kind] = match fs {
             Fs::Ext4 => &[Copy, Overlay],
             Fs::Xfs | Fs::Btrfs => &[Cow, Overlay],
@@ -161,12 +161,15 @@ pub(crate) fn cuts(form: Form) -> Option<Figures> {
     })
 }
 
-/// Does something on every file system, side by side.
-pub(crate) fn on_each(work: impl Fn(Fs) -> Option<Figures> + Sync) -> Option<Figures> {
+/// Does something on each of these, side by side.
+pub(crate) fn on_each<T: Send + std::marker::Copy>(
+    all_kinds: &[T],
+    work: impl Fn(T) -> Option<Figures> + Sync,
+) -> Option<Figures> {
     let started = Instant::now();
     let all = Mutex::new(Some(Figures::default()));
     thread::scope(|scope| {
-        for fs in Fs::ALL {
+        for fs in all_kinds.iter().copied() {
             let (all, work) = (&all, &work);
             scope.spawn(move || {
                 let found = work(fs);
