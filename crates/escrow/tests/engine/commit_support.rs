@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use escrow::commit::{CommitTerms, RecoveredPlan, UndoReport};
@@ -68,13 +69,9 @@ impl Sandboxed {
     /// Commits, or fails the test with every word of the error.
     #[track_caller]
     pub(crate) fn committed(&self) -> CommitReport {
-        match self.commit() {
-            Ok(released) => {
-                assert_eq!(released.left, [], "every sandbox can be removed");
-                released
-            }
-            Err(error) => panic!("cannot commit: {}", told(&error)),
-        }
+        let released = self.commit().must("cannot commit");
+        assert_eq!(released.left, [], "every sandbox can be removed");
+        released
     }
 
     pub(crate) fn undo(&self) -> Result<UndoReport> {
@@ -83,10 +80,7 @@ impl Sandboxed {
 
     #[track_caller]
     pub(crate) fn undone(&self) -> UndoReport {
-        match self.undo() {
-            Ok(undone) => undone,
-            Err(error) => panic!("cannot undo: {}", told(&error)),
-        }
+        self.undo().must("cannot undo")
     }
 
     /// What the sandbox shows to those who work in it.
@@ -139,6 +133,33 @@ pub(crate) fn told(error: &Error) -> String {
         _ => String::new(),
     };
     format!("{} {conflicts}{:?}", chain(error), error.hints())
+}
+
+/// What must succeed.
+pub(crate) trait Must<T> {
+    /// Its value, or a failure of the test with every word of the error.
+    fn must(self, when: &str) -> T;
+}
+
+impl<T> Must<T> for Result<T> {
+    #[track_caller]
+    fn must(self, when: &str) -> T {
+        self.unwrap_or_else(|error| panic!("{when}: {}", told(&error)))
+    }
+}
+
+/// Gives up when so many entries were moved.
+pub(crate) struct GivesUp(pub(crate) AtomicI64);
+
+impl Observer for GivesUp {
+    fn copied(&self, entries: u64, _bytes: u64) {
+        let entries = i64::try_from(entries).expect("a few");
+        self.0.fetch_sub(entries, Ordering::SeqCst);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::SeqCst) <= 0
+    }
 }
 
 /// Where a refused commit, or undo, found conflicts.
@@ -232,11 +253,19 @@ pub(crate) fn areas(home: &Path) -> Vec<String> {
     names(&home.join("sandboxes"))
 }
 
+/// What scripts that assert may say: `is FILES TEXT`, `mode PATH MODE`, `leads LINK TARGET`, `no PATH`.
+const WORDS: &str = r#"
+is() { test "$(cat $1)" = "$2"; }
+mode() { test "$(stat -c %a $1)" = "$2"; }
+leads() { test "$(readlink $1)" = "$2"; }
+no() { test ! -e "$1"; }
+"#;
+
 /// Asserts by shell, with what it says.
 #[track_caller]
 pub(crate) fn holds(dir: &Path, script: &str, when: &str) {
     let output = Command::new("sh")
-        .args(["-eu", "-c", script])
+        .args(["-eu", "-c", &format!("{WORDS}{script}")])
         .current_dir(dir)
         .output()
         .expect("sh starts");

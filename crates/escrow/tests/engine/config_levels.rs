@@ -3,17 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
-use escrow::commit::CommitTerms;
 use escrow::config::{ConfigSources, Settings};
 use escrow::error::{Error, Kind};
 use escrow::event::Unobserved;
 use escrow::manager::{Manager, ManagerOptions};
-use escrow::strategy::OnConflict;
 use escrow_testkit::World;
 use escrow_testkit::user::rerun_test_as_user;
 use serde_json::Value;
 
-use crate::support::options;
+use crate::commit_support::PLAIN;
+use crate::support::{options, rows};
 
 struct Scene {
     world: World,
@@ -70,216 +69,84 @@ impl Scene {
     }
 }
 
-const TERMS: CommitTerms = CommitTerms {
-    on_conflict: OnConflict::Abort,
-    strict: false,
-    allow_partial: false,
-};
-
-type Look = fn(&Settings) -> String;
-
 /// Every key, what the user says, what the project says, and what counts without and with trust.
-const KEYS: &[(&str, &str, &str, &str, Look)] = &[
-    (
-        "run: {network: none}",
-        "run: {network: host}",
-        "none",
-        "host",
-        network,
-    ),
-    ("{}", "run: {network: host}", "host", "host", network),
-    (
-        "run: {network: host}",
-        "run: {network: none}",
-        "none",
-        "none",
-        network,
-    ),
-    ("{}", "run: {scratch: false}", "false", "false", scratch),
-    (
-        "run: {scratch: false}",
-        "run: {scratch: true}",
-        "false",
-        "true",
-        scratch,
-    ),
-    ("{}", "run: {writable: [/srv]}", "", "/srv", writable),
-    (
-        "run: {writable: [/var]}",
-        "run: {writable: [/srv]}",
-        "/var",
-        "/srv",
-        writable,
-    ),
-    (
-        "run: {env: {A: b}}",
-        "run: {env: {A: c, D: e}}",
-        "A=b",
-        "A=c D=e",
-        env,
-    ),
-    ("{}", "validate: [[make]]", "", "make", validate),
-    (
-        "validate: [[lint]]",
-        "validate: [[make]]",
-        "lint",
-        "lint make",
-        validate,
-    ),
-    ("{}", "sandbox: {strategy: none}", "auto", "none", strategy),
-    ("{}", "sandbox: {strategy: 'm:C'}", "auto", "m:C", strategy),
-    (
-        "{}",
-        "sandbox: {strategy: filesystem_copy}",
-        "filesystem_copy",
-        "filesystem_copy",
-        strategy,
-    ),
-    (
-        "sandbox: {strategy: overlay}",
-        "sandbox: {strategy: auto}",
-        "overlay",
-        "overlay",
-        strategy,
-    ),
-    ("{}", "sandbox: {undo: {keep: 1s}}", "604800", "1", undo),
-    (
-        "{}",
-        "sandbox: {undo: {keep: 2w}}",
-        "1209600",
-        "1209600",
-        undo,
-    ),
-    (
-        "sandbox: {cleanup: manual}",
-        "{}",
-        "manual",
-        "manual",
-        cleanup,
-    ),
-    (
-        "{}",
-        "sandbox: {cleanup: manual}",
-        "manual",
-        "manual",
-        cleanup,
-    ),
-    (
-        "{}",
-        "sandbox: {cleanup: on_terminal}",
-        "on_commit",
-        "on_terminal",
-        cleanup,
-    ),
-    (
-        "sandbox: {cleanup: on_terminal}",
-        "sandbox: {cleanup: on_commit}",
-        "on_commit",
-        "on_commit",
-        cleanup,
-    ),
-    ("{}", "sandbox: {checkpoint: {keep: 3}}", "20", "3", kept),
-    ("{}", "sandbox: {checkpoint: {keep: 30}}", "30", "30", kept),
-    (
-        "{}",
-        "sandbox: {checkpoint: {auto: [on_error]}}",
-        "before_run before_restore on_error",
-        "on_error",
-        auto,
-    ),
-    (
-        "sandbox: {checkpoint: {auto: [on_error]}}",
-        "sandbox: {checkpoint: {auto: [before_commit, on_error]}}",
-        "before_commit on_error",
-        "before_commit on_error",
-        auto,
-    ),
-    (
-        "{}",
-        "sandbox: {custom_strategies: {mine: {command: [x]}}}",
-        "",
-        "mine",
-        programs,
-    ),
-    (
-        "{}",
-        "resource_types: [{name: t, sandbox_strategy: none}]",
-        "auto",
-        "none",
-        kind,
-    ),
-    (
-        "resource_types: [{name: t, sandbox_strategy: overlay}]",
-        "resource_types: [{name: t, sandbox_strategy: filesystem_copy}]",
-        "overlay",
-        "filesystem_copy",
-        kind,
-    ),
-];
+const KEYS: &str = "
+network | run: {network: none} | run: {network: host} | none | host
+network | {} | run: {network: host} | host | host
+network | run: {network: host} | run: {network: none} | none | none
+scratch | {} | run: {scratch: false} | false | false
+scratch | run: {scratch: false} | run: {scratch: true} | false | true
+writable | {} | run: {writable: [/srv]} | - | /srv
+writable | run: {writable: [/var]} | run: {writable: [/srv]} | /var | /srv
+env | run: {env: {A: b}} | run: {env: {A: c, D: e}} | A=b | A=c D=e
+validate | {} | validate: [[make]] | - | make
+validate | validate: [[lint]] | validate: [[make]] | lint | lint make
+strategy | {} | sandbox: {strategy: none} | auto | none
+strategy | {} | sandbox: {strategy: 'm:C'} | auto | m:C
+strategy | {} | sandbox: {strategy: filesystem_copy} | filesystem_copy | filesystem_copy
+strategy | sandbox: {strategy: overlay} | sandbox: {strategy: auto} | overlay | overlay
+undo | {} | sandbox: {undo: {keep: 1s}} | 604800 | 1
+undo | {} | sandbox: {undo: {keep: 2w}} | 1209600 | 1209600
+cleanup | sandbox: {cleanup: manual} | {} | manual | manual
+cleanup | {} | sandbox: {cleanup: manual} | manual | manual
+cleanup | {} | sandbox: {cleanup: on_terminal} | on_commit | on_terminal
+cleanup | sandbox: {cleanup: on_terminal} | sandbox: {cleanup: on_commit} | on_commit | on_commit
+kept | {} | sandbox: {checkpoint: {keep: 3}} | 20 | 3
+kept | {} | sandbox: {checkpoint: {keep: 30}} | 30 | 30
+auto | {} | sandbox: {checkpoint: {auto: [on_error]}} | before_run before_restore on_error | on_error
+auto | sandbox: {checkpoint: {auto: [on_error]}} | sandbox: {checkpoint: {auto: [before_commit, on_error]}} | before_commit on_error | before_commit on_error
+programs | {} | sandbox: {custom_strategies: {mine: {command: [x]}}} | - | mine
+kind | {} | resource_types: [{name: t, sandbox_strategy: none}] | auto | none
+kind | resource_types: [{name: t, sandbox_strategy: overlay}] | resource_types: [{name: t, sandbox_strategy: filesystem_copy}] | overlay | filesystem_copy
+";
 
-fn network(settings: &Settings) -> String {
-    let host = settings.run.network.unwrap_or(true);
-    if host { "host" } else { "none" }.to_owned()
-}
-
-fn scratch(settings: &Settings) -> String {
-    settings.run.scratch.unwrap_or(true).to_string()
-}
-
-fn writable(settings: &Settings) -> String {
-    let paths = settings.run.writable.iter();
-    let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
-    paths.join(" ")
-}
-
-fn env(settings: &Settings) -> String {
-    let all = settings.run.env.iter();
-    let all: Vec<String> = all.map(|(name, value)| format!("{name}={value}")).collect();
-    all.join(" ")
-}
-
-fn validate(settings: &Settings) -> String {
-    settings.validate.concat().join(" ")
-}
-
-fn strategy(settings: &Settings) -> String {
-    settings.strategy.clone().unwrap_or("auto".to_owned())
-}
-
-fn undo(settings: &Settings) -> String {
-    settings.undo_keep.as_secs().to_string()
-}
-
-fn cleanup(settings: &Settings) -> String {
-    settings.cleanup.to_string()
-}
-
-fn auto(settings: &Settings) -> String {
-    let all = settings.checkpoint.auto.iter();
-    let all: Vec<&str> = all.map(|one| one.as_str()).collect();
-    all.join(" ")
-}
-
-fn kept(settings: &Settings) -> String {
-    settings.checkpoint.keep.to_string()
-}
-
-fn programs(settings: &Settings) -> String {
-    let names: Vec<&str> = settings
-        .custom_strategies
-        .keys()
-        .map(String::as_str)
-        .collect();
-    names.join(" ")
-}
-
-fn kind(settings: &Settings) -> String {
-    settings
-        .types
-        .named("t")
-        .expect("it is defined")
-        .default
-        .clone()
+/// What the settings say about a key.
+fn look(settings: &Settings, key: &str) -> String {
+    let join = |words: &mut dyn Iterator<Item = String>| words.collect::<Vec<_>>().join(" ");
+    let text = match key {
+        "network" if settings.run.network == Some(false) => "none".to_owned(),
+        "network" => "host".to_owned(),
+        "scratch" => settings.run.scratch.unwrap_or(true).to_string(),
+        "writable" => join(
+            &mut settings
+                .run
+                .writable
+                .iter()
+                .map(|at| at.display().to_string()),
+        ),
+        "env" => join(
+            &mut settings
+                .run
+                .env
+                .iter()
+                .map(|(name, value)| format!("{name}={value}")),
+        ),
+        "validate" => settings.validate.concat().join(" "),
+        "strategy" => settings.strategy.clone().unwrap_or("auto".to_owned()),
+        "undo" => settings.undo_keep.as_secs().to_string(),
+        "cleanup" => settings.cleanup.to_string(),
+        "auto" => join(
+            &mut settings
+                .checkpoint
+                .auto
+                .iter()
+                .map(|one| one.as_str().to_owned()),
+        ),
+        "kept" => settings.checkpoint.keep.to_string(),
+        "programs" => join(&mut settings.custom_strategies.keys().cloned()),
+        "kind" => settings
+            .types
+            .named("t")
+            .expect("it is defined")
+            .default
+            .clone(),
+        other => panic!("no key {other}"),
+    };
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
 }
 
 /// The table of `docs/configuration.md`.
@@ -287,33 +154,21 @@ fn kind(settings: &Settings) -> String {
 #[test]
 fn every_key_of_a_found_file_only_tightens() {
     rerun_test_as_user("config_levels::every_key_of_a_found_file_only_tightens");
-    for (user, project, untrusted, trusted, look) in KEYS {
-        let scene = Scene::new(user, project);
-        assert_eq!(
-            look(scene.open().settings()),
-            *untrusted,
-            "{user} / {project}"
-        );
+    for [key, user, project, untrusted, trusted] in rows(KEYS) {
+        let (scene, row) = (Scene::new(&user, &project), format!("{user} / {project}"));
+        assert_eq!(look(scene.open().settings(), &key), untrusted, "{row}");
         let examined = scene.open().examine_config(None).expect("there is one");
         let loosens = untrusted != trusted;
-        assert_eq!(
-            !examined.loosens.is_empty(),
-            loosens,
-            "{project}: {examined:?}"
-        );
+        assert_eq!(!examined.loosens.is_empty(), loosens, "{row}: {examined:?}");
         scene.trust();
-        assert_eq!(
-            look(scene.open().settings()),
-            *trusted,
-            "{user} / {project}"
-        );
+        assert_eq!(look(scene.open().settings(), &key), trusted, "{row}");
         // Named by the user it counts, too.
-        let scene = Scene::new(user, project);
+        let scene = Scene::new(&user, &project);
         let named = scene.open_with(ConfigSources {
             named: Some(PathBuf::from("escrow.yaml")),
             ..scene.sources()
         });
-        assert_eq!(look(named.settings()), *trusted, "{user} / {project}");
+        assert_eq!(look(named.settings(), &key), trusted, "{row}");
     }
 }
 
@@ -429,7 +284,7 @@ fn a_plan_is_bound_to_its_configuration() {
             manager.validations(&plan).expect("they are known"),
             [["make"]]
         );
-        let preview = manager.preview(&plan, TERMS);
+        let preview = manager.preview(&plan, PLAIN);
         let error = preview.expect_err("it is denied");
         assert_eq!(error.kind(), Kind::Denied, "{error}");
         assert!(matches!(error, Error::Denied { .. }));

@@ -8,8 +8,9 @@ use escrow_testkit::tree::build;
 use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{OverlayMount, XattrKind};
 
+use crate::commit_support::Must;
 use crate::property::{assert_reads, expected};
-use crate::support::{Sandboxed, assert_swept, assert_untouched, sh};
+use crate::support::{Sandboxed, assert_swept, assert_untouched, rows, sh};
 
 pub(crate) const BASE: &str = r#"
 a/f "a file"
@@ -84,14 +85,14 @@ pub(crate) fn fresh(world: &World, name: &str) -> Sandboxed {
 }
 
 /// Runs each script in a mount; the diff is the listing, and everything agrees with the kernel.
-fn each(scripts: &[(&str, &[&str])]) {
+fn each_script(scripts: Vec<[String; 2]>) {
     let world = World::new();
     let sandbox = fresh(&world, "original");
     let before = signature(&sandbox.original);
-    for (script, listing) in scripts {
-        sandbox.native(script);
-        assert_agrees(&sandbox, script);
-        assert_eq!(sandbox.listing(), *listing, "{script}");
+    for [script, listing] in scripts {
+        sandbox.native(&script);
+        assert_agrees(&sandbox, &script);
+        assert_eq!(sandbox.listing().join(", "), listing, "{script}");
         assert_untouched(&before, &sandbox.original);
         sandbox.rollback();
         assert_eq!(sandbox.listing(), [""; 0], "after the rollback of {script}");
@@ -101,68 +102,33 @@ fn each(scripts: &[(&str, &[&str])]) {
     assert_swept(&world.home());
 }
 
+/// What is done under the mount, and what differs then.
+const LAYERS: &str = "
+rm -r a; mkdir a | D a/f, D a/sub, D a/sub/deep
+rm -r a; mkdir a; printf new > a/n | D a/f, A a/n, D a/sub, D a/sub/deep
+rm -r a; mkdir -p a/sub; printf deep > a/sub/deep | D a/f
+rm -r a; printf x > a | T a, D a/f, D a/sub, D a/sub/deep
+rm -r a; ln -s b a | T a, D a/f, D a/sub, D a/sub/deep
+rm file; mkdir file; printf y > file/in | T file, A file/in
+rm file; ln -s b file | T file
+mv b c | D b, D b/one, D b/two, A c, A c/one, A c/two
+mv a/sub b/sub | D a/sub, D a/sub/deep, A b/sub, A b/sub/deep
+mv a x; mv b a; mv x b | D a/f, A a/one, D a/sub, D a/sub/deep, A a/two, A b/f, D b/one, A b/sub, A b/sub/deep, D b/two
+printf more >> h1 | M h1
+ln h1 h3; printf more >> h3 | M h1, A h3
+ln file file2 | A file2
+rm h1 | D h1
+rm link; ln -s a link | M link
+rm -r empty | D empty
+mkdir -p n/e/w; rmdir n/e/w | A n, A n/e
+chmod 0751 b; chmod 0600 b/two | P b, P b/two
+setfattr -n user.mark -v 1 b; setfattr -n user.mark -v 2 file | P b, P file
+";
+
 // rule F6, T1
 #[test]
 fn layers_made_by_the_kernel() {
-    each(&[
-        ("rm -r a; mkdir a", &["D a/f", "D a/sub", "D a/sub/deep"]),
-        (
-            "rm -r a; mkdir a; printf new > a/n",
-            &["D a/f", "A a/n", "D a/sub", "D a/sub/deep"],
-        ),
-        (
-            "rm -r a; mkdir -p a/sub; printf deep > a/sub/deep",
-            &["D a/f"],
-        ),
-        (
-            "rm -r a; printf x > a",
-            &["T a", "D a/f", "D a/sub", "D a/sub/deep"],
-        ),
-        (
-            "rm -r a; ln -s b a",
-            &["T a", "D a/f", "D a/sub", "D a/sub/deep"],
-        ),
-        (
-            "rm file; mkdir file; printf y > file/in",
-            &["T file", "A file/in"],
-        ),
-        ("rm file; ln -s b file", &["T file"]),
-        (
-            "mv b c",
-            &["D b", "D b/one", "D b/two", "A c", "A c/one", "A c/two"],
-        ),
-        (
-            "mv a/sub b/sub",
-            &["D a/sub", "D a/sub/deep", "A b/sub", "A b/sub/deep"],
-        ),
-        (
-            "mv a x; mv b a; mv x b",
-            &[
-                "D a/f",
-                "A a/one",
-                "D a/sub",
-                "D a/sub/deep",
-                "A a/two",
-                "A b/f",
-                "D b/one",
-                "A b/sub",
-                "A b/sub/deep",
-                "D b/two",
-            ],
-        ),
-        ("printf more >> h1", &["M h1"]),
-        ("ln h1 h3; printf more >> h3", &["M h1", "A h3"]),
-        ("ln file file2", &["A file2"]),
-        ("rm h1", &["D h1"]),
-        ("rm link; ln -s a link", &["M link"]),
-        ("rm -r empty", &["D empty"]),
-        ("mkdir -p n/e/w; rmdir n/e/w", &["A n", "A n/e"]),
-        ("chmod 0751 b; chmod 0600 b/two", &["P b", "P b/two"]),
-        (
-            "setfattr -n user.mark -v 1 b; setfattr -n user.mark -v 2 file",
-            &["P b", "P file"],
-        ),
-    ]);
+    each_script(rows(LAYERS));
 }
 
 // rule F6, T1
@@ -171,33 +137,30 @@ fn layers_made_by_the_kernel_as_user() {
     rerun_test_as_user("overlay::layers_made_by_the_kernel");
 }
 
+/// What makes the kernel copy something up, and no difference.
+const TOUCHES: &str = "\
+: >> file
+touch file a b/one; touch -h link
+chmod 0600 file; chmod 0640 file; chmod 0700 a; chmod 0755 a
+printf file > file
+dd if=file of=file conv=notrunc status=none
+setfattr -n user.x -v 1 file; setfattr -x user.x file
+setfattr -n user.x -v 1 a; setfattr -x user.x a
+rm -r empty; mkdir empty
+rm file; printf file > file; chmod 0640 file
+rm link; ln -s file link
+mv file x; mv x file; mkdir n; rmdir n
+mv a x; mv x a
+ln h1 h3; rm h3
+cat file a/f; ls -lR; find . -print0 | xargs -0 getfattr -d
+chmod 0700 .; chmod 0755 .; touch .";
+
 /// A copy-up without a difference is no change.
 // rule F8
 #[test]
 fn touching_is_no_change() {
-    each(&[
-        (": >> file", &[]),
-        ("touch file a b/one; touch -h link", &[]),
-        (
-            "chmod 0600 file; chmod 0640 file; chmod 0700 a; chmod 0755 a",
-            &[],
-        ),
-        ("printf file > file", &[]),
-        ("dd if=file of=file conv=notrunc status=none", &[]),
-        ("setfattr -n user.x -v 1 file; setfattr -x user.x file", &[]),
-        ("setfattr -n user.x -v 1 a; setfattr -x user.x a", &[]),
-        ("rm -r empty; mkdir empty", &[]),
-        ("rm file; printf file > file; chmod 0640 file", &[]),
-        ("rm link; ln -s file link", &[]),
-        ("mv file x; mv x file; mkdir n; rmdir n", &[]),
-        ("mv a x; mv x a", &[]),
-        ("ln h1 h3; rm h3", &[]),
-        (
-            "cat file a/f; ls -lR; find . -print0 | xargs -0 getfattr -d",
-            &[],
-        ),
-        ("chmod 0700 .; chmod 0755 .; touch .", &[]),
-    ]);
+    let script = |line: &str| [line.to_owned(), String::new()];
+    each_script(TOUCHES.lines().map(script).collect());
 }
 
 // rule F8
@@ -206,6 +169,26 @@ fn touching_is_no_change_as_user() {
     rerun_test_as_user("overlay::touching_is_no_change");
 }
 
+/// What the kernel does first, and what the engine writes then.
+const TURNS: &str = "
+: | new
+: | new dirs/deep/er/file
+: | file
+: | a/f
+: | a/sub/beside
+rm -r a | a/again
+rm -r a | a/sub/deep
+rm -r a; mkdir a | a/sub/x
+rm file | file
+rm file | file/now/below
+rm -r b; printf x > b | b
+rm -r b; mkdir b; rmdir b | b/one
+rm file; mkdir file | file/in
+rm a/sub/deep; touch a | a/sub/deep
+mv b c; rm -r c | c/one
+: >> h1 | h1
+";
+
 /// What the engine writes, the kernel reads; and both may take turns.
 // rule F1, T1
 #[test]
@@ -213,35 +196,13 @@ fn layers_made_by_the_engine() {
     let world = World::new();
     let sandbox = fresh(&world, "original");
     let before = signature(&sandbox.original);
-    let turns: &[(&str, &str)] = &[
-        (":", "new"),
-        (":", "new dirs/deep/er/file"),
-        (":", "file"),
-        (":", "a/f"),
-        (":", "a/sub/beside"),
-        ("rm -r a", "a/again"),
-        ("rm -r a", "a/sub/deep"),
-        ("rm -r a; mkdir a", "a/sub/x"),
-        ("rm file", "file"),
-        ("rm file", "file/now/below"),
-        ("rm -r b; printf x > b", "b"),
-        ("rm -r b; mkdir b; rmdir b", "b/one"),
-        ("rm file; mkdir file", "file/in"),
-        ("rm a/sub/deep; touch a", "a/sub/deep"),
-        ("mv b c; rm -r c", "c/one"),
-        (": >> h1", "h1"),
-    ];
-    for (script, path) in turns {
-        sandbox.native(script);
-        sandbox
-            .write(path, b"by the engine\n")
-            .unwrap_or_else(|error| panic!("cannot write {path} after {script}: {error}"));
-        let shown = assert_agrees(&sandbox, &format!("{path} written after {script}"));
+    for [script, path] in rows::<2>(TURNS) {
+        sandbox.native(&script);
+        let when = format!("{path} written after {script}");
+        sandbox.write(&path, b"by the engine\n").must(&when);
+        let shown = assert_agrees(&sandbox, &when);
         assert!(shown.nodes.contains_key(path.as_bytes()), "{path}");
-        assert_eq!(
-            sandbox.read(path).expect("it was written"),
-            b"by the engine\n"
-        );
+        assert_eq!(sandbox.read(&path).must(&when), b"by the engine\n");
         sandbox.native(&format!("test \"$(cat '{path}')\" = 'by the engine'"));
         sandbox.native(&format!(
             "printf 'by the kernel' >> '{path}'; rm -rf '{path}.gone'"

@@ -7,11 +7,11 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use escrow::error::Result;
-use escrow::event::Unobserved;
+use escrow::event::{Observer, Unobserved};
 use escrow::internals::store::{Plan, Resource, SandboxRecord};
-use escrow::manager::{Manager, ManagerOptions};
+use escrow::manager::{Manager, ManagerOptions, NewResource, PlanView};
 use escrow::model::text::Location;
-use escrow::model::{ChangeKind, ResourcePath, SandboxState};
+use escrow::model::{ChangeKind, PlanState, ResourcePath, SandboxState};
 use escrow_testkit::signature::{Ignore, differences, signature};
 use escrow_testkit::user::as_user;
 use escrow_testkit::{OverlayMount, World, XattrKind};
@@ -37,6 +37,102 @@ pub(crate) fn open(home: &Path) -> Manager {
     Manager::open(options(home)).expect("a manager opens on a fresh or used home")
 }
 
+/// The rows of a table, a line each, cut into cells at ` | `. A line that begins with `|` goes on with the row before it, one
+/// that begins with `#` is a remark.
+pub(crate) fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
+    let joined = table.replace("\n    | ", " | ");
+    let lines = joined.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let row = |line: &str| {
+        let cells: Vec<String> = line
+            .split(" | ")
+            .map(|cell| cell.trim().to_owned())
+            .collect();
+        cells
+            .try_into()
+            .unwrap_or_else(|_| panic!("not {N} cells: {line}"))
+    };
+    lines.map(row).collect()
+}
+
+/// Tries every row with every strategy, also behind one that failed, and then names all that failed.
+#[track_caller]
+pub(crate) fn try_all<T: std::fmt::Debug>(
+    strategies: &[&'static str],
+    rows: &[T],
+    work: impl Fn(&'static str, &T),
+) {
+    let mut failed = Vec::new();
+    for strategy in strategies {
+        for row in rows {
+            let tried = std::panic::AssertUnwindSafe(|| work(strategy, row));
+            if let Err(panic) = std::panic::catch_unwind(tried) {
+                let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                failed.push(format!("{strategy}: {row:?}: {said}"));
+            }
+        }
+    }
+    let (count, told) = (failed.len(), failed.join("\n\n"));
+    assert!(failed.is_empty(), "{count} rows failed:\n\n{told}");
+}
+
+/// A world of its own for each strategy, with a sandbox of a directory that holds `text`.
+pub(crate) fn each<'a>(
+    strategies: &'a [&'static str],
+    text: &'a str,
+) -> impl Iterator<Item = (&'static str, World, Sandboxed)> + 'a {
+    strategies.iter().map(move |strategy| {
+        let world = World::new();
+        let original = crate::overlay::original(&world, "original", text);
+        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+        (*strategy, world, sandbox)
+    })
+}
+
+/// An observer that is told of every entry, and never gives up.
+pub(crate) struct OnCopied<F>(pub(crate) F);
+
+impl<F: Fn(u64) + Sync> Observer for OnCopied<F> {
+    fn copied(&self, entries: u64, _bytes: u64) {
+        (self.0)(entries);
+    }
+}
+
+/// A directory that can be added as a resource.
+pub(crate) fn directory<'a>(name: &'a str, at: &'a Path) -> NewResource<'a> {
+    NewResource {
+        name,
+        kind: Some("fs-directory"),
+        at,
+        parent: None,
+        strategy: None,
+        allow_root: false,
+    }
+}
+
+/// A plan of these directories, made in the first one's parent.
+#[track_caller]
+pub(crate) fn plan_of(
+    manager: &Manager,
+    name: Option<&str>,
+    originals: &[&Path],
+    strategy: &str,
+) -> PlanView {
+    let typed: Vec<_> = originals
+        .iter()
+        .map(|path| path.as_os_str().to_owned())
+        .collect();
+    let place = originals[0].parent().expect("it has one");
+    let made = manager.create_plan(name, place, &typed, Some(strategy), &Unobserved);
+    made.unwrap_or_else(|error| panic!("cannot make a plan: {}", chain(&error)))
+}
+
+/// A plan without resources.
+pub(crate) fn empty_plan(manager: &Manager, name: &str) -> Plan {
+    let made = manager.create_plan(Some(name), Path::new("/"), &[], None, &Unobserved);
+    made.expect("a plan needs no resource").plan
+}
+
 /// A path inside a resource.
 pub(crate) fn at(path: impl AsRef<[u8]>) -> ResourcePath {
     ResourcePath::parse(path.as_ref()).expect("the path of a test is valid")
@@ -56,6 +152,19 @@ impl Sandboxed {
         Self::attempt(home, original, strategy).unwrap_or_else(|error| {
             panic!("cannot make a sandbox by {strategy}: {}", chain(&error))
         })
+    }
+
+    /// The same under a name.
+    pub(crate) fn named(home: &Path, name: &str, original: &Path, strategy: &str) -> Self {
+        let manager = open(home);
+        let view = plan_of(&manager, Some(name), &[original], strategy);
+        let (resource, original) = (view.sandboxes[0].resource.clone(), original.to_owned());
+        Self {
+            manager,
+            plan: view.plan,
+            resource,
+            original,
+        }
     }
 
     /// The same, where it may fail.
@@ -81,6 +190,12 @@ impl Sandboxed {
             .view(self.plan.clone())
             .expect("the plan can be shown");
         view.sandboxes[0].sandbox.clone()
+    }
+
+    pub(crate) fn state_of_plan(&self) -> PlanState {
+        let plans = self.manager.plans().expect("they can be listed");
+        let ours = plans.iter().find(|view| view.plan.id == self.plan.id);
+        ours.expect("it is known").plan.state
     }
 
     pub(crate) fn state(&self) -> SandboxState {
