@@ -1,30 +1,23 @@
-//! Who commits does so alone: others wait, are reported, or find a conflict where they overlap; the dead hold nothing.
+//! A commit works alone: others wait, are refused, or find a conflict where they overlap; a killed process holds nothing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, mpsc};
+use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
 use escrow::error::{Error, Kind, Result};
 use escrow::event::{Observer, Unobserved};
-use escrow::manager::Manager;
 use escrow::model::PlanState;
 use escrow_testkit::World;
 use escrow_testkit::signature::{Ignore, differences, signature};
 
 use crate::commit_support::{
-    PLAIN, areas, assert_tree, child, conflict_paths, request, start_child, told, wait_for,
+    Must, PLAIN, all_succeed, areas, assert_tree, child, conflict_paths, during, halting, holds,
+    kill, request, start_child, start_halting, wait_for,
 };
 use crate::overlay::{BASE, original};
-use crate::support::{ISOLATING, Sandboxed, at, open, options, sh};
-
-/// A manager that waits for no process.
-fn impatient(home: &Path) -> Manager {
-    let mut options = options(home);
-    options.patience = Duration::from_millis(50);
-    Manager::open(options).expect("it opens beside others")
-}
+use crate::support::{ISOLATING, Sandboxed, at, each, empty_plan, impatient, names, open, plan_of};
 
 /// Whether another process was quicker.
 fn is_late<T>(answer: &Result<T>) -> bool {
@@ -43,34 +36,31 @@ const EDITS: &str = "printf new > file; rm -r a; mkdir -p n/d; printf x > n/d/x;
 // rule C14
 #[test]
 fn many_threads_commit_one_plan() {
-    for strategy in ISOLATING {
-        let world = World::new();
-        let original = original(&world, "original", BASE);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for (strategy, world, sandbox) in each(&ISOLATING, BASE) {
         sandbox.native(EDITS);
         let promised = sandbox.promised();
-        let barrier = Barrier::new(6);
+        let (barrier, home) = (Barrier::new(6), world.home());
         let answers: Vec<Result<_>> = std::thread::scope(|scope| {
             let one = |number| {
-                let (barrier, world, plan) = (&barrier, &world, &sandbox.plan);
+                let (barrier, home, plan) = (&barrier, &home, &sandbox.plan);
                 scope.spawn(move || {
-                    let manager = match number % 2 {
-                        0 => open(&world.home()),
-                        _ => impatient(&world.home()),
+                    let manager = if number % 2 == 0 {
+                        open(home)
+                    } else {
+                        impatient(home)
                     };
                     barrier.wait();
                     manager.commit(plan, &request(PLAIN), &Unobserved)
                 })
             };
             let threads: Vec<_> = (0..6).map(one).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
-            let joined = threads.into_iter().map(join);
+            let joined = threads.into_iter().map(|thread| thread.join());
             joined.map(|answer| answer.expect("no panic")).collect()
         });
         let done = answers.iter().filter(|answer| answer.is_ok()).count();
         let late = answers.iter().filter(|answer| is_late(answer)).count();
         assert_eq!((done, late), (1, 5), "{strategy}: {answers:?}");
-        assert_tree(&promised, &original, strategy);
+        assert_tree(&promised, &sandbox.original, strategy);
     }
 }
 
@@ -81,68 +71,27 @@ fn child_that_commits() {
         return;
     };
     let manager = open(&world.join("escrow-home"));
-    let plan = manager
-        .resolve_plan(Some("shared"), &world)
-        .expect("it was made before");
-    let answer = match word.strip_prefix("halt-") {
-        None => {
-            wait_for("the start", || world.join("go").exists());
+    let plan = manager.resolve_plan(Some("shared"), &world);
+    let plan = plan.must("it was made before");
+    let answer = match word.parse() {
+        Ok(after) => manager.commit(&plan, &request(PLAIN), &halting(after, &world)),
+        Err(_) => {
+            wait_for("the start", || world.join(&word).exists());
             manager.commit(&plan, &request(PLAIN), &Unobserved)
         }
-        Some(snapshot) => {
-            let halting = Halting {
-                snapshot: snapshot.parse().expect("a number was handed over"),
-                seen: AtomicU64::new(0),
-                marker: world.join("marker"),
-            };
-            manager.commit(&plan, &request(PLAIN), &halting)
-        }
     };
-    match answer {
-        Ok(_) => std::fs::write(world.join(format!("done-{}", std::process::id())), "")
-            .expect("the world is writable"),
-        answer if is_late(&answer) => {}
-        Err(error) => panic!("{}", told(&error)),
+    if !is_late(&answer) {
+        answer.must("it is committed");
+        let done = world.join(format!("done-{}", std::process::id()));
+        std::fs::write(done, "").expect("the world is writable");
     }
 }
 
-/// Says when so many entries were moved, and then waits for its end.
-struct Halting {
-    snapshot: u64,
-    seen: AtomicU64,
-    marker: PathBuf,
-}
-
-impl Observer for Halting {
-    fn copied(&self, entries: u64, _bytes: u64) {
-        if self.seen.fetch_add(entries, Ordering::SeqCst) + entries >= self.snapshot {
-            std::fs::write(&self.marker, "now").expect("the world is writable");
-            loop {
-                std::thread::park();
-            }
-        }
-    }
-}
+const CHILD_THAT_COMMITS: &str = "commit_locks::child_that_commits";
 
 fn shared_plan(world: &World, strategy: &str) -> Sandboxed {
     let original = original(world, "original", BASE);
-    let manager = open(&world.home());
-    let typed = [original.as_os_str().to_owned()];
-    let view = manager
-        .create_plan(
-            Some("shared"),
-            world.path(),
-            &typed,
-            Some(strategy),
-            &Unobserved,
-        )
-        .expect("it is a directory");
-    let sandbox = Sandboxed {
-        manager,
-        plan: view.plan,
-        resource: view.sandboxes[0].resource.clone(),
-        original,
-    };
+    let sandbox = Sandboxed::named(&world.home(), "shared", &original, strategy);
     sandbox.native(EDITS);
     sandbox
 }
@@ -154,15 +103,11 @@ fn many_processes_commit_one_plan() {
         let world = World::new();
         let sandbox = shared_plan(&world, strategy);
         let promised = sandbox.promised();
-        let start = |_| start_child("commit_locks::child_that_commits", world.path(), "go");
+        let start = |_| start_child(CHILD_THAT_COMMITS, world.path(), "go");
         let children: Vec<Child> = (0..4).map(start).collect();
         std::fs::write(world.path().join("go"), "").expect("the world is writable");
-        for child in children {
-            let output = child.wait_with_output().expect("it is our child");
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{stderr}");
-        }
-        let names = crate::support::names(world.path());
+        all_succeed(children);
+        let names = names(world.path());
         let done = names.iter().filter(|name| name.starts_with("done-"));
         assert_eq!(done.count(), 1, "{names:?}");
         assert_tree(&promised, &sandbox.original, strategy);
@@ -174,33 +119,21 @@ fn many_processes_commit_one_plan() {
 #[test]
 fn a_commit_that_is_killed_holds_no_lock() {
     for strategy in ["filesystem_copy", "overlay"] {
-        for snapshot in [1, 3, 5, 6, 7] {
-            let world = World::new();
+        for after in [1, 3, 5, 6, 7] {
+            let (world, when) = (World::new(), format!("{strategy} {after}"));
             let sandbox = shared_plan(&world, strategy);
             let (before, promised) = (signature(&sandbox.original), sandbox.promised());
             let other = Sandboxed::new(&world.home(), &sandbox.original, strategy);
             other.write("b/other", b"other").expect("it can be written");
-            let word = format!("halt-{snapshot}");
-            let mut child = start_child("commit_locks::child_that_commits", world.path(), &word);
-            let marker = world.path().join("marker");
-            wait_for("the commit comes so far", || {
-                marker.exists() || child.try_wait().expect("it is our child").is_some()
-            });
-            if !marker.exists() {
-                let output = child.wait_with_output().expect("it is our child");
-                let stderr = String::from_utf8_lossy(&output.stderr);
-                panic!("{strategy} {snapshot} ended by itself: {stderr}");
-            }
+            let child = start_halting(CHILD_THAT_COMMITS, world.path(), &after.to_string());
             let busy = impatient(&world.home()).commit(&other.plan, &request(PLAIN), &Unobserved);
-            assert_eq!(busy.expect_err("somebody is at it").kind(), Kind::Busy);
-            assert!(
-                open(&world.home())
-                    .recover()
-                    .expect("it can be asked")
-                    .is_empty()
+            assert_eq!(
+                busy.expect_err("another process is at it").kind(),
+                Kind::Busy
             );
-            child.kill().expect("it is our child");
-            child.wait().expect("it is our child");
+            let recovered = open(&world.home()).recover().must(&when);
+            assert!(recovered.is_empty(), "it is alive: {when}");
+            kill(child);
             // Another plan on the same original recovers it, by the way, and is not kept waiting.
             let manager = impatient(&world.home());
             let (mut released, mut notices) = (None, String::new());
@@ -213,106 +146,40 @@ fn a_commit_that_is_killed_holds_no_lock() {
                 released = Some(answer);
                 tried
             });
-            let released = released.expect("it was tried");
-            released.unwrap_or_else(|error| panic!("{strategy} {snapshot}: {}", told(&error)));
-            assert!(
-                notices.contains("'shared'"),
-                "{strategy} {snapshot}: {notices}"
-            );
+            released.expect("it was tried").must(&when);
+            assert!(notices.contains("'shared'"), "{when}: {notices}");
             other.undone();
-            let now = signature(&sandbox.original);
-            let is = |sig| {
-                differences(
-                    sig,
-                    &now,
-                    &Ignore {
-                        times: true,
-                        ..Ignore::default()
-                    },
-                )
-                .is_empty()
+            let times = Ignore {
+                times: true,
+                ..Ignore::default()
             };
-            let view = sandbox.manager.plans().expect("they can be listed");
-            let state = view
-                .iter()
-                .find(|view| view.plan.name == "shared")
-                .expect("it is known")
-                .plan
-                .state;
-            match state {
+            let is = |sig| {
+                let found = differences(sig, &signature(&sandbox.original), &times);
+                assert!(found.is_empty(), "{when}: neither old nor new: {found:?}");
+            };
+            match sandbox.state_of_plan() {
                 PlanState::Open => {
-                    assert!(is(&before), "{strategy} {snapshot}: neither old nor new");
+                    is(&before);
                     assert!(notices.contains("before"), "{notices}");
                     sandbox.committed();
                 }
                 PlanState::Committed => {
-                    assert!(is(&promised), "{strategy} {snapshot}: neither old nor new");
+                    is(&promised);
                     assert!(notices.contains("new"), "{notices}");
                 }
-                state => panic!("{strategy} {snapshot}: {state}"),
+                state => panic!("{when}: {state}"),
             }
             sandbox.undone();
-            let now = signature(&sandbox.original);
-            let found = differences(
-                &before,
-                &now,
-                &Ignore {
-                    times: true,
-                    ..Ignore::default()
-                },
-            );
-            assert!(
-                found.is_empty(),
-                "{strategy} {snapshot}: {}",
-                found.join("\n")
-            );
+            is(&before);
         }
-    }
-}
-
-/// Waits at one entry until it is let go.
-struct Waiting {
-    left: Mutex<u64>,
-    ends: Mutex<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
-}
-
-impl Observer for Waiting {
-    fn copied(&self, entries: u64, _bytes: u64) {
-        let mut left = self.left.lock().expect("nobody panics with it");
-        let now = left.saturating_sub(entries);
-        if *left > 0 && now == 0 {
-            let ends = self.ends.lock().expect("nobody panics with it");
-            ends.0.send(()).expect("the test waits for it");
-            // Fails when the test is over.
-            let _ = ends.1.recv();
-        }
-        *left = now;
     }
 }
 
 /// Runs `work` while a commit of `sandbox` is paused at one of its entries.
-fn during(sandbox: &Sandboxed, snapshot: u64, work: impl FnOnce()) {
-    let (began, has_begun) = mpsc::channel();
-    let (go, gone_on) = mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        let home = sandbox.manager.home().to_owned();
-        let plan = &sandbox.plan;
-        let committing = scope.spawn(move || {
-            let observer = Waiting {
-                left: Mutex::new(snapshot),
-                ends: Mutex::new((began, gone_on)),
-            };
-            open(&home).commit(plan, &request(PLAIN), &observer)
-        });
-        let begun = has_begun.recv_timeout(Duration::from_secs(60));
-        if begun.is_ok() {
-            work();
-        }
-        drop(go);
-        let answer = committing.join().expect("no panic");
-        answer.unwrap_or_else(|error| panic!("{}", told(&error)));
-        begun.expect("it came so far");
-    });
+fn during_commit(sandbox: &Sandboxed, after: u64, work: impl FnOnce()) {
+    let manager = open(sandbox.manager.home());
+    let commit = |observer: &dyn Observer| manager.commit(&sandbox.plan, &request(PLAIN), observer);
+    during(after, commit, work).must("it goes on");
 }
 
 /// While a commit is under way nothing else is done with its plan, nor with its original; looking
@@ -320,90 +187,60 @@ fn during(sandbox: &Sandboxed, snapshot: u64, work: impl FnOnce()) {
 // rule C14, S5
 #[test]
 fn operations_during_a_commit() {
-    for strategy in ISOLATING {
-        // Once while it stages, once while it applies.
-        for snapshot in [1, 7] {
-            let world = World::new();
-            let original = original(&world, "original", BASE);
-            let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    // Once while it stages, once while it applies.
+    for after in [1, 7] {
+        for (strategy, world, sandbox) in each(&ISOLATING, BASE) {
             sandbox.native(EDITS);
             let promised = sandbox.promised();
-            let other = Sandboxed::new(&world.home(), &original, strategy);
+            let other = Sandboxed::new(&world.home(), &sandbox.original, strategy);
             other.write("h1", b"other").expect("it can be written");
-            let fresh = open(&world.home());
-            let view = fresh.create_plan(Some("fresh"), world.path(), &[], None, &Unobserved);
-            let empty = view.expect("a plan needs no resource").plan;
-            during(&sandbox, snapshot, || {
-                let manager = impatient(&world.home());
-                let (plan, resource) = (&sandbox.plan, &sandbox.resource);
+            let empty = empty_plan(&other.manager, "fresh");
+            during_commit(&sandbox, after, || {
+                let m = impatient(&world.home());
+                let (plan, resource, terms) = (&sandbox.plan, &sandbox.resource, request(PLAIN));
                 let mut bytes = &b"x"[..];
+                let new = |plan| m.create_sandbox(plan, resource, Some(strategy), &Unobserved);
                 let refused = [
-                    (
-                        "commit",
-                        manager.commit(plan, &request(PLAIN), &Unobserved).map(drop),
-                    ),
-                    ("preview", manager.preview(plan, PLAIN).map(drop)),
-                    ("read", manager.read(plan, resource, &at("file")).map(drop)),
+                    ("commit", m.commit(plan, &terms, &Unobserved).map(drop)),
+                    ("preview", m.preview(plan, PLAIN).map(drop)),
+                    ("read", m.read(plan, resource, &at("file")).map(drop)),
                     (
                         "write",
-                        manager
-                            .write(plan, resource, &at("x"), &mut bytes)
-                            .map(drop),
+                        m.write(plan, resource, &at("x"), &mut bytes).map(drop),
                     ),
-                    ("access", manager.access(plan, resource, None).map(drop)),
-                    ("diff", manager.diff(plan, None).map(drop)),
-                    ("rollback", manager.rollback(plan, &Unobserved).map(drop)),
-                    ("cleanup", manager.cleanup(plan, false).map(drop)),
-                    ("undo", manager.undo(plan, &Unobserved).map(drop)),
+                    ("access", m.access(plan, resource, None).map(drop)),
+                    ("diff", m.diff(plan, None).map(drop)),
+                    ("rollback", m.rollback(plan, &Unobserved).map(drop)),
+                    ("cleanup", m.cleanup(plan, false).map(drop)),
+                    ("undo", m.undo(plan, &Unobserved).map(drop)),
+                    ("create", new(plan).map(drop)),
                     (
-                        "create",
-                        manager
-                            .create_sandbox(plan, resource, None, &Unobserved)
-                            .map(drop),
+                        "other commit",
+                        m.commit(&other.plan, &terms, &Unobserved).map(drop),
                     ),
+                    ("other preview", m.preview(&other.plan, PLAIN).map(drop)),
+                    ("other diff", m.diff(&other.plan, None).map(drop)),
                     (
-                        "other's commit",
-                        manager
-                            .commit(&other.plan, &request(PLAIN), &Unobserved)
-                            .map(drop),
+                        "other rollback",
+                        m.rollback(&other.plan, &Unobserved).map(drop),
                     ),
-                    (
-                        "other's preview",
-                        manager.preview(&other.plan, PLAIN).map(drop),
-                    ),
-                    ("other's diff", manager.diff(&other.plan, None).map(drop)),
-                    (
-                        "other's rollback",
-                        manager.rollback(&other.plan, &Unobserved).map(drop),
-                    ),
-                    (
-                        "a new sandbox",
-                        manager
-                            .create_sandbox(&empty, resource, Some(strategy), &Unobserved)
-                            .map(drop),
-                    ),
+                    ("a new sandbox", new(&empty).map(drop)),
                 ];
                 for (what, answer) in refused {
-                    match answer {
-                        Err(error) if error.kind() == Kind::Busy => {}
-                        answer => panic!("{strategy} {snapshot}: {what}: {answer:?}"),
-                    }
+                    let kind = answer.as_ref().map_err(Error::kind);
+                    assert_eq!(kind, Err(Kind::Busy), "{strategy} {after}: {what}");
                 }
-                let status = manager.status().expect("looking is always possible");
+                let status = m.status().expect("looking is always possible");
+                let mut running = status.running.iter();
+                assert!(running.any(|one| one.alive && one.operation.action == "commit"));
                 assert!(
-                    status
-                        .running
-                        .iter()
-                        .any(|one| one.alive && one.operation.action == "commit")
-                );
-                assert!(
-                    manager.recover().expect("it can be asked").is_empty(),
+                    m.recover().expect("it can be asked").is_empty(),
                     "it is alive"
                 );
-                manager.plans().expect("looking is always possible");
-                manager.log(None).expect("looking is always possible");
+                m.plans().expect("looking is always possible");
+                m.log(None).expect("looking is always possible");
             });
-            assert_tree(&promised, &original, &format!("{strategy} {snapshot}"));
+            assert_tree(&promised, &sandbox.original, &format!("{strategy} {after}"));
             other.committed();
         }
     }
@@ -413,20 +250,18 @@ fn operations_during_a_commit() {
 // rule C14
 #[test]
 fn the_patient_wait_for_a_commit() {
-    for strategy in ISOLATING {
-        let world = World::new();
-        let original = original(&world, "original", BASE);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for (strategy, world, sandbox) in each(&ISOLATING, BASE) {
+        let original = &sandbox.original;
         sandbox.native(EDITS);
         let [apart, overlapping] = ["h1", "file"].map(|path| {
-            let other = Sandboxed::new(&world.home(), &original, strategy);
+            let other = Sandboxed::new(&world.home(), original, strategy);
             other.write(path, b"other").expect("it can be written");
             other
         });
         let (tell, told_of) = mpsc::channel();
         std::thread::scope(|scope| {
             type Work<'w> = Box<dyn FnOnce() -> Result<Vec<String>> + Send + 'w>;
-            let (world, original) = (&world, &original);
+            let late = || Sandboxed::attempt(&world.home(), original, strategy);
             let works: [(&str, Work<'_>); 3] = [
                 (
                     "apart",
@@ -436,45 +271,26 @@ fn the_patient_wait_for_a_commit() {
                     "overlapping",
                     Box::new(move || Ok(conflict_paths(overlapping.commit()))),
                 ),
-                (
-                    "late",
-                    Box::new(move || {
-                        let late = Sandboxed::attempt(&world.home(), original, strategy)?;
-                        Ok(late.listing())
-                    }),
-                ),
+                ("late", Box::new(move || Ok(late()?.listing()))),
             ];
-            during(&sandbox, 7, || {
+            during_commit(&sandbox, 7, || {
                 for (name, work) in works {
                     let tell = tell.clone();
                     scope.spawn(move || tell.send((name, work())).expect("the test waits"));
                 }
                 std::thread::sleep(Duration::from_millis(100));
-                assert!(told_of.try_recv().is_err(), "{strategy}: nobody went on");
+                assert!(told_of.try_recv().is_err(), "{strategy}: none went on");
             });
         });
         drop(tell);
-        let mut answers: Vec<(&str, Vec<String>)> = told_of
+        let answers = told_of
             .iter()
-            .map(|(name, answer)| {
-                (
-                    name,
-                    answer.unwrap_or_else(|error| panic!("{name}: {}", told(&error))),
-                )
-            })
-            .collect();
-        answers.sort();
-        let none = Vec::new();
-        assert_eq!(
-            answers,
-            [
-                ("apart", none.clone()),
-                ("late", none),
-                ("overlapping", vec!["file".to_owned()])
-            ],
-            "{strategy}"
-        );
-        assert_eq!(sh(&original, "cat h1 file").stdout, b"othernew");
+            .map(|(name, answer)| (name, answer.must(name)));
+        let answers: BTreeMap<&str, Vec<String>> = answers.collect();
+        assert_eq!(answers["apart"], [""; 0], "{strategy}");
+        assert_eq!(answers["late"], [""; 0], "{strategy}");
+        assert_eq!(answers["overlapping"], ["file"], "{strategy}");
+        holds(original, "is 'h1 file' othernew", strategy);
     }
 }
 
@@ -482,24 +298,17 @@ fn the_patient_wait_for_a_commit() {
 // rule C14
 #[test]
 fn two_homes_on_one_original() {
-    let world = World::new();
-    let original = original(&world, "original", BASE);
-    let sandbox = Sandboxed::new(&world.home(), &original, "filesystem_copy");
-    sandbox.native(EDITS);
-    let other = Sandboxed::new(&world.dir("other-home"), &original, "filesystem_copy");
-    other.write("file", b"other").expect("it can be written");
-    other.write("h1", b"other").expect("it can be written");
-    during(&sandbox, 7, || {
-        let manager = impatient(&world.dir("other-home"));
-        let busy = manager.commit(&other.plan, &request(PLAIN), &Unobserved);
-        let error = busy.expect_err("somebody is at it");
-        assert!(
-            matches!(error, Error::BusyOriginal { .. }),
-            "{}",
-            told(&error)
-        );
-    });
-    assert_eq!(conflict_paths(other.commit()), ["file"]);
+    for (_, world, sandbox) in each(&["filesystem_copy"], BASE) {
+        sandbox.native(EDITS);
+        let home = world.dir("other-home");
+        let other = Sandboxed::new(&home, &sandbox.original, "filesystem_copy");
+        other.native("printf other > file; printf other > h1");
+        during_commit(&sandbox, 7, || {
+            let busy = impatient(&home).commit(&other.plan, &request(PLAIN), &Unobserved);
+            assert!(matches!(busy, Err(Error::BusyOriginal { .. })), "{busy:?}");
+        });
+        assert_eq!(conflict_paths(other.commit()), ["file"]);
+    }
 }
 
 /// Plans that share several originals in another order do not wait for each other in a circle.
@@ -512,29 +321,17 @@ fn several_originals_in_any_order() {
         .collect();
     let plans: Vec<_> = (0..6)
         .map(|number| {
-            let mut typed: Vec<_> = originals
-                .iter()
-                .map(|path| path.as_os_str().to_owned())
-                .collect();
-            typed.rotate_left(number % 3);
+            let mut paths: Vec<&Path> = originals.iter().map(PathBuf::as_path).collect();
+            paths.rotate_left(number % 3);
             if number > 2 {
-                typed.reverse();
+                paths.reverse();
             }
             let manager = open(&world.home());
-            let view = manager
-                .create_plan(
-                    None,
-                    world.path(),
-                    &typed,
-                    Some("filesystem_copy"),
-                    &Unobserved,
-                )
-                .expect("they are directories");
+            let view = plan_of(&manager, None, &paths, "filesystem_copy");
             for sandbox in &view.sandboxes {
-                let path = at(format!("new-{number}"));
-                manager
-                    .write(&view.plan, &sandbox.resource, &path, &mut &b"new"[..])
-                    .expect("it can be written");
+                let (path, mut text) = (at(format!("new-{number}")), &b"new"[..]);
+                let written = manager.write(&view.plan, &sandbox.resource, &path, &mut text);
+                written.must("it can be written");
             }
             (manager, view.plan)
         })
@@ -546,7 +343,7 @@ fn several_originals_in_any_order() {
             scope.spawn(move || {
                 barrier.wait();
                 let released = manager.commit(&plan, &request(PLAIN), &Unobserved);
-                released.unwrap_or_else(|error| panic!("{}", told(&error)));
+                released.must("they do not overlap");
             });
         }
     });

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use escrow::commit::{CommitTerms, RecoveredPlan, UndoReport};
@@ -15,7 +16,7 @@ use escrow::strategy::OnConflict;
 use escrow_testkit::World;
 use escrow_testkit::signature::{Ignore, Kind, Sig, differences, signature};
 
-use crate::support::{Sandboxed, chain, names, sh};
+use crate::support::{OnCopied, Sandboxed, chain, names, sh};
 
 /// Nothing is resolved, nothing is let pass.
 pub(crate) const PLAIN: CommitTerms = CommitTerms {
@@ -299,6 +300,88 @@ pub(crate) fn child() -> Option<(String, PathBuf)> {
     let told = std::env::var(CHILD).ok()?;
     let (word, world) = told.split_once(':').expect("it was put together so");
     Some((word.to_owned(), PathBuf::from(world)))
+}
+
+/// An observer that says when so many entries were moved, and then waits to be killed.
+pub(crate) fn halting(after: u64, world: &Path) -> impl Observer + use<> {
+    let (seen, marker) = (AtomicU64::new(0), world.join("marker"));
+    OnCopied(move |entries| {
+        if seen.fetch_add(entries, Ordering::SeqCst) + entries >= after {
+            std::fs::write(&marker, "now").expect("the world is writable");
+            loop {
+                std::thread::park();
+            }
+        }
+    })
+}
+
+/// Starts a child that halts; returns it once it has said that it did.
+#[track_caller]
+pub(crate) fn start_halting(test: &str, world: &Path, word: &str) -> Child {
+    let mut child = start_child(test, world, word);
+    let marker = world.join("marker");
+    wait_for("the child comes so far", || {
+        marker.exists() || child.try_wait().expect("it is our child").is_some()
+    });
+    if std::fs::remove_file(&marker).is_err() {
+        let output = child.wait_with_output().expect("it is our child");
+        panic!(
+            "{word}: it ended by itself: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    child
+}
+
+/// Ends a child at once.
+pub(crate) fn kill(mut child: Child) {
+    child.kill().expect("it is our child");
+    child.wait().expect("it is our child");
+}
+
+/// Waits for children that must succeed; all have ended before one is judged.
+#[track_caller]
+pub(crate) fn all_succeed(children: Vec<Child>) {
+    let ended = children.into_iter().map(Child::wait_with_output);
+    for output in ended.collect::<Vec<_>>() {
+        let output = output.expect("it is our child");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+    }
+}
+
+/// Runs `work` while an operation in another thread is paused at one of its entries.
+pub(crate) fn during<T: Send>(
+    after: u64,
+    operation: impl FnOnce(&dyn Observer) -> T + Send,
+    work: impl FnOnce(),
+) -> T {
+    let (began, has_begun) = mpsc::channel();
+    let (go, gone_on) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let operating = scope.spawn(move || {
+            let state = Mutex::new((after, began, gone_on));
+            let pause = |entries: u64| {
+                let mut state = state.lock().expect("no thread panics with it");
+                let left = state.0.saturating_sub(entries);
+                if state.0 > 0 && left == 0 {
+                    state.1.send(()).expect("the test waits for it");
+                    // Fails when the test is over.
+                    let _ = state.2.recv();
+                }
+                state.0 = left;
+            };
+            operation(&OnCopied(pause))
+        });
+        let begun = has_begun.recv_timeout(Duration::from_secs(60));
+        if begun.is_ok() {
+            work();
+        }
+        drop(go);
+        let answer = operating.join().expect("no panic");
+        begun.expect("it came so far");
+        answer
+    })
 }
 
 /// Waits until something is there.

@@ -1,20 +1,18 @@
 //! Plans and sandboxes over their whole life: made once, resumed by anyone, removed for good.
 
-use std::sync::mpsc;
-use std::time::Duration;
-
 use escrow::error::{Error, Kind};
 use escrow::event::{Observer, Unobserved};
-use escrow::manager::Manager;
 use escrow::model::{SandboxRef, SandboxState};
 use escrow::strategy::{Registry, Session, StrategyError};
 use escrow_testkit::signature::signature;
 use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{Fs, LoopFs, World};
 
+use crate::commit_support::{Must, during, holds, told};
 use crate::overlay::{BASE, original};
 use crate::support::{
-    ALL, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, names, open, options, sh,
+    ALL, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, each, empty_plan, impatient,
+    names, open, sh,
 };
 
 impl Sandboxed {
@@ -47,13 +45,8 @@ fn threads_share_one_manager() {
                 // No process waits for the diff, which is still there.
                 wrote.expect("threads take turns");
                 let found = manager.diff(plan, None).expect("it can be compared");
-                assert!(
-                    found.resources[0]
-                        .diff
-                        .changes
-                        .iter()
-                        .any(|one| one.path == path)
-                );
+                let mut changes = found.resources[0].diff.changes.iter();
+                assert!(changes.any(|one| one.path == path));
             });
         }
     });
@@ -113,49 +106,32 @@ fn another_process_goes_on_as_user() {
 // rule P4
 #[test]
 fn a_sandbox_is_made_once() {
-    let world = World::new();
     for strategy in ALL {
-        let original = original(&world, &format!("original-{strategy}"), BASE);
+        let world = World::new();
+        let original = original(&world, "original", BASE);
         let manager = open(&world.home());
-        let plan = manager
-            .create_plan(
-                Some(&format!("p-{strategy}")),
-                world.path(),
-                &[],
-                None,
-                &Unobserved,
-            )
-            .expect("a plan needs no resource")
-            .plan;
-        let resource = manager
-            .take_resource(original.as_os_str(), world.path())
-            .expect("it is a directory");
+        let plan = empty_plan(&manager, "once");
+        let resource = manager.take_resource(original.as_os_str(), world.path());
+        let resource = resource.must("it is a directory");
         let made: Vec<(bool, String)> = std::thread::scope(|scope| {
             let one = || {
-                let made = open(&world.home())
-                    .create_sandbox(&plan, &resource, Some(strategy), &Unobserved)
-                    .unwrap_or_else(|error| panic!("{strategy}: {error}"));
+                let manager = open(&world.home());
+                let made = manager.create_sandbox(&plan, &resource, Some(strategy), &Unobserved);
+                let made = made.must(strategy);
                 (made.created, made.view.sandbox.id.to_string())
             };
             let threads: Vec<_> = (0..6).map(|_| scope.spawn(one)).collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
-            threads
-                .into_iter()
-                .map(|thread| join(thread).expect("no panic"))
-                .collect()
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined.map(|answer| answer.expect("no panic")).collect()
         });
-        assert_eq!(
-            made.iter().filter(|(created, _)| *created).count(),
-            1,
-            "{made:?}"
-        );
+        let created = made.iter().filter(|(created, _)| *created).count();
+        assert_eq!(created, 1, "{made:?}");
         assert!(made.iter().all(|(_, id)| *id == made[0].1), "{made:?}");
-        let again = manager
-            .create_sandbox(&plan, &resource, Some("filesystem_copy"), &Unobserved)
-            .expect("it is there");
+        let again = manager.create_sandbox(&plan, &resource, Some("filesystem_copy"), &Unobserved);
+        let again = again.must("it is there");
         assert!(!again.created && again.view.sandbox.reference.strategy_name == strategy);
         assert_eq!(names(&world.home().join("sandboxes")).len(), 1);
-        manager.cleanup(&plan, false).expect("it can be removed");
+        manager.cleanup(&plan, false).must("it can be removed");
         assert_swept(&world.home());
     }
 }
@@ -169,34 +145,24 @@ fn is_over(answer: Result<(), Error>) -> bool {
 // rule P5, P6
 #[test]
 fn nothing_comes_after_the_end() {
-    let world = World::new();
-    for strategy in ALL {
-        let original = original(&world, &format!("original-{strategy}"), BASE);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for (strategy, world, sandbox) in each(&ALL, BASE) {
         sandbox.cleanup();
         assert_swept(&world.home());
         // With the plan as it was known before, as a slower process would.
-        let Sandboxed {
-            manager,
-            plan,
-            resource,
-            ..
-        } = &sandbox;
-        assert!(is_over(sandbox.read("file").map(drop)));
-        assert!(is_over(sandbox.write("file", b"x").map(drop)));
-        assert!(is_over(sandbox.try_diff().map(drop)));
-        assert!(is_over(manager.access(plan, resource, None).map(drop)));
-        assert_swept(&world.home());
-        let revived = manager.create_sandbox(plan, resource, Some(strategy), &Unobserved);
-        assert!(
-            is_over(revived.map(drop)),
-            "{strategy}: a plan that is over came back"
-        );
-        assert_swept(&world.home());
-        let gone = manager
-            .resolve_plan(Some(&plan.name), world.path())
-            .expect("it is recorded");
-        let error = manager.create_sandbox(&gone, resource, Some(strategy), &Unobserved);
+        let (manager, plan, resource) = (&sandbox.manager, &sandbox.plan, &sandbox.resource);
+        let create = |plan| manager.create_sandbox(plan, resource, Some(strategy), &Unobserved);
+        for (what, answer) in [
+            ("read", sandbox.read("file").map(drop)),
+            ("write", sandbox.write("file", b"x").map(drop)),
+            ("diff", sandbox.try_diff().map(drop)),
+            ("access", manager.access(plan, resource, None).map(drop)),
+            ("create", create(plan).map(drop)),
+        ] {
+            assert!(is_over(answer), "{strategy}: {what}");
+            assert_swept(&world.home());
+        }
+        let gone = manager.resolve_plan(Some(&plan.name), world.path());
+        let error = create(&gone.must("it is recorded"));
         assert!(matches!(error, Err(Error::PlanOver { .. })), "{error:?}");
         sandbox.cleanup();
         assert_swept(&world.home());
@@ -207,10 +173,7 @@ fn nothing_comes_after_the_end() {
 #[test]
 fn states_move_as_the_table_says() {
     use SandboxState::{Active, Created, RolledBack};
-    let world = World::new();
-    for strategy in ISOLATING {
-        let original = original(&world, &format!("original-{strategy}"), BASE);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for (_, world, sandbox) in each(&ISOLATING, BASE) {
         assert_eq!(sandbox.state(), Created);
         sandbox.read("file").expect("it is there");
         sandbox.listing();
@@ -224,49 +187,37 @@ fn states_move_as_the_table_says() {
         assert_eq!(sandbox.state(), Active);
         // A rollback that cannot even begin leaves the sandbox as it is, with its changes.
         let away = world.path().join("away");
-        std::fs::rename(&original, &away).expect("it can be moved");
+        std::fs::rename(&sandbox.original, &away).expect("it can be moved");
         let error = sandbox.manager.rollback(&sandbox.plan, &Unobserved);
         let gone = matches!(error, Err(Error::Strategy(StrategyError::Gone { .. })));
         assert!(gone, "{error:?}");
         assert_eq!(sandbox.state(), Active);
-        std::fs::rename(&away, &original).expect("it can be moved back");
+        std::fs::rename(&away, &sandbox.original).expect("it can be moved back");
         sandbox.write("file", b"y").expect("work goes on");
         assert_eq!(sandbox.listing(), ["M file"], "it can still be looked at");
         sandbox.rollback();
         assert_eq!(sandbox.state(), RolledBack);
         assert_eq!(sandbox.listing(), [""; 0]);
         sandbox.cleanup();
+        assert_swept(&world.home());
     }
-    assert_swept(&world.home());
 }
 
 /// What nothing isolates cannot be taken back, and is not called errored for that.
 // rule P5
 #[test]
 fn without_isolation_nothing_is_taken_back() {
-    let world = World::new();
-    let original = original(&world, "original", BASE);
-    let sandbox = Sandboxed::new(&world.home(), &original, "none");
-    sandbox.write("file", b"real").expect("it can be written");
-    assert_eq!(
-        std::fs::read(original.join("file")).expect("it is there"),
-        b"real"
-    );
-    let error = sandbox
-        .manager
-        .rollback(&sandbox.plan, &Unobserved)
-        .expect_err("it cannot");
-    assert!(
-        error.to_string().contains("already in the original"),
-        "{error}"
-    );
-    assert_eq!(sandbox.state(), SandboxState::Active);
-    sandbox.cleanup();
-    assert_eq!(
-        std::fs::read(original.join("file")).expect("it stays"),
-        b"real"
-    );
-    assert_swept(&world.home());
+    for (_, world, sandbox) in each(&["none"], BASE) {
+        sandbox.write("file", b"real").expect("it can be written");
+        holds(&sandbox.original, "is file real", "written");
+        let error = sandbox.manager.rollback(&sandbox.plan, &Unobserved);
+        let text = error.expect_err("it cannot").to_string();
+        assert!(text.contains("already in the original"), "{text}");
+        assert_eq!(sandbox.state(), SandboxState::Active);
+        sandbox.cleanup();
+        holds(&sandbox.original, "is file real", "it stays");
+        assert_swept(&world.home());
+    }
 }
 
 // rule P6
@@ -351,91 +302,50 @@ fn a_create_that_fails_leaves_nothing() {
     let before = signature(&original);
     let error = Sandboxed::attempt(&world.home(), &original, "filesystem_copy");
     let error = error.err().expect("there is no room for it");
-    assert!(error.to_string().contains("large"), "{error}");
-    assert!(
-        error.hints().join(" ").contains("space"),
-        "{:?}",
-        error.hints()
-    );
+    let told = told(&error);
+    assert!(told.contains("large") && told.contains("space"), "{told}");
     assert_eq!(names(there.path()), ["original"]);
     assert_swept(&world.home());
-    assert!(
-        open(&world.home())
-            .plans()
-            .expect("they can be listed")
-            .is_empty()
-    );
+    let plans = open(&world.home()).plans();
+    assert!(plans.expect("they can be listed").is_empty());
     assert_untouched(&before, &original);
 }
 
-/// Waits at the first file until it is let go.
-struct Waiting(std::sync::Mutex<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
-
-impl Observer for Waiting {
-    fn copied(&self, _entries: u64, _bytes: u64) {
-        let ends = self.0.lock().expect("nobody panics with it");
-        // Both fail after the first time, when the other side is gone.
-        let _ = ends.0.send(());
-        let _ = ends.1.recv();
-    }
-}
-
-/// Who waits for a plan in vain is reported who works on it.
+/// A process that waits for a plan in vain learns which process works on it.
 // rule S5
 #[test]
 fn a_busy_plan_names_its_owner() {
     let world = World::new();
     let original = original(&world, "original", BASE);
     let manager = open(&world.home());
-    let view = manager.create_plan(Some("busy"), world.path(), &[], None, &Unobserved);
-    let plan = view.expect("a plan needs no resource").plan;
-    let resource = manager
-        .take_resource(original.as_os_str(), world.path())
-        .expect("it is a directory");
-    let (began, has_begun) = mpsc::channel();
-    let (go, gone_on) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let observer = Waiting(std::sync::Mutex::new((began, gone_on)));
-            open(&world.home())
-                .create_sandbox(&plan, &resource, Some("filesystem_copy"), &observer)
-                .expect("it can be made");
-        });
-        has_begun.recv().expect("the other one begins");
-        let mut impatient = options(&world.home());
-        impatient.patience = Duration::from_millis(100);
-        let impatient = Manager::open(impatient).expect("it opens beside the other");
-        let error = impatient
-            .cleanup(&plan, false)
-            .expect_err("somebody works on it");
+    let plan = empty_plan(&manager, "busy");
+    let resource = manager.take_resource(original.as_os_str(), world.path());
+    let resource = resource.must("it is a directory");
+    let other = open(&world.home());
+    let create = |observer: &dyn Observer| {
+        other.create_sandbox(&plan, &resource, Some("filesystem_copy"), observer)
+    };
+    let made = during(1, create, || {
+        let impatient = impatient(&world.home());
+        let error = impatient.cleanup(&plan, false);
+        let error = error.expect_err("another process works on it");
         assert_eq!(error.kind(), Kind::Busy);
-        let text = error.to_string();
-        let pid = std::process::id().to_string();
-        assert!(
-            text.contains("busy") && text.contains(&pid) && text.contains("create"),
-            "{text}"
-        );
+        let (text, pid) = (error.to_string(), std::process::id().to_string());
+        for word in ["busy", &pid, "create"] {
+            assert!(text.contains(word), "{text}");
+        }
         let running = impatient
             .status()
-            .expect("looking is always possible")
+            .must("looking is always possible")
             .running;
-        assert!(
-            running
-                .iter()
-                .any(|one| one.alive && one.operation.action == "create")
-        );
-        drop((has_begun, go));
+        let mut running = running.iter();
+        assert!(running.any(|one| one.alive && one.operation.action == "create"));
     });
+    made.must("it can be made");
     manager
         .cleanup(&plan, false)
-        .expect("nobody works on it now");
-    assert!(
-        manager
-            .status()
-            .expect("it can be shown")
-            .running
-            .is_empty()
-    );
+        .must("no process works on it now");
+    assert!(manager.status().must("it can be shown").running.is_empty());
     assert_swept(&world.home());
 }
 
@@ -456,48 +366,37 @@ fn one_resource_is_handled_alike_whatever_its_type() {
         let held = Sandboxed::new(&world.home(), &path, "filesystem_copy");
         assert_eq!(held.resource.kind, kind);
         let handle = held.manager.handle(&held.plan, &held.resource);
-        let handle = handle.expect("something deals with it");
-        let again = handle
-            .create_sandbox(None, &Unobserved)
-            .expect("it is there");
+        let handle = handle.must("something deals with it");
+        let again = handle.create_sandbox(None, &Unobserved).must("it is there");
         assert_eq!(again.sandbox_id, held.sandbox().id);
         assert_eq!(
             (again.created, &*again.strategy),
             (false, "filesystem_copy")
         );
         assert!(again.sandbox_path.is_some(), "{again:?}");
-        let name = match kind {
-            "fs-file" => "file",
-            _ => "new",
-        };
+        let name = if kind == "fs-file" { "file" } else { "new" };
         held.write(name, b"first").expect("it can be written");
         let kept = handle.create_checkpoint(Some("first"), &Unobserved);
-        let kept = kept.expect("it can be kept");
+        let kept = kept.must("it can be kept");
         assert_eq!(
             (kept.plan_id, kept.label.as_deref()),
             (held.plan.id, Some("first"))
         );
         held.write(name, b"second").expect("it can be written");
-        let back = handle
-            .rollback_to("first", &Unobserved)
-            .expect("it is kept");
+        let back = handle.rollback_to("first", &Unobserved).must("it is kept");
         assert_eq!(
             (back.success, back.checkpoint_id),
             (true, kept.checkpoint_id)
         );
-        assert_eq!(
-            back.restored_files,
-            [format!("{}:{name}", held.resource.name)]
-        );
+        let restored = [format!("{}:{name}", held.resource.name)];
+        assert_eq!(back.restored_files, restored);
         assert_eq!(held.read(name).expect("it is there"), b"first");
-        let told = handle.rollback_to("nowhere", &Unobserved);
+        let nowhere = handle.rollback_to("nowhere", &Unobserved);
         assert_eq!(
-            told.map(|_| ()).map_err(|error| error.kind()),
-            Err(Kind::NotFound)
+            nowhere.map_err(|error| error.kind()).err(),
+            Some(Kind::NotFound)
         );
-        let may = handle
-            .project_access("agent:one")
-            .expect("a policy answers");
+        let may = handle.project_access("agent:one").must("a policy answers");
         assert!(may.iter().all(|decision| decision.permitted), "{may:?}");
         held.cleanup();
     }

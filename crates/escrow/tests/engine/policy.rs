@@ -1,63 +1,61 @@
 //! The policy, at every way in.
 
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use escrow::commit::CommitTerms;
 use escrow::error::{Error, Kind, Result};
 use escrow::event::Unobserved;
-use escrow::internals::store::{LoggedOperation, Plan, Resource};
-use escrow::manager::{CommitRequest, Manager, ManagerOptions, NewResource, RunRequest};
-use escrow::model::Action;
+use escrow::internals::store::LoggedOperation;
+use escrow::manager::{Manager, ManagerOptions, RunRequest};
+use escrow::model::{Action, Change};
 use escrow::policy::Policy;
-use escrow::strategy::OnConflict;
 use escrow_testkit::signature::signature;
 use escrow_testkit::{World, tree};
 use serde_json::{Value, json};
 
-use crate::support::{assert_untouched, at, open, options, sh};
+use crate::commit_support::{Must, PLAIN, request};
+use crate::support::{Sandboxed, assert_untouched, at, directory, options};
 
-const TERMS: CommitTerms = CommitTerms {
-    on_conflict: OnConflict::Abort,
-    strict: false,
-    allow_partial: false,
-};
-
-/// A plan over `app`, made while everything was permitted.
+/// A plan over `app`, made while everything was permitted, and still worked on as if it were.
 struct Guarded {
     world: World,
-    app: PathBuf,
-    plan: Plan,
-    resource: Resource,
+    free: Sandboxed,
 }
 
 impl Guarded {
     fn new() -> Self {
+        Self::by("filesystem_copy")
+    }
+
+    fn by(strategy: &str) -> Self {
         let world = World::new();
         let app = world.dir("app");
         tree::build(&app, "a.txt \"one\\n\"\nsrc/main.rs \"fn main() {}\\n\"\n");
-        let manager = open(&world.home());
-        let typed = [app.as_os_str().to_owned()];
-        let strategy = Some("filesystem_copy");
-        let view = manager
-            .create_plan(Some("try"), &app, &typed, strategy, &Unobserved)
-            .expect("everything is permitted");
-        Self {
-            resource: view.sandboxes[0].resource.clone(),
-            plan: view.plan,
-            world,
-            app,
-        }
+        let free = Sandboxed::named(&world.home(), "try", &app, strategy);
+        Self { world, free }
+    }
+
+    /// The same, with something done in the sandbox by means that are not authorized.
+    fn after(script: &str) -> Self {
+        let guarded = Self::new();
+        guarded.free.native(script);
+        guarded
     }
 
     /// The engine as `principal` meets it under these rules.
     fn under(&self, principal: &str, rules: Value) -> Manager {
         let policy = json!({"mode": "enforce", "rules": rules});
-        self.with(
+        let policy = Policy::from_value(&policy).expect("it is a policy");
+        self.with(principal, policy)
+    }
+
+    /// The same where everything is permitted but for what one rule denies.
+    fn denying(&self, principal: &str, actions: &[&str], scope: &str) -> Manager {
+        let all = Action::ALL.map(Action::as_str);
+        let deny = json!({"deny": actions, "principal": "*", "scope": scope});
+        self.under(
             principal,
-            Policy::from_value(&policy).expect("it is a policy"),
+            json!([{"allow": all, "principal": "*", "scope": "*"}, deny]),
         )
     }
 
@@ -67,32 +65,18 @@ impl Guarded {
             policy,
             ..options(&self.world.home())
         };
-        Manager::open(options).expect("opening is not judged")
+        Manager::open(options).expect("opening is not authorized")
     }
 
-    /// Works in the sandbox by means that no process validates.
-    fn native(&self, script: &str) {
-        let manager = open(&self.world.home());
-        let access = manager.access(&self.plan, &self.resource, None);
-        let access = access.expect("everything is permitted");
-        let tree = access.cwd.expect("it has a path").as_path().to_owned();
-        sh(&tree, script);
+    fn write(&self, manager: &Manager, path: impl AsRef<[u8]>) -> Result<Change> {
+        let (plan, resource) = (&self.free.plan, &self.free.resource);
+        manager.write(plan, resource, &at(path), &mut &b"x"[..])
     }
 
     fn commit(&self, manager: &Manager) -> Result<()> {
-        let request = CommitRequest {
-            message: None,
-            terms: TERMS,
-            expected: None,
-        };
-        let released = manager.commit(&self.plan, &request, &Unobserved);
+        let released = manager.commit(&self.free.plan, &request(PLAIN), &Unobserved);
         released.map(drop)
     }
-}
-
-fn may_all_but(denied: Value) -> Value {
-    let all = Action::ALL.map(Action::as_str);
-    json!([{"allow": all, "principal": "*", "scope": "*"}, denied])
 }
 
 fn last(manager: &Manager) -> LoggedOperation {
@@ -123,88 +107,68 @@ fn denied<T>(manager: &Manager, answer: Result<T>, action: &str, reason: &str) {
 
 // rule S6, S7
 #[test]
-fn every_verb_is_judged_and_every_denial_is_logged() {
+fn every_verb_is_authorized_and_every_denial_is_logged() {
     let guarded = Guarded::new();
-    let (plan, resource) = (&guarded.plan, &guarded.resource);
-    let before = signature(&guarded.app);
+    let (plan, resource) = (&guarded.free.plan, &guarded.free.resource);
+    let (app, place) = (&guarded.free.original, guarded.world.path());
+    let before = signature(app);
     let manager = guarded.under("agent", json!([]));
-    let why = "no rule permits it";
-    let path = at("a.txt");
-    let read = manager.read(plan, resource, &path).map(drop);
-    denied(&manager, read, "read", why);
-    let write = manager.write(plan, resource, &path, &mut &b"x"[..]);
-    denied(&manager, write, "write", why);
-    denied(&manager, manager.access(plan, resource, None), "write", why);
-    denied(&manager, manager.diff(plan, None), "diff", why);
-    denied(&manager, manager.diff(plan, Some(resource)), "diff", why);
-    let scratch = manager.scratch_diff(plan, guarded.world.path());
-    denied(&manager, scratch, "diff", why);
-    denied(&manager, manager.preview(plan, TERMS), "commit", why);
-    denied(&manager, guarded.commit(&manager), "commit", why);
-    denied(
-        &manager,
-        manager.rollback(plan, &Unobserved),
-        "rollback",
-        why,
-    );
-    denied(&manager, manager.undo(plan, &Unobserved), "undo", why);
-    denied(&manager, manager.cleanup(plan, false), "cleanup", why);
-    denied(&manager, manager.recover(), "admin", why);
-    let made = manager.create_sandbox(plan, resource, None, &Unobserved);
-    denied(&manager, made, "create", why);
-    let typed = [guarded.app.as_os_str().to_owned()];
-    let made = manager.create_plan(None, &guarded.app, &typed, None, &Unobserved);
-    denied(&manager, made, "create", why);
-    let other = guarded.world.dir("other");
-    let new = NewResource {
-        name: "other",
-        kind: Some("fs-directory"),
-        at: &other,
-        parent: None,
-        strategy: None,
-        allow_root: false,
+    let check = |answer: Result<()>, action: &str| {
+        denied(&manager, answer, action, "no rule permits it");
     };
-    denied(&manager, manager.add_resource(&new), "admin", why);
-    denied(&manager, manager.remove_resource("app"), "admin", why);
-    let taken = manager.take_resource(other.as_os_str(), Path::new("."));
-    denied(&manager, taken, "create", why);
-    assert_untouched(&before, &guarded.app);
-    let all = open(&guarded.world.home());
-    assert_eq!(all.resources().expect("looking is not judged").len(), 1);
-    assert!(
-        all.diff(plan, None).expect("it is there").resources[0]
-            .diff
-            .is_empty()
+    check(manager.read(plan, resource, &at("a.txt")).map(drop), "read");
+    check(guarded.write(&manager, "a.txt").map(drop), "write");
+    check(manager.access(plan, resource, None).map(drop), "write");
+    check(manager.diff(plan, None).map(drop), "diff");
+    check(manager.diff(plan, Some(resource)).map(drop), "diff");
+    check(manager.scratch_diff(plan, place).map(drop), "diff");
+    check(manager.preview(plan, PLAIN).map(drop), "commit");
+    check(guarded.commit(&manager), "commit");
+    check(manager.rollback(plan, &Unobserved).map(drop), "rollback");
+    check(manager.undo(plan, &Unobserved).map(drop), "undo");
+    check(manager.cleanup(plan, false).map(drop), "cleanup");
+    check(manager.recover().map(drop), "admin");
+    let made = manager.create_sandbox(plan, resource, None, &Unobserved);
+    check(made.map(drop), "create");
+    let typed = [app.as_os_str().to_owned()];
+    let made = manager.create_plan(None, app, &typed, None, &Unobserved);
+    check(made.map(drop), "create");
+    let other = guarded.world.dir("other");
+    check(
+        manager.add_resource(&directory("other", &other)).map(drop),
+        "admin",
     );
+    check(manager.remove_resource("app").map(drop), "admin");
+    let taken = manager.take_resource(other.as_os_str(), Path::new("."));
+    check(taken.map(drop), "create");
+    assert_untouched(&before, app);
+    let resources = guarded.free.manager.resources();
+    assert_eq!(resources.expect("looking is not authorized").len(), 1);
+    assert_eq!(guarded.free.listing(), [""; 0]);
 }
 
 // rule S6
 #[test]
 fn an_unreadable_policy_denies_everything() {
     let guarded = Guarded::new();
+    let plan = &guarded.free.plan;
     let manager = guarded.with("user:root", Policy::unreadable("line 3 is odd"));
     let why = "the policy cannot be read: line 3 is odd";
-    denied(&manager, manager.diff(&guarded.plan, None), "diff", why);
+    denied(&manager, manager.diff(plan, None), "diff", why);
     denied(&manager, guarded.commit(&manager), "commit", why);
     denied(&manager, manager.recover(), "admin", why);
-    let said = manager.project_access("user:root", &guarded.resource);
+    let said = manager.project_access("user:root", &guarded.free.resource);
     let said = said.expect("it is known");
     assert_eq!(said.len(), Action::ALL.len());
     let denied_all = said.iter().all(|one| !one.permitted && one.reason == why);
     assert!(denied_all, "{said:?}");
     let manager = guarded.with("", Policy::default());
-    denied(
-        &manager,
-        manager.diff(&guarded.plan, None),
-        "diff",
-        "it is empty",
-    );
+    denied(&manager, manager.diff(plan, None), "diff", "it is empty");
 }
 
 // rule S6
 #[test]
 fn a_protected_path_is_not_released_however_it_was_written() {
-    let rule = json!({"deny": ["write", "commit"], "principal": "*", "scope": "app:.github/**"});
     for script in [
         "mkdir -p .github/workflows; echo x > .github/workflows/ci.yml",
         "mkdir .github; : > \"$(printf '.github/\\377')\"",
@@ -217,73 +181,65 @@ fn a_protected_path_is_not_released_however_it_was_written() {
         ": > '.github\\x'",
         "echo more >> a.txt; mkdir .github; : > .github/x",
     ] {
-        let guarded = Guarded::new();
-        let before = signature(&guarded.app);
-        guarded.native(script);
-        let manager = guarded.under("user:eve", may_all_but(rule.clone()));
+        let guarded = Guarded::after(script);
+        let before = signature(&guarded.free.original);
+        let manager = guarded.denying("user:eve", &["write", "commit"], "app:.github/**");
         let why = "rule 2 says: deny write, commit to '*' on 'app:.github/**'";
-        denied(
-            &manager,
-            manager.preview(&guarded.plan, TERMS),
-            "commit",
-            why,
-        );
+        let preview = manager.preview(&guarded.free.plan, PLAIN);
+        denied(&manager, preview, "commit", why);
         denied(&manager, guarded.commit(&manager), "commit", why);
-        assert_untouched(&before, &guarded.app);
-        let path = at(".github/x");
-        let written = manager.write(&guarded.plan, &guarded.resource, &path, &mut &b"x"[..]);
-        denied(&manager, written, "write", why);
+        assert_untouched(&before, &guarded.free.original);
+        denied(&manager, guarded.write(&manager, ".github/x"), "write", why);
         // What was denied is still there, and another process may release it.
-        let all = open(&guarded.world.home());
-        guarded.commit(&all).expect("everything is permitted");
+        guarded.free.committed();
     }
 }
 
 // rule S6
 #[test]
-fn removing_what_is_protected_is_denied_too() {
-    let rule = json!({"deny": ["write"], "principal": "*", "scope": "app:src/**"});
-    for script in [
-        "rm src/main.rs",
-        "rm -r src",
-        "chmod 700 src; chmod 600 src/main.rs",
-        "mv src lib",
-        "rm -r src; ln -s /etc src",
-        "rm -r src; : > src",
+fn changes_of_what_is_protected_are_denied_and_no_others() {
+    let (src, live) = ("app:src/**", "app:conf/live/**");
+    for (action, scope, script, reason) in [
+        ("write", src, "rm src/main.rs", "rule 2 says"),
+        ("write", src, "rm -r src", "rule 2 says"),
+        (
+            "write",
+            src,
+            "chmod 700 src; chmod 600 src/main.rs",
+            "rule 2 says",
+        ),
+        ("write", src, "mv src lib", "rule 2 says"),
+        ("write", src, "rm -r src; ln -s /etc src", "rule 2 says"),
+        ("write", src, "rm -r src; : > src", "rule 2 says"),
+        ("write", src, "echo more >> a.txt", ""),
+        // A link does not lead around it; what lies beside it is not protected.
+        (
+            "commit",
+            live,
+            "mkdir -p other/live; : > other/live/x; ln -s other conf",
+            "rule 2 says",
+        ),
+        ("commit", live, "mkdir -p conf/draft; : > conf/draft/x", ""),
+        // Bytes that are no text do not slip past.
+        (
+            "commit",
+            "app:keys/*.pem",
+            "mkdir keys; ln -s x \"$(printf 'keys/\\377\\376.PEM')\"",
+            "keys/\\xff\\xfe.PEM",
+        ),
     ] {
-        let guarded = Guarded::new();
-        guarded.native(script);
-        let manager = guarded.under("user:eve", may_all_but(rule.clone()));
-        denied(&manager, guarded.commit(&manager), "commit", "rule 2 says");
+        let guarded = Guarded::after(script);
+        let manager = guarded.denying("user:eve", &[action], scope);
+        match reason {
+            "" => guarded.commit(&manager).must(script),
+            reason => denied(&manager, guarded.commit(&manager), "commit", reason),
+        }
     }
-    let guarded = Guarded::new();
-    guarded.native("echo more >> a.txt");
-    let manager = guarded.under("user:eve", may_all_but(rule));
-    guarded
-        .commit(&manager)
-        .expect("nothing protected is changed");
-}
-
-// rule S6
-#[test]
-fn a_link_does_not_lead_around_a_protected_path() {
-    let rule = json!({"deny": ["commit"], "principal": "*", "scope": "app:conf/live/**"});
-    let guarded = Guarded::new();
-    guarded.native("mkdir -p other/live; : > other/live/x; ln -s other conf");
-    let manager = guarded.under("user:eve", may_all_but(rule.clone()));
-    denied(&manager, guarded.commit(&manager), "commit", "rule 2 says");
-    let guarded = Guarded::new();
-    guarded.native("mkdir -p conf/draft; : > conf/draft/x");
-    let manager = guarded.under("user:eve", may_all_but(rule));
-    guarded
-        .commit(&manager)
-        .expect("what lies beside it is not protected");
 }
 
 // rule S6
 #[test]
 fn a10_names_that_some_file_system_takes_for_git() {
-    let rule = json!({"deny": ["write", "commit"], "principal": "*", "scope": "*:.git/**"});
     for name in [
         &b".git"[..],
         b".GIT",
@@ -298,117 +254,118 @@ fn a10_names_that_some_file_system_takes_for_git() {
         b".g\xe2\x80\x8cit",
     ] {
         let guarded = Guarded::new();
-        let before = signature(&guarded.app);
-        let all = open(&guarded.world.home());
-        let config = at([name, b"/config"].concat());
-        let (plan, resource) = (&guarded.plan, &guarded.resource);
-        let manager = guarded.under("user:eve", may_all_but(rule.clone()));
-        let written = manager.write(plan, resource, &config, &mut &b"x"[..]);
-        denied(&manager, written, "write", "rule 2 says");
-        all.write(plan, resource, &config, &mut &b"[core]\n"[..])
+        let before = signature(&guarded.free.original);
+        let config = [name, b"/config"].concat();
+        let manager = guarded.denying("user:eve", &["write", "commit"], "*:.git/**");
+        denied(
+            &manager,
+            guarded.write(&manager, &config),
+            "write",
+            "rule 2 says",
+        );
+        guarded
+            .free
+            .write(&config, b"[core]\n")
             .expect("everything is permitted");
         denied(&manager, guarded.commit(&manager), "commit", "rule 2 says");
-        assert_untouched(&before, &guarded.app);
+        assert_untouched(&before, &guarded.free.original);
     }
     for name in [".gitignore", "git", ".github/x", "x.git/config"] {
         let guarded = Guarded::new();
-        let manager = guarded.under("user:eve", may_all_but(rule.clone()));
-        let path = at(name);
-        let written = manager.write(&guarded.plan, &guarded.resource, &path, &mut &b"x"[..]);
-        written.expect("it is another name");
-        guarded.commit(&manager).expect("it is another name");
+        let manager = guarded.denying("user:eve", &["write", "commit"], "*:.git/**");
+        guarded.write(&manager, name).must("it is another name");
+        guarded.commit(&manager).must("it is another name");
     }
 }
 
 // rule S6
 #[test]
 fn a_resource_in_another_does_not_lead_around_its_protection() {
-    let rule = json!({"deny": ["write", "commit"], "principal": "*", "scope": "app:src/**"});
     let guarded = Guarded::new();
-    let manager = guarded.under("agent", may_all_but(rule));
+    let write = |manager: &Manager, at_: &Path, path: &str| {
+        let typed = [at_.as_os_str().to_owned()];
+        let strategy = Some("filesystem_copy");
+        let view = manager.create_plan(None, at_, &typed, strategy, &Unobserved);
+        let view = view.must("it may be sandboxed");
+        let resource = &view.sandboxes[0].resource;
+        manager.write(&view.plan, resource, &at(path), &mut &b"x"[..])
+    };
     // A directory of the protected resource, taken for one of its own.
-    let inner = guarded.app.join("src");
-    let typed = [inner.as_os_str().to_owned()];
-    let strategy = Some("filesystem_copy");
-    let view = manager.create_plan(Some("in"), &inner, &typed, strategy, &Unobserved);
-    let view = view.expect("it may be sandboxed");
-    let resource = &view.sandboxes[0].resource;
-    assert_eq!(resource.name, "src");
-    let path = at("main.rs");
-    let written = manager.write(&view.plan, resource, &path, &mut &b"x"[..]);
-    denied(&manager, written, "write", "rule 2 says");
+    let manager = guarded.denying("agent", &["write", "commit"], "app:src/**");
+    let inner = guarded.free.original.join("src");
+    denied(
+        &manager,
+        write(&manager, &inner, "main.rs"),
+        "write",
+        "rule 2 says",
+    );
     // The directory that the protected resource lies in.
     let outer = guarded.world.dir("outer");
-    let all = open(&guarded.world.home());
     std::fs::create_dir_all(outer.join("app/src")).expect("it is ours");
-    let new = NewResource {
-        name: "nested",
-        kind: Some("fs-directory"),
-        at: &outer.join("app"),
-        parent: None,
-        strategy: None,
-        allow_root: false,
-    };
-    all.add_resource(&new).expect("everything is permitted");
-    let rule = json!({"deny": ["write"], "principal": "*", "scope": "nested:src/**"});
-    let manager = guarded.under("agent", may_all_but(rule));
-    let typed = [outer.as_os_str().to_owned()];
-    let view = manager.create_plan(Some("out"), &outer, &typed, strategy, &Unobserved);
-    let view = view.expect("it may be sandboxed");
-    let resource = &view.sandboxes[0].resource;
-    let write = |path: &str| manager.write(&view.plan, resource, &at(path), &mut &b"x"[..]);
-    denied(&manager, write("app/src/x"), "write", "rule 2 says");
-    write("app/other").expect("that is not protected");
+    let nested = outer.join("app");
+    let added = guarded
+        .free
+        .manager
+        .add_resource(&directory("nested", &nested));
+    added.must("everything is permitted");
+    let manager = guarded.denying("agent", &["write"], "nested:src/**");
+    denied(
+        &manager,
+        write(&manager, &outer, "app/src/x"),
+        "write",
+        "rule 2 says",
+    );
+    write(&manager, &outer, "app/other").must("that is not protected");
 }
 
 // rule S6
 #[test]
 fn what_is_permitted_by_path_is_permitted_and_nothing_else() {
-    let rules = json!([
-        {"allow": ["diff", "commit", "write", "read"], "principal": "bot", "scope": "app:src/gen/**"},
-    ]);
+    let allowed = ["diff", "commit", "write", "read"];
+    let rules = json!([{"allow": allowed, "principal": "bot", "scope": "app:src/gen/**"}]);
     let guarded = Guarded::new();
-    let (plan, resource) = (&guarded.plan, &guarded.resource);
-    let manager = guarded.under("bot", rules.clone());
-    let write = |path: &str| manager.write(plan, resource, &at(path), &mut &b"x"[..]);
-    write("src/gen/deep/x").expect("that is permitted");
-    denied(&manager, write("src/other"), "write", "no rule permits it");
-    let mut text = String::new();
-    let mut file = manager.read(plan, resource, &at("src/gen/deep/x"));
-    let file = file.as_mut().expect("that is permitted");
-    file.read_to_string(&mut text).expect("it can be read");
-    assert_eq!(text, "x");
-    assert_eq!(
-        manager
-            .diff(plan, None)
-            .expect("it may be seen")
-            .resources
-            .len(),
-        1
+    let (plan, resource) = (&guarded.free.plan, &guarded.free.resource);
+    let manager = guarded.under("bot", rules);
+    guarded
+        .write(&manager, "src/gen/deep/x")
+        .must("that is permitted");
+    denied(
+        &manager,
+        guarded.write(&manager, "src/other"),
+        "write",
+        "no rule permits it",
     );
-    manager.preview(plan, TERMS).expect("it may be released");
-    guarded.native("echo more >> a.txt");
+    let mut text = String::new();
+    let file = manager.read(plan, resource, &at("src/gen/deep/x"));
+    let read = file.must("that is permitted").read_to_string(&mut text);
+    read.expect("it can be read");
+    assert_eq!(text, "x");
+    let diff = manager.diff(plan, None).must("it may be seen");
+    assert_eq!(diff.resources.len(), 1);
+    manager.preview(plan, PLAIN).must("it may be released");
+    guarded.free.native("echo more >> a.txt");
     denied(&manager, manager.diff(plan, None), "diff", "'app:a.txt'");
     denied(&manager, guarded.commit(&manager), "commit", "'app:a.txt'");
-    guarded.native("printf 'one\\n' > a.txt");
-    guarded.commit(&manager).expect("it may be released");
+    guarded.free.native("printf 'one\\n' > a.txt");
+    guarded.commit(&manager).must("it may be released");
 }
 
 // rule S6
 #[test]
 fn several_denied_paths_are_counted() {
-    let guarded = Guarded::new();
-    guarded.native("mkdir keys; : > keys/a; : > keys/b");
-    let rule = json!({"deny": ["commit"], "principal": "*", "scope": "app:**/keys/*"});
-    let manager = guarded.under("user:eve", may_all_but(rule));
-    let error = guarded.commit(&manager).expect_err("it is protected");
-    let text = error.to_string();
-    assert!(
-        text.starts_with("'user:eve' may not commit 'app:keys/a' and 1 path more: "),
-        "{text}"
+    let guarded = Guarded::after("mkdir keys; : > keys/a; : > keys/b");
+    let manager = guarded.denying("user:eve", &["commit"], "app:**/keys/*");
+    let text = guarded
+        .commit(&manager)
+        .expect_err("it is protected")
+        .to_string();
+    let start = "'user:eve' may not commit 'app:keys/a' and 1 path more: ";
+    assert!(text.starts_with(start), "{text}");
+    assert_eq!(
+        last(&manager).path_count,
+        3,
+        "the directory and what is in it"
     );
-    let entry = last(&manager);
-    assert_eq!(entry.path_count, 3, "the directory and what is in it");
 }
 
 #[test]
@@ -421,28 +378,23 @@ fn what_a_principal_may_do_on_a_resource() {
     ]);
     let manager = guarded.under("user:eve", rules);
     let may = |manager: &Manager, who: &str| -> Vec<String> {
-        let said = manager.project_access(who, &guarded.resource);
+        let said = manager.project_access(who, &guarded.free.resource);
         let said = said.expect("it is known");
-        assert!(
-            said.iter()
-                .all(|one| one.principal == who && one.scope == "app")
-        );
+        let mut all = said.iter();
+        assert!(all.all(|one| one.principal == who && one.scope == "app"));
         let permitted = said.into_iter().filter(|one| one.permitted);
         permitted.map(|one| one.action).collect()
     };
     assert_eq!(may(&manager, "agent"), ["read", "diff", "run"]);
     assert_eq!(may(&manager, "agent:small"), ["read", "diff"]);
-    assert!(may(&manager, "user:eve").is_empty());
-    let local = open(&guarded.world.home());
-    let all = Action::ALL.map(|action| action.as_str().to_owned());
-    assert_eq!(may(&local, "agent"), all);
+    assert_eq!(may(&manager, "user:eve"), [""; 0]);
+    let all = Action::ALL.map(Action::as_str);
+    assert_eq!(may(&guarded.free.manager, "agent"), all);
     let said = manager
         .check_access("agent", "read", "app")
-        .expect("it is known");
-    assert!(
-        said.permitted && said.reason.ends_with("on 'app:secret'"),
-        "{said:?}"
-    );
+        .must("it is known");
+    let limited = said.reason.ends_with("on 'app:secret'");
+    assert!(said.permitted && limited, "{said:?}");
 }
 
 // rule S6
@@ -456,72 +408,36 @@ fn who_may_not_clean_up_can_still_fail_to_begin_a_plan() {
     let manager = guarded.under("agent", rules);
     let (first, second) = (guarded.world.dir("first"), guarded.world.dir("second"));
     let typed = [first, second].map(|dir| dir.into_os_string());
-    let begun = manager.create_plan(Some("two"), &guarded.app, &typed, None, &Unobserved);
+    let place = guarded.world.path();
+    let begun = manager.create_plan(Some("two"), place, &typed, None, &Unobserved);
     denied(&manager, begun, "create", "rule 2 says");
-    let all = open(&guarded.world.home());
-    assert_eq!(
-        all.plans().expect("it can be read").len(),
-        1,
-        "nothing is left of it"
-    );
-    assert_eq!(all.resources().expect("it can be read").len(), 1);
-}
-
-// rule S6
-#[test]
-fn bytes_that_are_no_text_do_not_slip_past() {
-    let guarded = Guarded::new();
-    let rule = json!({"deny": ["commit"], "principal": "*", "scope": "app:keys/*.pem"});
-    let name = std::ffi::OsStr::from_bytes(b"\xff\xfe.PEM");
-    let manager = open(&guarded.world.home());
-    let access = manager.access(&guarded.plan, &guarded.resource, None);
-    let access = access.expect("everything is permitted");
-    let tree = access.cwd.expect("it has a path").as_path().to_owned();
-    std::fs::create_dir(tree.join("keys")).expect("it is ours");
-    symlink("x", tree.join("keys").join(name)).expect("it is ours");
-    let manager = guarded.under("user:eve", may_all_but(rule));
-    denied(
-        &manager,
-        guarded.commit(&manager),
-        "commit",
-        "keys/\\xff\\xfe.PEM",
-    );
+    let all = &guarded.free.manager;
+    let left = (all.plans().must("").len(), all.resources().must("").len());
+    assert_eq!(left, (1, 1), "nothing is left of it");
 }
 
 // rule S6
 #[test]
 fn without_isolation_working_is_releasing() {
-    let world = World::new();
-    let app = world.dir("app");
-    tree::build(&app, "a.txt \"one\\n\"\n");
-    let all = open(&world.home());
-    let typed = [app.as_os_str().to_owned()];
-    let view = all.create_plan(Some("try"), &app, &typed, Some("none"), &Unobserved);
-    let view = view.expect("everything is permitted");
-    let resource = view.sandboxes[0].resource.clone();
-    let guarded = Guarded {
-        resource: resource.clone(),
-        plan: view.plan,
-        world,
-        app,
-    };
-    let before = signature(&guarded.app);
-    let plan = &guarded.plan;
-    let rule = json!({"deny": ["commit"], "principal": "*", "scope": "app:.github/**"});
-    let manager = guarded.under("agent", may_all_but(rule));
-    let write = |path: &str| manager.write(plan, &resource, &at(path), &mut &b"x"[..]);
-    denied(&manager, write(".github/x"), "commit", "rule 2 says");
+    let guarded = Guarded::by("none");
+    let (plan, resource) = (&guarded.free.plan, &guarded.free.resource);
+    let before = signature(&guarded.free.original);
+    let manager = guarded.denying("agent", &["commit"], "app:.github/**");
     denied(
         &manager,
-        manager.access(plan, &resource, None),
+        guarded.write(&manager, ".github/x"),
         "commit",
         "rule 2 says",
     );
-    assert_untouched(&before, &guarded.app);
-    write("b.txt").expect("that is not protected");
-    let rule = json!({"deny": ["admin"], "principal": "agent", "scope": "*"});
-    let manager = guarded.under("agent", may_all_but(rule));
-    let ran = manager.run_unconfined(plan, &RunRequest::new(["false"], &guarded.app));
+    let access = manager.access(plan, resource, None);
+    denied(&manager, access, "commit", "rule 2 says");
+    assert_untouched(&before, &guarded.free.original);
+    guarded
+        .write(&manager, "b.txt")
+        .must("that is not protected");
+    let manager = guarded.denying("agent", &["admin"], "*");
+    let request = RunRequest::new(["false"], &guarded.free.original);
+    let ran = manager.run_unconfined(plan, &request);
     denied(&manager, ran, "admin", "rule 2 says");
 }
 
@@ -533,27 +449,24 @@ fn who_is_permitted_everything_can_do_everything() {
     let rules = json!([{"allow": all, "principal": "user:eve", "scope": "app"},
                        {"allow": ["create", "admin"], "principal": "user:eve", "scope": "*"}]);
     let manager = guarded.under("user:eve", rules);
-    let (plan, resource) = (&guarded.plan, &guarded.resource);
-    let write = |text: &str| manager.write(plan, resource, &at("a.txt"), &mut text.as_bytes());
-    write("two\n").expect("it is permitted");
-    manager
-        .rollback(plan, &Unobserved)
-        .expect("it is permitted");
-    write("three\n").expect("it is permitted");
-    guarded.commit(&manager).expect("it is permitted");
-    let committed = manager.resolve_committed(Some("try"), &guarded.app);
-    let committed = committed.expect("it is there");
+    let (plan, app) = (&guarded.free.plan, &guarded.free.original);
+    guarded.write(&manager, "a.txt").must("it is permitted");
+    manager.rollback(plan, &Unobserved).must("it is permitted");
+    guarded.write(&manager, "a.txt").must("it is permitted");
+    guarded.commit(&manager).must("it is permitted");
+    let committed = manager
+        .resolve_committed(Some("try"), app)
+        .must("it is there");
     manager
         .undo(&committed, &Unobserved)
-        .expect("it is permitted");
-    let undone = manager.resolve_plan(Some("try"), &guarded.app);
-    let undone = undone.expect("it is there");
-    manager.cleanup(&undone, false).expect("it is permitted");
-    manager.recover().expect("it is permitted");
-    let log = manager.log(None).expect("it can be read");
+        .must("it is permitted");
+    let undone = manager.resolve_plan(Some("try"), app).must("it is there");
+    manager.cleanup(&undone, false).must("it is permitted");
+    manager.recover().must("it is permitted");
+    let log = manager.log(None).must("it can be read");
     assert!(log.iter().all(|one| one.outcome == "done"), "{log:?}");
     let about = |one: &LoggedOperation| one.operation.resources == ["app"];
     let begin = |one: &LoggedOperation| one.operation.action == "plan create";
     assert!(log.iter().all(|one| about(one) || begin(one)), "{log:?}");
-    assert_eq!(manager.check_log().expect("it can be read").fault, None);
+    assert_eq!(manager.check_log().must("it can be read").fault, None);
 }

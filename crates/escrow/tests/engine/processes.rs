@@ -1,13 +1,11 @@
 //! Several processes on one home, some of them killed; and stores that are not ours.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use escrow::error::{Error, Kind};
-use escrow::event::{Observer, Unobserved};
+use escrow::event::Unobserved;
 use escrow::internals::store::StoreError;
 use escrow::manager::Manager;
 use escrow::model::SandboxState;
@@ -15,89 +13,24 @@ use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use escrow_testkit::tree::build;
 
+use crate::commit_support::{
+    Must, all_succeed, child, halting, kill, start_child, start_halting, unfinished,
+};
 use crate::overlay::{BASE, original};
-use crate::support::{assert_swept, assert_untouched, at, open, options};
-
-const WORLD: &str = "ESCROW_TEST_WORLD";
-const MOMENT: &str = "ESCROW_TEST_MOMENT";
-
-/// Starts one test of this binary as another process, with a world to work in.
-fn start(test: &str, world: &Path, snapshot: u64) -> Child {
-    let exe = std::env::current_exe().expect("a test knows its own executable");
-    Command::new(exe)
-        .args(["--exact", test, "--nocapture"])
-        .env(WORLD, world)
-        .env(MOMENT, snapshot.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the test starts")
-}
-
-fn told(name: &str) -> Option<String> {
-    let value = std::env::var_os(name)?;
-    Some(value.into_string().expect("worlds have plain names"))
-}
-
-/// Says when so many entries were copied, and then waits for its end.
-struct Halting {
-    snapshot: u64,
-    copied: AtomicU64,
-    marker: std::path::PathBuf,
-}
-
-impl Observer for Halting {
-    fn copied(&self, entries: u64, _bytes: u64) {
-        if self.copied.fetch_add(entries, Ordering::SeqCst) + entries >= self.snapshot {
-            fs::write(&self.marker, "now").expect("the world is writable");
-            loop {
-                std::thread::park();
-            }
-        }
-    }
-}
+use crate::support::{Sandboxed, assert_swept, assert_untouched, at, open, options};
 
 /// Does nothing by itself: the process that others start and kill.
 #[test]
 fn child_that_is_killed() {
-    let (Some(world), Some(snapshot)) = (told(WORLD), told(MOMENT)) else {
+    let Some((after, world)) = child() else {
         return;
     };
-    let world = Path::new(&world);
-    let observer = Halting {
-        snapshot: snapshot.parse().expect("a number was handed over"),
-        copied: AtomicU64::new(0),
-        marker: world.join("marker"),
-    };
+    let observer = halting(after.parse().expect("a number was handed over"), &world);
     let typed = [world.join("original").into_os_string()];
-    open(&world.join("escrow-home"))
-        .create_plan(
-            Some("killed"),
-            world,
-            &typed,
-            Some("filesystem_copy"),
-            &observer,
-        )
-        .expect("it is killed before it ends");
-}
-
-fn kill_while_it_copies(world: &World, snapshot: u64) {
-    let marker = world.path().join("marker");
-    let mut child = start("processes::child_that_is_killed", world.path(), snapshot);
-    let start = Instant::now();
-    while !marker.exists() {
-        let ended = child.try_wait().expect("it is our child");
-        assert!(ended.is_none(), "the child ended by itself: {ended:?}");
-        if start.elapsed() > Duration::from_secs(120) {
-            child.kill().expect("it is our child");
-            panic!("the child never came so far");
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child.kill().expect("it is our child");
-    child.wait().expect("it is our child");
-    fs::remove_file(&marker).expect("it was made");
+    let manager = open(&world.join("escrow-home"));
+    let strategy = Some("filesystem_copy");
+    let made = manager.create_plan(Some("killed"), &world, &typed, strategy, &observer);
+    made.expect("it is killed before it ends");
 }
 
 // rule P3, P4, P6
@@ -106,45 +39,39 @@ fn a_create_that_is_killed() {
     let world = World::new();
     let original = world.dir("original");
     for number in 0..300 {
-        build(
-            &original,
-            &format!("d{}/f{number} \"{number}\"", number % 20),
-        );
+        let file = format!("d{}/f{number} \"{number}\"", number % 20);
+        build(&original, &file);
     }
     let before = signature(&original);
-    for (turn, snapshot) in [1, 20, 150, 299].into_iter().enumerate() {
-        kill_while_it_copies(&world, snapshot);
+    for (turn, after) in ["1", "20", "150", "299"].into_iter().enumerate() {
+        kill(start_halting(
+            "processes::child_that_is_killed",
+            world.path(),
+            after,
+        ));
         let manager = open(&world.home());
         let status = manager.status().expect("it can be shown");
-        assert!(
-            status.running.iter().all(|one| !one.alive),
-            "its process has ended"
+        let interrupted = status.running.iter().map(|one| one.alive);
+        assert_eq!(
+            interrupted.collect::<Vec<_>>(),
+            [false],
+            "it is shown, and its process has ended"
         );
-        assert!(!status.running.is_empty(), "what was interrupted is shown");
         assert!(status.plans.is_empty(), "it cannot be used");
-        let unfinished = &status.unfinished[..];
-        assert_eq!(unfinished.len(), 1, "{unfinished:?}");
-        assert_eq!(unfinished[0].plan, "killed");
-        let plan = manager
-            .resolve_plan(Some("killed"), world.path())
-            .expect("it is recorded");
-        let views = manager
-            .view(plan.clone())
-            .expect("it is recorded")
-            .sandboxes;
-        let view = &views[0];
+        assert_eq!(unfinished(&manager), ["killed"]);
+        let plan = manager.resolve_plan(Some("killed"), world.path());
+        let plan = plan.must("it is recorded");
+        let view = manager.view(plan.clone()).must("it is recorded");
+        let view = &view.sandboxes[0];
         assert_eq!(view.sandbox.state, SandboxState::Pending);
         let error = manager.read(&plan, &view.resource, &at("d1/f1")).err();
         let error = error.expect("it was never finished");
         assert_eq!(error.kind(), Kind::RecoveryNeeded, "{error}");
+        // What changes something removes it first.
+        let made = |strategy| manager.create_sandbox(&plan, &view.resource, strategy, &Unobserved);
         match turn % 2 {
-            // What changes something removes it first.
-            0 => drop(
-                manager
-                    .create_sandbox(&plan, &view.resource, Some("filesystem_copy"), &Unobserved)
-                    .expect_err("the plan is gone"),
-            ),
-            _ => drop(manager.recover().expect("it can be removed")),
+            0 => drop(made(Some("filesystem_copy")).expect_err("the plan is gone")),
+            _ => drop(manager.recover().must("it can be removed")),
         }
         assert_swept(&world.home());
         assert_untouched(&before, &original);
@@ -158,44 +85,22 @@ fn a_create_that_is_killed() {
 /// Does nothing by itself: one of many processes that use a home at once.
 #[test]
 fn child_that_makes_plans() {
-    let (Some(world), Some(number)) = (told(WORLD), told(MOMENT)) else {
+    let Some((number, world)) = child() else {
         return;
     };
-    let world = Path::new(&world);
-    let typed = [world.join("original").into_os_string()];
     for turn in 0..4 {
-        let strategy = if turn % 2 == 0 {
-            "overlay"
-        } else {
-            "filesystem_copy"
-        };
-        let manager = open(&world.join("escrow-home"));
-        let view = manager
-            .create_plan(None, world, &typed, Some(strategy), &Unobserved)
-            .expect("there is room for all");
-        let (plan, resource) = (&view.plan, &view.sandboxes[0].resource);
+        let strategy = ["overlay", "filesystem_copy"][turn % 2];
+        let home = world.join("escrow-home");
+        let sandbox = Sandboxed::new(&home, &world.join("original"), strategy);
         let text = format!("by {number} in {turn}");
-        manager
-            .write(plan, resource, &at("file"), &mut text.as_bytes())
-            .expect("it can be written");
-        let mut read = String::new();
-        std::io::Read::read_to_string(
-            &mut manager
-                .read(plan, resource, &at("file"))
-                .expect("it was written"),
-            &mut read,
-        )
-        .expect("it can be read");
-        assert_eq!(read, text, "nobody else writes here");
-        assert_eq!(
-            manager.diff(plan, None).expect("it differs").resources[0]
-                .diff
-                .changes
-                .len(),
-            1
-        );
+        sandbox
+            .write("file", text.as_bytes())
+            .must("it can be written");
+        let read = sandbox.read("file").must("it was written");
+        assert_eq!(read, text.as_bytes(), "no other process writes here");
+        assert_eq!(sandbox.listing(), ["M file"]);
         if turn < 2 {
-            manager.cleanup(plan, false).expect("it can be removed");
+            sandbox.cleanup();
         }
     }
 }
@@ -203,55 +108,37 @@ fn child_that_makes_plans() {
 // rule P3, P4
 #[test]
 fn many_processes_at_once() {
-    const PROCESSES: u64 = 8;
+    const PROCESSES: usize = 8;
     let world = World::new();
     let original = original(&world, "original", BASE);
     let before = signature(&original);
-    let children: Vec<Child> = (0..PROCESSES)
-        .map(|number| start("processes::child_that_makes_plans", world.path(), number))
-        .collect();
-    // All have ended before one is checked: no process works in a world that is gone.
-    let outputs: Vec<_> = children
-        .into_iter()
-        .map(|child| child.wait_with_output().expect("it is our child"))
-        .collect();
-    for output in outputs {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{stderr}");
-    }
+    let test = "processes::child_that_makes_plans";
+    let start = |number: usize| start_child(test, world.path(), &number.to_string());
+    all_succeed((0..PROCESSES).map(start).collect());
     let manager = open(&world.home());
     let plans = manager.plans().expect("they can be listed");
-    assert_eq!(plans.len() as u64, 4 * PROCESSES);
+    assert_eq!(plans.len(), 4 * PROCESSES);
     let live = manager.status().expect("it can be shown");
-    assert_eq!(live.plans.len() as u64, 2 * PROCESSES);
     assert!(live.running.is_empty());
-    let mut plan_names: Vec<&str> = live
+    let names: BTreeSet<&str> = live
         .plans
         .iter()
         .map(|view| view.plan.name.as_str())
         .collect();
-    plan_names.sort_unstable();
-    plan_names.dedup();
+    assert_eq!(live.plans.len(), 2 * PROCESSES);
     assert_eq!(
-        plan_names.len() as u64,
+        names.len(),
         2 * PROCESSES,
         "open plans have names of their own"
     );
-    assert_eq!(
-        manager.resources().expect("they can be listed").len(),
-        1,
-        "it is one directory"
-    );
+    let resources = manager.resources().expect("they can be listed");
+    assert_eq!(resources.len(), 1, "it is one directory");
     let store = rusqlite::Connection::open(world.home().join("state.db")).expect("it is SQLite");
-    let whole: String = store
-        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .expect("it answers");
-    assert_eq!(whole, "ok");
+    let whole = store.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0));
+    assert_eq!(whole.as_deref(), Ok("ok"));
     drop(store);
     for view in &live.plans {
-        manager
-            .cleanup(&view.plan, false)
-            .expect("it can be removed");
+        manager.cleanup(&view.plan, false).must("it can be removed");
     }
     assert_swept(&world.home());
     assert_untouched(&before, &original);
@@ -291,42 +178,29 @@ fn with_version(file: &Path, version: i32) {
 #[test]
 fn a_newer_store_is_refused() {
     let (error, untouched) = refused(|file| with_version(file, 99));
-    assert!(
-        matches!(error, StoreError::Newer { found: 99, .. }),
-        "{error}"
-    );
-    assert!(untouched, "it is left as it was");
+    let newer = matches!(error, StoreError::Newer { found: 99, .. });
+    assert!(newer && untouched, "{error}");
     let error = Error::from(error);
     assert_eq!(error.kind(), Kind::Unsupported);
     assert!(error.to_string().contains("newer"), "{error}");
-}
-
-// rule P3
-#[test]
-fn a_store_of_no_version_is_refused() {
-    let (error, _) = refused(|file| with_version(file, -7));
-    assert!(!error.to_string().is_empty());
+    // Nor is one of no version taken.
+    refused(|file| with_version(file, -7));
 }
 
 // rule P3
 #[test]
 fn a_foreign_store_is_refused() {
+    let foreign = |make: &dyn Fn(&Path)| {
+        let (error, untouched) = refused(make);
+        let foreign = matches!(error, StoreError::Foreign { .. });
+        assert!(foreign && untouched, "{error}");
+    };
     let table = "CREATE TABLE mine (x); INSERT INTO mine VALUES (1);";
     for version in [0, 1] {
-        let (error, untouched) =
-            refused(|file| sqlite(file, &format!("PRAGMA user_version={version}; {table}")));
-        assert!(
-            matches!(error, StoreError::Foreign { .. }),
-            "version {version}: {error}"
-        );
-        assert!(untouched, "version {version}: it is left as it was");
+        foreign(&|file| sqlite(file, &format!("PRAGMA user_version={version}; {table}")));
     }
-    let (error, untouched) = refused(|file| {
-        fs::write(file, "no database at all, and longer than a header of SQLite would be; 100 bytes, say, or a few more")
-            .expect("the home is ours");
-    });
-    assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
-    assert!(untouched, "it is left as it was");
+    let text = "no database at all, and longer than the header of one would be. ".repeat(2);
+    foreign(&|file| fs::write(file, &text).expect("the home is ours"));
 }
 
 /// Its number says one thing and its tables another: what is wrong is reported, and where, instead of a statement.

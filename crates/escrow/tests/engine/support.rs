@@ -37,6 +37,13 @@ pub(crate) fn open(home: &Path) -> Manager {
     Manager::open(options(home)).expect("a manager opens on a fresh or used home")
 }
 
+/// A manager that waits for no process.
+pub(crate) fn impatient(home: &Path) -> Manager {
+    let mut options = options(home);
+    options.patience = Duration::from_millis(50);
+    Manager::open(options).expect("it opens beside others")
+}
+
 /// The rows of a table, a line each, cut into cells at ` | `. A line that begins with `|` goes on with the row before it, one
 /// that begins with `#` is a remark.
 pub(crate) fn rows<const N: usize>(table: &str) -> Vec<[String; N]> {
