@@ -121,6 +121,7 @@ fn a5_a_resource_that_is_too_much() {
 // rule F5, S4
 #[test]
 fn a7_names_that_break_shells() {
+    rerun_test_as_user("attacks_a::a7_names_that_break_shells");
     let world = World::odd();
     for strategy in ALL {
         let original = world.dir(format!("original-{strategy}"));
@@ -156,12 +157,6 @@ fn a7_names_that_break_shells() {
         sandbox.cleanup();
     }
     assert_swept(&world.home());
-}
-
-// rule F5, S4
-#[test]
-fn a7_names_that_break_shells_as_user() {
-    rerun_test_as_user("attacks_a::a7_names_that_break_shells");
 }
 
 /// Bytes that no text has survive, and what is shown is text that leads back to them.

@@ -39,6 +39,7 @@ fn patch(sandbox: &Sandboxed) -> String {
 // rule F4
 #[test]
 fn c1_a_named_pipe() {
+    rerun_test_as_user("attacks_c::c1_a_named_pipe");
     let world = World::new();
     for strategy in ALL {
         let original = world.dir(format!("original-{strategy}"));
@@ -89,12 +90,6 @@ fn c1_a_named_pipe() {
     assert_swept(&world.home());
 }
 
-// rule F4
-#[test]
-fn c1_a_named_pipe_as_user() {
-    rerun_test_as_user("attacks_c::c1_a_named_pipe");
-}
-
 fn socket(dir: &Path, name: &str) {
     let open = File::open(dir).expect("it is a directory");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&open);
@@ -104,6 +99,7 @@ fn socket(dir: &Path, name: &str) {
 // rule F4
 #[test]
 fn c2_a_socket_or_a_device() {
+    rerun_test_as_user("attacks_c::c2_a_socket_or_a_device");
     let world = World::new();
     for strategy in ISOLATING {
         let original = world.dir(format!("original-{strategy}"));
@@ -152,12 +148,6 @@ fn c2_a_socket_or_a_device() {
         sandbox.cleanup();
     }
     assert_swept(&world.home());
-}
-
-// rule F4
-#[test]
-fn c2_a_socket_or_a_device_as_user() {
-    rerun_test_as_user("attacks_c::c2_a_socket_or_a_device");
 }
 
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {

@@ -25,6 +25,7 @@ fn noted(notes: &[PreviewNote]) -> Vec<String> {
 // rule F7
 #[test]
 fn privileges_are_not_released() {
+    rerun_test_as_user("commit_left::privileges_are_not_released");
     let world = World::new();
     for strategy in ISOLATING {
         let text = "plain 0755 \"plain\"\nsetuid 04755 \"u\"\nsetgid 02755 \"g\"\nboth 06755 \"b\"\n\
@@ -56,12 +57,6 @@ fn privileges_are_not_released() {
         sandbox.undone();
         sandbox.cleanup();
     }
-}
-
-// rule F7
-#[test]
-fn privileges_are_not_released_as_user() {
-    rerun_test_as_user("commit_left::privileges_are_not_released");
 }
 
 /// The same with what root alone can give.

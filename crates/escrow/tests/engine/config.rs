@@ -398,23 +398,6 @@ fn a_strategy_is_that_of_the_resource_then_of_its_type_then_the_general_one() {
 }
 
 #[test]
-fn what_cannot_be_used_yet_says_so() {
-    let world = World::new();
-    world.dir("a");
-    let text = "sandbox: {custom_strategies: {mine: {command: [x]}}}\n\
-                resources:\n  git: {at: a, type: git-checkout}\n  own: {at: a, strategy: mine}\n  \
-                class: {at: a, strategy: 'my.module:Class'}\n";
-    let mut manager = configured(&world, text);
-    for name in ["git", "own", "class"] {
-        let error = plan(&mut manager, &world, name, name).expect_err("it is not supported");
-        assert_eq!(error.kind(), Kind::Unsupported, "{error}");
-        assert!(error.to_string().contains("yet"), "{error}");
-    }
-    assert!(manager.plans().expect("they can be listed").is_empty());
-    assert!(manager.resources().expect("they can be listed").is_empty());
-}
-
-#[test]
 fn the_configuration_counts_anew_while_nobody_uses_a_resource() {
     let world = World::new();
     world.dir("a");

@@ -1,17 +1,14 @@
 //! Several configurations at once, as a program that uses the engine meets them: the system's, the
 //! user's, and the project's, which only tightens unless it is trusted.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use escrow::config::{ConfigSources, Settings};
-use escrow::error::{Error, Kind};
-use escrow::event::Unobserved;
 use escrow::manager::{Manager, ManagerOptions};
 use escrow_testkit::World;
 use escrow_testkit::user::rerun_test_as_user;
 use serde_json::Value;
 
-use crate::commit_support::PLAIN;
 use crate::support::{options, rows};
 
 struct Scene {
@@ -61,11 +58,6 @@ impl Scene {
         let manager = self.open();
         let examined = manager.examine_config(None).expect("there is one");
         manager.trust_config(&examined).expect("it is permitted");
-    }
-
-    fn may(&self, action: &str) -> bool {
-        let decision = self.open().check_access("me", action, "*");
-        decision.expect("it can be asked").permitted
     }
 }
 
@@ -211,82 +203,18 @@ fn note_keys(schema: &Value, at: &Value, path: &str, note: &mut dyn FnMut(&str))
     }
 }
 
-const ALL: &str = "{allow: [read, gc, commit, undo, admin], principal: '*', scope: '*'}";
-
-fn policy(deny: &str) -> String {
-    format!(
-        "policy:\n  mode: enforce\n  rules:\n    - {ALL}\n    - {{deny: [{deny}], principal: '*', scope: '*'}}\n"
-    )
-}
-
-/// Every level must permit; none relaxes another.
+/// What the caller denies no file permits.
 // rule S6
 #[test]
-fn every_policy_must_permit() {
-    let scene = Scene::new(&policy("commit"), &policy("undo"));
-    let may = ["read", "gc", "commit", "undo"].map(|action| scene.may(action));
-    assert_eq!(may, [true, true, false, false]);
-    // The system's counts only if it is root's, and then above all others.
-    if escrow_testkit::skip::is_root() {
-        scene.write("system", &policy("gc"));
-        let may = ["read", "gc", "commit", "undo"].map(|action| scene.may(action));
-        assert_eq!(may, [true, false, false, false]);
-    }
-    scene.write("project", "policy: {mode: local}\n");
-    assert!(scene.may("undo") && !scene.may("commit"));
+fn a_policy_of_the_caller_is_not_relaxed_by_a_file() {
+    let scene = Scene::new("{}", "policy: {mode: local}\n");
     scene.trust();
-    assert!(scene.may("undo") && !scene.may("commit"));
-    // What the caller denies no file permits.
     let options = ManagerOptions {
         policy: escrow::policy::Policy::unreadable("a reason"),
         sources: scene.sources(),
         ..options(&scene.world.home())
     };
     let manager = Manager::open(options).expect("it opens");
-    let decision = manager
-        .check_access("me", "read", "*")
-        .expect("it can be asked");
-    assert!(!decision.permitted);
-}
-
-/// What is bound counts in another process that knows nothing of the project.
-#[test]
-fn a_plan_is_bound_to_its_configuration() {
-    let scene = Scene::new("{}", "");
-    let rules = "{allow: [create, write, commit, diff, cleanup], principal: '*', scope: '*'}";
-    let deny = "{deny: [commit], principal: '*', scope: '*:secret'}";
-    let text = format!("validate: [[make]]\npolicy: {{mode: enforce, rules: [{rules}, {deny}]}}\n");
-    scene.write("project", &text);
-    scene.trust();
-    let tree = scene.world.dir("project/tree");
-    let typed = [tree.clone().into_os_string()];
-    let made = scene
-        .open()
-        .create_plan(Some("p"), &tree, &typed, None, &Unobserved);
-    let plan = made.expect("it is made").plan;
-    let elsewhere = |named: Option<&str>| {
-        scene.open_with(ConfigSources {
-            directory: Some(PathBuf::from("/")),
-            named: named.map(PathBuf::from),
-            ..ConfigSources::default()
-        })
-    };
-    let path = crate::support::at("secret");
-    let write = |manager: &Manager| {
-        let resource = manager.find_resource(tree.as_os_str(), Path::new("/"));
-        let resource = resource.expect("it is known");
-        manager.write(&plan, &resource, &path, &mut &b"x"[..])
-    };
-    write(&scene.open()).expect("it is permitted");
-    for named in [None, Some("/dev/null")] {
-        let manager = elsewhere(named);
-        assert_eq!(
-            manager.validations(&plan).expect("they are known"),
-            [["make"]]
-        );
-        let preview = manager.preview(&plan, PLAIN);
-        let error = preview.expect_err("it is denied");
-        assert_eq!(error.kind(), Kind::Denied, "{error}");
-        assert!(matches!(error, Error::Denied { .. }));
-    }
+    let decision = manager.check_access("me", "read", "*");
+    assert!(!decision.expect("it can be asked").permitted);
 }

@@ -67,12 +67,6 @@ fn collect(manager: &Manager, older_than: Option<Duration>) -> Vec<LeftoverKind>
     removed.into_iter().map(|one| one.kind).collect()
 }
 
-fn state(sandboxed: &Sandboxed) -> PlanState {
-    let name = sandboxed.plan.id.to_string();
-    let plan = sandboxed.manager.resolve_plan(Some(&name), Path::new("."));
-    plan.expect("it is known").state
-}
-
 #[test]
 fn undo_data_goes_when_its_time_is_over_and_not_before() {
     let world = World::new();
@@ -80,11 +74,11 @@ fn undo_data_goes_when_its_time_is_over_and_not_before() {
     for (ahead, older_than) in [(47, None), (72, Some(96 * HOUR))] {
         let later = manager(&world.home(), CleanupPolicy::OnCommit, ahead * HOUR);
         assert_eq!(collect(&later, older_than), []);
-        assert_eq!(state(&sandboxed), PlanState::Committed);
+        assert_eq!(sandboxed.state_of_plan(), PlanState::Committed);
     }
     let later = manager(&world.home(), CleanupPolicy::OnCommit, 49 * HOUR);
     assert_eq!(collect(&later, Some(24 * HOUR)), [LeftoverKind::Undo]);
-    assert_eq!(state(&sandboxed), PlanState::CleanedUp);
+    assert_eq!(sandboxed.state_of_plan(), PlanState::CleanedUp);
     sandboxed.undo().expect_err("there is nothing left for it");
     let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
     assert_eq!(left.count(), 0);
@@ -112,11 +106,19 @@ fn a_workspace_that_stayed_goes_and_the_plan_can_still_be_undone() {
         let kinds = collect(&sandboxed.manager, None);
         assert_eq!(kinds, [LeftoverKind::Workspace], "{strategy}");
         assert!(!area.exists(), "{strategy}");
-        assert_eq!(state(&sandboxed), PlanState::Committed, "{strategy}");
+        assert_eq!(
+            sandboxed.state_of_plan(),
+            PlanState::Committed,
+            "{strategy}"
+        );
         sandboxed.undone();
         assert_same(&before, &signature(&app), &Ignore::default());
         assert_eq!(collect(&sandboxed.manager, None), [], "{strategy}");
-        assert_eq!(state(&sandboxed), PlanState::CleanedUp, "{strategy}");
+        assert_eq!(
+            sandboxed.state_of_plan(),
+            PlanState::CleanedUp,
+            "{strategy}"
+        );
     }
 }
 
@@ -128,10 +130,10 @@ fn a_commit_without_changes_ends_with_its_time_too() {
     sandboxed.committed();
     let later = manager(&world.home(), CleanupPolicy::OnCommit, 47 * HOUR);
     assert_eq!(collect(&later, None), []);
-    assert_eq!(state(&sandboxed), PlanState::Committed);
+    assert_eq!(sandboxed.state_of_plan(), PlanState::Committed);
     let later = manager(&world.home(), CleanupPolicy::OnCommit, 49 * HOUR);
     assert_eq!(collect(&later, None), []);
-    assert_eq!(state(&sandboxed), PlanState::CleanedUp);
+    assert_eq!(sandboxed.state_of_plan(), PlanState::CleanedUp);
 }
 
 // rule C14

@@ -35,29 +35,9 @@ fn manager(home: &Path, cleanup: CleanupPolicy) -> Manager {
     Manager::open(options).expect("it opens on a used home")
 }
 
-fn state(sandboxed: &Sandboxed) -> PlanState {
-    let name = sandboxed.plan.id.to_string();
-    let plan = sandboxed.manager.resolve_plan(Some(&name), Path::new("."));
-    plan.expect("it is known").state
-}
-
 fn names(path: &Path) -> usize {
     let meta = std::fs::metadata(path).expect("it is there");
     usize::try_from(meta.nlink()).expect("a small number")
-}
-
-#[test]
-fn with_on_commit_the_workspace_goes_and_the_plan_can_be_undone() {
-    for strategy in ISOLATING {
-        let world = World::new();
-        let sandboxed = kept(&world, strategy, CleanupPolicy::OnCommit);
-        let (area, before) = (sandboxed.area(), signature(&sandboxed.original));
-        sandboxed.committed();
-        assert!(!area.exists(), "{strategy}");
-        sandboxed.undone();
-        let now = signature(&sandboxed.original);
-        assert_same(&before, &now, &Ignore::default());
-    }
 }
 
 // A workspace that stays must not be the original under another name.
@@ -69,7 +49,11 @@ fn with_manual_the_workspace_stays_and_shares_nothing_with_the_original() {
         let (area, before) = (sandboxed.area(), signature(&sandboxed.original));
         let promised = sandboxed.promised();
         sandboxed.committed();
-        assert_eq!(state(&sandboxed), PlanState::Committed, "{strategy}");
+        assert_eq!(
+            sandboxed.state_of_plan(),
+            PlanState::Committed,
+            "{strategy}"
+        );
         assert_eq!(sandboxed.state(), SandboxState::Committed, "{strategy}");
         let app = &sandboxed.original;
         assert_same(&promised, &signature(app), &Ignore::default());
@@ -99,7 +83,11 @@ fn with_on_terminal_a_rollback_ends_the_plan() {
         let (area, before) = (sandboxed.area(), signature(&sandboxed.original));
         sandboxed.rollback();
         assert!(!area.exists(), "{strategy}");
-        assert_eq!(state(&sandboxed), PlanState::CleanedUp, "{strategy}");
+        assert_eq!(
+            sandboxed.state_of_plan(),
+            PlanState::CleanedUp,
+            "{strategy}"
+        );
         assert_same(&before, &signature(&sandboxed.original), &Ignore::default());
         let world = World::new();
         let sandboxed = kept(&world, strategy, CleanupPolicy::OnTerminal);
@@ -116,7 +104,7 @@ fn with_the_others_a_rolled_back_workspace_can_be_worked_in_again() {
         let world = World::new();
         let sandboxed = kept(&world, "filesystem_copy", cleanup);
         sandboxed.rollback();
-        assert_eq!(state(&sandboxed), PlanState::Open, "{cleanup}");
+        assert_eq!(sandboxed.state_of_plan(), PlanState::Open, "{cleanup}");
         sandboxed.write("a", b"again\n").expect("it is usable");
     }
 }

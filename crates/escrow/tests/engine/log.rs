@@ -305,29 +305,6 @@ fn what_earlier_versions_logged_is_brought_over_and_sealed() {
 
 // rule S7
 #[test]
-fn several_writers_keep_one_chain() {
-    let world = World::new();
-    let sandbox = history(&world);
-    let (home, plan) = (world.home(), &sandbox.plan);
-    std::thread::scope(|scope| {
-        for number in 0..4 {
-            let (home, resource) = (home.clone(), &sandbox.resource);
-            scope.spawn(move || {
-                let manager = open(&home);
-                for turn in 0..8 {
-                    let path = crate::support::at(format!("w{number}-{turn}"));
-                    let wrote = manager.write(plan, resource, &path, &mut &b"x"[..]);
-                    wrote.expect("writers take turns");
-                }
-            });
-        }
-    });
-    let seen = check(&sandbox.manager);
-    assert_eq!((seen.entries, seen.fault), (12 + 64, None));
-}
-
-// rule S7
-#[test]
 fn the_last_hash_follows_every_entry() {
     let world = World::new();
     let sandbox = history(&world);

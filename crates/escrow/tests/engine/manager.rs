@@ -8,11 +8,11 @@ use escrow_testkit::signature::signature;
 use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{Fs, LoopFs, World};
 
-use crate::commit_support::{Must, during, holds, told};
+use crate::commit_support::{Must, during};
 use crate::overlay::{BASE, original};
 use crate::support::{
     ALL, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, each, empty_plan, impatient,
-    names, open, sh,
+    names, open,
 };
 
 impl Sandboxed {
@@ -58,6 +58,7 @@ fn threads_share_one_manager() {
 // rule P3
 #[test]
 fn another_process_goes_on() {
+    rerun_test_as_user("manager::another_process_goes_on");
     let world = World::odd();
     for strategy in ISOLATING {
         let original = original(&world, &format!("original-{strategy}"), BASE);
@@ -95,12 +96,6 @@ fn another_process_goes_on() {
         fourth.cleanup();
     }
     assert_swept(&world.home());
-}
-
-// rule P3
-#[test]
-fn another_process_goes_on_as_user() {
-    rerun_test_as_user("manager::another_process_goes_on");
 }
 
 // rule P4
@@ -203,26 +198,10 @@ fn states_move_as_the_table_says() {
     }
 }
 
-/// What nothing isolates cannot be taken back, and is not called errored for that.
-// rule P5
-#[test]
-fn without_isolation_nothing_is_taken_back() {
-    for (_, world, sandbox) in each(&["none"], BASE) {
-        sandbox.write("file", b"real").expect("it can be written");
-        holds(&sandbox.original, "is file real", "written");
-        let error = sandbox.manager.rollback(&sandbox.plan, &Unobserved);
-        let text = error.expect_err("it cannot").to_string();
-        assert!(text.contains("already in the original"), "{text}");
-        assert_eq!(sandbox.state(), SandboxState::Active);
-        sandbox.cleanup();
-        holds(&sandbox.original, "is file real", "it stays");
-        assert_swept(&world.home());
-    }
-}
-
 // rule P6
 #[test]
 fn cleanup_from_every_state() {
+    rerun_test_as_user("manager::cleanup_from_every_state");
     let world = World::new();
     for strategy in ISOLATING {
         let original = original(&world, &format!("original-{strategy}"), BASE);
@@ -251,64 +230,6 @@ fn cleanup_from_every_state() {
             assert_untouched(&before, &original);
         }
     }
-}
-
-// rule P6
-#[test]
-fn cleanup_from_every_state_as_user() {
-    rerun_test_as_user("manager::cleanup_from_every_state");
-}
-
-/// When the home is on another file system, the area is beside the original, hidden and private.
-// rule P6, S3
-#[test]
-fn an_area_beside_the_original() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
-    let (world, there) = (World::new(), World::under(fs.path()));
-    for strategy in ISOLATING {
-        let original = original(&there, "original", BASE);
-        let before = signature(&original);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
-        let area = sandbox.area();
-        assert_eq!(area.parent(), Some(there.path()), "{strategy}");
-        assert!(names(there.path())[0].starts_with(".escrow-sbx_"));
-        assert_eq!(names(&world.home().join("sandboxes")), [""; 0]);
-        sandbox.write("file", b"x").expect("it can be written");
-        assert_eq!(sandbox.listing(), ["M file"]);
-        sandbox.rollback();
-        sandbox.cleanup();
-        assert_eq!(names(there.path()), ["original"], "{strategy}");
-        assert_untouched(&before, &original);
-        sh(there.path(), "rm -r original");
-    }
-    assert_swept(&world.home());
-}
-
-/// A copy for which there is no room leaves no trace.
-// rule P6
-#[test]
-fn a_create_that_fails_leaves_nothing() {
-    let Some(fs) = LoopFs::new(Fs::Ext4, 32) else {
-        return;
-    };
-    let (world, there) = (World::new(), World::under(fs.path()));
-    let original = there.dir("original");
-    sh(
-        &original,
-        "head -c 15000000 /dev/urandom > large; printf x > a; mkdir d; printf y > d/z",
-    );
-    let before = signature(&original);
-    let error = Sandboxed::attempt(&world.home(), &original, "filesystem_copy");
-    let error = error.err().expect("there is no room for it");
-    let told = told(&error);
-    assert!(told.contains("large") && told.contains("space"), "{told}");
-    assert_eq!(names(there.path()), ["original"]);
-    assert_swept(&world.home());
-    let plans = open(&world.home()).plans();
-    assert!(plans.expect("they can be listed").is_empty());
-    assert_untouched(&before, &original);
 }
 
 /// A process that waits for a plan in vain learns which process works on it.

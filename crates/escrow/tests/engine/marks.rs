@@ -12,6 +12,7 @@ use crate::support::{Sandboxed, assert_swept, assert_untouched, sh};
 // rule T1
 #[test]
 fn whiteouts_by_attribute() {
+    rerun_test_as_user("marks::whiteouts_by_attribute");
     let mark = "setfattr -n user.overlay.whiteout -v y";
     let scripts = [
         format!(": > file; {mark} file"),
@@ -25,12 +26,6 @@ fn whiteouts_by_attribute() {
         format!("mkdir b; {mark} b"),
     ];
     agree_on_uppers(&scripts);
-}
-
-// rule T1
-#[test]
-fn whiteouts_by_attribute_as_user() {
-    rerun_test_as_user("marks::whiteouts_by_attribute");
 }
 
 fn agree_on_uppers(scripts: &[String]) {
@@ -56,6 +51,7 @@ fn agree_on_uppers(scripts: &[String]) {
 // rule T1
 #[test]
 fn odd_but_harmless_marks() {
+    rerun_test_as_user("marks::odd_but_harmless_marks");
     let set = |mark: &str| format!("mkdir b; chmod 755 b; setfattr -n user.overlay.{mark} b");
     agree_on_uppers(&[
         set("opaque -v y"),
@@ -70,12 +66,6 @@ fn odd_but_harmless_marks() {
         "cp -a ../../../../../original/file file; chmod 640 file; setfattr -n user.overlay.opaque -v y file"
             .to_owned(),
     ]);
-}
-
-// rule T1
-#[test]
-fn odd_but_harmless_marks_as_user() {
-    rerun_test_as_user("marks::odd_but_harmless_marks");
 }
 
 /// The same in the original: what a mount does not show, the engine does not either.
@@ -106,6 +96,7 @@ fn whiteouts_by_attribute_in_the_original() {
 // rule F1
 #[test]
 fn escaped_attributes() {
+    rerun_test_as_user("marks::escaped_attributes");
     let world = World::new();
     let sandbox = fresh(&world, "original");
     sandbox.native("setfattr -n user.overlay.opaque -v y a; setfattr -n user.overlay.x -v 7 file");
@@ -121,16 +112,11 @@ fn escaped_attributes() {
     sandbox.cleanup();
 }
 
-// rule F1
-#[test]
-fn escaped_attributes_as_user() {
-    rerun_test_as_user("marks::escaped_attributes");
-}
-
 /// An original that was an upper layer itself once, marks and all.
 // rule T1
 #[test]
 fn marks_in_the_original() {
+    rerun_test_as_user("marks::marks_in_the_original");
     let world = World::new();
     for (number, script) in [
         "setfattr -n user.overlay.opaque -v y a",
@@ -161,16 +147,11 @@ fn marks_in_the_original() {
     }
 }
 
-// rule T1
-#[test]
-fn marks_in_the_original_as_user() {
-    rerun_test_as_user("marks::marks_in_the_original");
-}
-
 /// Marks that would lead elsewhere are refused or ignored; what they point to is never shown.
 // rule S1
 #[test]
 fn c7_forged_marks_are_not_followed() {
+    rerun_test_as_user("marks::c7_forged_marks_are_not_followed");
     let world = World::new();
     let secret = world.dir("outside");
     std::fs::write(secret.join("secret"), "secret of another").expect("the world is writable");
@@ -232,10 +213,4 @@ fn c7_forged_marks_are_not_followed() {
         sandbox.cleanup();
         sh(world.path(), "rm -r original");
     }
-}
-
-// rule S1
-#[test]
-fn c7_forged_marks_are_not_followed_as_user() {
-    rerun_test_as_user("marks::c7_forged_marks_are_not_followed");
 }

@@ -110,28 +110,14 @@ fn faithful(world: &World, strategy: &str) -> String {
     made.message
 }
 
-// rule F1, F2, F3, F4, F5
+// rule F1, F2, F3, F4, F5, S4
 #[test]
-fn zoo_on_ext4() {
-    let world = World::new();
+fn zoo_below_an_odd_path() {
+    rerun_test_as_user("metadata::zoo_below_an_odd_path");
+    let world = World::odd();
     faithful(&world, "filesystem_copy");
     let message = faithful(&world, "copy_on_write");
     assert!(message.contains("copied in full"), "{message}");
-}
-
-// rule F1, F2, F3, F4, F5
-#[test]
-fn zoo_on_ext4_as_user() {
-    rerun_test_as_user("metadata::zoo_on_ext4");
-}
-
-// rule F5, S4
-#[test]
-fn zoo_below_an_odd_path() {
-    let world = World::odd();
-    for strategy in COPIES {
-        faithful(&world, strategy);
-    }
 }
 
 fn zoo_on(kind: Fs) {

@@ -128,13 +128,8 @@ setfattr -n user.mark -v 1 b; setfattr -n user.mark -v 2 file | P b, P file
 // rule F6, T1
 #[test]
 fn layers_made_by_the_kernel() {
-    each_script(rows(LAYERS));
-}
-
-// rule F6, T1
-#[test]
-fn layers_made_by_the_kernel_as_user() {
     rerun_test_as_user("overlay::layers_made_by_the_kernel");
+    each_script(rows(LAYERS));
 }
 
 /// What makes the kernel copy something up, and no difference.
@@ -159,14 +154,9 @@ chmod 0700 .; chmod 0755 .; touch .";
 // rule F8
 #[test]
 fn touching_is_no_change() {
+    rerun_test_as_user("overlay::touching_is_no_change");
     let script = |line: &str| [line.to_owned(), String::new()];
     each_script(TOUCHES.lines().map(script).collect());
-}
-
-// rule F8
-#[test]
-fn touching_is_no_change_as_user() {
-    rerun_test_as_user("overlay::touching_is_no_change");
 }
 
 /// What the kernel does first, and what the engine writes then.
@@ -193,6 +183,7 @@ mv b c; rm -r c | c/one
 // rule F1, T1
 #[test]
 fn layers_made_by_the_engine() {
+    rerun_test_as_user("overlay::layers_made_by_the_engine");
     let world = World::new();
     let sandbox = fresh(&world, "original");
     let before = signature(&sandbox.original);
@@ -213,12 +204,6 @@ fn layers_made_by_the_engine() {
     }
     sandbox.cleanup();
     assert_swept(&world.home());
-}
-
-// rule F1, T1
-#[test]
-fn layers_made_by_the_engine_as_user() {
-    rerun_test_as_user("overlay::layers_made_by_the_engine");
 }
 
 /// What a deleted directory held does not come back with a new one of its name.
@@ -244,6 +229,7 @@ fn a_deleted_directory_stays_empty() {
 // rule F1, F8
 #[test]
 fn the_root_directory() {
+    rerun_test_as_user("overlay::the_root_directory");
     let world = World::new();
     let original = original(&world, "original", BASE);
     sh(
@@ -281,16 +267,11 @@ fn the_root_directory() {
     sandbox.cleanup();
 }
 
-// rule F1, F8
-#[test]
-fn the_root_directory_as_user() {
-    rerun_test_as_user("overlay::the_root_directory");
-}
-
 /// The kernel leaves a directory of mode 000 in its working directory.
 // rule P6
 #[test]
 fn what_a_mount_leaves_is_removed() {
+    rerun_test_as_user("overlay::what_a_mount_leaves_is_removed");
     let world = World::new();
     let sandbox = fresh(&world, "original");
     sandbox.native("rm -r a; printf x > file; mkdir -m 0 closed");
@@ -304,10 +285,4 @@ fn what_a_mount_leaves_is_removed() {
     sandbox.native("rm -r b; mkdir -m 0 closed");
     sandbox.cleanup();
     assert_swept(&world.home());
-}
-
-// rule P6
-#[test]
-fn what_a_mount_leaves_is_removed_as_user() {
-    rerun_test_as_user("overlay::what_a_mount_leaves_is_removed");
 }

@@ -1,4 +1,4 @@
-//! Random edits on a sandbox beside a plain model in memory: diff, read and rollback agree with it.
+//! Random edits on a sandbox beside a plain model in memory: diff, read, rollback, commit and undo agree with it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,6 +13,7 @@ use escrow_testkit::signature::signature;
 use escrow_testkit::text::show;
 use escrow_testkit::user::{is_rerun, rerun_test_as_user};
 
+use crate::commit_trees::{assert_clean, there_and_back};
 use crate::support::{Sandboxed, assert_swept, assert_untouched, sh};
 
 const BASE_EDITS: usize = 40;
@@ -171,7 +172,17 @@ fn one_case(world: &World, strategy: &str, seed: u64) {
         assert_reads(&sandbox, &base, &now);
         assert_untouched(&before, &original);
     }
+    // Then it is committed and undone, and committed for good.
+    let mut now = base.clone();
+    let script = edits(&mut rng, &mut now, EDITS);
+    sandbox.native(&script);
+    there_and_back(&sandbox, &script);
+    let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    sandbox.native(&script);
+    sandbox.committed();
+    assert_eq!(Model::read_from(&original), now, "after\n{script}");
     sandbox.cleanup();
+    assert_clean(&original);
 }
 
 /// Tells the seed of a case that fails.
@@ -197,38 +208,23 @@ fn agrees_with_the_model(strategy: &str) {
     assert_swept(&world.home());
 }
 
-// rule F6, F8, P5
+// rule F6, F8, P5, C1, C16, F1
 #[test]
 fn filesystem_copy() {
+    rerun_test_as_user("property::filesystem_copy");
     agrees_with_the_model("filesystem_copy");
 }
 
-// rule F6, F8
-#[test]
-fn filesystem_copy_as_user() {
-    rerun_test_as_user("property::filesystem_copy");
-}
-
-// rule F6, F8
+// rule F6, F8, C1, C16, F1
 #[test]
 fn copy_on_write() {
+    rerun_test_as_user("property::copy_on_write");
     agrees_with_the_model("copy_on_write");
 }
 
-// rule F6, F8
-#[test]
-fn copy_on_write_as_user() {
-    rerun_test_as_user("property::copy_on_write");
-}
-
-// rule F6, F8, T1
+// rule F6, F8, T1, C1, C16, F1
 #[test]
 fn overlay() {
-    agrees_with_the_model("overlay");
-}
-
-// rule F6, F8, T1
-#[test]
-fn overlay_as_user() {
     rerun_test_as_user("property::overlay");
+    agrees_with_the_model("overlay");
 }
