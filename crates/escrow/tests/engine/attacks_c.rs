@@ -90,7 +90,7 @@ fn c1_a_named_pipe() {
     assert_swept(&world.home());
 }
 
-fn socket(dir: &Path, name: &str) {
+pub(crate) fn socket(dir: &Path, name: &str) {
     let open = File::open(dir).expect("it is a directory");
     let fd = std::os::fd::AsRawFd::as_raw_fd(&open);
     drop(UnixListener::bind(format!("/proc/self/fd/{fd}/{name}")).expect("a socket can be made"));

@@ -8,10 +8,12 @@ use escrow::event::Unobserved;
 use escrow::manager::CommitReport;
 use escrow::model::{PlanState, ResourceId, SandboxState};
 use escrow_testkit::World;
+use escrow_testkit::signature::signature;
 
 use crate::commit_faulty::{Batch, How, Kind, Part, SAID, Script, Verb};
 use crate::commit_support::{
-    PLAIN, areas, assert_shares_nothing, assert_tree, recovered, request, stamps, told, unfinished,
+    Must, PLAIN, areas, assert_shares_nothing, assert_tree, recovered, request, stamps, told,
+    unfinished,
 };
 use crate::support::assert_swept;
 
@@ -28,7 +30,7 @@ pub(crate) struct Failed {
 }
 
 #[track_caller]
-pub(crate) fn failed(answer: Result<CommitReport>) -> Failed {
+pub(crate) fn failed<T>(answer: Result<T>) -> Failed {
     let error = answer.map(drop).expect_err("it was made to fail");
     let (text, kind) = (told(&error), error.kind());
     match error {
@@ -55,10 +57,8 @@ pub(crate) fn failed(answer: Result<CommitReport>) -> Failed {
 }
 
 pub(crate) fn named(parts: &[&Part]) -> Vec<String> {
-    parts
-        .iter()
-        .map(|part| part.resource.name.clone())
-        .collect()
+    let names = parts.iter().map(|part| part.resource.name.clone());
+    names.collect()
 }
 
 impl Batch {
@@ -85,11 +85,8 @@ impl Batch {
         }
         let active = |state| state == SandboxState::Active;
         assert!(self.states().into_iter().all(active), "{when}");
-        assert_eq!(
-            areas(self.manager.home()).len(),
-            self.parts.len(),
-            "nothing of it stays: {when}"
-        );
+        let areas = areas(self.manager.home()).len();
+        assert_eq!(areas, self.parts.len(), "nothing of it stays: {when}");
         assert_eq!(unfinished(&self.manager), [""; 0], "{when}");
     }
 
@@ -97,18 +94,40 @@ impl Batch {
     #[track_caller]
     fn assert_succeeds(&self, terms: CommitTerms, when: &str) {
         self.script.set(&[]);
-        let wanted: Vec<_> = self
-            .parts
-            .iter()
-            .map(|part| escrow_testkit::signature::signature(&self.tree(part)))
-            .collect();
-        let released = self.commit(terms);
-        let released = released.unwrap_or_else(|error| panic!("{when}: {}", told(&error)));
+        let released = self.assert_commits(terms, when);
         assert_eq!(released.left, [], "{when}");
-        for (part, wanted) in self.parts.iter().zip(&wanted) {
-            assert_tree(wanted, &part.original, &format!("committed, {when}"));
+        for part in &self.parts {
             assert_shares_nothing(&part.original);
         }
+    }
+
+    /// It succeeds, whatever is left, and the originals are what the sandboxes were.
+    #[track_caller]
+    fn assert_commits(&self, terms: CommitTerms, when: &str) -> CommitReport {
+        let wanted = self.parts.iter().map(|part| signature(&self.tree(part)));
+        let wanted: Vec<_> = wanted.collect();
+        let released = self.commit(terms).must(when);
+        for (part, wanted) in self.parts.iter().zip(&wanted) {
+            assert_tree(wanted, &part.original, &format!("committed, {when}"));
+        }
+        released
+    }
+
+    /// Every original is what it was before anything.
+    #[track_caller]
+    fn assert_undone(&self, when: &str) {
+        for part in &self.parts {
+            assert_tree(&part.before, &part.original, &format!("undone, {when}"));
+        }
+    }
+
+    /// Recovers what is to be recovered, without faults, to this side.
+    #[track_caller]
+    pub(crate) fn assert_recovers(&self, side: RecoveredTo, when: &str) {
+        self.script.set(&[]);
+        let recovered = recovered(&self.again());
+        let right = matches!(&recovered[..], [(_, Ok(one))] if one.side == side);
+        assert!(right, "{when}: {recovered:?}");
     }
 }
 
@@ -162,17 +181,21 @@ fn each_member_fails(kinds: &[Kind]) {
         for (verb, how) in faults(part.kind, kinds.len()) {
             let when = format!("{verb:?} {how:?} of {position} in {kinds:?}");
             batch.script.set(&[(part, verb, how)]);
-            let answer = batch.commit(PLAIN);
+            let (answer, name) = (batch.commit(PLAIN), &part.resource.name);
             if verb == Verb::Prepare {
                 let error = answer.map(drop).expect_err("it was made to fail");
                 let text = told(&error);
-                assert!(text.contains(SAID), "{when}: {text}");
+                let named = kinds.len() == 1 || text.contains(name);
+                assert!(text.contains(SAID) && named, "{when}: {text}");
                 assert_eq!(batch.script.order(Verb::Commit), [], "{when}");
             } else {
                 let failed = failed(answer);
-                assert!(failed.cause.contains(SAID), "{when}: {}", failed.cause);
-                let name = &part.resource.name;
-                assert!(failed.cause.contains(name), "{when}: {}", failed.cause);
+                let named = failed.cause.contains(name);
+                assert!(
+                    failed.cause.contains(SAID) && named,
+                    "{when}: {}",
+                    failed.cause
+                );
                 assert_undone(&ranked, position, &failed, &when);
                 // One that cannot be undone and failed may have done something, or nothing.
                 let others = failed.not_undone.iter().filter(|(one, _)| one != name);
@@ -184,14 +207,8 @@ fn each_member_fails(kinds: &[Kind]) {
         }
     }
     batch.assert_succeeds(PLAIN, &format!("{kinds:?}"));
-    assert_eq!(
-        batch.script.order(Verb::Commit),
-        ranked
-            .iter()
-            .map(|part| part.resource.id)
-            .collect::<Vec<_>>(),
-        "{kinds:?}"
-    );
+    let order: Vec<_> = ranked.iter().map(|part| part.resource.id).collect();
+    assert_eq!(batch.script.order(Verb::Commit), order, "{kinds:?}");
 }
 
 /// Every mix of `count` members, of which `irreversible` cannot be undone.
@@ -227,21 +244,20 @@ fn one_of_four_fails() {
     }
 }
 
-/// What was prepared and cannot be undone is only told as left where it was carried out.
+/// What was prepared and cannot be undone is only told as left where it was carried out; the same for what undoes, but
+/// prepares nothing.
 // rule C4, C5, C8
 #[test]
-fn one_beside_a_final_one_fails() {
-    each_member_fails(&[Final, Undoable]);
-    each_member_fails(&[Undoable, Final, Undoable]);
-}
-
-/// The same for what undoes, but prepares nothing.
-// rule C4, C5, C8
-#[test]
-fn one_beside_an_unprepared_one_fails() {
-    each_member_fails(&[Unprepared, Undoable]);
-    each_member_fails(&[Final, Unprepared, Undoable]);
-    each_member_fails(&[Irreversible, Unprepared]);
+fn one_beside_a_final_or_an_unprepared_one_fails() {
+    for kinds in [
+        &[Final, Undoable][..],
+        &[Undoable, Final, Undoable],
+        &[Unprepared, Undoable],
+        &[Final, Unprepared, Undoable],
+        &[Irreversible, Unprepared],
+    ] {
+        each_member_fails(kinds);
+    }
 }
 
 /// Then the one that can be neither prepared nor undone, then what can only go forward; in each group children go before their parents.
@@ -249,41 +265,22 @@ fn one_beside_an_unprepared_one_fails() {
 #[test]
 fn the_order_of_a_commit() {
     let world = World::new();
-    let kinds = [
-        Irreversible,
-        Undoable,
-        Final,
-        Undoable,
-        Unprepared,
-        Undoable,
-        Final,
-    ];
+    let all = [Undoable, Final, Undoable, Unprepared, Undoable, Final];
+    let kinds = [&[Irreversible][..], &all].concat();
     // 1 holds 3, which holds 4, which holds 5; 2 holds 6; 0 lies in 5.
     let parents = [None, None, None, Some(1), Some(3), Some(4), Some(2)];
     let batch = Batch::new(&world, "plan", &kinds, &parents);
     batch.assert_succeeds(PLAIN, "in order");
-    let order: Vec<usize> = batch
-        .script
-        .order(Verb::Commit)
-        .iter()
-        .map(|id| {
-            let place = batch.parts.iter().position(|part| part.resource.id == *id);
-            place.expect("it is a member")
-        })
-        .collect();
-    assert_eq!(order, [5, 4, 3, 1, 0, 6, 2]);
-    let order = batch.script.order(Verb::Prepare);
-    let prepared: Vec<&str> = order
-        .iter()
-        .map(|id| {
-            let found = batch.parts.iter().find(|part| part.resource.id == *id);
-            found.expect("it is a member").resource.name.as_str()
-        })
-        .collect();
-    assert_eq!(
-        prepared,
-        ["plan-m5", "plan-m3", "plan-m1", "plan-m6", "plan-m2"]
-    );
+    let order = |verb| -> Vec<usize> {
+        let place = |id: &ResourceId| batch.parts.iter().position(|part| part.resource.id == *id);
+        let order = batch.script.order(verb);
+        order
+            .iter()
+            .map(|id| place(id).expect("a member"))
+            .collect()
+    };
+    assert_eq!(order(Verb::Commit), [5, 4, 3, 1, 0, 6, 2]);
+    assert_eq!(order(Verb::Prepare), [5, 3, 1, 6, 2]);
 }
 
 /// Two that can neither be prepared nor undone are refused before anything is done.
@@ -295,21 +292,18 @@ fn two_irreversible_members_are_refused() {
             let world = World::new();
             let batch = Batch::new(&world, "plan", &kinds, &[]);
             let diffs = batch.diffs();
-            let before: Vec<_> = batch
-                .parts
-                .iter()
-                .map(|part| stamps(&part.original))
-                .collect();
+            let stamped = || -> Vec<_> {
+                let originals = batch.parts.iter().map(|part| stamps(&part.original));
+                originals.collect()
+            };
+            let before = stamped();
             batch.script.set(&[]);
             let error = batch.commit(PLAIN).expect_err("it must not begin");
             let Error::Irreversible { members, .. } = &error else {
                 panic!("{}", told(&error));
             };
-            let wanted: Vec<&Part> = batch
-                .ranked()
-                .into_iter()
-                .filter(|part| part.kind == Irreversible)
-                .collect();
+            let mut wanted = batch.ranked();
+            wanted.retain(|part| part.kind == Irreversible);
             assert_eq!(*members, named(&wanted));
             let text = told(&error);
             assert!(text.contains("--allow-partial"), "{text}");
@@ -317,28 +311,8 @@ fn two_irreversible_members_are_refused() {
             assert_eq!(batch.script.order(Verb::Prepare), []);
             assert_eq!(batch.script.order(Verb::Commit), []);
             batch.assert_old(&diffs, &[], "refused");
-            let now: Vec<_> = batch
-                .parts
-                .iter()
-                .map(|part| stamps(&part.original))
-                .collect();
-            assert_eq!(now, before, "{kinds:?}: not even a time moved");
+            assert_eq!(stamped(), before, "{kinds:?}: not even a time moved");
         }
-    }
-}
-
-/// Of several members the error says which one could not be prepared.
-// rule C5
-#[test]
-fn what_cannot_be_prepared_is_named() {
-    let world = World::new();
-    let batch = Batch::new(&world, "plan", &[Undoable; 3], &[]);
-    for how in [How::Before, How::Half, How::Panic] {
-        let part = &batch.parts[1];
-        batch.script.set(&[(part, Verb::Prepare, how)]);
-        let error = batch.commit(PLAIN).expect_err("it was made to fail");
-        let text = told(&error);
-        assert!(text.contains(&part.resource.name), "{how:?}: {text}");
     }
 }
 
@@ -350,27 +324,17 @@ fn what_was_prepared_is_let_go() {
     let world = World::new();
     let batch = Batch::new(&world, "plan", &[Final, Final, Undoable], &[]);
     let parts = &batch.parts;
-    for (fault, prepared) in [
-        (
-            // What can be undone is staged in its area, and goes with it.
-            (&parts[1], Verb::Prepare, How::Before),
-            vec![&parts[0]],
-        ),
-        (
-            (&parts[2], Verb::Commit, How::Before),
-            vec![&parts[2], &parts[0], &parts[1]],
-        ),
+    for (part, verb, prepared) in [
+        // What can be undone is staged in its area, and goes with it.
+        (&parts[1], Verb::Prepare, &[0][..]),
+        (&parts[2], Verb::Commit, &[2, 0, 1]),
     ] {
-        batch.script.set(&[fault]);
+        batch.script.set(&[(part, verb, How::Before)]);
         batch.commit(PLAIN).expect_err("it was made to fail");
         let asked = batch.script.order(Verb::Undo);
         for part in prepared {
-            assert!(
-                asked.contains(&part.resource.id),
-                "{} after {:?}",
-                part.resource.name,
-                fault.1
-            );
+            let asked = asked.contains(&parts[*part].resource.id);
+            assert!(asked, "{part} after {verb:?}");
         }
     }
 }
@@ -391,11 +355,8 @@ fn an_undo_that_fails_does_not_stop_the_others() {
                 (stuck_part, Verb::Undo, how),
             ]);
             let failed = failed(batch.commit(PLAIN));
-            let done: Vec<&Part> = [2, 1, 0]
-                .iter()
-                .filter(|number| **number != stuck)
-                .map(|number| &batch.parts[*number])
-                .collect();
+            let done = [2, 1, 0].into_iter().filter(|number| *number != stuck);
+            let done: Vec<&Part> = done.map(|number| &batch.parts[number]).collect();
             assert_eq!(failed.undone, named(&done), "{when}");
             let [(name, why)] = &failed.not_undone[..] else {
                 panic!("{when}: {:?}", failed.not_undone);
@@ -409,12 +370,7 @@ fn an_undo_that_fails_does_not_stop_the_others() {
                 assert_tree(&part.before, &part.original, &when);
             }
             stays_refused(&batch, &when);
-            batch.script.set(&[]);
-            let recovered = recovered(&batch.again());
-            let [(plan, Ok(recovered))] = &recovered[..] else {
-                panic!("{when}: {recovered:?}");
-            };
-            assert_eq!((plan.as_str(), recovered.side), ("plan", RecoveredTo::Old));
+            batch.assert_recovers(RecoveredTo::Old, &when);
             batch.assert_old(&diffs, &[], &when);
             batch.assert_succeeds(PLAIN, &when);
         }
@@ -432,11 +388,10 @@ pub(crate) fn stays_refused(batch: &Batch, when: &str) {
     assert!(told(error).contains(SAID), "{when}: {}", told(error));
     let (plan, resource) = (&batch.plan, &batch.parts[0].resource);
     let path = crate::support::at("changed");
+    let write = manager.write(plan, resource, &path, &mut &b"x"[..]);
     let refused = [
+        write.map(drop),
         manager.read(plan, resource, &path).map(drop),
-        manager
-            .write(plan, resource, &path, &mut &b"x"[..])
-            .map(drop),
         manager.diff(plan, None).map(drop),
         manager.rollback(plan, &Unobserved).map(drop),
         manager.cleanup(plan, false).map(drop),
@@ -444,13 +399,9 @@ pub(crate) fn stays_refused(batch: &Batch, when: &str) {
         manager.commit(plan, &request(PLAIN), &Unobserved).map(drop),
     ];
     for answer in refused {
-        let error = answer.expect_err("nobody knows what it will be");
-        assert_eq!(
-            error.kind(),
-            Failure::RecoveryNeeded,
-            "{when}: {}",
-            told(&error)
-        );
+        let error = answer.expect_err("what it will be is not known");
+        let text = told(&error);
+        assert_eq!(error.kind(), Failure::RecoveryNeeded, "{when}: {text}");
     }
     assert!(manager.status().is_ok() && manager.log(None).is_ok());
 }
@@ -473,22 +424,15 @@ fn recovery_handles_every_plan() {
     }
     script.set(&all[1..2]);
     let answers = recovered(&batches[0].again());
-    let sides: Vec<(&str, bool)> = answers
+    let sides = answers
         .iter()
-        .map(|(plan, answer)| (plan.as_str(), answer.is_ok()))
-        .collect();
+        .map(|(plan, answer)| (&**plan, answer.is_ok()));
+    let sides: Vec<(&str, bool)> = sides.collect();
     assert_eq!(sides, [("one", false), ("two", true), ("three", true)]);
-    script.set(&[]);
-    let recovered = recovered(&batches[0].again());
-    assert!(
-        recovered.len() == 1 && recovered[0].1.is_ok(),
-        "{recovered:?}"
-    );
+    batches[0].assert_recovers(RecoveredTo::Old, "the one that is left");
     for (batch, diffs) in batches.iter().zip(&diffs) {
-        for (part, diff) in batch.parts.iter().zip(diffs) {
-            assert_tree(&part.before, &part.original, "recovered");
-            assert_eq!(batch.changes(part), *diff);
-        }
+        batch.assert_undone("recovered");
+        assert_eq!(batch.diffs(), *diffs);
     }
 }
 
@@ -499,34 +443,19 @@ fn a_sandbox_that_stays_is_no_failure_of_the_commit() {
     for how in [How::Before, How::Panic] {
         let world = World::new();
         let batch = Batch::new(&world, "plan", &[Undoable; 3], &[]);
-        let wanted: Vec<_> = batch
-            .parts
-            .iter()
-            .map(|part| escrow_testkit::signature::signature(&batch.tree(part)))
-            .collect();
         batch.script.set(&[(&batch.parts[1], Verb::Cleanup, how)]);
-        let released = batch
-            .commit(PLAIN)
-            .expect("the originals are as they should be");
+        let released = batch.assert_commits(PLAIN, "its sandbox stays");
         let [(name, why)] = &released.left[..] else {
             panic!("{:?}", released.left);
         };
         assert_eq!(*name, batch.parts[1].resource.name);
         assert!(why.contains(SAID), "{why}");
-        for (part, wanted) in batch.parts.iter().zip(&wanted) {
-            assert_tree(wanted, &part.original, "committed");
-        }
         batch.script.set(&[]);
         let undone = batch.manager.undo(&batch.plan, &Unobserved);
-        let undone = undone.unwrap_or_else(|error| panic!("{}", told(&error)));
-        assert_eq!(undone.resources.len(), 3);
-        for part in &batch.parts {
-            assert_tree(&part.before, &part.original, "undone");
-        }
-        batch
-            .manager
-            .cleanup(&batch.plan, false)
-            .expect("it can be removed now");
+        assert_eq!(undone.must("all of it").resources.len(), 3);
+        batch.assert_undone("all of it");
+        let cleaned = batch.manager.cleanup(&batch.plan, false);
+        cleaned.must("it can be removed now");
         assert_swept(batch.manager.home());
     }
 }
@@ -540,23 +469,12 @@ fn a_finish_that_fails_is_finished_later() {
         let batch = Batch::new(&world, "plan", &[Undoable; 2], &[]);
         batch.script.set(&[(&batch.parts[1], Verb::Finish, how)]);
         let error = batch.commit(PLAIN).expect_err("it was made to fail");
-        assert!(
-            matches!(error, Error::NotFinished { .. }),
-            "{}",
-            told(&error)
-        );
+        assert!(matches!(error, Error::NotFinished { .. }), "{error:?}");
         assert_eq!(error.kind(), Failure::RecoveryNeeded);
-        batch.script.set(&[]);
-        let recovered = recovered(&batch.again());
-        let [(_, Ok(recovered))] = &recovered[..] else {
-            panic!("{recovered:?}");
-        };
-        assert_eq!(recovered.side, RecoveredTo::New);
-        let manager = batch.again();
-        manager.undo(&batch.plan, &Unobserved).expect("it is over");
-        for part in &batch.parts {
-            assert_tree(&part.before, &part.original, "undone");
-        }
+        batch.assert_recovers(RecoveredTo::New, "finished");
+        let undone = batch.again().undo(&batch.plan, &Unobserved);
+        undone.must("it is over");
+        batch.assert_undone("finished");
     }
 }
 
@@ -570,23 +488,15 @@ fn an_undo_of_a_plan_that_fails_half_way() {
         batch.assert_succeeds(PLAIN, "first");
         batch.script.set(&[(&batch.parts[1], Verb::Undo, how)]);
         let undone = batch.manager.undo(&batch.plan, &Unobserved);
-        let Err(Error::CommitFailed {
-            undone,
-            not_undone,
-            open: true,
-            ..
-        }) = undone
-        else {
-            panic!("{undone:?}");
-        };
-        assert_eq!(undone, named(&[&batch.parts[2], &batch.parts[0]]));
-        assert_eq!(not_undone.len(), 1);
-        batch.script.set(&[]);
-        let recovered = recovered(&batch.again());
-        assert!(matches!(&recovered[..], [(_, Ok(one))] if one.side == RecoveredTo::Old));
-        for part in &batch.parts {
-            assert_tree(&part.before, &part.original, "undone");
-        }
+        let failed = failed(undone);
+        assert_eq!(failed.undone, named(&[&batch.parts[2], &batch.parts[0]]));
+        assert!(
+            failed.open && failed.not_undone.len() == 1,
+            "{}",
+            failed.text
+        );
+        batch.assert_recovers(RecoveredTo::Old, "an undo");
+        batch.assert_undone("an undo");
         let plans = batch.manager.plans().expect("they can be listed");
         assert_eq!(plans[0].plan.state, PlanState::RolledBack);
         assert_eq!(areas(batch.manager.home()), [""; 0]);
@@ -600,23 +510,13 @@ fn undoing_the_irreversible() {
     let world = World::new();
     let batch = Batch::new(&world, "plan", &[Undoable, Irreversible], &[]);
     batch.assert_succeeds(PLAIN, "first");
-    let error = batch
-        .manager
-        .undo(&batch.plan, &Unobserved)
-        .expect_err("one of them stays");
-    let text = told(&error);
-    let Error::CommitFailed {
-        undone,
-        not_undone,
-        open: false,
-        ..
-    } = error
-    else {
-        panic!("{text}");
+    let failed = failed(batch.manager.undo(&batch.plan, &Unobserved));
+    assert_eq!(failed.undone, named(&[&batch.parts[0]]));
+    let [(stays, _)] = &failed.not_undone[..] else {
+        panic!("{}", failed.text);
     };
-    assert_eq!(undone, named(&[&batch.parts[0]]));
-    assert_eq!(not_undone.len(), 1);
-    assert_eq!(not_undone[0].0, batch.parts[1].resource.name);
-    assert!(text.contains("irreversible"), "{text}");
+    assert_eq!(*stays, batch.parts[1].resource.name);
+    let text = &failed.text;
+    assert!(!failed.open && text.contains("irreversible"), "{text}");
     assert_tree(&batch.parts[0].before, &batch.parts[0].original, "undone");
 }

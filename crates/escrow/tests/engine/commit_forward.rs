@@ -39,31 +39,15 @@ impl Batch {
     fn assert_goes_forward(&self, waits: &[&Part], when: &str) {
         for part in &self.parts {
             let waits = waits.iter().any(|one| one.resource.id == part.resource.id);
-            let wanted = if waits {
-                Outcome::NotDone
-            } else {
-                Outcome::Done
-            };
-            assert_eq!(
-                outcome_of(&part.original),
-                wanted,
-                "{}: {when}",
-                part.resource.name
-            );
+            let wanted = [Outcome::Done, Outcome::NotDone][usize::from(waits)];
+            let (outcome, name) = (outcome_of(&part.original), &part.resource.name);
+            assert_eq!(outcome, wanted, "{name}: {when}");
         }
         stays_refused(self, when);
-        self.script.set(&[]);
-        let recovered = recovered(&self.again());
-        assert!(
-            matches!(&recovered[..], [(_, Ok(one))] if one.side == RecoveredTo::New),
-            "{when}: {recovered:?}"
-        );
+        self.assert_recovers(RecoveredTo::New, when);
         for part in &self.parts {
-            assert_eq!(
-                outcome_of(&part.original),
-                Outcome::Done,
-                "recovered, {when}"
-            );
+            let outcome = outcome_of(&part.original);
+            assert_eq!(outcome, Outcome::Done, "recovered, {when}");
         }
         assert_eq!(unfinished(&self.manager), [""; 0], "{when}");
     }

@@ -10,10 +10,10 @@ use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 
 use crate::commit_support::{
-    PLAIN, areas, assert_shares_nothing, assert_tree, conflict_paths, request, stamps, told,
+    Must, PLAIN, areas, assert_shares_nothing, assert_tree, request, stamps, told,
 };
 use crate::overlay::{BASE, original};
-use crate::support::{ISOLATING, Sandboxed, assert_swept};
+use crate::support::{ISOLATING, assert_swept, at, each, empty_plan, open, plan_of};
 
 /// Gives up when it was asked, or told, so many times.
 struct Impatient {
@@ -55,13 +55,11 @@ const EDITS: &str = "rm -r a; printf new > file; mkdir -p n/d; printf x > n/d/f;
 // rule C4, C6
 #[test]
 fn given_up_at_every_point() {
-    let world = World::new();
-    for strategy in ISOLATING {
-        for counts_entries in [false, true] {
-            let original = original(&world, &format!("{strategy}-{counts_entries}"), BASE);
-            let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for counts_entries in [false, true] {
+        for (strategy, world, sandbox) in each(&ISOLATING, BASE) {
+            let original = &sandbox.original;
             sandbox.native(EDITS);
-            let before = signature(&original);
+            let before = signature(original);
             let (listing, promised) = (sandbox.listing(), sandbox.promised());
             let here = areas(&world.home());
             let mut given_up = 0;
@@ -79,68 +77,60 @@ fn given_up_at_every_point() {
                 {
                     assert!(not_undone.is_empty() && kept.is_empty(), "{when}");
                 }
-                assert_tree(&before, &original, &when);
+                assert_tree(&before, original, &when);
                 assert_eq!(sandbox.listing(), listing, "{when}");
                 assert_eq!(areas(&world.home()), here, "{when}");
                 assert!(after < 100, "it never ends");
             }
             assert!(given_up > 5, "there are many points: {given_up}");
-            assert_tree(&promised, &original, "committed");
-            assert_shares_nothing(&original);
+            assert_tree(&promised, original, "committed");
+            assert_shares_nothing(original);
             sandbox.undone();
-            assert_tree(&before, &original, "undone");
+            assert_tree(&before, original, "undone");
             sandbox.cleanup();
+            assert_swept(&world.home());
         }
     }
-    assert_swept(&world.home());
 }
 
 /// What the user said about a commit is kept, also of one that failed.
 // rule P9
 #[test]
 fn the_message_of_a_commit() {
-    let world = World::new();
     let words = "fix \"quotes\" & 'more',\nsecond line \u{1F980} %s \\n";
-    for strategy in ISOLATING {
-        let original = original(&world, strategy, BASE);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for (strategy, world, sandbox) in each(&ISOLATING, BASE) {
         sandbox.write("file", b"new").expect("it can be written");
-        let say = |message| CommitRequest {
-            message: Some(message),
-            terms: PLAIN,
-            expected: None,
+        let commit = |message, observer: &dyn Observer| {
+            let request = CommitRequest {
+                message: Some(message),
+                ..request(PLAIN)
+            };
+            sandbox.manager.commit(&sandbox.plan, &request, observer)
         };
-        let observer = Impatient::new(0, false);
-        let manager = &sandbox.manager;
-        manager
-            .commit(&sandbox.plan, &say("first, given up"), &observer)
-            .expect_err("it is given up");
-        manager
-            .commit(&sandbox.plan, &say(words), &Unobserved)
-            .expect("it can be committed");
+        let given_up = commit("first, given up", &Impatient::new(0, false));
+        given_up.expect_err("it is given up");
+        commit(words, &Unobserved).must(strategy);
         sandbox.undone();
-        let log = crate::support::open(&world.home())
+        let log = open(&world.home())
             .log(Some(&sandbox.plan))
-            .expect("it can be shown");
-        let said: Vec<(&str, Option<&str>, &str)> = log
-            .iter()
-            .filter(|one| ["commit", "undo"].contains(&one.operation.action.as_str()))
-            .map(|one| {
-                let operation = &one.operation;
-                let message = operation.message.as_deref();
-                (operation.action.as_str(), message, one.outcome.as_str())
-            })
+            .must("it can be shown");
+        let said = log.iter().map(|one| {
+            let operation = &one.operation;
+            (
+                operation.action.as_str(),
+                operation.message.as_deref(),
+                one.outcome.as_str(),
+            )
+        });
+        let said: Vec<_> = said
+            .filter(|one| ["commit", "undo"].contains(&one.0))
             .collect();
-        assert_eq!(
-            said,
-            [
-                ("commit", Some("first, given up"), "failed"),
-                ("commit", Some(words), "done"),
-                ("undo", None, "done"),
-            ],
-            "{strategy}"
-        );
-        sandbox.cleanup();
+        let expected = [
+            ("commit", Some("first, given up"), "failed"),
+            ("commit", Some(words), "done"),
+            ("undo", None, "done"),
+        ];
+        assert_eq!(said, expected, "{strategy}");
     }
 }
 
@@ -148,31 +138,26 @@ fn the_message_of_a_commit() {
 // rule C13
 #[test]
 fn a_commit_of_nothing() {
-    let world = World::new();
-    for strategy in ISOLATING {
-        for (number, script) in [":", "touch file a; printf new > n; rm n; mv a x; mv x a"]
-            .iter()
-            .enumerate()
-        {
-            let original = original(&world, &format!("{strategy}-{number}"), BASE);
-            let sandbox = Sandboxed::new(&world.home(), &original, strategy);
-            if number > 0 {
+    for script in ["", "touch file a; printf new > n; rm n; mv a x; mv x a"] {
+        for (strategy, world, sandbox) in each(&ISOLATING, BASE) {
+            if !script.is_empty() {
                 sandbox.native(script);
             }
-            let (before, moments) = (signature(&original), stamps(&original));
+            let (original, when) = (&sandbox.original, format!("{strategy}: {script}"));
+            let (before, stamped) = (signature(original), stamps(original));
             let released = sandbox.committed();
             assert_eq!(released.preview.members.len(), 1);
-            assert!(released.preview.members[0].diff.is_empty(), "{strategy}");
-            assert_eq!(areas(&world.home()), [""; 0], "{strategy}: {script}");
-            assert_eq!(stamps(&original), moments, "{strategy}: {script}");
+            assert!(released.preview.members[0].diff.is_empty(), "{when}");
+            assert_eq!(areas(&world.home()), [""; 0], "{when}");
+            assert_eq!(stamps(original), stamped, "{when}");
             sandbox.undone();
-            assert_eq!(stamps(&original), moments, "{strategy}: {script}");
-            assert_tree(&before, &original, strategy);
+            assert_eq!(stamps(original), stamped, "{when}");
+            assert_tree(&before, original, &when);
             sandbox.undo().expect_err("there is nothing left to undo");
             sandbox.cleanup();
+            assert_swept(&world.home());
         }
     }
-    assert_swept(&world.home());
 }
 
 /// A member without changes takes nothing, and needs nothing, beside one that has some.
@@ -180,41 +165,31 @@ fn a_commit_of_nothing() {
 #[test]
 fn a_member_without_changes() {
     let world = World::new();
-    let still = original(&world, "still", BASE);
-    let moving = original(&world, "moving", BASE);
-    let manager = crate::support::open(&world.home());
-    let typed = [still.as_os_str().to_owned(), moving.as_os_str().to_owned()];
-    let view = manager
-        .create_plan(
-            None,
-            world.path(),
-            &typed,
-            Some("filesystem_copy"),
-            &Unobserved,
-        )
-        .expect("both are directories");
+    let (still, moving) = (
+        original(&world, "still", BASE),
+        original(&world, "moving", BASE),
+    );
+    let manager = open(&world.home());
+    let view = plan_of(&manager, None, &[&still, &moving], "filesystem_copy");
     let (plan, resource) = (view.plan, &view.sandboxes[1].resource);
-    let path = crate::support::at("file");
-    manager
-        .write(&plan, resource, &path, &mut &b"new"[..])
-        .expect("it can be written");
-    let (moments, before) = (stamps(&still), signature(&moving));
-    manager
-        .commit(&plan, &request(PLAIN), &Unobserved)
-        .expect("it can be committed");
-    assert_eq!(stamps(&still), moments);
+    let written = manager.write(&plan, resource, &at("file"), &mut &b"new"[..]);
+    written.must("it can be written");
+    let (stamped, before) = (stamps(&still), signature(&moving));
+    let committed = manager.commit(&plan, &request(PLAIN), &Unobserved);
+    committed.must("it can be committed");
+    assert_eq!(stamps(&still), stamped);
     assert_eq!(
         areas(&world.home()).len(),
         1,
         "only the other one keeps undo data"
     );
     // A process that changes what was not committed does not stand in the way of the undo.
-    std::fs::write(still.join("file"), "somebody's").expect("it is ours");
-    let moments = stamps(&still);
-    manager.undo(&plan, &Unobserved).expect("it can be undone");
-    assert_eq!(stamps(&still), moments);
+    std::fs::write(still.join("file"), "another's").expect("it is ours");
+    let stamped = stamps(&still);
+    manager.undo(&plan, &Unobserved).must("it can be undone");
+    assert_eq!(stamps(&still), stamped);
     assert_tree(&before, &moving, "undone");
-    manager.cleanup(&plan, false).expect("it can be removed");
+    manager.cleanup(&plan, false).must("it can be removed");
     assert_swept(&world.home());
 }
 
@@ -223,19 +198,20 @@ fn a_member_without_changes() {
 #[test]
 fn plans_without_anything_to_commit() {
     let world = World::new();
-    let manager = crate::support::open(&world.home());
-    let view = manager.create_plan(Some("empty"), world.path(), &[], None, &Unobserved);
-    let plan = view.expect("a plan needs no resource").plan;
-    manager
-        .commit(&plan, &request(PLAIN), &Unobserved)
-        .expect("there is nothing that could fail");
-    let again = manager.commit(&plan, &request(PLAIN), &Unobserved);
-    let Err(Error::PlanOver { state, .. }) = again else {
-        panic!("{again:?}");
-    };
-    assert_eq!(state, PlanState::Committed);
-    manager.undo(&plan, &Unobserved).expect("of nothing");
-    manager.cleanup(&plan, false).expect("it can be removed");
+    let manager = open(&world.home());
+    let plan = empty_plan(&manager, "empty");
+    let commit = || manager.commit(&plan, &request(PLAIN), &Unobserved);
+    commit().must("there is nothing that could fail");
+    let again = commit();
+    let over = matches!(
+        again,
+        Err(Error::PlanOver {
+            state: PlanState::Committed,
+            ..
+        })
+    );
+    assert!(over, "{again:?}");
+    manager.undo(&plan, &Unobserved).must("of nothing");
+    manager.cleanup(&plan, false).must("it can be removed");
     assert_swept(&world.home());
-    assert_eq!(conflict_paths(Ok(())), [""; 0]);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use escrow::event::Unobserved;
+use escrow::error::Error;
 use escrow::internals::fs::Dir;
 use escrow::internals::fs::usage::{Usage, measure};
 use escrow::manager::{GarbageReport, GarbageRequest, LeftoverKind, Manager, ManagerOptions};
@@ -13,7 +13,9 @@ use escrow::model::{CleanupPolicy, IdSource, PlanState, Retention, SystemIdSourc
 use escrow_testkit::signature::{Ignore, assert_same, signature};
 use escrow_testkit::{Fs, LoopFs, World, tree};
 
-use crate::support::{ISOLATING, Sandboxed, options, sh};
+use crate::commit_support::areas;
+use crate::overlay::original;
+use crate::support::{ISOLATING, Sandboxed, assert_swept, each, options, sh};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -43,10 +45,11 @@ fn manager(home: &Path, cleanup: CleanupPolicy, ahead: Duration) -> Manager {
     Manager::open(options).expect("it opens on a used home")
 }
 
+const APP: &str = "a \"old\\n\"\nb \"stays\\n\"\n";
+
 /// A plan over `app` that was committed.
 fn committed(world: &World, strategy: &str, cleanup: CleanupPolicy) -> Sandboxed {
-    let app = world.dir("app");
-    tree::build(&app, "a \"old\\n\"\nb \"stays\\n\"\n");
+    let app = original(world, "app", APP);
     let mut sandboxed = Sandboxed::new(&world.home(), &app, strategy);
     sandboxed.manager = manager(&world.home(), cleanup, Duration::ZERO);
     sandboxed.native("echo new > a; echo more > c");
@@ -80,21 +83,13 @@ fn undo_data_goes_when_its_time_is_over_and_not_before() {
     assert_eq!(collect(&later, Some(24 * HOUR)), [LeftoverKind::Undo]);
     assert_eq!(sandboxed.state_of_plan(), PlanState::CleanedUp);
     sandboxed.undo().expect_err("there is nothing left for it");
-    let left = std::fs::read_dir(world.home().join("sandboxes")).expect("it is there");
-    assert_eq!(left.count(), 0);
+    assert_eq!(areas(&world.home()), [""; 0]);
 }
 
 #[test]
 fn a_workspace_that_stayed_goes_and_the_plan_can_still_be_undone() {
-    for strategy in ISOLATING {
-        let world = World::new();
-        let before = {
-            let app = world.dir("app");
-            tree::build(&app, "a \"old\\n\"\nb \"stays\\n\"\n");
-            signature(&app)
-        };
-        let app = world.dir("app");
-        let mut sandboxed = Sandboxed::new(&world.home(), &app, strategy);
+    for (strategy, world, mut sandboxed) in each(&ISOLATING, APP) {
+        let before = signature(&sandboxed.original);
         sandboxed.manager = manager(&world.home(), CleanupPolicy::Manual, Duration::ZERO);
         sandboxed.native("echo new > a; echo more > c");
         let area = sandboxed.area();
@@ -112,7 +107,8 @@ fn a_workspace_that_stayed_goes_and_the_plan_can_still_be_undone() {
             "{strategy}"
         );
         sandboxed.undone();
-        assert_same(&before, &signature(&app), &Ignore::default());
+        let now = signature(&sandboxed.original);
+        assert_same(&before, &now, &Ignore::default());
         assert_eq!(collect(&sandboxed.manager, None), [], "{strategy}");
         assert_eq!(
             sandboxed.state_of_plan(),
@@ -128,12 +124,11 @@ fn a_commit_without_changes_ends_with_its_time_too() {
     let app = world.dir("app");
     let sandboxed = Sandboxed::new(&world.home(), &app, "overlay");
     sandboxed.committed();
-    let later = manager(&world.home(), CleanupPolicy::OnCommit, 47 * HOUR);
-    assert_eq!(collect(&later, None), []);
-    assert_eq!(sandboxed.state_of_plan(), PlanState::Committed);
-    let later = manager(&world.home(), CleanupPolicy::OnCommit, 49 * HOUR);
-    assert_eq!(collect(&later, None), []);
-    assert_eq!(sandboxed.state_of_plan(), PlanState::CleanedUp);
+    for (hours, state) in [(47, PlanState::Committed), (49, PlanState::CleanedUp)] {
+        let later = manager(&world.home(), CleanupPolicy::OnCommit, hours * HOUR);
+        assert_eq!(collect(&later, None), []);
+        assert_eq!(sandboxed.state_of_plan(), state, "{hours}");
+    }
 }
 
 // rule C14
@@ -190,13 +185,11 @@ fn many_collect_while_others_work() {
                 let now = std::fs::read_to_string(app.join("a")).expect("it is there");
                 assert_eq!(now, text);
                 // A process that was quicker took what it needs.
-                match sandboxed.manager.undo(&sandboxed.plan, &Unobserved) {
-                    Ok(_) => {}
-                    Err(error) => assert!(
-                        matches!(error, escrow::error::Error::NothingToUndo { .. }),
-                        "{error}"
-                    ),
-                }
+                let undone = sandboxed.undo();
+                assert!(
+                    matches!(undone, Ok(_) | Err(Error::NothingToUndo { .. })),
+                    "{undone:?}"
+                );
             }
         };
         let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -205,10 +198,7 @@ fn many_collect_while_others_work() {
     });
     let manager = manager(&home, CleanupPolicy::OnCommit, Duration::ZERO);
     manager.collect_garbage(&request).expect("it can look");
-    for room in ["sandboxes", "locks"] {
-        let left = std::fs::read_dir(home.join(room)).expect("it is there");
-        assert_eq!(left.count(), 0, "{room}");
-    }
+    assert_swept(&home);
 }
 
 /// What a tree takes: private, shared, unread.

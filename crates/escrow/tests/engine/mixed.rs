@@ -7,23 +7,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use escrow::commit::CommitTerms;
 use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
-use escrow::manager::{CommitRequest, Manager, ManagerOptions, NewResource};
+use escrow::manager::{Manager, ManagerOptions, NewResource};
 use escrow::model::resource::OPAQUE;
 use escrow::model::{
     PlanState, ResourceId, ResourcePath, ResourceType, SystemIdSource, Target, TargetLocation,
 };
 use escrow::strategy::conformance::{Case, Fixture, run};
 use escrow::strategy::registry::Registration;
-use escrow::strategy::{Access, OnConflict, Registry};
+use escrow::strategy::{Access, Registry};
 use escrow_testkit::World;
 use escrow_testkit::stepper::{Fault, Stepper, require_stepper};
 
+use crate::commit_support::{Must, PLAIN, request};
 use crate::support::{at, options};
 use crate::toy::{Map, Toy, load, save};
+
+/// What the suite is answered.
+type Plain<T> = std::result::Result<T, String>;
 
 /// How the documents of the conformance suite are made.
 struct Documents(PathBuf);
@@ -31,7 +34,7 @@ struct Documents(PathBuf);
 struct Document(PathBuf);
 
 impl Fixture for Documents {
-    fn fresh(&self) -> std::result::Result<Box<dyn Case>, String> {
+    fn fresh(&self) -> Plain<Box<dyn Case>> {
         let at = self.0.join(ResourceId::new(&SystemIdSource).to_string());
         let map: Map = [("known", "its own"), ("other", "another")]
             .map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()))
@@ -42,7 +45,7 @@ impl Fixture for Documents {
 }
 
 impl Document {
-    fn map(&self) -> std::result::Result<Map, String> {
+    fn map(&self) -> Plain<Map> {
         Ok(load(&self.0).map_err(|error| error.to_string())?.1)
     }
 }
@@ -59,15 +62,15 @@ impl Case for Document {
         None
     }
 
-    fn area_entries(&self) -> std::result::Result<usize, String> {
+    fn area_entries(&self) -> Plain<usize> {
         Ok(0)
     }
 
-    fn commit_area(&self) -> std::result::Result<Option<PathBuf>, String> {
+    fn commit_area(&self) -> Plain<Option<PathBuf>> {
         Ok(None)
     }
 
-    fn clear_commit_areas(&self) -> std::result::Result<(), String> {
+    fn clear_commit_areas(&self) -> Plain<()> {
         Ok(())
     }
 
@@ -91,40 +94,31 @@ impl Case for Document {
         Vec::new()
     }
 
-    fn fingerprint(&self) -> std::result::Result<String, String> {
+    fn fingerprint(&self) -> Plain<String> {
         Ok(format!("{:?}", self.map()?))
     }
 
-    fn state(&self) -> std::result::Result<BTreeMap<ResourcePath, String>, String> {
+    fn state(&self) -> Plain<BTreeMap<ResourcePath, String>> {
         let text = |(key, value): (String, Vec<u8>)| (at(key), format!("{value:?}"));
         Ok(self.map()?.into_iter().map(text).collect())
     }
 
-    fn contents(&self) -> std::result::Result<Vec<(ResourcePath, Vec<u8>)>, String> {
+    fn contents(&self) -> Plain<Vec<(ResourcePath, Vec<u8>)>> {
         let item = |(key, value): (String, Vec<u8>)| (at(key), value);
         Ok(self.map()?.into_iter().map(item).collect())
     }
 
-    fn replace_original(&self) -> std::result::Result<bool, String> {
+    fn replace_original(&self) -> Plain<bool> {
         Ok(false)
     }
 
-    fn change_original(
-        &self,
-        path: &ResourcePath,
-        content: &[u8],
-    ) -> std::result::Result<(), String> {
+    fn change_original(&self, path: &ResourcePath, content: &[u8]) -> Plain<()> {
         let mut map = self.map()?;
         map.insert(path.to_string(), content.to_vec());
         save(&self.0, &(Map::new(), map)).map_err(|error| error.to_string())
     }
 
-    fn work_through(
-        &self,
-        _access: &Access,
-        _path: &ResourcePath,
-        _content: &[u8],
-    ) -> std::result::Result<(), String> {
+    fn work_through(&self, _access: &Access, _path: &ResourcePath, _content: &[u8]) -> Plain<()> {
         Err("it gives nothing to work through".to_owned())
     }
 }
@@ -176,12 +170,8 @@ impl Mixed {
             ("document", "document", &document),
         ] {
             let new = NewResource {
-                name,
                 kind: Some(kind),
-                at,
-                parent: None,
-                strategy: None,
-                allow_root: false,
+                ..crate::support::directory(name, at)
             };
             manager.add_resource(&new).expect("it can be a resource");
         }
@@ -222,18 +212,10 @@ impl Mixed {
     }
 
     fn commit(&self) -> Result<()> {
-        let request = CommitRequest {
-            terms: CommitTerms {
-                on_conflict: OnConflict::Abort,
-                strict: false,
-                allow_partial: false,
-            },
-            message: Some("both"),
-            expected: None,
-        };
-        self.manager
-            .commit(&self.plan, &request, &Unobserved)
-            .map(drop)
+        let committed = self
+            .manager
+            .commit(&self.plan, &request(PLAIN), &Unobserved);
+        committed.map(drop)
     }
 
     /// What both originals hold.
@@ -340,28 +322,17 @@ fn sweep(verb: &str, stride: u64) {
             };
             let when = format!("{verb}, {fault:?} at call {call}: {hit}");
             let mixed = Mixed::again(world.path());
-            mixed
-                .manager
-                .recover()
-                .unwrap_or_else(|error| panic!("{when}: {error}"));
+            mixed.manager.recover().must(&when);
             let found = mixed.originals();
-            assert!(
-                found == ["old", "old"] || found == ["new", "new"],
-                "{when}: {found:?}"
-            );
-            let plan = mixed
-                .manager
-                .resolve_plan(Some("mixed"), Path::new("/"))
-                .expect("it is known");
-            let mixed = Mixed { plan, ..mixed };
+            let one_side = found == ["old"; 2] || found == ["new"; 2];
+            assert!(one_side, "{when}: {found:?}");
+            let mixed = Mixed::again(world.path());
             if found[0] == "new" {
                 let undone = mixed.manager.undo(&mixed.plan, &Unobserved);
-                undone.unwrap_or_else(|error| panic!("{when}: {error}"));
+                undone.must(&when);
                 assert_eq!(mixed.originals(), ["old", "old"], "{when}");
             } else if mixed.plan.state == PlanState::Open {
-                mixed
-                    .commit()
-                    .unwrap_or_else(|error| panic!("{when}: {error}"));
+                mixed.commit().must(&when);
                 assert_eq!(mixed.originals(), ["new", "new"], "{when}");
             }
             call += stride;

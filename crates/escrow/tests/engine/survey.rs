@@ -5,11 +5,13 @@ use escrow::event::Unobserved;
 use escrow::manager::NewResource;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
-use escrow_testkit::tree::build;
 use escrow_testkit::user::rerun_test_as_user;
 
 use crate::overlay::{BASE, original};
-use crate::support::{ISOLATING, Sandboxed, assert_swept, assert_untouched, names, open};
+use crate::support::{
+    ALL, ISOLATING, Sandboxed, assert_swept, assert_untouched, directory, each, names, open,
+    plan_of,
+};
 
 // rule P7
 #[test]
@@ -21,25 +23,15 @@ fn an_unknown_strategy_lists_the_known() {
         .expect("unknown");
     assert!(error.to_string().contains("overlai"), "{error}");
     let hints = error.hints().join(" ");
-    for name in [
-        "auto",
-        "overlay",
-        "copy_on_write",
-        "filesystem_copy",
-        "none",
-    ] {
+    for name in ALL.iter().chain(&["auto"]) {
         assert!(hints.contains(name), "{hints}");
     }
     let manager = open(&world.home());
     assert!(manager.plans().expect("they can be listed").is_empty());
     assert_swept(&world.home());
     let new = NewResource {
-        name: "thing",
-        kind: Some("fs-directory"),
-        at: &original,
-        parent: None,
         strategy: Some("Overlay"),
-        allow_root: false,
+        ..directory("thing", &original)
     };
     let error = manager.add_resource(&new).expect_err("names are exact");
     assert!(matches!(error, Error::Registry(_)), "{error}");
@@ -58,10 +50,8 @@ fn a_probe_leaves_nothing() {
     for verdict in &doctor.verdicts {
         assert!(!verdict.probe.reason.is_empty(), "{}", verdict.name);
     }
-    let overlay = doctor
-        .verdicts
-        .iter()
-        .find(|verdict| verdict.name == "overlay");
+    let mut verdicts = doctor.verdicts.iter();
+    let overlay = verdicts.find(|verdict| verdict.name == "overlay");
     let overlay = &overlay.expect("it is built in").probe;
     assert!(overlay.works, "{}", overlay.reason);
     assert_eq!(names(&world.home().join("sandboxes")), [""; 0]);
@@ -75,20 +65,16 @@ fn a_probe_leaves_nothing() {
 // rule F8
 #[test]
 fn looking_changes_nothing() {
-    let world = World::new();
-    for strategy in ISOLATING {
-        let original = original(&world, &format!("original-{strategy}"), BASE);
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
+    for (_, _world, sandbox) in each(&ISOLATING, BASE) {
         sandbox.native("rm -r a; printf x > file; mkdir new; chmod 0700 b; touch h1");
-        let (before, area) = (signature(&original), signature(&sandbox.area()));
+        let (before, area) = (signature(&sandbox.original), signature(&sandbox.area()));
         for _ in 0..2 {
             assert_ne!(sandbox.listing(), [""; 0]);
             sandbox.read("file").expect("it is there");
             assert!(sandbox.read("a/f").is_err());
         }
-        assert_untouched(&before, &original);
+        assert_untouched(&before, &sandbox.original);
         assert_untouched(&area, &sandbox.area());
-        sandbox.cleanup();
     }
 }
 
@@ -100,28 +86,14 @@ fn all_sandboxes_of_a_plan_or_none() {
     let good = original(&world, "good", BASE);
     let missing = world.path().join("missing");
     let manager = open(&world.home());
-    let typed = [good.as_os_str().to_owned(), missing.as_os_str().to_owned()];
+    let typed = [&good, &missing].map(|path| path.as_os_str().to_owned());
     let error = manager.create_plan(None, world.path(), &typed, None, &Unobserved);
-    assert!(
-        error
-            .expect_err("one is missing")
-            .to_string()
-            .contains("missing")
-    );
+    let text = error.expect_err("one is missing").to_string();
+    assert!(text.contains("missing"), "{text}");
     assert_swept(&world.home());
     assert!(manager.plans().expect("they can be listed").is_empty());
-    let other = world.dir("other");
-    build(&other, "x \"x\"");
-    let typed = [good.as_os_str().to_owned(), other.as_os_str().to_owned()];
-    let view = manager
-        .create_plan(
-            Some("both"),
-            world.path(),
-            &typed,
-            Some("filesystem_copy"),
-            &Unobserved,
-        )
-        .expect("both are there");
+    let other = original(&world, "other", "x \"x\"");
+    let view = plan_of(&manager, Some("both"), &[&good, &other], "filesystem_copy");
     assert_eq!(view.sandboxes.len(), 2);
     assert_eq!(names(&world.home().join("sandboxes")).len(), 2);
     manager

@@ -180,88 +180,146 @@ fn imports_go_one_way() {
     );
 }
 
+/// How many faults, in which file, with which text.
+const WRONG: &str = r##"
+1 | model/id.rs | use crate::fs::walk;
+1 | model/id.rs | use super::super::fs::walk;
+1 | fs/mod.rs | use super::manager::Manager;
+1 | fs/mod.rs | mod inner { use super::super::manager::Manager; }
+1 | strategy/mod.rs | fn f() { crate::store::open() }
+1 | store/mod.rs | use crate::{model::{PlanId, fs}, strategy::Registry};
+2 | diff.rs | use crate::{manager, commit::{self}};
+1 | diff.rs | use crate::Error;
+1 | diff.rs | #[cfg(not(test))] use crate::manager;
+1 | cellar/mod.rs | // a module without a rank
+1 | lib.rs | pub mod model; pub mod cellar;
+0 | lib.rs | pub mod model; pub use manager::Manager; #[cfg(test)] mod probe;
+0 | strategy/overlay/layer.rs | use super::super::registry; use crate::fs;
+0 | manager.rs | mod inner { use super::Manager; } pub(crate) use crate::store;
+0 | diff.rs | // use crate::manager;
+0 | diff.rs | const S: &str = r#"crate::run::"#;
+0 | diff.rs | #[cfg(test)] mod tests { fn f<'a>() {} use crate::manager; }
+0 | diff.rs | #[test] fn t() { crate::manager::x('{'); } use crate::ensure!;
+"##;
+
 #[test]
 fn imports_going_the_wrong_way_are_seen() {
-    let faults = |file, text| import_faults(file, text).len();
-    assert_eq!(faults("model/id.rs", "use crate::fs::walk;"), 1);
-    assert_eq!(faults("model/id.rs", "use super::super::fs::walk;"), 1);
-    assert_eq!(faults("fs/mod.rs", "use super::manager::Manager;"), 1);
-    assert_eq!(
-        faults(
-            "fs/mod.rs",
-            "mod inner { use super::super::manager::Manager; }"
-        ),
-        1
+    for row in WRONG.lines().skip(1) {
+        let cells: Vec<&str> = row.splitn(3, " | ").collect();
+        let faults = import_faults(cells[1], cells[2]);
+        assert_eq!(faults.len().to_string(), cells[0], "{row}: {faults:?}");
+    }
+}
+
+/// What the executor and the manager may use of `fs`: nothing in it knows what a tree is made of.
+const OPEN_TO_ALL: [&str; 3] = ["process", "state_dir", "accounts"];
+
+/// The modules of `strategy` that are the contract; the others belong to single strategies.
+const CONTRACT: [&str; 4] = ["conformance", "error", "preview", "registry"];
+
+/// What `commit` and `manager` still use of the tree code, and why. The list only shrinks: what is not used any more is
+/// a fault, too.
+const TREES: &str = "
+commit/finish.rs | remove atomic_file | removes its areas, and syncs the file systems of what it changed
+commit/mod.rs | Dir remove times | removes its areas, without a trace in the times of their parents
+commit/prepare.rs | Dir atomic_file | finds a place for its area, and syncs what was staged
+commit/preview.rs | Dir | compares the disks of area and original, for the room that is needed
+commit/revert.rs | Dir times | moves what it sets aside
+manager/commits.rs | Dir | locks an original, and tells one that is gone
+manager/config_resources.rs | Dir | finds out what lies at a declared path
+manager/content.rs | Dir content | spools what is written, and reads originals for patches
+manager/creation.rs | Dir atomic_file | makes areas and syncs them
+manager/disk.rs | Dir usage | measures areas
+manager/garbage/find.rs | Dir Meta Stamp areas | finds areas that belong to no plan
+manager/garbage/mod.rs | areas | finds areas that belong to no plan
+manager/garbage/orphans.rs | Dir areas | finds areas that belong to no plan
+manager/mod.rs | Dir Resolver | holds its home open, and says how paths are resolved
+manager/recovery.rs | times | gives parents of areas their times back after a crash
+manager/removal.rs | Dir | tells an original that is gone
+manager/runs.rs | Cause Dir EntryHandle exposure overlay remove | mounts the layers of a run and watches who can write them
+manager/status.rs | Dir Resolver | probes strategies in a scratch directory
+manager/validation.rs | Cause Dir EntryHandle content copy remove | copies the throw-away fork of a validation
+";
+
+/// The names after `module::` in code that is no test, whatever leads there.
+fn names_of<'a>(tokens: &[Token<'a>], module: &str) -> BTreeSet<&'a str> {
+    let code: Vec<&Token> = tokens
+        .iter()
+        .filter(|t| !t.in_test && !t.is_comment())
+        .collect();
+    let mut found = BTreeSet::new();
+    for at in 0..code.len().saturating_sub(2) {
+        let std = at >= 2 && code[at - 2].kind == Kind::Word("std");
+        let is = code[at].kind == Kind::Word(module) && code[at + 1].kind == Kind::PathSep;
+        if is && !std {
+            found.extend(first_names(&code[at + 2..]));
+        }
+    }
+    found
+}
+
+/// What a file uses of the tree code.
+fn trees<'a>(tokens: &[Token<'a>], of_strategies: &[String]) -> BTreeSet<&'a str> {
+    let mut found = names_of(tokens, "fs");
+    found.retain(|name| !OPEN_TO_ALL.contains(name));
+    let strategy = names_of(tokens, "strategy").into_iter();
+    found.extend(strategy.filter(|name| of_strategies.iter().any(|one| one == name)));
+    found
+}
+
+#[test]
+fn commit_and_manager_know_no_trees() {
+    let contract = read("crates/escrow/src/strategy/mod.rs");
+    let modules = declared_modules(&tokens(&contract), |in_test| !in_test);
+    let modules = modules.into_iter().filter(|name| !CONTRACT.contains(name));
+    let modules: Vec<String> = modules.map(str::to_owned).collect();
+    assert!(
+        modules.len() > 3,
+        "the strategies have modules: {modules:?}"
     );
+    let used = |text: &str| trees(&tokens(text), &modules).len();
     assert_eq!(
-        faults("strategy/mod.rs", "fn f() { crate::store::open() }"),
-        1
-    );
-    assert_eq!(
-        faults(
-            "store/mod.rs",
-            "use crate::{model::{PlanId, fs}, strategy::Registry};"
-        ),
-        1
-    );
-    assert_eq!(
-        faults("diff.rs", "use crate::{manager, commit::{self}};"),
+        used("use crate::fs::{Dir, process::Id}; use super::super::fs::walk;"),
         2
     );
     assert_eq!(
-        faults("diff.rs", "use crate::Error;"),
-        1,
-        "the root hides where it comes from"
+        used("use crate::strategy::{Sandbox, overlay}; fn f() { crate::strategy::copy::x() }"),
+        2
     );
     assert_eq!(
-        faults("diff.rs", "#[cfg(not(test))] use crate::manager;"),
-        1
-    );
-    assert_eq!(faults("cellar/mod.rs", ""), 1, "a module without a rank");
-    assert_eq!(faults("lib.rs", "pub mod model; pub mod cellar;"), 1);
-
-    assert_eq!(
-        faults(
-            "lib.rs",
-            "pub mod model; pub use manager::Manager; #[cfg(test)] mod probe;"
-        ),
+        used("use std::fs::File; use crate::strategy::registry; #[cfg(test)] use crate::fs::Dir;"),
         0
     );
-    assert_eq!(
-        faults(
-            "strategy/overlay/layer.rs",
-            "use super::super::registry; use crate::fs;"
-        ),
-        0
-    );
-    assert_eq!(
-        faults(
-            "manager.rs",
-            "mod inner { use super::Manager; } pub(crate) use crate::store;"
-        ),
-        0
-    );
-    assert_eq!(
-        faults(
-            "diff.rs",
-            "// use crate::manager;\nconst S: &str = r#\"crate::run::\"#;"
-        ),
-        0
-    );
-    assert_eq!(
-        faults(
-            "diff.rs",
-            "#[cfg(test)] mod tests { fn f<'a>() {} use crate::manager; }"
-        ),
-        0
-    );
-    assert_eq!(
-        faults(
-            "diff.rs",
-            "#[test] fn t() { crate::manager::x('{'); }\nuse crate::ensure!;"
-        ),
-        0
-    );
+    let mut known = BTreeSet::new();
+    for row in TREES.lines().filter(|row| !row.is_empty()) {
+        let [file, names, reason] = row.splitn(3, " | ").collect::<Vec<_>>()[..] else {
+            panic!("a file, names and a reason: {row}");
+        };
+        assert!(!reason.is_empty(), "{row}");
+        known.extend(
+            names
+                .split(' ')
+                .map(|name| (file.to_owned(), name.to_owned())),
+        );
+    }
+    let mut found = BTreeSet::new();
+    for (file, text) in sources("crates/escrow/src/") {
+        if ["commit", "manager"].contains(&module_path(&file)[..].first().unwrap_or(&"")) {
+            let names = trees(&tokens(&text), &modules);
+            found.extend(
+                names
+                    .into_iter()
+                    .map(|name| (file.clone(), name.to_owned())),
+            );
+        }
+    }
+    let new = found
+        .difference(&known)
+        .map(|(file, name)| format!("{file}: names `{name}`, which belongs to trees"));
+    let gone = known
+        .difference(&found)
+        .map(|(file, name)| format!("{file}: `{name}` is not used any more; strike it from TREES"));
+    none(new.chain(gone).collect());
 }
 
 #[test]

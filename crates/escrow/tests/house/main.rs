@@ -40,7 +40,9 @@ fn files() -> Vec<(String, String)> {
             let kind = entry
                 .file_type()
                 .unwrap_or_else(|error| panic!("{path}: {error}"));
-            if kind.is_dir() && !matches!(path.as_str(), ".git" | "target") {
+            if matches!(path.as_str(), ".git" | "target") {
+                continue;
+            } else if kind.is_dir() {
                 directories.push(format!("{path}/"));
             } else if kind.is_file() {
                 let bytes =
