@@ -2,12 +2,10 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use escrow::diff;
 use escrow::error::{Error, Kind};
-use escrow::manager::{Manager, NewResource};
+use escrow::manager::Manager;
 use escrow::model::{ChangeKind, ResourcePath};
 use escrow::strategy::StrategyError;
 use escrow_testkit::signature::signature;
@@ -17,61 +15,51 @@ use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::zoo::NAMES;
 use escrow_testkit::{Mounted, World};
 
+use crate::attacks_c::{patch, socket};
 use crate::support::{
-    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, open, options, sh,
+    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, directory, open,
+    options, sh,
 };
 
-/// No path inside a resource, the process that makes one of it.
-fn is_refused(typed: &str) {
-    let error = ResourcePath::parse(typed.as_bytes()).expect_err(typed);
-    assert!(error.to_string().contains(typed), "{error}");
-    let json = serde_json::to_string(typed).expect("a text is JSON");
-    assert!(
-        serde_json::from_str::<ResourcePath>(&json).is_err(),
-        "{typed}"
-    );
+/// No path inside a resource, however it is made.
+fn are_refused(typed: &[&str]) {
+    for typed in typed {
+        let error = ResourcePath::parse(typed.as_bytes()).expect_err(typed);
+        assert!(error.to_string().contains(typed), "{error}");
+        let json = serde_json::json!(typed);
+        assert!(
+            serde_json::from_value::<ResourcePath>(json).is_err(),
+            "{typed}"
+        );
+    }
 }
 
 // rule S1
 #[test]
 fn a1_a_path_that_climbs_out() {
-    for typed in ["../x", "..", "../../etc/passwd", "./../x"] {
-        is_refused(typed);
-    }
+    are_refused(&["../x", "..", "../../etc/passwd", "./../x"]);
 }
 
 // rule S1
 #[test]
 fn a2_a_path_that_climbs_out_half_way() {
-    for typed in [
+    are_refused(&[
         "a/../../x",
         "a/..",
         "a/b/../../../x",
         "a//..//x",
         "a/./../b",
-    ] {
-        is_refused(typed);
-    }
+    ]);
 }
 
 // rule S1
 #[test]
 fn a3_an_absolute_path() {
-    for typed in ["/etc/passwd", "/", "//x"] {
-        is_refused(typed);
-    }
+    are_refused(&["/etc/passwd", "/", "//x"]);
 }
 
 fn add(manager: &Manager, path: &Path) -> Result<(), Error> {
-    let new = NewResource {
-        name: "thing",
-        kind: Some("fs-directory"),
-        at: path,
-        parent: None,
-        strategy: None,
-        allow_root: false,
-    };
-    manager.add_resource(&new).map(drop)
+    manager.add_resource(&directory("thing", path)).map(drop)
 }
 
 // rule S1
@@ -106,10 +94,8 @@ fn a5_a_resource_that_is_too_much() {
     }
     for typed in ["..", "/", "/.", "../me", "project/..", "./", "./."] {
         let error = manager.take_resource(OsStr::new(typed), &home);
-        assert!(
-            matches!(error, Err(Error::Forbidden { .. })),
-            "{typed}: {error:?}"
-        );
+        let forbidden = matches!(error, Err(Error::Forbidden { .. }));
+        assert!(forbidden, "{typed}: {error:?}");
     }
     let error = manager.take_resource(OsStr::new(""), &home);
     assert!(error.is_err(), "an empty text: {error:?}");
@@ -140,10 +126,8 @@ fn a7_names_that_break_shells() {
             assert_eq!(sandbox.read(&below).expect("it is there"), b"below");
             let kind = sandbox.write(name, b"other").expect("it can be written");
             assert_eq!(kind, ChangeKind::Modified);
-            let kind = sandbox
-                .write([&below[..], b".new"].concat(), b"new")
-                .expect("it can be written");
-            assert_eq!(kind, ChangeKind::Added);
+            let new = sandbox.write([&below[..], b".new"].concat(), b"new");
+            assert_eq!(new.expect("it can be written"), ChangeKind::Added);
             assert_eq!(sandbox.read(name).expect("it was written"), b"other");
         }
         if strategy != "none" {
@@ -206,9 +190,8 @@ fn a9_names_that_look_alike() {
             assert_eq!(sandbox.read(name).expect("each is there"), name);
         }
         if strategy != "none" {
-            sandbox
-                .write("cASE", b"one more")
-                .expect("it is another name");
+            let another = sandbox.write("cASE", b"one more");
+            another.expect("it is another name");
             assert_eq!(sandbox.listing(), ["A cASE"]);
         }
         sandbox.cleanup();
@@ -232,54 +215,32 @@ fn a11_names_that_talk_to_terminals() {
         std::fs::create_dir(&dir).expect("it is a name");
         std::fs::write(dir.join("file"), "text\n").expect("there is room");
         sh(&dir, "mkfifo pipe");
-        let here = std::fs::File::open(&dir).expect("it is a directory");
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&here);
-        drop(UnixListener::bind(format!("/proc/self/fd/{fd}/{evil}")).expect("a socket"));
+        socket(&dir, evil);
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         let mut shown = sandbox.sandbox().warnings.join("\n");
         if strategy != "overlay" {
             assert!(shown.contains("\\x1b[31mred"), "{shown}");
         }
-        sandbox
-            .write(format!("{evil}/file"), b"other\n")
-            .expect("it is a file");
-        sandbox
-            .write(format!("{evil}{evil}"), b"new\n")
-            .expect("it is a name");
-        for path in [
-            format!("{evil}/none"),
-            format!("{evil}/pipe"),
-            evil.to_owned(),
-        ] {
+        for path in [format!("{evil}/file"), format!("{evil}{evil}")] {
+            sandbox.write(path, b"other\n").expect("it is a file");
+        }
+        for path in ["/none", "/pipe", ""].map(|end| format!("{evil}{end}")) {
             let error = sandbox.read(&path).expect_err("it is no file");
             shown += &format!("{error}\n{}\n", error.hints().join("\n"));
         }
-        let diffs = sandbox
-            .manager
-            .diff(&sandbox.plan, None)
-            .expect("it differs");
-        let contents = sandbox
-            .manager
-            .contents(&diffs, &diffs.resources[0].view)
-            .expect("both sides are there");
-        let mut text = Vec::new();
-        diff::name_status(&diffs.resources[0].diff, &mut text).expect("memory takes it");
-        diff::patch(&diffs.resources[0].diff, &contents, &mut text).expect("memory takes it");
-        shown += &String::from_utf8(text).expect("what is shown is text");
+        shown += &patch(&sandbox);
         assert!(is_plain(&shown), "{strategy}: {}", shown.escape_debug());
-        drop(contents);
-        drop(diffs);
         sandbox.cleanup();
     }
     let manager = open(&world.home());
-    let error = manager.resource(evil).expect_err("no such resource");
-    assert!(is_plain(&error.to_string()), "{error:?}");
-    let error = manager
-        .resolve_plan(Some(evil), world.path())
-        .expect_err("no such plan");
-    assert!(is_plain(&error.to_string()), "{error:?}");
-    let error = add(&manager, &world.path().join(evil)).expect_err("no such directory");
-    assert!(is_plain(&error.to_string()), "{error:?}");
+    for answer in [
+        manager.resource(evil).map(drop),
+        manager.resolve_plan(Some(evil), world.path()).map(drop),
+        add(&manager, &world.path().join(evil)),
+    ] {
+        let error = answer.expect_err("there is no such thing");
+        assert!(is_plain(&error.to_string()), "{error:?}");
+    }
 }
 
 pub(crate) fn bind(what: &Path, at: &Path) -> Mounted {
@@ -295,17 +256,12 @@ fn a14_a_mount_point_in_the_tree() {
     }
     let world = World::new();
     let elsewhere = world.dir("elsewhere");
-    build(
-        &elsewhere,
-        "inside \"not of the resource\"\nfile \"a file from elsewhere\"",
-    );
+    build(&elsewhere, "inside \"not of it\"\nfile \"from elsewhere\"");
     let outside = signature(&elsewhere);
     for strategy in ALL {
         let original = world.dir(format!("original-{strategy}"));
-        build(
-            &original,
-            "d/mnt/\nd/under \"under\"\ncovered \"covered\"\nplain \"plain\"",
-        );
+        let text = "d/mnt/\nd/under \"under\"\ncovered \"covered\"\nplain \"plain\"";
+        build(&original, text);
         let mount = || {
             let file = bind(&elsewhere.join("file"), &original.join("covered"));
             (bind(&elsewhere, &original.join("d/mnt")), file)
@@ -319,10 +275,8 @@ fn a14_a_mount_point_in_the_tree() {
         let warnings = made.warnings;
         if COPIES.contains(&strategy) {
             for path in ["d/mnt", "covered"] {
-                assert!(
-                    warnings.iter().any(|text| text.contains(path)),
-                    "{warnings:?}"
-                );
+                let named = warnings.iter().any(|text| text.contains(path));
+                assert!(named, "{warnings:?}");
             }
             assert!(!sandbox.tree().join("d/mnt/inside").exists());
             assert!(!sandbox.tree().join("covered").exists());
@@ -330,25 +284,20 @@ fn a14_a_mount_point_in_the_tree() {
         assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
         for path in ["d/mnt/inside", "covered"] {
             let error = sandbox.read(path).expect_err("it is not in the sandbox");
-            assert!(
-                matches!(
-                    error,
-                    Error::Strategy(StrategyError::Leaves { .. } | StrategyError::NotThere { .. })
-                ),
-                "{strategy}: {path}: {error}"
+            let outside = matches!(
+                error,
+                Error::Strategy(StrategyError::Leaves { .. } | StrategyError::NotThere { .. })
             );
+            assert!(outside, "{strategy}: {path}: {error}");
         }
         if !COPIES.contains(&strategy) {
             for path in ["d/mnt/inside", "d/mnt/new", "d/mnt/deep/er"] {
-                match sandbox.write(path, b"x") {
-                    Ok(_) => panic!("{strategy}: {path} was written, and {path} leads out"),
-                    Err(error) => assert_eq!(error.kind(), Kind::Denied, "{strategy}: {error}"),
-                }
+                let kind = sandbox.write(path, b"x").map_err(|error| error.kind());
+                assert_eq!(kind, Err(Kind::Denied), "{strategy}: {path} leads out");
             }
         }
-        sandbox
-            .write("d/under", b"changed")
-            .expect("beside it is fine");
+        let beside = sandbox.write("d/under", b"changed");
+        beside.expect("beside it is fine");
         if strategy != "none" {
             assert_eq!(sandbox.listing(), ["M d/under"], "{strategy}");
             sandbox.rollback();

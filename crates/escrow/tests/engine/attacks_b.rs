@@ -4,23 +4,23 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use escrow::error::{Error, Kind};
-use escrow::event::Observer;
 use escrow::internals::fs::{Dir, Resolver, remove};
-use escrow::strategy::StrategyError;
 use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use escrow_testkit::tree::build;
 use escrow_testkit::user::rerun_test_as_user;
 use rustix::fs::{CWD, RenameFlags};
 
+use crate::attacks_c::assert_no_file;
 use crate::support::{
-    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, at, names, open, sh,
+    ALL, COPIES, ISOLATING, OnCopied, Sandboxed, assert_swept, assert_untouched, at, names, open,
+    sh,
 };
 
 /// Refused because it would lead out.
@@ -63,14 +63,7 @@ fn b1_a_link_that_leads_out() {
         }
         // A link is reported by its kind, whichever strategy is asked.
         for path in ["d/file", "d/out", "in"] {
-            let (read, write) = (sandbox.read(path), sandbox.write(path, b"written"));
-            for error in [read.err(), write.err()] {
-                let kind = match &error {
-                    Some(Error::Strategy(StrategyError::NotAFile { kind, .. })) => kind,
-                    _ => "no error",
-                };
-                assert_eq!(kind, "symbolic link", "{strategy}: {path}: {error:?}");
-            }
+            assert_no_file(&sandbox, path, "symbolic link");
         }
         assert_untouched(&before, &outside);
         assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
@@ -175,34 +168,15 @@ fn b3_a_directory_exchanged_with_a_link() {
         }
     }
     assert_eq!(opened + refused, 2 * OPENS);
-    assert!(
-        opened > 0 && refused > 0,
-        "{opened} opened, {refused} refused: no race"
-    );
+    let raced = opened > 0 && refused > 0;
+    assert!(raced, "{opened} opened, {refused} refused: no race");
     // The race is real: the process that checks first and opens then is caught by it.
     let start = Instant::now();
     let mut tries = 0u64;
     while naive(&tree).as_deref() != Some("outside") {
         tries += 1;
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "{tries} naive opens, none outside"
-        );
-    }
-}
-
-/// Moves a directory out of the tree when the first file in the tree was copied.
-struct Mover {
-    from: PathBuf,
-    to: PathBuf,
-    done: AtomicBool,
-}
-
-impl Observer for Mover {
-    fn copied(&self, _entries: u64, _bytes: u64) {
-        if !self.done.swap(true, Ordering::SeqCst) {
-            fs::rename(&self.from, &self.to).expect("it can be moved");
-        }
+        let waits = start.elapsed() < Duration::from_secs(60);
+        assert!(waits, "{tries} naive opens, none outside");
     }
 }
 
@@ -216,11 +190,15 @@ fn b4_a_directory_moved_out_while_it_is_walked() {
             &original,
             "0 \"copied first\"\nd/a/b/c \"deep\"\nd/a/f \"f\"\nd/x \"x\"",
         );
-        let observer = Mover {
-            from: original.join("d"),
-            to: world.path().join(format!("moved-{strategy}")),
-            done: AtomicBool::new(false),
-        };
+        let (from, to) = (
+            original.join("d"),
+            world.path().join(format!("moved-{strategy}")),
+        );
+        // When the first file of the tree was copied.
+        let moved = OnceLock::new();
+        let observer = OnCopied(|_| {
+            moved.get_or_init(|| fs::rename(&from, &to).expect("it can be moved"));
+        });
         let manager = open(&world.home());
         let typed = [original.as_os_str().to_owned()];
         let answer = manager.create_plan(None, &original, &typed, Some(strategy), &observer);
@@ -228,10 +206,7 @@ fn b4_a_directory_moved_out_while_it_is_walked() {
         assert!(error.to_string().contains("/d"), "{error}");
         assert_swept(&world.home());
         assert!(manager.plans().expect("they can be listed").is_empty());
-        assert_eq!(
-            names(&world.path().join(format!("moved-{strategy}"))),
-            ["a", "x"]
-        );
+        assert_eq!(names(&to), ["a", "x"]);
     }
 }
 
@@ -362,18 +337,10 @@ fn b12_a_write_that_is_raced() {
         let mut done = 0;
         for turn in 0..100 {
             for path in ["f", "d/g", "d/victim"] {
-                if sandbox
-                    .write(path, format!("turn {turn}").as_bytes())
-                    .is_ok()
-                {
-                    done += 1;
-                }
+                let text = format!("turn {turn}");
+                done += u32::from(sandbox.write(path, text.as_bytes()).is_ok());
             }
-            assert_eq!(
-                stamp(),
-                untouched,
-                "{strategy}: the file outside was changed"
-            );
+            assert_eq!(stamp(), untouched, "{strategy}: changed outside");
         }
         assert!(done > 0, "{strategy}: the race was never won");
     }

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use escrow::diff;
@@ -17,23 +16,36 @@ use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{Fs, LoopFs, World};
 use rustix::fs::XattrFlags;
 
+use crate::commit_support::{Must, all_succeed, child, start_child};
 use crate::support::{
     ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, chain, open, sh,
 };
 
 /// A diff as text, which must not wait for anything either.
-fn patch(sandbox: &Sandboxed) -> String {
-    let diffs = sandbox
-        .manager
-        .diff(&sandbox.plan, None)
-        .expect("it can be compared");
-    let contents = sandbox
-        .manager
-        .contents(&diffs, &diffs.resources[0].view)
-        .expect("both sides are there");
+pub(crate) fn patch(sandbox: &Sandboxed) -> String {
+    let manager = &sandbox.manager;
+    let diffs = manager.diff(&sandbox.plan, None).must("it can be compared");
+    let one = &diffs.resources[0];
+    let contents = manager
+        .contents(&diffs, &one.view)
+        .must("both sides are there");
     let mut text = Vec::new();
-    diff::patch(&diffs.resources[0].diff, &contents, &mut text).expect("memory takes it");
-    String::from_utf8_lossy(&text).into_owned()
+    diff::name_status(&one.diff, &mut text).expect("memory takes it");
+    diff::patch(&one.diff, &contents, &mut text).expect("memory takes it");
+    String::from_utf8(text).expect("what is shown is text")
+}
+
+/// Neither read nor written, and reported by its kind.
+#[track_caller]
+pub(crate) fn assert_no_file(sandbox: &Sandboxed, path: &str, expected: &str) {
+    let (read, write) = (sandbox.read(path), sandbox.write(path, b"x"));
+    for error in [read.err(), write.err()] {
+        let kind = match &error {
+            Some(Error::Strategy(StrategyError::NotAFile { kind, .. })) => kind,
+            _ => "something else",
+        };
+        assert_eq!(kind, expected, "{path}: {error:?}");
+    }
 }
 
 // rule F4
@@ -48,21 +60,7 @@ fn c1_a_named_pipe() {
         let before = signature(&original);
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         for path in ["pipe", "d/pipe"] {
-            for answer in [
-                sandbox.read(path).map(drop),
-                sandbox.write(path, b"x").map(drop),
-            ] {
-                assert!(
-                    matches!(
-                        answer,
-                        Err(Error::Strategy(StrategyError::NotAFile {
-                            kind: "named pipe",
-                            ..
-                        }))
-                    ),
-                    "{strategy}: {answer:?}"
-                );
-            }
+            assert_no_file(&sandbox, path, "named pipe");
         }
         assert!(sandbox.write("pipe/below", b"x").is_err());
         assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
@@ -76,11 +74,8 @@ fn c1_a_named_pipe() {
         }
         sandbox
             .native("mkfifo new; rm file; mkfifo file; rm pipe; printf x > pipe; chmod 600 d/pipe");
-        assert_eq!(
-            sandbox.listing(),
-            ["P d/pipe", "T file", "A new", "T pipe"],
-            "{strategy}"
-        );
+        let changed = ["P d/pipe", "T file", "A new", "T pipe"];
+        assert_eq!(sandbox.listing(), changed, "{strategy}");
         assert!(patch(&sandbox).contains("new"));
         assert!(sandbox.read("new").is_err() && sandbox.read("file").is_err());
         sandbox.rollback();
@@ -112,15 +107,9 @@ fn c2_a_socket_or_a_device() {
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         let warnings = sandbox.sandbox().warnings;
         if COPIES.contains(&strategy) {
-            assert!(
-                warnings.iter().any(|text| text.contains("'d/sock'")),
-                "{warnings:?}"
-            );
-            assert_eq!(
-                warnings.len(),
-                if is_root() { 3 } else { 1 },
-                "{warnings:?}"
-            );
+            let named = warnings.iter().any(|text| text.contains("'d/sock'"));
+            let expected = if is_root() { 3 } else { 1 };
+            assert!(named && warnings.len() == expected, "{warnings:?}");
             let special = Ignore {
                 special: true,
                 ..Ignore::default()
@@ -130,7 +119,7 @@ fn c2_a_socket_or_a_device() {
         assert_eq!(
             sandbox.listing(),
             [""; 0],
-            "{strategy}: what was left out is no change"
+            "{strategy}: left out is no change"
         );
         for path in ["d/sock", "null", "d/loop"] {
             assert!(sandbox.read(path).is_err(), "{strategy}: {path}");
@@ -165,10 +154,8 @@ fn c9_large_attributes_and_acls() {
     let world = World::under(fs.path());
     for strategy in ISOLATING {
         let original = world.dir(format!("original-{strategy}"));
-        build(
-            &original,
-            "file 0640 \"file\"\ndir/below \"below\"\nacl \"acl\"",
-        );
+        let text = "file 0640 \"file\"\ndir/below \"below\"\nacl \"acl\"";
+        build(&original, text);
         for path in [&original, &original.join("file"), &original.join("dir")] {
             set_xattr(path, "user.large", &[7; 65536]);
             set_xattr(path, "trusted.mark", b"trusted\0");
@@ -182,14 +169,11 @@ fn c9_large_attributes_and_acls() {
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         assert_eq!(sandbox.sandbox().warnings, [""; 0], "{strategy}");
         assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
-        sandbox.write("file", b"new").expect("it is a file");
-        sandbox.write("acl", b"new").expect("it is a file");
-        sandbox.write("dir/new", b"new").expect("it is a directory");
-        assert_eq!(
-            sandbox.listing(),
-            ["M acl", "A dir/new", "M file"],
-            "{strategy}"
-        );
+        for path in ["file", "acl", "dir/new"] {
+            sandbox.write(path, b"new").expect("it can be written");
+        }
+        let changed = ["M acl", "A dir/new", "M file"];
+        assert_eq!(sandbox.listing(), changed, "{strategy}");
         if COPIES.contains(&strategy) {
             let now = signature(&sandbox.tree());
             for path in [&b"file"[..], b"acl", b"dir", b""] {
@@ -217,13 +201,11 @@ fn c10_times_at_the_edges() {
     for strategy in COPIES {
         let original = world.dir(format!("original-{strategy}"));
         for (name, time) in times {
-            sh(
-                &original,
-                &format!(
-                    "mkdir d{name}; printf x > d{name}/file; ln -s file d{name}/link
-                     touch -hd '{time}' d{name}/file d{name}/link d{name}"
-                ),
+            let script = format!(
+                "mkdir d{name}; printf x > d{name}/file; ln -s file d{name}/link
+                 touch -hd '{time}' d{name}/file d{name}/link d{name}"
             );
+            sh(&original, &script);
         }
         sh(&original, "touch -d '1933-03-03 03:03:03.000000003 UTC' .");
         let before = signature(&original);
@@ -256,11 +238,8 @@ fn c11_holes() {
         assert!(size(&original.join("huge")).0 > 1 << 43);
         let sandbox = Sandboxed::new(&world.home(), &original, strategy);
         for name in ["sparse", "huge"] {
-            assert_eq!(
-                size(&sandbox.tree().join(name)),
-                size(&original.join(name)),
-                "{name}"
-            );
+            let copied = size(&sandbox.tree().join(name));
+            assert_eq!(copied, size(&original.join(name)), "{name}");
         }
         assert_eq!(sandbox.listing(), [""; 0]);
         sandbox.cleanup();
@@ -279,27 +258,10 @@ fn bytes_read() -> u64 {
 // rule F3, F6
 #[test]
 fn c11_holes_are_not_read() {
-    const ALONE: &str = "ESCROW_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let exe = std::env::current_exe().expect("a test knows its own executable");
-        let output = Command::new(exe)
-            .args([
-                "--exact",
-                "attacks_c::c11_holes_are_not_read",
-                "--nocapture",
-            ])
-            .env(ALONE, "1")
-            .output()
-            .expect("the test starts");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(
-            output.status.success(),
-            "{}{}",
-            text(&output.stdout),
-            text(&output.stderr)
-        );
-        return;
-    }
+    let Some(_) = child() else {
+        let test = "attacks_c::c11_holes_are_not_read";
+        return all_succeed(vec![start_child(test, Path::new("/"), "alone")]);
+    };
     let world = World::new();
     for strategy in ISOLATING {
         let original = world.dir(format!("original-{strategy}"));
@@ -309,10 +271,7 @@ fn c11_holes_are_not_read() {
         let before = bytes_read();
         assert_eq!(sandbox.listing(), [""; 0]);
         let read = bytes_read() - before;
-        assert!(
-            read < 1 << 28,
-            "{strategy}: {read} bytes were read to compare nothing"
-        );
+        assert!(read < 1 << 28, "{strategy}: {read} bytes were read");
         sandbox.cleanup();
     }
 }

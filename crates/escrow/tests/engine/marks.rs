@@ -5,8 +5,9 @@ use escrow_testkit::World;
 use escrow_testkit::signature::signature;
 use escrow_testkit::user::rerun_test_as_user;
 
+use crate::commit_support::holds;
 use crate::overlay::{BASE, assert_agrees, fresh, original};
-use crate::support::{Sandboxed, assert_swept, assert_untouched, sh};
+use crate::support::{Sandboxed, assert_swept, assert_untouched, rows, sh};
 
 /// Empty files marked as whiteouts in the upper layer: whatever this kernel makes of them, the engine does too.
 // rule T1
@@ -82,11 +83,7 @@ fn whiteouts_by_attribute_in_the_original() {
     for name in ["w", "b/w", "v"] {
         let look = format!("if [ -e {name} ]; then printf there; else printf none; fi");
         let shown = sandbox.mounted(|mount| mount.run(&look)).stdout;
-        let found = if sandbox.read(name).is_ok() {
-            "there"
-        } else {
-            "none"
-        };
+        let found = ["none", "there"][usize::from(sandbox.read(name).is_ok())];
         assert_eq!(found, String::from_utf8_lossy(&shown), "{name}");
     }
     sandbox.cleanup();
@@ -133,15 +130,12 @@ fn marks_in_the_original() {
         let sandbox = Sandboxed::new(&world.home(), &original, "overlay");
         assert_agrees(&sandbox, script);
         assert_eq!(sandbox.listing(), [""; 0], "{script}");
-        sandbox.write("a/new", b"1").expect("a is a directory");
-        sandbox.write("b/one", b"1").expect("b/one is a file");
-        sandbox.write("file", b"1").expect("it is a file");
+        for path in ["a/new", "b/one", "file"] {
+            sandbox.write(path, b"1").expect("it can be written");
+        }
         assert_agrees(&sandbox, script);
-        assert_eq!(
-            sandbox.listing(),
-            ["A a/new", "M b/one", "M file"],
-            "{script}"
-        );
+        let changed = ["A a/new", "M b/one", "M file"];
+        assert_eq!(sandbox.listing(), changed, "{script}");
         assert_untouched(&before, &original);
         sandbox.cleanup();
     }
@@ -155,59 +149,30 @@ fn c7_forged_marks_are_not_followed() {
     let world = World::new();
     let secret = world.dir("outside");
     std::fs::write(secret.join("secret"), "secret of another").expect("the world is writable");
-    for (script, path, never) in [
-        (
-            "mkdir a; setfattr -n user.overlay.redirect -v /b a",
-            "a/one",
-            "one",
-        ),
-        (
-            "mkdir n; setfattr -n user.overlay.redirect -v b n",
-            "n/one",
-            "one",
-        ),
-        (
-            "mkdir n; setfattr -n user.overlay.redirect -v ../outside n",
-            "n/secret",
-            "secret of another",
-        ),
-        (
-            ": > n; truncate -s 3 n; setfattr -n user.overlay.metacopy -v '' n; \
-          setfattr -n user.overlay.redirect -v /b/one n",
-            "n",
-            "one",
-        ),
-        (
-            "truncate -s 4 file; setfattr -n user.overlay.metacopy -v '' file",
-            "file",
-            "file",
-        ),
-    ] {
+    for [script, path, never] in rows(
+        "
+mkdir a; setfattr -n user.overlay.redirect -v /b a | a/one | one
+mkdir n; setfattr -n user.overlay.redirect -v b n | n/one | one
+mkdir n; setfattr -n user.overlay.redirect -v ../outside n | n/secret | secret of another
+: > n; truncate -s 3 n; setfattr -n user.overlay.metacopy -v '' n; setfattr -n user.overlay.redirect -v /b/one n
+    | n | one
+truncate -s 4 file; setfattr -n user.overlay.metacopy -v '' file | file | file
+",
+    ) {
         let sandbox = fresh(&world, "original");
-        sh(&sandbox.upper(), script);
-        match sandbox.read(path) {
+        sh(&sandbox.upper(), &script);
+        match sandbox.read(&path).map_err(|error| error.kind()) {
             Ok(bytes) => assert_ne!(bytes, never.as_bytes(), "{script}"),
-            Err(error) => assert!(
-                matches!(error.kind(), Kind::Denied | Kind::NotFound),
-                "{script}: {error}"
-            ),
+            Err(kind) => assert!(matches!(kind, Kind::Denied | Kind::NotFound), "{script}"),
         }
         match sandbox.try_diff() {
-            Ok(diff) => {
-                assert!(!diff.contains_key(path.as_bytes()) || path == "n" || path == "file")
-            }
+            Ok(diff) => assert!(path == "n" || path == "file" || !diff.contains_key(path.as_bytes())),
             Err(error) => assert_eq!(error.kind(), Kind::Denied, "{script}: {error}"),
         }
         // Writing below it goes nowhere else either.
-        drop(sandbox.write(path, b"written"));
-        assert_eq!(
-            std::fs::read(sandbox.original.join("b/one")).expect("it is there"),
-            b"one"
-        );
-        assert_eq!(
-            std::fs::read(secret.join("secret")).expect("it is there"),
-            b"secret of another"
-        );
+        drop(sandbox.write(&path, b"written"));
+        holds(&sandbox.original, "is b/one one", &script);
+        holds(&secret, "is secret 'secret of another'", &script);
         sandbox.rollback();
         assert_eq!(sandbox.listing(), [""; 0], "{script}");
         sandbox.cleanup();
