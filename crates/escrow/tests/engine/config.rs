@@ -201,7 +201,7 @@ fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
     };
     let then = "/allOf/0/then/properties";
     let kind = format!("{then}/resource_types/items/properties");
-    let resource = format!("{then}/resources/additionalProperties/properties");
+    let resources = "properties/resources/additionalProperties/properties";
     for (pointer, expected) in [
         (
             format!("{then}/sandbox/properties/strategy/anyOf/0/enum"),
@@ -213,12 +213,11 @@ fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
         ),
         (format!("{kind}/strategies/items/enum"), of(&[])),
         (
-            format!("{resource}/strategy/anyOf/0/enum"),
+            format!("/allOf/0/then/{resources}/strategy/anyOf/0/enum"),
             of(&["auto", "inherit"]),
         ),
         (
-            "/allOf/1/then/properties/resources/additionalProperties/properties/type/enum"
-                .to_owned(),
+            format!("/allOf/1/then/{resources}/type/enum"),
             ResourceTypes::default().names(),
         ),
     ] {
@@ -238,27 +237,19 @@ fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
     }
     // And the reader takes the same as the schema.
     let validator = jsonschema::validator_for(&schema).expect("it is a schema");
-    let mut tried: Vec<String> = registered.clone();
-    tried.extend(
-        [
-            "auto",
-            "inherit",
-            "snapshot",
-            "git_worktree",
-            "quantum",
-            "Overlay",
-            "m:C",
-        ]
-        .map(str::to_owned),
-    );
+    let others = "auto inherit snapshot git_worktree quantum Overlay m:C";
+    let tried = registered
+        .iter()
+        .map(String::as_str)
+        .chain(others.split(' '));
     for name in tried {
-        let text = format!("sandbox: {{strategy: '{name}'}}");
-        let document = serde_json::json!({"sandbox": {"strategy": name}});
-        assert_eq!(validator.is_valid(&document), read(&text).is_ok(), "{name}");
-        let text = format!("resource_types: [{{name: t, sandbox_strategy: '{name}'}}]");
-        let document =
-            serde_json::json!({"resource_types": [{"name": "t", "sandbox_strategy": name}]});
-        assert_eq!(validator.is_valid(&document), read(&text).is_ok(), "{name}");
+        for text in [
+            format!("sandbox: {{strategy: '{name}'}}"),
+            format!("resource_types: [{{name: t, sandbox_strategy: '{name}'}}]"),
+        ] {
+            let valid = validator.is_valid(&as_json(&text));
+            assert_eq!(valid, read(&text).is_ok(), "{text}");
+        }
     }
 }
 
@@ -368,7 +359,7 @@ fn configured(world: &World, text: &str) -> Manager {
     Manager::open(options).expect("a manager opens on a fresh or used home")
 }
 
-fn plan(manager: &mut Manager, world: &World, name: &str, resource: &str) -> Result<String, Error> {
+fn plan(manager: &Manager, world: &World, name: &str, resource: &str) -> Result<String, Error> {
     let typed = [resource.into()];
     let view = manager.create_plan(Some(name), world.path(), &typed, None, &Unobserved)?;
     Ok(view.sandboxes[0].sandbox.requested.clone())
@@ -383,18 +374,16 @@ fn a_strategy_is_that_of_the_resource_then_of_its_type_then_the_general_one() {
     }
     let text = "resource_types: [{name: t, sandbox_strategy: filesystem_copy}]\n\
                 resources:\n  a: {at: a, type: t, strategy: overlay}\n  b: {at: b, type: t}\n  c: {at: c}\n";
-    let mut manager = configured(&world, text);
+    let manager = configured(&world, text);
     for (resource, expected) in [("a", "overlay"), ("b", "filesystem_copy"), ("c", "auto")] {
-        let requested = plan(&mut manager, &world, resource, resource).expect("it is made");
+        let requested = plan(&manager, &world, resource, resource).expect("it is made");
         assert_eq!(requested, expected, "{resource}");
     }
     // Again, and by its path: the same resource.
-    let before = manager.resources().expect("they can be listed").len();
-    plan(&mut manager, &world, "again", "./b").expect("it is made");
-    assert_eq!(
-        manager.resources().expect("they can be listed").len(),
-        before
-    );
+    let known = || manager.resources().expect("they can be listed").len();
+    let before = known();
+    plan(&manager, &world, "again", "./b").expect("it is made");
+    assert_eq!(known(), before);
 }
 
 #[test]
@@ -405,12 +394,12 @@ fn the_configuration_counts_anew_while_nobody_uses_a_resource() {
     let text = |at: &str, strategy: &str| {
         format!("resources: {{app: {{at: {at}, strategy: {strategy}}}}}\n")
     };
-    let mut manager = configured(&world, &text("a", "overlay"));
-    plan(&mut manager, &world, "one", "app").expect("it is made");
+    let manager = configured(&world, &text("a", "overlay"));
+    plan(&manager, &world, "one", "app").expect("it is made");
     // Another process uses it as it was.
     for changed in [text("a", "filesystem_copy"), text("b", "overlay")] {
-        let mut manager = configured(&world, &changed);
-        let error = plan(&mut manager, &world, "two", "app").expect_err("it contradicts");
+        let manager = configured(&world, &changed);
+        let error = plan(&manager, &world, "two", "app").expect_err("it contradicts");
         assert!(matches!(error, Error::Contradicted { .. }), "{error}");
         assert_eq!(error.kind(), Kind::Conflict);
     }
@@ -418,8 +407,8 @@ fn the_configuration_counts_anew_while_nobody_uses_a_resource() {
         .resolve_plan(Some("one"), world.path())
         .expect("it is open");
     manager.cleanup(&one, false).expect("removed");
-    let mut manager = configured(&world, &text("b", "filesystem_copy"));
-    let requested = plan(&mut manager, &world, "two", "app").expect("nobody uses the other");
+    let manager = configured(&world, &text("b", "filesystem_copy"));
+    let requested = plan(&manager, &world, "two", "app").expect("nobody uses the other");
     assert_eq!(requested, "filesystem_copy");
 }
 
@@ -445,8 +434,8 @@ fn parents_and_children_of_the_configuration_belong_together() {
     // A child that the configuration forgot is no hole in its parent any more.
     let plan_one = view.plan.clone();
     manager.cleanup(&plan_one, false).expect("removed");
-    let mut manager = configured(&world, "resources: {app: {at: app}}\n");
-    plan(&mut manager, &world, "two", "app").expect("it is made");
+    let manager = configured(&world, "resources: {app: {at: app}}\n");
+    plan(&manager, &world, "two", "app").expect("it is made");
     let known = manager.resources().expect("they can be listed");
     let known: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(known, ["app"]);
