@@ -42,7 +42,7 @@ pub(crate) fn failed<T>(answer: Result<T>) -> Failed {
             open,
             ..
         } => {
-            assert_eq!(kept, [], "nobody else wrote anything: {text}");
+            assert_eq!(kept, [], "no other process wrote anything: {text}");
             Failed {
                 cause: told(&cause),
                 undone,

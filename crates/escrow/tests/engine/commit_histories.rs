@@ -141,7 +141,10 @@ fn edit(original: &Path, aside: &Path, mut rng: Rng, log: &Log, stop: &mpsc::Rec
             found,
             looked,
         };
-        log.edits.lock().expect("nobody panics with it").push(edit);
+        log.edits
+            .lock()
+            .expect("no thread panics with it")
+            .push(edit);
         let pause = Duration::from_micros(rng.next_u64() % 12_000);
         if !matches!(
             stop.recv_timeout(pause),
@@ -237,7 +240,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
                     .filter_map(|(_, _, at)| token_at(at.as_path()));
                 log.kept
                     .lock()
-                    .expect("nobody panics with it")
+                    .expect("no thread panics with it")
                     .extend(tokens);
                 story.undo = Some(undo);
             }
@@ -251,7 +254,7 @@ fn plan(manager: &mut Manager, original: &Path, name: &str, rng: &mut Rng, log: 
     }
     log.stories
         .lock()
-        .expect("nobody panics with it")
+        .expect("no thread panics with it")
         .push(story);
     if rng.one_in(3) {
         let cleaned = manager.cleanup(&plan, false);
@@ -267,7 +270,7 @@ fn note_kept(error: &Error, log: &Log) {
     let tokens = kept.iter().filter_map(|(_, _, at)| token_at(at.as_path()));
     log.kept
         .lock()
-        .expect("nobody panics with it")
+        .expect("no thread panics with it")
         .extend(tokens);
 }
 
@@ -395,9 +398,9 @@ impl Judge<'_> {
 }
 
 fn authorize(log: Log, original: &Path) -> Vec<String> {
-    let edits = log.edits.into_inner().expect("nobody panicked");
-    let stories = log.stories.into_inner().expect("nobody panicked");
-    let kept = log.kept.into_inner().expect("nobody panicked");
+    let edits = log.edits.into_inner().expect("no thread panicked");
+    let stories = log.stories.into_inner().expect("no thread panicked");
+    let kept = log.kept.into_inner().expect("no thread panicked");
     let mut judge = Judge {
         edits: &edits,
         stories: &stories,

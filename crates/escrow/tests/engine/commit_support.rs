@@ -192,7 +192,9 @@ pub(crate) fn stamps(root: &Path) -> BTreeMap<PathBuf, (u64, i64, i64)> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_owned()];
     while let Some(path) = open.pop() {
-        let meta = path.symlink_metadata().expect("nobody else works here");
+        let meta = path
+            .symlink_metadata()
+            .expect("no other process works here");
         if meta.is_dir() {
             let entries = std::fs::read_dir(&path).expect("the test may read it");
             open.extend(entries.map(|entry| entry.expect("it can be listed").path()));

@@ -408,7 +408,7 @@ fn the_configuration_counts_anew_while_nobody_uses_a_resource() {
         .expect("it is open");
     manager.cleanup(&one, false).expect("removed");
     let manager = configured(&world, &text("b", "filesystem_copy"));
-    let requested = plan(&manager, &world, "two", "app").expect("nobody uses the other");
+    let requested = plan(&manager, &world, "two", "app").expect("no plan uses the other");
     assert_eq!(requested, "filesystem_copy");
 }
 

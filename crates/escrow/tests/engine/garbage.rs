@@ -133,7 +133,7 @@ fn a_commit_without_changes_ends_with_its_time_too() {
 
 // rule C14
 #[test]
-fn a_plan_that_somebody_works_on_is_left_alone() {
+fn a_plan_that_another_process_works_on_is_left_alone() {
     let world = World::new();
     let sandboxed = committed(&world, "overlay", CleanupPolicy::OnCommit);
     let lock = world

@@ -135,7 +135,7 @@ fn a_strategy_without_directories_keeps_the_contract() {
 fn manager(home: &Path) -> Manager {
     let mut registry = Registry::builtin();
     let registered = registry.register(Registration::new(Arc::new(Toy)));
-    registered.expect("nobody else has the name");
+    registered.expect("no other strategy has the name");
     let mut options = ManagerOptions {
         registry,
         ..options(home)

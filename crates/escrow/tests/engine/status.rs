@@ -41,7 +41,7 @@ fn an_unknown_strategy_lists_the_known() {
 // rule S8
 #[test]
 fn a_probe_leaves_nothing() {
-    rerun_test_as_user("survey::a_probe_leaves_nothing");
+    rerun_test_as_user("status::a_probe_leaves_nothing");
     let world = World::odd();
     let original = original(&world, "original", BASE);
     let before = signature(&original);
