@@ -41,7 +41,7 @@ pub const ALL: &[&str] = &[
     // A fork can be used before all of it is there.
     "fork-one-by-one",
     // Garbage collection does not know that a fork lives on what another plan left.
-    "gc-takes-what-is-lent",
+    "gc-takes-shared-layers",
     // That a part was released is over before its sandboxes know.
     "part-recorded-late",
     // That a part was taken back is over before its sandboxes know.

@@ -64,7 +64,7 @@ fn likely(bug: &str) -> &'static str {
         "sync-twice" => "syncs fail",
         "restore-undecided" => "restore killed",
         "fork-one-by-one" => "fork killed",
-        "gc-takes-what-is-lent" => "gc killed",
+        "gc-takes-shared-layers" => "gc killed",
         "checkpoint-not-synced" => CUT_CHECKPOINT,
         "part-recorded-late" | "part-returned-late" => PART,
         "part-forgets-a-path" => "strategy check",

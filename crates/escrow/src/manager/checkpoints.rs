@@ -5,6 +5,7 @@ use std::path::Path;
 use super::audit::OperationSubject;
 use super::content::looking_as;
 use super::creation::NewSandbox;
+use super::sessions::SessionState;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
 use crate::commit::{Return, prepare_restore};
 use crate::config::AutoCheckpoint;
@@ -14,8 +15,8 @@ use crate::fs::state_dir::{self, DirLock};
 use crate::model::Shape;
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, PlanId, SandboxId, SandboxState};
-use crate::store::{Checkpoint, Plan, Resource};
-use crate::strategy::{Checkpoints, Purpose, Session, Snapshot, StrategyError};
+use crate::store::{Checkpoint, Plan, RenewedSnapshot, Resource};
+use crate::strategy::{Checkpoints, Session, Snapshot, StrategyError};
 
 /// Why a checkpoint is taken with which a fork begins.
 const FORK: &str = "fork";
@@ -43,6 +44,10 @@ fn snapshot_of(checkpoint: &Checkpoint, sandbox: SandboxId) -> Result<Option<Sna
         })
     };
     found.map(read).transpose()
+}
+
+fn stored(snapshot: &Snapshot) -> String {
+    serde_json::to_string(snapshot).expect("a snapshot is JSON")
 }
 
 /// The same for a sandbox that must have been there.
@@ -75,7 +80,14 @@ impl Manager {
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             let paused = self.pause(plan)?;
-            self.keep(plan, label, None, (paused.is_some(), observer))
+            let kept = self.keep(plan, label, None, (paused.is_some(), observer))?;
+            if let Err(error) = self.release_checkpoints(plan, paused.is_none()) {
+                let why = chain(&error);
+                self.notice(format!(
+                    "what earlier checkpoints left could not be removed: {why}"
+                ));
+            }
+            Ok(kept)
         })
     }
 
@@ -97,14 +109,15 @@ impl Manager {
         let settings = self.settings_of(plan)?.checkpoint;
         if settings.keep == 0 {
             // None is taken only to go again; there may be some of when more were kept.
-            return self.prune(plan, &[]);
+            return self.prune(plan, &[], false);
         }
         let wanted = settings.auto.contains(&why);
         if !wanted || !views.iter().all(can) || !views.iter().any(worked) {
-            return Ok(());
+            // A process that was killed at a checkpoint may have left what looks like further names of files.
+            return self.release_checkpoints(plan, false);
         }
         let taken = self.keep(plan, None, Some(why.as_str()), (false, observer))?;
-        self.prune(plan, &[taken.id])
+        self.prune(plan, &[taken.id], true)
     }
 
     /// No process commits into the originals while they are looked at.
@@ -138,19 +151,15 @@ impl Manager {
         for view in &views {
             super::content::check_readable(plan, view)?;
         }
-        let purpose = match why {
-            Some(FORK) => Purpose::Begin,
-            Some(RECOVERY) => Purpose::Return,
-            Some(why) if why == AutoCheckpoint::BeforeRestore.as_str() => Purpose::Return,
-            _ => Purpose::Keep,
-        };
         let last = self.store.checkpoints(plan.id)?.pop();
         let sessions = self.sessions(plan, &views, in_use)?;
-        let kept = self.snapshot_each(&views, sessions, last.as_ref(), (purpose, observer));
+        let kept = self.snapshot_each(&views, sessions, last.as_ref(), observer);
         let snapshots = match kept {
             Ok(snapshots) => snapshots,
             // What some of them kept belongs to no checkpoint.
-            Err(error) => return Err(error.and_left(self.release_checkpoints(plan))),
+            Err(error) => {
+                return Err(error.and_left(self.release_checkpoints(plan, false)));
+            }
         };
         // Nothing happened since the last one, which the user did not ask for either. Before a restore it must
         // be one that stays longer than others.
@@ -196,17 +205,16 @@ impl Manager {
         views: &[SandboxView],
         sessions: Vec<Session>,
         last: Option<&Checkpoint>,
-        (purpose, observer): (Purpose, &dyn Observer),
+        observer: &dyn Observer,
     ) -> Result<Vec<(SandboxId, String)>> {
         let mut snapshots = Vec::new();
         for (view, session) in views.iter().zip(sessions) {
             let sandbox = self.open_sandbox(view, session)?;
             let before = last.map(|last| snapshot_of(last, view.sandbox.id));
             let before = before.transpose()?.flatten();
-            let snapshot = sandbox.checkpoint(before.as_ref(), purpose, observer);
+            let snapshot = sandbox.checkpoint(before.as_ref(), observer);
             let snapshot = snapshot.map_err(|error| cannot_be_kept(view, error))?;
-            let text = serde_json::to_string(&snapshot).expect("a snapshot is JSON");
-            snapshots.push((view.sandbox.id, text));
+            snapshots.push((view.sandbox.id, stored(&snapshot)));
         }
         Ok(snapshots)
     }
@@ -267,7 +275,7 @@ impl Manager {
         checkpoint: &Checkpoint,
         observer: &dyn Observer,
     ) -> Result<RestoreOutcome> {
-        self.check_fresh(plan, checkpoint)?;
+        let checkpoint = &self.fresh(plan, checkpoint)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
         let about = self.snapshot_error("restore", plan, Some(&target))?;
@@ -301,7 +309,8 @@ impl Manager {
                 self.notice(format!("what was staged for the restore is left: {why}"));
             }
             // Both ends of the way stay.
-            if let Err(error) = self.prune(plan, &[before.id, checkpoint.id]) {
+            let spared = [before.id, checkpoint.id];
+            if let Err(error) = self.prune(plan, &spared, paused.is_none()) {
                 let why = chain(&error);
                 self.notice(format!("could not delete old checkpoints: {why}"));
             }
@@ -312,11 +321,20 @@ impl Manager {
         })
     }
 
-    /// Refuses a checkpoint since which a part of the plan was committed, or such a commit was taken back:
-    /// what it did not keep, because it was as in the originals, is another thing there now.
-    fn check_fresh(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
+    /// A checkpoint as it is stored now that the plan is locked. Refuses one since which a part of the plan was
+    /// committed, or such a commit was taken back: what it did not keep, because it was as in the originals, is
+    /// another thing there now.
+    fn fresh(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<Checkpoint> {
+        let mut all = self.checkpoints(plan)?;
+        let Some(at) = all.iter().position(|one| one.id == checkpoint.id) else {
+            return Err(Error::UnknownCheckpoint {
+                plan: plan.name.clone(),
+                typed: checkpoint.id.to_string(),
+                ambiguous: false,
+            });
+        };
         match self.store.is_stale(checkpoint.id)? {
-            false => Ok(()),
+            false => Ok(all.swap_remove(at)),
             true => Err(Error::StaleCheckpoint {
                 plan: plan.name.clone(),
                 checkpoint: checkpoint.id.to_string(),
@@ -332,13 +350,13 @@ impl Manager {
         let about = self.snapshot_error("checkpoint delete", plan, Some(&target))?;
         self.record_about(about, |_| {
             self.store.forget_checkpoint(checkpoint.id)?;
-            self.release_checkpoints(plan)
+            self.release_checkpoints(plan, self.live(plan)? == SessionState::Idle)
         })
     }
 
     /// Deletes automatic checkpoints but the newest, where the last restore came from (rule R2), and `spared`
     /// ones; those that the user asked for stay (rule R5).
-    fn prune(&self, plan: &Plan, spared: &[CheckpointId]) -> Result<()> {
+    fn prune(&self, plan: &Plan, spared: &[CheckpointId], squash: bool) -> Result<()> {
         let mut automatic = self.checkpoints(plan)?;
         automatic.retain(|one| one.reason.is_some());
         let keep = self.settings_of(plan)?.checkpoint.keep;
@@ -348,14 +366,10 @@ impl Manager {
         let from = automatic.iter().rfind(from).map(|one| one.id);
         let stays = |id: CheckpointId| Some(id) == from || spared.contains(&id);
         let old = automatic[..many].iter().map(|one| one.id);
-        let goes: Vec<CheckpointId> = old.filter(|id| !stays(*id)).collect();
-        for id in &goes {
-            self.store.forget_checkpoint(*id)?;
+        for id in old.filter(|id| !stays(*id)) {
+            self.store.forget_checkpoint(id)?;
         }
-        match goes.is_empty() {
-            true => Ok(()),
-            false => self.release_checkpoints(plan),
-        }
+        self.release_checkpoints(plan, squash)
     }
 
     /// Keeps where a plan is whose restore was interrupted: processes may have continued to work.
@@ -379,17 +393,53 @@ impl Manager {
         Ok(())
     }
 
-    /// Removes what no checkpoint needs any more.
-    pub(super) fn release_checkpoints(&self, plan: &Plan) -> Result<()> {
-        let kept = self.checkpoints(plan)?;
-        for view in self.live_sandboxes(plan)? {
-            let snapshots = kept.iter().map(|one| snapshot_of(one, view.sandbox.id));
-            let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
-            let snapshots: Vec<Snapshot> = snapshots.into_iter().flatten().collect();
-            let sandbox = self.open_sandbox(&view, Session::Shared)?;
-            sandbox.retain(&snapshots)?;
+    /// Removes what no checkpoint needs any more. `squash`: strategies may rewrite what is left; only while no command
+    /// is inside and no restore is under way.
+    pub(super) fn release_checkpoints(&self, plan: &Plan, squash: bool) -> Result<()> {
+        let renewed = self.retain_each(plan, squash)?;
+        if renewed.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.store.renew_snapshots(&renewed)?;
+        // What the old ones named goes once the new ones are stored.
+        self.retain_each(plan, false).map(drop)
+    }
+
+    /// The snapshots that were rewritten.
+    fn retain_each(&self, plan: &Plan, squash: bool) -> Result<Vec<RenewedSnapshot>> {
+        let all = self.checkpoints(plan)?;
+        let mut renewed = Vec::new();
+        for view in self.live_sandboxes(plan)? {
+            let sandbox = view.sandbox.id;
+            let (mut ids, mut kept) = (Vec::new(), Vec::new());
+            for checkpoint in &all {
+                if let Some(snapshot) = snapshot_of(checkpoint, sandbox)? {
+                    ids.push(checkpoint.id);
+                    kept.push(snapshot);
+                }
+            }
+            let alone = match squash {
+                true => self.open_sandbox(&view, Session::Exclusive).ok(),
+                false => None,
+            };
+            // Where the original is gone, what is not needed can still be removed.
+            let opened = match alone {
+                Some(opened) => opened,
+                None => self.open_sandbox(&view, Session::Shared)?,
+            };
+            let now = opened.retain(&kept)?;
+            for ((checkpoint, old), new) in ids.into_iter().zip(kept).zip(now) {
+                if new != old {
+                    let snapshot = stored(&new);
+                    renewed.push(RenewedSnapshot {
+                        checkpoint,
+                        sandbox,
+                        snapshot,
+                    });
+                }
+            }
+        }
+        Ok(renewed)
     }
 
     /// What changed in each sandbox between a checkpoint and another one, or now.
@@ -411,16 +461,15 @@ impl Manager {
         alone: bool,
     ) -> Result<PlanDiff> {
         let _lock = self.begin_call(plan, !alone)?;
-        for one in [Some(checkpoint), until].into_iter().flatten() {
-            self.check_fresh(plan, one)?;
-        }
+        let checkpoint = self.fresh(plan, checkpoint)?;
+        let until = until.map(|until| self.fresh(plan, until)).transpose()?;
         let _originals = self.steady_originals(plan)?;
         let views = self.live_sandboxes(plan)?;
         let _paused = self.pause_for(plan, &views, alone)?;
         let mut found = Vec::new();
         for view in views {
-            let snapshot = needed_moment(checkpoint, &view)?;
-            let until = until.map(|until| needed_moment(until, &view));
+            let snapshot = needed_moment(&checkpoint, &view)?;
+            let until = until.as_ref().map(|until| needed_moment(until, &view));
             let until = until.transpose()?;
             let sandbox = self.open_sandbox(&view, looking_as(alone))?;
             let diff = sandbox.diff(Some(&snapshot), until.as_ref())?;
@@ -448,10 +497,7 @@ impl Manager {
         self.record("fork", Some(plan.id), &plan.name, || {
             let _originals = self.steady_originals(plan)?;
             let at = match at {
-                Some(at) => {
-                    self.check_fresh(plan, at)?;
-                    at.clone()
-                }
+                Some(at) => self.fresh(plan, at)?,
                 None => {
                     let paused = self.pause(plan)?;
                     self.keep(plan, None, Some(FORK), (paused.is_some(), observer))?

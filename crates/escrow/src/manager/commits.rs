@@ -239,7 +239,7 @@ impl Manager {
             // Only what was worked in can be committed; one that was never touched counts as worked in.
             self.activate(&views)?;
             // A process that was killed at a checkpoint may have left what looks like further names of files.
-            self.release_checkpoints(plan)?;
+            self.release_checkpoints(plan, false)?;
             let engine = self.engine_of(plan, observer)?;
             let members = self.members(&engine, views.clone())?;
             let batch = Batch::new(engine, plan.clone(), members);

@@ -59,6 +59,12 @@ impl Manager {
                     chain(&error)
                 )),
             }
+        } else if let Err(error) = self.release_checkpoints(plan, false) {
+            self.notice(format!(
+                "the plan '{0}' is rolled back, but what it held is left: {1}; `escrow cleanup {0}` removes it",
+                plan.name,
+                chain(&error)
+            ));
         }
         Ok(done)
     }

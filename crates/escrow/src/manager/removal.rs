@@ -116,8 +116,8 @@ impl Manager {
                 false => self.remove_sandbox(view, forget, is_needed(&view.sandbox.area)),
             };
             match removed {
-                Ok(lenders) => {
-                    needs.extend(lenders);
+                Ok(depends_on) => {
+                    needs.extend(depends_on);
                     cleaned.push(CleanupReport {
                         resource: view.resource.name.clone(),
                         area: view.sandbox.area.clone(),

@@ -349,7 +349,7 @@ struct TerminalJob {
     /// Whether it is to have the terminal whenever we could have it.
     eager: bool,
     /// Whether it has the terminal now.
-    lent: bool,
+    has_terminal: bool,
 }
 
 impl TerminalJob {
@@ -359,7 +359,7 @@ impl TerminalJob {
             modes: modes.and_then(|terminal| rustix::termios::tcgetattr(terminal).ok()),
             terminal,
             eager: front,
-            lent: front,
+            has_terminal: front,
         }
     }
 
@@ -374,7 +374,7 @@ impl TerminalJob {
     fn stopped(&mut self, signal: i32) -> Option<Request> {
         let wants = [libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
         (wants && self.is_front()).then(|| {
-            (self.lent, self.eager) = (true, true);
+            (self.has_terminal, self.eager) = (true, true);
             Request::Continue { front: true }
         })
     }
@@ -382,14 +382,14 @@ impl TerminalJob {
     /// What to do when the parent continues us.
     fn resume(&mut self) -> Request {
         let front = self.eager && self.is_front();
-        self.lent |= front;
+        self.has_terminal |= front;
         Request::Continue { front }
     }
 
     /// Stops with the command, so that the shell sees it.
     fn stop(&mut self) {
         // Who has the terminal is stopped alone; the rest of the job has to be told.
-        let whom = match self.lent {
+        let whom = match self.has_terminal {
             true => 0,
             false => rustix::process::getpid().as_raw_nonzero().get(),
         };
@@ -400,7 +400,7 @@ impl TerminalJob {
     }
 
     fn take_terminal(&mut self) {
-        let Some(terminal) = self.terminal.as_ref().filter(|_| self.lent) else {
+        let Some(terminal) = self.terminal.as_ref().filter(|_| self.has_terminal) else {
             return;
         };
         sys::set_signal(libc::SIGTTOU, true);
@@ -409,14 +409,14 @@ impl TerminalJob {
             Ok(()) | Err(_) => {}
         }
         sys::set_signal(libc::SIGTTOU, false);
-        self.lent = false;
+        self.has_terminal = false;
     }
 
     /// Takes the terminal back as it was.
     fn take_back(&mut self) {
-        let lent = self.lent;
+        let has_terminal = self.has_terminal;
         self.take_terminal();
-        if let (Some(terminal), Some(modes), true) = (&self.terminal, &self.modes, lent) {
+        if let (Some(terminal), Some(modes), true) = (&self.terminal, &self.modes, has_terminal) {
             match rustix::termios::tcsetattr(terminal, OptionalActions::Now, modes) {
                 Ok(()) | Err(_) => {}
             }

@@ -2,7 +2,7 @@
 
 use rusqlite::params;
 
-use super::rows::Checkpoint;
+use super::rows::{Checkpoint, RenewedSnapshot};
 use super::sqlite::{Result, Store, parsed};
 use crate::model::{CheckpointId, PlanId};
 
@@ -68,6 +68,29 @@ impl Store {
                 checkpoint.snapshots = snapshots.collect::<rusqlite::Result<_>>()?;
             }
             Ok(found)
+        })
+    }
+
+    /// Puts rewritten snapshots in the place of those that are noted, all at once.
+    pub fn renew_snapshots(&self, renewed: &[RenewedSnapshot]) -> Result<()> {
+        self.transact(|connection| {
+            for RenewedSnapshot {
+                checkpoint,
+                sandbox,
+                snapshot,
+            } in renewed
+            {
+                connection.execute(
+                    "UPDATE checkpoint_member SET moment = ?3
+                     WHERE checkpoint_id = ?1 AND sandbox_id = ?2",
+                    params![
+                        checkpoint.to_string(),
+                        sandbox.to_string(),
+                        self.stored_text(snapshot)
+                    ],
+                )?;
+            }
+            Ok(())
         })
     }
 

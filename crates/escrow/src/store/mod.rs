@@ -29,6 +29,6 @@ pub use identity::LostRecords;
 pub use lifecycle::BeginOutcome;
 pub use rows::{
     Checkpoint, CommitArea, JournalEntry, JournalMember, LogCheck, LogFault, LoggedOperation,
-    Operation, OperationEnd, OperationOutcome, Plan, Resource, SandboxRecord,
+    Operation, OperationEnd, OperationOutcome, Plan, RenewedSnapshot, Resource, SandboxRecord,
 };
 pub use sqlite::{Store, StoreError};

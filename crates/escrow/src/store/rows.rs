@@ -234,6 +234,17 @@ pub struct Checkpoint {
     pub snapshots: Vec<(SandboxId, String)>,
 }
 
+/// A snapshot of a checkpoint that its strategy rewrote.
+#[derive(Debug)]
+pub struct RenewedSnapshot {
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// The sandbox that it is of.
+    pub sandbox: SandboxId,
+    /// What the strategy wants back from now on.
+    pub snapshot: String,
+}
+
 /// One commit of a plan, one return to a checkpoint, or one rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEntry {

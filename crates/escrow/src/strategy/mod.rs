@@ -303,19 +303,6 @@ pub struct RestoreRequest<'a> {
     pub observer: &'a dyn Observer,
 }
 
-/// What a checkpoint is taken for. Where there is room for few, each purpose leaves some to those after it, so that no
-/// command that takes checkpoints can keep a user from going back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Purpose {
-    /// It is asked for, or taken at a run, a failure or a commit.
-    Keep,
-    /// A fork or a validation begins with it.
-    Begin,
-    /// A restore begins with it.
-    Return,
-}
-
 /// Everything a strategy needs to carry a commit out, or to take it back. Stored by the caller;
 /// means nothing to anyone but the strategy that made it. It is small: what grows with the change lies in the
 /// request's area, and the intent refers to it in a way that tells when it was altered.
@@ -523,17 +510,15 @@ pub trait Sandbox: Send {
     ///
     /// *Guarantees:* the original is untouched, the sandbox goes on as it was, and what was kept is
     /// durable. *After a crash:* something may be kept that the caller does not know, until
-    /// [`retain`](Self::retain). *Errors:* [`Unsupported`](StrategyError::Unsupported) where no checkpoints are promised, or
-    /// there is no room for another one with this purpose.
-    fn checkpoint(
-        &self,
-        parent: Option<&Snapshot>,
-        purpose: Purpose,
-        observer: &dyn Observer,
-    ) -> Result<Snapshot>;
+    /// [`retain`](Self::retain). *Errors:* [`Unsupported`](StrategyError::Unsupported) where no checkpoints are promised.
+    fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot>;
 
-    /// Releases every snapshot but these. *Idempotent:* yes.
-    fn retain(&self, keep: &[Snapshot]) -> Result<()>;
+    /// Releases every snapshot but these, and returns these in their order. In an exclusive session it may make fewer
+    /// things of what only they need, and return rewritten ones: the caller stores those, and calls again.
+    ///
+    /// *Guarantees:* the ones that were given stay valid until a call is given the ones that were returned. *After a
+    /// crash:* calling again with either finishes. *Idempotent:* yes.
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>>;
 
     /// What a commit would do, and what contradicts it.
     ///

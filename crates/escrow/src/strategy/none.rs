@@ -9,8 +9,8 @@ use super::error::{Result, StrategyError};
 use super::tree::{self, Original, STAGE};
 use super::{
     Access, Capabilities, CreateRequest, Created, Exposes, FinishedCommit, Intent, Outcome,
-    PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest, RollbackReport,
-    Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
+    PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest, RollbackReport, Sandbox,
+    Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
@@ -149,17 +149,12 @@ impl Sandbox for NoneMetadata {
         Err(nothing_isolated("discard changes"))
     }
 
-    fn checkpoint(
-        &self,
-        _parent: Option<&Snapshot>,
-        _purpose: Purpose,
-        _observer: &dyn Observer,
-    ) -> Result<Snapshot> {
+    fn checkpoint(&self, _parent: Option<&Snapshot>, _observer: &dyn Observer) -> Result<Snapshot> {
         Err(no_snapshots("take a checkpoint"))
     }
 
-    fn retain(&self, _keep: &[Snapshot]) -> Result<()> {
-        Ok(())
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
+        Ok(keep.to_vec())
     }
 
     fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {

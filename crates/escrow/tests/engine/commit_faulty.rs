@@ -19,8 +19,8 @@ use escrow::model::{
 use escrow::strategy::registry::Registration;
 use escrow::strategy::{
     Access, Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, PrepareRequest,
-    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RollbackReport,
-    Sandbox, Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
+    Preview, PreviewOptions, Probe, Registry, RestoreRequest, Result, RollbackReport, Sandbox,
+    Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
 };
 use escrow_testkit::World;
 use escrow_testkit::signature::{Sig, signature};
@@ -414,16 +414,11 @@ impl Sandbox for FaultySession {
         self.inner.rollback(observer)
     }
 
-    fn checkpoint(
-        &self,
-        parent: Option<&Snapshot>,
-        purpose: Purpose,
-        observer: &dyn Observer,
-    ) -> Result<Snapshot> {
-        self.inner.checkpoint(parent, purpose, observer)
+    fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
+        self.inner.checkpoint(parent, observer)
     }
 
-    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
         self.inner.retain(keep)
     }
 

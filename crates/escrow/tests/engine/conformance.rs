@@ -15,8 +15,8 @@ use escrow::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef
 use escrow::strategy::conformance::{DirectoryFixture, FileFixture, Fixture, run};
 use escrow::strategy::{
     Access, Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, PrepareRequest,
-    Preview, PreviewOptions, Probe, Purpose, Registry, RestoreRequest, Result, RollbackReport,
-    Sandbox, Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
+    Preview, PreviewOptions, Probe, Registry, RestoreRequest, Result, RollbackReport, Sandbox,
+    Session, Snapshot, StagedCommit, Strategy, StrategyError, Target, unsupported,
 };
 use escrow_testkit::World;
 
@@ -363,16 +363,11 @@ impl Sandbox for WrongSession {
         Ok(done)
     }
 
-    fn checkpoint(
-        &self,
-        parent: Option<&Snapshot>,
-        purpose: Purpose,
-        observer: &dyn Observer,
-    ) -> Result<Snapshot> {
-        self.inner.checkpoint(parent, purpose, observer)
+    fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
+        self.inner.checkpoint(parent, observer)
     }
 
-    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
         self.inner.retain(keep)
     }
 

@@ -205,12 +205,12 @@ impl Sandbox for Opened {
         save(&self.1, &(now.clone(), now)).map(|()| "discarded".to_owned())
     }
 
-    fn checkpoint(&self, _: Option<&Snapshot>, _: Purpose, _: &dyn Observer) -> Result<Snapshot> {
+    fn checkpoint(&self, _: Option<&Snapshot>, _: &dyn Observer) -> Result<Snapshot> {
         Ok(Snapshot(json!(load(&self.1)?.1)))
     }
 
-    fn retain(&self, _keep: &[Snapshot]) -> Result<()> {
-        Ok(())
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
+        Ok(keep.to_vec())
     }
 
     fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {

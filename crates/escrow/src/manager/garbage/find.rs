@@ -67,7 +67,7 @@ pub(super) struct StoreRows {
     /// Names of areas, and ids, whose record was removed.
     over: HashSet<String>,
     /// Areas that sandboxes live on which are not theirs; `None` where that is not known.
-    lent: HashSet<Location>,
+    depended_on: HashSet<Location>,
 }
 
 impl StoreRows {
@@ -85,9 +85,9 @@ impl StoreRows {
         match area {
             Area::Sandbox(id) => {
                 let sandbox = self.sandbox(id)?;
-                let is_lent =
-                    self.lent.contains(&sandbox.area) && !failpoints::bug("gc-takes-what-is-lent");
-                (sandbox.state != SandboxState::CleanedUp || is_lent).then_some(&sandbox.area)
+                let is_needed = self.depended_on.contains(&sandbox.area)
+                    && !failpoints::bug("gc-takes-shared-layers");
+                (sandbox.state != SandboxState::CleanedUp || is_needed).then_some(&sandbox.area)
             }
             Area::Commit(_) | Area::Part(..) => {
                 let mut needed = self.commits.iter().filter(|one| one.phase != Phase::Undone);
@@ -382,14 +382,14 @@ impl Manager {
             }
         }
         let sandboxes = self.store.sandboxes(None)?;
-        let lent = shared_layers::all(&sandboxes, None);
+        let depended_on = shared_layers::all(&sandboxes, None);
         Ok(StoreRows {
             plans: self.store.plans()?,
             over: self.store.over()?,
             commits: self.store.commit_areas()?,
             sandboxes,
             ended,
-            lent,
+            depended_on,
         })
     }
 }

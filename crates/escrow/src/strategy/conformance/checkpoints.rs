@@ -1,6 +1,6 @@
 //! The promise about checkpoints: a sandbox returns to one exactly, and can be taken back from there.
 
-use super::super::{Checkpoints, Purpose, RestoreRequest, Snapshot, Strategy, StrategyError};
+use super::super::{Checkpoints, RestoreRequest, Snapshot, Strategy, StrategyError};
 use super::Case;
 use super::checks::{CheckOutcome, Subject, equal, must, unchanged};
 use crate::event::Unobserved;
@@ -12,7 +12,7 @@ pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome
     let known = case.known().0;
     let keep = |parent: Option<&Snapshot>| {
         let opened = it.open()?;
-        Ok::<_, String>(opened.checkpoint(parent, Purpose::Keep, &Unobserved))
+        Ok::<_, String>(opened.checkpoint(parent, &Unobserved))
     };
     if strategy.capabilities().checkpoints == Checkpoints::None {
         return match keep(None)? {
@@ -54,6 +54,8 @@ pub(super) fn restored(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome
         must("take it back", strategy.undo(&intent, &Unobserved))?;
         it.holds(&known, b"second")?;
     }
+    let kept = must("retain", it.open()?.retain(&[second]))?;
+    equal("snapshots that are kept", &kept.len(), &1)?;
     must("retain", it.open()?.retain(&[]))?;
     unchanged(case, &before)
 }

@@ -32,7 +32,7 @@ use super::unreadable_dirs;
 use super::unreadable_dirs::OpenedDirs;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
-    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, RestoreRequest,
+    Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest,
     RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target, unsupported,
 };
 use super::{tree_commit, tree_digest, tree_intent};
@@ -582,19 +582,15 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
         Ok(said.to_owned())
     }
 
-    fn checkpoint(
-        &self,
-        parent: Option<&Snapshot>,
-        _purpose: Purpose,
-        observer: &dyn Observer,
-    ) -> Result<Snapshot> {
+    fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
         alone(&self.reference, |copied, open, _| {
             checkpoints::checkpoint(copied, &open.area, parent, observer)
         })
     }
 
-    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
-        checkpoints::keep_only(&area_of(&self.reference)?, keep)
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
+        checkpoints::keep_only(&area_of(&self.reference)?, keep)?;
+        Ok(keep.to_vec())
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {

@@ -44,7 +44,7 @@ use super::unreadable_dirs;
 use super::unreadable_dirs::OpenedDirs;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
-    Intent, Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Purpose, Remember,
+    Intent, Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Remember,
     RestoreRequest, RollbackReport, Sandbox, Session, Snapshot, StagedCommit, Strategy, Target,
 };
 use super::{tree_digest, tree_intent};
@@ -197,12 +197,10 @@ fn make_readable(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<OpenedDirs>> {
     let metadata: OverlayMetadata = tree::metadata(sandbox)?;
     let layers = LayerState::read(area)?.layers;
     let mut opened = vec![OpenedDirs::all(area, &roots(area)?)?];
-    for lender in &metadata.depends_on {
-        let theirs = layers
-            .iter()
-            .filter(|one| one.area.as_ref() == Some(lender));
+    for other in &metadata.depends_on {
+        let theirs = layers.iter().filter(|one| one.area.as_ref() == Some(other));
         let roots: Vec<ResourcePath> = theirs.map(|one| stack::layer(&one.name())).collect();
-        opened.push(OpenedDirs::all(&Dir::open(lender.as_path())?, &roots)?);
+        opened.push(OpenedDirs::all(&Dir::open(other.as_path())?, &roots)?);
     }
     Ok(opened)
 }
@@ -248,6 +246,15 @@ fn new_layer(area: &Dir, lower: &Dir, number: u32) -> Result<Vec<Vec<u8>>> {
     Ok(lost)
 }
 
+/// Makes these directories of an area anew, empty.
+fn clear(area: &Dir, names: &[&[u8]]) -> Result<()> {
+    for name in names {
+        remove::remove(area, name)?;
+        area.make_dir(name, 0o700)?;
+    }
+    Ok(())
+}
+
 impl Strategy for Overlay {
     fn name(&self) -> &str {
         NAME
@@ -288,17 +295,15 @@ impl Strategy for Overlay {
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (at, place) = tree::places(NAME, request)?;
         if let Some((sandbox, snapshot)) = request.from {
-            return checkpoints::fork(sandbox, snapshot, place, request);
+            return alone(sandbox, |open, _| {
+                checkpoints::fork(open, snapshot, place, request)
+            });
         }
         let (original, lower) = Original::take(at)?;
         let area = Dir::open(place)?;
-        for remains in [WORK, STAGE] {
-            remove::remove(&area, remains)?;
-            area.make_dir(remains, 0o700)?;
-        }
+        clear(&area, &[WORK, STAGE])?;
         let lost = new_layer(&area, &lower, 0)?;
-        let now = LayerState::new(vec![LayerRef::own(0)], 1);
-        now.write_first(&area, &area.subdir(STAGE)?)?;
+        LayerState::new(Vec::new()).write_first(&area)?;
         let metadata = OverlayMetadata {
             original,
             area: Location::from(place),
@@ -500,35 +505,26 @@ impl Sandbox for OverlaySession {
         let OverlayMetadata { original, area, .. } = tree::metadata(&self.reference)?;
         let (lower, area) = (original.open()?, Dir::open(area.as_path())?);
         let before = LayerState::read(&area)?;
-        let next = before.next;
-        new_layer(&area, &lower, next)?;
+        new_layer(&area, &lower, before.next)?;
         let now = LayerState {
-            layers: vec![LayerRef::own(next)],
-            next: next + 1,
-            ..before
+            layers: vec![LayerRef::own(before.next)],
+            ..before.reserve(1)
         };
-        now.write(&area, &area.subdir(STAGE)?)?;
-        now.sweep(&area)?;
+        now.write(&area)?;
         // What the kernel left from an earlier mount belongs to the old layer.
-        remove::remove(&area, WORK)?;
-        area.make_dir(WORK, 0o700)?;
+        clear(&area, &[WORK])?;
         Ok("its changes were discarded".to_owned())
     }
 
-    fn checkpoint(
-        &self,
-        parent: Option<&Snapshot>,
-        purpose: Purpose,
-        observer: &dyn Observer,
-    ) -> Result<Snapshot> {
-        match self.session {
-            Session::Live(_) => checkpoints::checkpoint_live(&self.reference, parent, observer),
-            _ => checkpoints::checkpoint(&self.reference, purpose),
-        }
+    fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
+        alone(&self.reference, |open, _| match self.session {
+            Session::Live(_) => checkpoints::checkpoint_live(open, parent, observer),
+            _ => checkpoints::checkpoint(open),
+        })
     }
 
-    fn retain(&self, keep: &[Snapshot]) -> Result<()> {
-        checkpoints::keep_only(&self.reference, keep)
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
+        checkpoints::retain(&self.reference, keep, self.session == Session::Exclusive)
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
@@ -557,12 +553,13 @@ impl Sandbox for OverlaySession {
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
-        match &self.session {
-            Session::Live(view) => {
-                checkpoints::prepare_restore_live(&self.reference, request, view)
-            }
-            _ => checkpoints::prepare_restore(&self.reference, request),
-        }
+        let live = match &self.session {
+            Session::Live(view) => Some(view),
+            _ => None,
+        };
+        alone(&self.reference, |open, _| {
+            checkpoints::prepare_restore(open, &self.reference, request, live)
+        })
     }
 
     /// Its layers become one directory only inside a private mount: outside there is no path.

@@ -1,194 +1,100 @@
-//! Squashes layers that no checkpoint separates any more, so that the number of checkpoints is not limited.
-//! What the stack shows, and what it knows of the original, stays the same.
+//! Squashes layers that no snapshot needs apart, so that the number of checkpoints is not limited. What the stack
+//! shows, and what it knows of the original, stays the same.
 //!
-//! The new layer is built beside the old ones, out of other names for their files; then `now` is
-//! exchanged, and the old ones are swept. Killed in between, there are layers that are not needed. Only
-//! layers of about the same weight are folded, so each file gets a new name as often as the number of
-//! checkpoints has digits. Layers of other sandboxes, and those that others began on, stay as they are.
+//! The new layer is built beside the old ones, out of further names for their files. Then `now` is exchanged, which
+//! also says what took the place of what, and the snapshots are rewritten by the caller; the old layers are removed
+//! when that is done. Killed in between, the old ones are there for those that name them, and the next
+//! [`retain`](super::checkpoints::retain) rewrites the snapshots. Layers of other sandboxes, and those that forks began
+//! on, stay as they are.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use super::base;
 use super::layers::{self, LayerEntry, LayerMark};
-use super::stack::{LayerRef, LayerStack, LayerState, StackedDir};
-use crate::fs::content::Reflinks;
+use super::stack::{LayerRef, LayerStack, LayerState, SquashedLayer, StackedDir};
+use super::{OpenLayers, base};
+use crate::event::Unobserved;
 use crate::fs::dir::DirEntry;
-use crate::fs::place::{CopyOptions, copy_leaf};
+use crate::fs::place::{CopyOptions, DirLook, Placer};
 use crate::fs::state_dir;
 use crate::fs::walk::{NextDirs, descend};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Meta, remove};
-use crate::model::ResourcePath;
+use crate::model::{EntryKind, ResourcePath};
+use crate::strategy::unreadable;
 
-/// Deeper stacks are folded.
-const DEEP: usize = 32;
+/// So many layers must be saved by it: each file gets another name once in as many checkpoints.
+const WORTH: usize = 16;
 
-/// A layer that took the place of several.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SquashedLayer {
-    number: u32,
-    /// How many layers it was once.
-    weight: u32,
-    /// Their numbers, as far as checkpoints name them.
-    was: Vec<u32>,
+/// Neighbours that every stack has together, each with those that it lies on.
+fn runs(now: &LayerState, kept: &[Vec<LayerRef>]) -> Vec<(Vec<LayerRef>, Vec<LayerRef>)> {
+    let is_ours = |layer: &LayerRef| layer.area.is_none() && !now.shared.contains(&layer.number);
+    // The topmost layer in use takes the changes.
+    let stacks = || kept.iter().map(|one| &one[..]).chain([&now.layers[1..]]);
+    // Which layer lies on one in every stack; none where they differ.
+    let mut above: HashMap<u32, Option<u32>> = HashMap::new();
+    for stack in stacks() {
+        let mut last = None;
+        for layer in stack {
+            let on_it = above.entry(layer.number).or_insert(last);
+            if *on_it != last || !is_ours(layer) {
+                *on_it = None;
+            }
+            last = is_ours(layer).then_some(layer.number);
+        }
+    }
+    let mut runs = BTreeMap::new();
+    for stack in stacks() {
+        let mut start = 0;
+        for end in 1..=stack.len() {
+            let last = &stack[end - 1];
+            let joins = |next: &LayerRef| is_ours(next) && above[&next.number] == Some(last.number);
+            if stack.get(end).is_some_and(joins) {
+                continue;
+            }
+            if end - start > 1 {
+                let run = (stack[start..end].to_vec(), stack[end..].to_vec());
+                runs.insert(stack[start].number, run);
+            }
+            start = end;
+        }
+    }
+    runs.into_values().collect()
 }
 
-impl LayerState {
-    /// The layers of a checkpoint as they are now.
-    pub(super) fn current(&self, layers: Vec<LayerRef>) -> Vec<LayerRef> {
-        let now = |layer: LayerRef| {
-            let taken =
-                |fold: &&SquashedLayer| layer.area.is_none() && fold.was.contains(&layer.number);
-            let fold = self.folds.iter().find(taken);
-            fold.map_or(layer, |fold| LayerRef::own(fold.number))
-        };
-        let mut layers: Vec<LayerRef> = layers.into_iter().map(now).collect();
-        layers.dedup();
-        layers
+/// Squashes what these snapshots do not need apart, if that saves enough layers; which are in use from then on.
+pub(super) fn squash(open: &OpenLayers, kept: &[Vec<LayerRef>]) -> Result<Option<LayerState>> {
+    let runs = runs(&open.now, kept);
+    let saved: usize = runs.iter().map(|(parts, _)| parts.len() - 1).sum();
+    if saved < WORTH {
+        return Ok(None);
     }
-
-    /// Learns which checkpoints there are, each by the layers it names: which layers must stay apart from
-    /// what lies on them, and which numbers no process names any more.
-    pub(super) fn learn(&mut self, kept: &[Vec<LayerRef>]) {
-        let own = kept.iter().flatten().filter(|one| one.area.is_none());
-        let named: HashSet<u32> = own.map(|one| one.number).collect();
-        for fold in &mut self.folds {
-            fold.was.retain(|number| named.contains(number));
-        }
-        let kept: Vec<Vec<LayerRef>> = kept.iter().map(|one| self.current(one.clone())).collect();
-        let is_needed = |fold: &SquashedLayer| {
-            let all = self.layers.iter().chain(kept.iter().flatten());
-            all.into_iter()
-                .any(|one| *one == LayerRef::own(fold.number))
-        };
-        let folds = std::mem::take(&mut self.folds);
-        self.folds = folds.into_iter().filter(is_needed).collect();
-        self.apart = Some(Vec::new());
-        for snapshot in &kept {
-            self.separates(snapshot);
-        }
-    }
-
-    /// Notes which layers of the stack a checkpoint of these layers distinguishes from what lies on them;
-    /// says whether that is new.
-    pub(super) fn separates(&mut self, snapshot: &[LayerRef]) -> bool {
-        let divided = self.layers.windows(2).filter(|pair| {
-            let below = snapshot.iter().position(|one| *one == pair[1]);
-            below.is_some_and(|below| below == 0 || snapshot[below - 1] != pair[0])
-        });
-        // What is laid on the uppermost later is not of this checkpoint either.
-        let divided = divided.map(|pair| &pair[1]).chain(snapshot.first());
-        let divided: Vec<u32> = divided.map(|layer| layer.number).collect();
-        let Some(apart) = &mut self.apart else {
-            return false;
-        };
-        let before = apart.len();
-        for number in divided {
-            if !apart.contains(&number) {
-                apart.push(number);
-            }
-        }
-        apart.len() > before
-    }
-
-    fn weight(&self, layer: &LayerRef) -> u32 {
-        let fold = self.folds.iter().find(|fold| fold.number == layer.number);
-        fold.map_or(1, |fold| fold.weight)
-    }
-
-    /// Layers that may become one, as positions in the stack: the uppermost of some that nothing distinguishes,
-    /// each no heavier than those above it together.
-    fn can_squash(&self, apart: &[u32]) -> Option<std::ops::Range<usize>> {
-        let is_ours = |layer: &LayerRef| layer.area.is_none() && !self.lent.contains(&layer.number);
-        let mut first = 1;
-        while first < self.layers.len() {
-            let mut weight = self.weight(&self.layers[first]);
-            let mut end = first + 1;
-            let joins = |at: usize| {
-                let layer = &self.layers[at];
-                is_ours(&self.layers[at - 1]) && is_ours(layer) && !apart.contains(&layer.number)
-            };
-            while end < self.layers.len() && joins(end) {
-                let next = self.weight(&self.layers[end]);
-                if next > weight {
-                    break;
-                }
-                weight += next;
-                end += 1;
-            }
-            if end - first > 1 {
-                return Some(first..end);
-            }
-            // Those below it that it could join are heavier.
-            while end < self.layers.len() && joins(end) {
-                end += 1;
-            }
-            first = end;
-        }
-        None
-    }
-
-    /// Puts one layer in the place of those at `range`.
-    fn replace(&mut self, range: std::ops::Range<usize>) {
-        let number = self.next;
-        let parts: Vec<LayerRef> = self.layers.splice(range, [LayerRef::own(number)]).collect();
-        let is_part = |number: u32| parts.contains(&LayerRef::own(number));
-        let mut fold = SquashedLayer {
-            number,
-            weight: parts.iter().map(|part| self.weight(part)).sum(),
+    let mut now = open.now.clone();
+    // What was squashed before is named by every snapshot.
+    now.squashed.clear();
+    for (parts, below) in runs {
+        let stack = LayerStack::open(&parts, &open.area)?;
+        build(open, (&stack, &below), now.next, true)?;
+        now.squashed.push(SquashedLayer {
+            number: now.next,
             was: parts.iter().map(|part| part.number).collect(),
-        };
-        for old in self.folds.iter().filter(|old| is_part(old.number)) {
-            fold.was.extend(&old.was);
-        }
-        self.folds.retain(|old| !is_part(old.number));
-        self.folds.push(fold);
-        // What a checkpoint needs of some it needs of all.
-        let pins = self.pinned.len();
-        self.pinned.retain(|pinned| !is_part(*pinned));
-        if self.pinned.len() < pins {
-            self.pinned.push(number);
-        }
-        if let Some(apart) = &mut self.apart {
-            // It stays apart from what lies on it if the uppermost of them did.
-            let first = parts.first().map(|part| part.number);
-            if first.is_some_and(|first| apart.contains(&first)) {
-                apart.push(number);
-            }
-            apart.retain(|number| !is_part(*number));
-        }
-        self.next += 1;
+        });
+        now.next += 1;
     }
+    now.layers = now.renewed(&now.layers);
+    open.area.sync_file_system()?;
+    now.write(&open.area)?;
+    Ok(Some(now))
 }
 
-/// Folds what it can of a stack that is deep, after a checkpoint has laid a new layer on it and before
-/// `now` is written. The user did not ask for it, so what cannot be folded stays as it is.
-pub(super) fn after_checkpoint(area: &Dir, original: &Dir, now: &mut LayerState) {
-    // What a killed process left has names for files that are recognized by how many they have.
-    if now.layers.len() <= DEEP || now.sweep(area).is_err() {
-        return;
-    }
-    while let Some(range) = now.apart.as_ref().and_then(|apart| now.can_squash(apart)) {
-        let (parts, below) = (&now.layers[range.clone()], &now.layers[range.end..]);
-        if build(area, (parts, below, original), now.next).is_err() {
-            // Half of it goes with the next sweep.
-            return;
-        }
-        now.replace(range);
-    }
-}
-
-/// How a directory of the new layer is to look in the end.
-struct PendingMetadata {
-    path: ResourcePath,
-    meta: Meta,
-    attributes: Xattrs,
+/// Makes layer `number` what all layers in use show together, durably. Snapshots keep those layers, so the files are
+/// copied: how many names a file has can be seen.
+pub(super) fn flatten(open: &OpenLayers, number: u32) -> Result<()> {
+    build(open, (&open.upper, &[]), number, false)?;
+    Ok(open.area.sync_file_system()?)
 }
 
 /// A directory that is to be made.
@@ -221,56 +127,45 @@ impl LowestVersion {
 }
 
 struct LayerSquash<'a> {
+    area: &'a Dir,
     stack: &'a LayerStack,
     /// What it will lie on.
     below: (&'a LayerStack, &'a Dir),
     to: &'a Dir,
-    dresses: Mutex<Vec<PendingMetadata>>,
+    /// Files are not copied but get another name: the old layers go.
+    links: bool,
+    placer: Placer<'a>,
 }
 
-/// One layer, durable, that shows what these parts show together on what is below them.
+/// One layer that shows what this stack shows on what is below it. The caller syncs it.
 fn build(
-    area: &Dir,
-    (parts, below, original): (&[LayerRef], &[LayerRef], &Dir),
+    open: &OpenLayers,
+    (stack, below): (&LayerStack, &[LayerRef]),
     number: u32,
+    links: bool,
 ) -> Result<()> {
-    let room = LayerState::room(area)?;
+    let room = LayerState::room(&open.area)?;
     let name = number.to_string().into_bytes();
     remove::remove(&room, &name)?;
     let to = state_dir::make_plain(&room, &name)?;
-    let (stack, below) = (
-        LayerStack::open(parts, area)?,
-        LayerStack::open(below, area)?,
-    );
-    let folding = LayerSquash {
-        stack: &stack,
-        below: (&below, original),
+    let below = LayerStack::open(below, &open.area)?;
+    let squashing = LayerSquash {
+        area: &open.area,
+        stack,
+        below: (&below, &open.lower),
         to: &to,
-        dresses: Mutex::default(),
+        links,
+        placer: Placer::new(&to, &Unobserved),
     };
     let root = SquashedDir {
-        numbers: (0..parts.len()).collect(),
+        numbers: stack.root()?.numbers,
         opaque: false,
         merges: true,
         lowest: None,
     };
-    descend(root, |path, beside| folding.directory(path, &beside))?;
-    let dresses = folding.dresses.into_inner();
-    let mut dresses = dresses.unwrap_or_else(PoisonError::into_inner);
-    // Times and restrictive modes last, deepest first.
-    dresses.sort_by(|a, b| b.path.cmp(&a.path));
-    for PendingMetadata {
-        path,
-        meta,
-        attributes,
-    } in dresses
-    {
-        let dir = to.dir(&path)?;
-        let lost = EntryHandle::of(&dir).apply_metadata(&meta, &attributes);
-        let lost = lost.map_err(|errno| dir.error("set the metadata of", b"", Cause::Os(errno)))?;
-        tree::refuse_lost(&dir, b"", &lost)?;
-    }
-    Ok(area.sync_file_system()?)
+    descend(root, |path, beside| squashing.directory(path, &beside))?;
+    squashing.placer.finish()?;
+    Ok(())
 }
 
 /// What an entry of a layer knows of where it came from.
@@ -286,24 +181,25 @@ fn known((dir, name): (&Dir, &[u8]), number: usize, is_dir: bool) -> Result<Lowe
     })
 }
 
+/// Adds an attribute that is to be there, or removes one that is not.
+fn want(attributes: &mut Xattrs, name: &[u8], value: Option<Vec<u8>>) {
+    let has = attributes.iter().any(|(one, _)| one == name);
+    match value {
+        None => attributes.retain(|(one, _)| one != name),
+        Some(value) if !has => attributes.push((name.to_vec(), value)),
+        Some(_) => {}
+    }
+}
+
 /// The attributes of what is shown, with what the lowest layer knows: `merged` where that shows through.
 fn taught(mut attributes: Xattrs, lowest: &LowestVersion, is_dir: bool, merged: bool) -> Xattrs {
-    let has = |attributes: &Xattrs, name: &[u8]| attributes.iter().any(|(one, _)| one == name);
     let alike = is_dir == lowest.is_dir && (merged || !is_dir);
-    // What the kernel noted on it may mean one of the layers that are folded.
-    let origin = lowest.origin.as_ref().filter(|_| alike);
-    match (has(&attributes, base::ORIGIN), origin) {
-        (true, None) => attributes.retain(|(name, _)| name != base::ORIGIN),
-        (false, Some(value)) => attributes.push((base::ORIGIN.to_vec(), value.clone())),
-        _ => {}
-    }
-    let derived = lowest.derived || (!alike && lowest.came());
+    // What the kernel noted on it may mean one of the layers that are squashed.
+    let origin = lowest.origin.clone().filter(|_| alike);
+    want(&mut attributes, base::ORIGIN, origin);
     let (name, value) = base::derived();
-    match (has(&attributes, &name), derived) {
-        (true, false) => attributes.retain(|(one, _)| *one != name),
-        (false, true) => attributes.push((name, value)),
-        _ => {}
-    }
+    let derived = lowest.derived || (!alike && lowest.came());
+    want(&mut attributes, &name, derived.then_some(value));
     attributes
 }
 
@@ -335,7 +231,7 @@ impl LayerSquash<'_> {
             }
             let lowest = lowest(&holders, &name, level.numbers[at])?;
             if !meta.is_dir() {
-                link((dir, &name), &to, &meta, lowest.as_ref())?;
+                self.place((dir, &name), (&below, &to), &meta, lowest.as_ref())?;
                 continue;
             }
             state_dir::make_plain(&to, &name)?;
@@ -380,37 +276,80 @@ impl LayerSquash<'_> {
             let merged = level.numbers.contains(&lowest.number);
             attributes = taught(attributes, lowest, true, merged);
         }
-        let missing = |attributes: &Xattrs, name: &[u8]| {
-            let found = attributes.iter().any(|(one, _)| one == name);
-            !found
-        };
-        if missing(&attributes, layers::LOOKS)
-            && let Some(looks) = level.remembered()?
-        {
-            attributes.push((layers::LOOKS.to_vec(), looks.text()));
+        if let Some(looks) = level.remembered()? {
+            want(&mut attributes, layers::LOOKS, Some(looks.text()));
         }
         let opaque = layers::OPAQUE.as_bytes();
         if beside.opaque {
-            attributes.retain(|(name, _)| name != opaque);
-            attributes.push((opaque.to_vec(), b"y".to_vec()));
-        } else if missing(&attributes, opaque) {
-            // That its whiteouts are attributes is said on the directory.
-            for dir in &level.dirs[1..] {
-                let theirs = tree::xattrs_of(dir)?;
-                let mark = theirs.into_iter().find(|(name, _)| name == opaque);
-                if let Some(mark) = mark {
-                    attributes.push(mark);
-                    break;
-                }
+            want(&mut attributes, opaque, None);
+            want(&mut attributes, opaque, Some(b"y".to_vec()));
+        }
+        // That its whiteouts are attributes is said on the directory.
+        for dir in &level.dirs[1..] {
+            let theirs = tree::xattrs_of(dir)?;
+            if let Some((name, value)) = theirs.into_iter().find(|(name, _)| name == opaque) {
+                want(&mut attributes, &name, Some(value));
             }
         }
-        let dress = PendingMetadata {
-            path: path.clone(),
-            meta: shown.meta()?,
-            attributes,
+        let look = DirLook::new(shown.meta()?, attributes);
+        self.placer.dir(path.clone(), look);
+        Ok(())
+    }
+
+    /// Puts a file, or what else is no directory, into the new layer, with what the lowest layer knows of it.
+    fn place(
+        &self,
+        from: (&Dir, &[u8]),
+        (path, to): (&ResourcePath, &Dir),
+        meta: &Meta,
+        lowest: Option<&LowestVersion>,
+    ) -> Result<()> {
+        let (dir, name) = from;
+        let put = || match self.links {
+            true => Ok(to.link_to(name, dir, name)?),
+            false => self.copy(from, path, to, meta),
         };
-        let mut dresses = self.dresses.lock().unwrap_or_else(PoisonError::into_inner);
-        dresses.push(dress);
+        let there = match lowest {
+            // One of several names must not learn what is true of another.
+            Some(_) if meta.is_file() && meta.nlink == 1 => tree::xattrs_if_open(dir, name)?,
+            _ => None,
+        };
+        let (Some(lowest), Some(there)) = (lowest, there) else {
+            return put();
+        };
+        let wanted = taught(there.clone(), lowest, false, false);
+        if wanted == there {
+            return put();
+        }
+        if self.links {
+            // In the old layers it is not the lowest, so no process there asks it.
+            match teach(&dir.handle(name)?, &there, &wanted) {
+                Ok(()) => return put(),
+                Err(Errno::ACCESS) => {}
+                Err(errno) => return Err(dir.error("mark", name, Cause::Os(errno)).into()),
+            }
+        }
+        self.copy(from, path, to, meta)?;
+        let copy = to.handle(name)?;
+        copy.set_mode(meta.mode | 0o600)
+            .and_then(|()| teach(&copy, &there, &wanted))
+            .and_then(|()| copy.set_mode(meta.mode))
+            .map_err(|errno| to.error("mark", name, Cause::Os(errno)).into())
+    }
+
+    fn copy(&self, from: (&Dir, &[u8]), path: &ResourcePath, to: &Dir, meta: &Meta) -> Result<()> {
+        let to = (to, from.1);
+        let key = (meta.nlink > 1).then_some((meta.dev, meta.ino));
+        self.placer.entry(key, path, to, || -> Result<_> {
+            match meta.kind {
+                EntryKind::Device | EntryKind::Socket => to.0.link_to(to.1, from.0, from.1)?,
+                _ => {
+                    let (area, options) = (self.area, CopyOptions::QUIET);
+                    unreadable::copy(area, &self.placer, from, to, meta, options)?;
+                }
+            }
+            Ok(((), true))
+        })?;
         Ok(())
     }
 }
@@ -436,41 +375,6 @@ fn link_whiteout((dir, name): (&Dir, &[u8]), to: &Dir, meta: &Meta) -> Result<()
     match to.link_to(name, dir, name) {
         Err(error) if error.is(Errno::MLINK) && meta.is_whiteout() => Ok(to.make_whiteout(name)?),
         linked => Ok(linked?),
-    }
-}
-
-/// Another name for an entry, with what the lowest layer knows of it.
-fn link(
-    (dir, name): (&Dir, &[u8]),
-    to: &Dir,
-    meta: &Meta,
-    lowest: Option<&LowestVersion>,
-) -> Result<()> {
-    let attributes = match lowest {
-        // One of several names must not learn what is true of another.
-        Some(_) if meta.is_file() && meta.nlink == 1 => tree::xattrs_if_open(dir, name)?,
-        _ => None,
-    };
-    let (Some(lowest), Some(attributes)) = (lowest, attributes) else {
-        return Ok(to.link_to(name, dir, name)?);
-    };
-    let wanted = taught(attributes.clone(), lowest, false, false);
-    if wanted == attributes {
-        return Ok(to.link_to(name, dir, name)?);
-    }
-    // In the old layers it is not the lowest, so no process there asks it.
-    match teach(&dir.handle(name)?, &attributes, &wanted) {
-        Ok(()) => Ok(to.link_to(name, dir, name)?),
-        Err(Errno::ACCESS) => {
-            let (from, to_it, reflinks) = ((dir, name), (to, name), Reflinks::wanted());
-            copy_leaf(from, to_it, meta.kind, &reflinks, CopyOptions::QUIET)?;
-            let copy = to.handle(name)?;
-            copy.set_mode(meta.mode | 0o600)
-                .and_then(|()| teach(&copy, &attributes, &wanted))
-                .and_then(|()| copy.set_mode(meta.mode))
-                .map_err(|errno| to.error("mark", name, Cause::Os(errno)).into())
-        }
-        Err(errno) => Err(dir.error("mark", name, Cause::Os(errno)).into()),
     }
 }
 

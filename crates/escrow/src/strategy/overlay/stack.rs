@@ -9,6 +9,7 @@
 //!
 //! `now` is replaced in one rename, so a sandbox goes from one stack to another at once.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -17,9 +18,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
+use super::super::tree::STAGE;
 use super::super::tree_commit::VersionSource;
 use super::layers::{self, LayerDirMetadata, LayerMark};
-use super::squash::SquashedLayer;
 use crate::fs::atomic_file::AtomicFile;
 use crate::fs::dir::DirEntry;
 use crate::fs::{Cause, Dir, Meta, remove};
@@ -37,19 +38,20 @@ pub(super) struct LayerState {
     pub(super) layers: Vec<LayerRef>,
     /// The number of the next one.
     pub(super) next: u32,
-    /// Those that checkpoints need.
-    #[serde(default)]
-    pub(super) pinned: Vec<u32>,
-    /// Those that other sandboxes began on. No process here knows when they no longer need them, so they
-    /// stay for as long as the area does.
-    #[serde(default)]
-    pub(super) lent: Vec<u32>,
-    /// Those that took the place of several.
-    #[serde(default)]
-    pub(super) folds: Vec<SquashedLayer>,
-    /// Those of this stack that a checkpoint distinguishes from what lies on them; `None` where it is not known.
-    #[serde(default)]
-    pub(super) apart: Option<Vec<u32>>,
+    /// Those that forks began on. It is not known here when the last of them ends, so they stay for as long as the
+    /// area does.
+    #[serde(default, alias = "lent")]
+    pub(super) shared: Vec<u32>,
+    /// What the last squash did, for snapshots that still name the old layers.
+    #[serde(default, alias = "folds")]
+    pub(super) squashed: Vec<SquashedLayer>,
+}
+
+/// A layer that took the place of several neighbours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SquashedLayer {
+    pub(super) number: u32,
+    pub(super) was: Vec<u32>,
 }
 
 /// One layer: its number, and whose it is if it is not this sandbox's own.
@@ -94,16 +96,27 @@ pub(super) fn layer(name: &[u8]) -> ResourcePath {
 }
 
 impl LayerState {
-    /// A stack that no other process needs anything of.
-    pub(super) fn new(layers: Vec<LayerRef>, next: u32) -> Self {
+    /// The stack of a new sandbox: its first layer over these of other sandboxes.
+    pub(super) fn new(below: Vec<LayerRef>) -> Self {
         Self {
-            layers,
-            next,
-            pinned: Vec::new(),
-            lent: Vec::new(),
-            folds: Vec::new(),
-            apart: None,
+            layers: [vec![LayerRef::own(0)], below].concat(),
+            next: 1,
+            shared: Vec::new(),
+            squashed: Vec::new(),
         }
+    }
+
+    /// These layers, with those that were squashed replaced by what took their place.
+    pub(super) fn renewed(&self, layers: &[LayerRef]) -> Vec<LayerRef> {
+        let renew = |layer: &LayerRef| {
+            let is_it =
+                |one: &&SquashedLayer| layer.area.is_none() && one.was.contains(&layer.number);
+            let squashed = self.squashed.iter().find(is_it);
+            squashed.map_or_else(|| layer.clone(), |one| LayerRef::own(one.number))
+        };
+        let mut layers: Vec<LayerRef> = layers.iter().map(renew).collect();
+        layers.dedup();
+        layers
     }
 
     /// What is in use in an area.
@@ -133,18 +146,26 @@ impl LayerState {
             .filter_map(|layer| layer.area.as_mut())
     }
 
+    /// The same with so many numbers taken.
+    pub(super) fn reserve(&self, numbers: u32) -> Self {
+        Self {
+            next: self.next + numbers,
+            ..self.clone()
+        }
+    }
+
     /// Puts these to use from now on, durably. Areas that lie beside this one are written by their names, so that all
     /// of them can be moved together.
-    pub(super) fn write(&self, area: &Dir, stage: &Dir) -> Result<()> {
-        self.put(area, stage, true)
+    pub(super) fn write(&self, area: &Dir) -> Result<()> {
+        self.put(area, true)
     }
 
     /// The same in an area that nothing relies on before the caller has synced its file system.
-    pub(super) fn write_first(&self, area: &Dir, stage: &Dir) -> Result<()> {
-        self.put(area, stage, false)
+    pub(super) fn write_first(&self, area: &Dir) -> Result<()> {
+        self.put(area, false)
     }
 
-    fn put(&self, area: &Dir, stage: &Dir, synced: bool) -> Result<()> {
+    fn put(&self, area: &Dir, synced: bool) -> Result<()> {
         let mut portable = self.clone();
         if let Some(beside) = area.path().parent() {
             for shared in portable.shared_areas() {
@@ -155,7 +176,7 @@ impl LayerState {
         }
         let text = serde_json::to_vec(&portable).expect("numbers are JSON");
         let draft = AtomicFile {
-            stage,
+            stage: &area.subdir(STAGE)?,
             to: area,
             name: NOW,
             fresh: false,
@@ -172,16 +193,18 @@ impl LayerState {
         Ok(area.subdir(LAYERS)?)
     }
 
-    /// Removes the layers of an area that are not needed any more.
-    pub(super) fn sweep(&self, area: &Dir) -> Result<()> {
+    /// Removes the layers of an area that neither this stack, nor a fork, nor one of these snapshots is made of.
+    pub(super) fn sweep<'a>(
+        &'a self,
+        area: &Dir,
+        snapshots: impl Iterator<Item = &'a Vec<LayerRef>>,
+    ) -> Result<()> {
+        let needed = own(snapshots.chain([&self.layers]).flatten());
+        let needed: HashSet<u32> = needed.chain(self.shared.iter().copied()).collect();
         let room = Self::room(area)?;
-        let own = self.layers.iter().filter(|layer| layer.area.is_none());
-        let mut needed: Vec<u32> = own.map(|layer| layer.number).collect();
-        needed.extend(self.pinned.iter().chain(&self.lent));
         for DirEntry { name, .. } in room.entries()? {
-            let number = std::str::from_utf8(&name)
-                .ok()
-                .and_then(|name| name.parse().ok());
+            let number = std::str::from_utf8(&name).ok();
+            let number = number.and_then(|name| name.parse().ok());
             if number.is_none_or(|number| !needed.contains(&number)) {
                 remove::remove(&room, &name)?;
             }
@@ -192,6 +215,12 @@ impl LayerState {
     pub(super) fn open(&self, area: &Dir) -> Result<LayerStack> {
         LayerStack::open(&self.layers, area)
     }
+}
+
+/// The numbers of those that are the sandbox's own.
+pub(super) fn own<'a>(layers: impl IntoIterator<Item = &'a LayerRef>) -> impl Iterator<Item = u32> {
+    let own = layers.into_iter().filter(|layer| layer.area.is_none());
+    own.map(|layer| layer.number)
 }
 
 /// Open layers, topmost first; at least one, but for what lies below others.
