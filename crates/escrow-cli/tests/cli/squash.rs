@@ -205,11 +205,18 @@ fn a_squash_is_killed_or_fails() {
         None => 6,
     };
     for fault in [Fault::Kill, Fault::Once(28)] {
-        for n in (1..=calls).step_by((calls / points).max(1) as usize) {
+        let points = (1..=calls).step_by((calls / points).max(1) as usize);
+        for (turn, n) in points.enumerate() {
             copy(&kept, &home);
             let stepped = cli.stepper(words(line)).fault(n, fault);
             let Some(hit) = stepped.hit else { break };
             let how = format!("{fault:?} at call {n} of {calls}, {hit}");
+            if turn % 2 == 0 {
+                // Before anything else could finish what was begun.
+                let restored = json(&cli, "restore try n17");
+                let before = restored["before"].as_str().expect("where it was");
+                cli.ok(words(&format!("restore try {before}")));
+            }
             same(&shown, &look(&cli, "try"), &how);
             cli.ok(words("checkpoint create try -m after"));
             for name in ["n0", "n17", "after"] {

@@ -51,7 +51,7 @@ fn stored(snapshot: &Snapshot) -> String {
 }
 
 /// The same for a sandbox that must have been there.
-fn needed_moment(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapshot> {
+fn needed_snapshot(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapshot> {
     let missing = || Error::LaterThanCheckpoint {
         resource: view.resource.name.clone(),
     };
@@ -282,7 +282,7 @@ impl Manager {
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             for view in &views {
-                needed_moment(checkpoint, view)?;
+                needed_snapshot(checkpoint, view)?;
             }
             // Before anything is decided: afterwards nothing may fail that is not part of the way.
             self.activate(&views)?;
@@ -296,8 +296,8 @@ impl Manager {
             let before = self.keep(plan, None, Some(why), (paused.is_some(), observer))?;
             let mut ways = Vec::new();
             for ((member, view), session) in members.into_iter().zip(&views).zip(sessions) {
-                let from = needed_moment(&before, view)?;
-                let to = needed_moment(checkpoint, view)?;
+                let from = needed_snapshot(&before, view)?;
+                let to = needed_snapshot(checkpoint, view)?;
                 ways.push((member, Return { from, to, session }));
             }
             let prepared = prepare_restore(engine, plan, checkpoint.id, ways)?;
@@ -468,8 +468,8 @@ impl Manager {
         let _paused = self.pause_for(plan, &views, alone)?;
         let mut found = Vec::new();
         for view in views {
-            let snapshot = needed_moment(&checkpoint, &view)?;
-            let until = until.as_ref().map(|until| needed_moment(until, &view));
+            let snapshot = needed_snapshot(&checkpoint, &view)?;
+            let until = until.as_ref().map(|until| needed_snapshot(until, &view));
             let until = until.transpose()?;
             let sandbox = self.open_sandbox(&view, looking_as(alone))?;
             let diff = sandbox.diff(Some(&snapshot), until.as_ref())?;
@@ -506,7 +506,7 @@ impl Manager {
             let mut from = Vec::new();
             for view in views {
                 super::content::check_readable(plan, &view)?;
-                let snapshot = needed_moment(&at, &view)?;
+                let snapshot = needed_snapshot(&at, &view)?;
                 from.push((view, snapshot));
             }
             let new = from.iter().map(|(view, snapshot)| NewSandbox {

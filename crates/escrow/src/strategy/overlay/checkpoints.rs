@@ -194,8 +194,8 @@ pub(super) fn prepare_restore(
     Ok(Intent(tree::stored(&switch)))
 }
 
-/// Removes the layers that neither the sandbox nor one of these snapshots needs. Where `alone`, also squashes; the
-/// snapshots as they are from then on. The old ones stay valid until this is called with the new ones.
+/// Removes the layers that neither the sandbox nor one of these snapshots needs, and may squash others. Returns the
+/// snapshots as they are from then on; the old ones stay valid until this is called with the new ones.
 pub(super) fn retain(
     sandbox: &SandboxRef,
     keep: &[Snapshot],
