@@ -211,27 +211,19 @@ impl Ui {
 
     /// Rows under headings, in columns.
     pub(crate) fn table(&self, headings: &[&str], rows: &[Vec<String>]) {
-        // Before it is measured.
-        let rows: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| row.iter().map(|cell| one_line(cell)).collect())
-            .collect();
-        let width = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].chars().count());
-            cells.chain([headings[column].len()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..headings.len()).map(width).collect();
-        let show = |cells: Vec<&str>| {
-            let mut line = String::new();
-            for (cell, width) in cells.iter().zip(&widths) {
-                line.push_str(cell);
-                line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header(headings);
+        // Escaped before it is measured.
+        table.add_rows(rows.iter().map(|row| row.iter().map(|cell| one_line(cell))));
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        for (number, line) in table.lines().enumerate() {
+            match number {
+                0 => self.line(&paint(Tone::Faint, line.trim_end())),
+                _ => self.line(line.trim_end()),
             }
-            line.trim_end().to_owned()
-        };
-        self.line(&paint(Tone::Faint, &show(headings.to_vec())));
-        for row in &rows {
-            self.line(&show(row.iter().map(String::as_str).collect()));
         }
     }
 

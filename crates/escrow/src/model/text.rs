@@ -143,30 +143,15 @@ impl<'de> Deserialize<'de> for Location {
 
 /// The known name that a mistyped one is nearest to, if any is near.
 pub fn nearest(typed: &str, known: &[String]) -> Option<String> {
-    let near = known.iter().map(|name| (distance(typed, name), name));
+    // A user does not type so much by mistake, and comparing would take long.
+    let short = |text: &str| text.to_lowercase().chars().take(200).collect::<String>();
+    let wanted = short(typed);
+    let near = known
+        .iter()
+        .map(|name| (strsim::osa_distance(&wanted, &short(name)), name));
     let (steps, name) = near.min()?;
     let close = steps <= 1 + typed.chars().count().min(name.chars().count()) / 4;
     close.then(|| name.clone())
-}
-
-/// How many letters must be added, dropped, changed or swapped.
-fn distance(a: &str, b: &str) -> usize {
-    // A user does not type so much by mistake, and comparing would take long.
-    let [a, b] = [a, b].map(|text| text.to_lowercase().chars().take(200).collect::<Vec<char>>());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
-    for (i, from) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, to) in b.iter().enumerate() {
-            let change = rows[i][j] + usize::from(from != to);
-            let mut least = change.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && a[i - 1] == *to && b[j - 1] == *from {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

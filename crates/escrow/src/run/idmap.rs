@@ -7,10 +7,6 @@
 //! the helper maps it; then the caller joins it. Whatever fails here costs the additional groups and nothing else.
 //!
 //! Subordinate *users* are not mapped: see `docs/design/run.md`.
-#![allow(
-    unsafe_code,
-    reason = "fork and close_range have no safe form; the child makes system calls only"
-)]
 
 use std::ffi::CStr;
 use std::io::Read;
@@ -23,8 +19,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, getegid, geteuid, kill_process, waitpid};
-use rustix::thread::UnshareFlags;
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, getegid, geteuid, kill_process,
+    set_dumpable_behavior, set_parent_process_death_signal, waitpid,
+};
+use rustix::thread::{UnshareFlags, move_into_link_name_space};
 
 use super::launcher::{StepResult, at};
 use super::sys;
@@ -103,7 +102,7 @@ pub(super) fn enter() -> StepResult<Option<String>> {
 
 fn join_new(groups: &[IdRange]) -> Result<(), String> {
     let namespace = namespace(groups)?;
-    sys::join(namespace.as_fd(), libc::CLONE_NEWUSER)
+    move_into_link_name_space(namespace.as_fd(), None)
         .map_err(|errno| said("join the new namespace", errno))
 }
 
@@ -205,14 +204,10 @@ impl NamespaceHolder {
         let (answer, report) = pipe()?;
         // Made before the fork: the child allocates nothing.
         let uid_map = itself(geteuid().as_raw());
-        // SAFETY: the child allocates nothing, takes no lock and ends in `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            hold(report.as_raw_fd(), &uid_map);
-        }
-        let pid = Pid::from_raw(child).filter(|_| child > 0);
-        let holder = Self {
-            pid: pid.ok_or_else(|| said(step, Errno::AGAIN))?,
+        let holder = match sys::fork().map_err(|errno| said(step, errno))? {
+            Some(pid) => Self { pid },
+            // It takes no lock either, and ends in `exit`.
+            None => hold(&report, &uid_map),
         };
         drop(report);
         match heard(&answer) {
@@ -235,42 +230,24 @@ impl Drop for NamespaceHolder {
 }
 
 /// The child: says how it went, then waits. Makes system calls only.
-fn hold(report: i32, uid_map: &str) -> ! {
+fn hold(report: &OwnedFd, uid_map: &str) -> ! {
     let made = || -> Result<(), Errno> {
-        sys::end_with_parent()?;
+        set_parent_process_death_signal(Some(Signal::KILL))?;
         // What we hold, locks and channels among them, is nothing for a process that others of this user may trace.
-        keep_only(report)?;
+        sys::keep_only(&mut [report.as_raw_fd()], 0)?;
         // The helper maps only processes whose files in /proc belong to its caller.
-        sys::set_dumpable()?;
+        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         sys::unshare(UnshareFlags::NEWUSER)?;
         write(c"/proc/self/setgroups", "deny")?;
         write(c"/proc/self/uid_map", uid_map)
     };
     let errno = made().err().map_or(0, Errno::raw_os_error);
     let bytes = errno.to_le_bytes();
-    // SAFETY: the bytes live until the call returns.
-    let told = unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
-    match told == bytes.len() as isize && errno == 0 {
-        true => sys::sleep_for_ever(),
-        false => sys::exit(1),
+    let told = rustix::io::write(report, &bytes) == Ok(bytes.len());
+    while told && errno == 0 {
+        rustix::event::pause();
     }
-}
-
-/// Closes every descriptor but one.
-fn keep_only(kept: i32) -> Result<(), Errno> {
-    let kept = kept as u32;
-    let close = |first: u32, last: u32| {
-        // SAFETY: takes numbers only; nothing in this process uses what is closed.
-        let answer = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-        match answer {
-            0 => Ok(()),
-            _ => Err(sys::last()),
-        }
-    };
-    if kept > 0 {
-        close(0, kept - 1)?;
-    }
-    close(kept + 1, u32::MAX)
+    sys::exit(1)
 }
 
 fn heard(answer: &OwnedFd) -> Result<i32, Errno> {

@@ -11,7 +11,8 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{self, MountPropagationFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::thread::UnshareFlags;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal};
+use rustix::thread::{UnshareFlags, move_into_link_name_space};
 
 use super::monitor;
 use super::spec::{BuildLocks, NamespaceOptions, RunSpec};
@@ -54,7 +55,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     let build = spec.build.iter();
     let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
     kept.extend([spec.share, channel.socket().as_raw_fd()]);
-    sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     // Held for as long as something of the command may be there.
     let _share = sys::adopt(spec.share);
     let inside = match (&spec.inside, &spec.build) {
@@ -76,12 +77,11 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     let terminal = spec.terminal.then(open_terminal).transpose()?;
     join(&inside)?;
     answer_questions(&spec, channel)?;
-    let child = sys::fork().map_err(at("start the command's monitor"))?;
-    if child == 0 {
-        let ended = sys::end_with_parent().map_err(at("tie the command to its supervisor"));
+    let Some(child) = sys::fork().map_err(at("start the command's monitor"))? else {
+        let ended = end_with_parent("tie the command to its supervisor");
         let ended = ended.and_then(|()| monitor::watch(&spec, terminal.as_ref(), channel));
         sys::exit(ended.unwrap_or_else(|failed| report_failure(channel, failed)));
-    }
+    };
     let status = wait_for(child)?;
     // With the namespace it goes anyway.
     match fs::unlink(spec.socket.as_path()) {
@@ -89,20 +89,24 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     }
 }
 
+/// Lets this process end when its parent does.
+pub(super) fn end_with_parent(step: &str) -> StepResult<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(step))
+}
+
 /// Waits for the end of a child. A process in the namespace that stops it gains nothing.
-fn wait_for(child: u32) -> StepResult<i32> {
+fn wait_for(child: Pid) -> StepResult<i32> {
     loop {
-        match sys::wait_any(true).map_err(at("wait for the command"))? {
-            Some((pid, sys::ChildEvent::Exited(status))) if pid == child => return Ok(status),
-            Some((pid, sys::ChildEvent::Signaled(signal))) if pid == child => {
-                return Ok(128 + signal);
-            }
-            Some((pid, sys::ChildEvent::Stopped(_))) if pid == child => {
-                match sys::kill(child as i32, libc::SIGCONT) {
-                    Ok(()) | Err(_) => {}
-                }
-            }
-            _ => {}
+        let changed = sys::wait_any(WaitOptions::empty()).map_err(at("wait for the command"))?;
+        let Some((_, status)) = changed.filter(|(pid, _)| *pid == child) else {
+            continue;
+        };
+        let signal = status.terminating_signal().map(|signal| 128 + signal);
+        if let Some(status) = status.exit_status().or(signal) {
+            return Ok(status);
+        }
+        match kill_process(child, Signal::CONT) {
+            Ok(()) | Err(_) => {}
         }
     }
 }
@@ -154,8 +158,7 @@ fn request_build(
         None,
     )
     .map_err(at("make a channel"))?;
-    let child = sys::fork().map_err(at("start the reaper"))?;
-    if child == 0 {
+    if sys::fork().map_err(at("start the reaper"))?.is_none() {
         channel.close_here();
         drop(ours);
         let channel = Channel::new(theirs);
@@ -218,11 +221,10 @@ pub fn probe() -> Result<(), RunError> {
     let tried = || -> StepResult<i32> {
         make_namespaces(&spec)?;
         mounts::make(&spec)?;
-        let child = sys::fork().map_err(at("start process 1"))?;
-        if child == 0 {
-            sys::exit(i32::from(mounts::fresh_proc().is_err()));
+        match sys::fork().map_err(at("start process 1"))? {
+            Some(child) => wait_for(child),
+            None => sys::exit(i32::from(mounts::fresh_proc().is_err())),
         }
-        wait_for(child)
     };
     match tried() {
         Ok(0) => Ok(()),
@@ -257,11 +259,12 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
             };
         }
     };
-    if child == 0 {
+    let Some(child) = child else {
         let status = begin(build, channel);
         sys::exit(status.map_or_else(|failed| report_failure(channel, failed), |()| 0));
-    }
-    let told = channel.send(&Event::Built(child));
+    };
+    let number = child.as_raw_nonzero().get().unsigned_abs();
+    let told = channel.send(&Event::Built(number));
     told.map_err(at("publish the namespace"))?;
     channel.close_here();
     // Every command holds a share of this lock.
@@ -270,14 +273,14 @@ fn guard(spec: &RunSpec, build: BuildLocks, channel: &Channel) -> StepResult<()>
             return Err(at("wait for the last command")(errno));
         }
     }
-    match sys::kill(child as i32, libc::SIGKILL) {
+    match kill_process(child, Signal::KILL) {
         Ok(()) | Err(_) => wait_for(child).map(drop)?,
     }
     close(spec, &held, marks)
 }
 
-/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and 0 in process 1.
-fn build_namespace(spec: &RunSpec, channel: &Channel) -> StepResult<(Vec<OwnedFd>, u32)> {
+/// Makes namespaces, mounts and process 1. Returns the mounts of the sandboxes, and `None` in process 1.
+fn build_namespace(spec: &RunSpec, channel: &Channel) -> StepResult<(Vec<OwnedFd>, Option<Pid>)> {
     if let Some(notice) = make_namespaces(spec)? {
         let told = channel.send(&Event::Notice(notice));
         told.map_err(at("publish the namespace"))?;
@@ -325,16 +328,18 @@ fn close(spec: &RunSpec, held: &[OwnedFd], marks: Vec<Option<ExposureMark>>) -> 
 
 /// Process 1: holds the namespaces. It ignores the end of children, so the kernel reaps what becomes its child.
 fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
-    sys::end_with_parent().map_err(at("tie process 1 to its parent"))?;
+    end_with_parent("tie process 1 to its parent")?;
     // Should the reaper be killed, the namespace is over when this one has ended.
-    let kept = vec![build.live, channel.socket().as_raw_fd()];
-    sys::keep_only(kept).map_err(at("close other descriptors"))?;
+    let mut kept = [build.live, channel.socket().as_raw_fd()];
+    sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     mounts::fresh_proc()?;
     sys::set_signal(libc::SIGCHLD, true);
     let told = channel.send(&Event::Started);
     told.map_err(at("publish the namespace"))?;
     channel.close_here();
-    sys::sleep_for_ever()
+    loop {
+        rustix::event::pause();
+    }
 }
 
 /// The process that has this number now, as seen from outside.
@@ -368,28 +373,21 @@ fn join(inside: &ProcessIdentity) -> StepResult<()> {
     let step = || "join the namespace (it may have just ended)".to_owned();
     // Opened first: once inside, they can no longer be named.
     let mut namespaces = Vec::new();
-    let all = [
-        ("user", libc::CLONE_NEWUSER),
-        ("ipc", libc::CLONE_NEWIPC),
-        ("net", libc::CLONE_NEWNET),
-        ("pid", libc::CLONE_NEWPID),
-        ("mnt", libc::CLONE_NEWNS),
-    ];
-    for (name, kind) in all {
+    for name in ["user", "ipc", "net", "pid", "mnt"] {
         let (own, theirs) = (open("self", name), open(&inside.pid.to_string(), name));
         let (own, theirs) = (own.map_err(at(step()))?, theirs.map_err(at(step()))?);
         let number = |fd: &OwnedFd| fs::fstat(fd).map(|stat| stat.st_ino);
         // What is shared already cannot, and need not, be joined.
         if number(&own).map_err(at(step()))? != number(&theirs).map_err(at(step()))? {
-            namespaces.push((theirs, kind));
+            namespaces.push(theirs);
         }
     }
     // Looked at once they are held: another process may have got the number.
     if process_of(inside.pid)? != *inside {
         return Err(at(step())(Errno::SRCH));
     }
-    for (namespace, kind) in namespaces {
-        sys::join(namespace.as_fd(), kind).map_err(at(step()))?;
+    for namespace in namespaces {
+        move_into_link_name_space(namespace.as_fd(), None).map_err(at(step()))?;
     }
     Ok(())
 }

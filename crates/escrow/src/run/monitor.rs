@@ -7,9 +7,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, WaitOptions, getpid,
+    getrlimit, kill_process, kill_process_group, set_child_subreaper, set_dumpable_behavior,
+    setpgid, setrlimit, waitid,
+};
+use rustix::termios::tcsetpgrp;
 
-use super::launcher::{StepResult, at};
+use super::launcher::{StepResult, at, end_with_parent};
 use super::spec::RunSpec;
 use super::supervise::Channel;
 use super::{Event, Request, sys};
@@ -30,7 +35,7 @@ pub(super) fn watch(
     // The terminal is handed over from the background.
     sys::set_signal(libc::SIGTTOU, true);
     // A process that loses its parent becomes ours, not process 1's.
-    sys::adopt_orphans().map_err(at("watch over the command"))?;
+    set_child_subreaper(Some(getpid())).map_err(at("watch over the command"))?;
     let children = sys::child_news().map_err(at("watch for children"))?;
     let command = start(spec, terminal, channel)?;
     let started = channel.send(&Event::Started);
@@ -52,39 +57,45 @@ pub(super) fn watch(
             }
         }
         sys::drain(&children);
-        while let Some((pid, what)) = sys::wait_any(false).map_err(at("wait for the command"))? {
+        let changed = || sys::wait_any(WaitOptions::NOHANG).map_err(at("wait for the command"));
+        while let Some((pid, status)) = changed()? {
             if pid != command {
                 continue;
             }
-            let (event, status) = match what {
-                sys::ChildEvent::Stopped(signal) => (Event::Stopped(signal), None),
-                sys::ChildEvent::Exited(status) => (Event::Exited(status), Some(status)),
-                sys::ChildEvent::Signaled(signal) => (Event::Signaled(signal), Some(128 + signal)),
+            let ended = match (status.exit_status(), status.terminating_signal()) {
+                (Some(status), _) => Some((Event::Exited(status), status)),
+                (None, Some(signal)) => Some((Event::Signaled(signal), 128 + signal)),
+                (None, None) => None,
             };
-            if let Some(status) = status {
+            if let Some((event, status)) = ended {
                 let status = end(command, status);
                 // Told when nothing is left: the process that hears it may look at the sandboxes.
                 channel.send(&event).map_err(at("send to the supervisor"))?;
                 return Ok(status);
             }
-            channel.send(&event).map_err(at("send to the supervisor"))?;
+            let stopped = Event::Stopped(status.stopping_signal().unwrap_or_default());
+            channel
+                .send(&stopped)
+                .map_err(at("send to the supervisor"))?;
         }
     }
 }
 
-fn obey(request: &Request, command: u32, terminal: Option<&OwnedFd>) {
-    let group = -(command as i32);
+fn obey(request: &Request, command: Pid, terminal: Option<&OwnedFd>) {
     let done = match request {
         Request::Go => Ok(()),
         Request::Continue { front } => {
             if let Some(terminal) = terminal.filter(|_| *front) {
-                match sys::give_terminal(terminal.as_fd(), command as i32) {
+                match tcsetpgrp(terminal, command) {
                     Ok(()) | Err(_) => {}
                 }
             }
-            sys::kill(group, libc::SIGCONT)
+            kill_process_group(command, Signal::CONT)
         }
-        Request::Signal(signal) => sys::kill(group, *signal),
+        Request::Signal(signal) => {
+            let signal = Signal::from_named_raw(*signal).ok_or(Errno::INVAL);
+            signal.and_then(|signal| kill_process_group(command, signal))
+        }
     };
     // A command that has just ended needs no signal.
     match done {
@@ -93,23 +104,25 @@ fn obey(request: &Request, command: u32, terminal: Option<&OwnedFd>) {
 }
 
 /// Ends whatever is left of the command, and waits until it has ended.
-fn end(command: u32, status: i32) -> i32 {
-    let kill = |target: i32| match sys::kill(target, libc::SIGKILL) {
+fn end(command: Pid, status: i32) -> i32 {
+    let ended = |kill: Result<(), Errno>| match kill {
         Ok(()) | Err(_) => {}
     };
-    kill(-(command as i32));
+    ended(kill_process_group(command, Signal::KILL));
+    let any = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let until = Instant::now() + PATIENCE;
-    while sys::has_children() && Instant::now() < until {
+    while waitid(WaitId::All, any).is_ok() && Instant::now() < until {
         // Where they cannot be seen, they end with the namespace.
         let left = process::descendants().unwrap_or_default();
-        left.into_iter().for_each(|pid| kill(pid as i32));
-        while let Ok(Some(_)) = sys::wait_any(false) {}
+        let left = left.into_iter().filter_map(|pid| Pid::from_raw(pid as i32));
+        left.for_each(|pid| ended(kill_process(pid, Signal::KILL)));
+        while let Ok(Some(_)) = sys::wait_any(WaitOptions::NOHANG) {}
         std::thread::sleep(Duration::from_micros(200));
     }
     status
 }
 
-fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<u32> {
+fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<Pid> {
     let text = |location: &Location| CString::new(location.as_bytes());
     let invalid = |_| ("use a word with a NUL byte".to_owned(), Errno::INVAL);
     let command: Result<Vec<CString>, _> = spec.command.iter().map(text).collect();
@@ -120,8 +133,7 @@ fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepR
     let environment: Result<Vec<CString>, _> = spec.environment.iter().map(variable).collect();
     let environment = environment.map_err(invalid)?;
     let programs = programs(spec).map_err(invalid)?;
-    let pid = sys::fork().map_err(at("start the command"))?;
-    if pid != 0 {
+    if let Some(pid) = sys::fork().map_err(at("start the command"))? {
         return Ok(pid);
     }
     let (step, errno) = match prepare(spec, terminal, channel) {
@@ -141,20 +153,20 @@ fn prepare(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> Ste
     let open = failpoints::bug("open-until-exec");
     if !open {
         // Once it has no more capabilities than other commands, those could take its descriptors.
-        sys::hide().map_err(at("hide open descriptors"))?;
+        let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        hidden.map_err(at("hide open descriptors"))?;
     }
-    let own = rustix::process::getpid().as_raw_nonzero().get();
     // Who kills the monitor ends what it keeps.
-    sys::end_with_parent().map_err(at("tie the command to its monitor"))?;
-    sys::set_group(0).map_err(at("make a process group"))?;
+    end_with_parent("tie the command to its monitor")?;
+    setpgid(None, None).map_err(at("make a process group"))?;
     if let Some(terminal) = terminal.filter(|_| spec.front) {
-        let given = sys::give_terminal(terminal.as_fd(), own);
+        let given = tcsetpgrp(terminal, getpid());
         given.map_err(at("pass the terminal on"))?;
     }
     if !open {
         // The channel is closed when the command begins.
-        let kept = vec![channel.socket().as_raw_fd()];
-        sys::keep_only(kept).map_err(at("close other descriptors"))?;
+        let mut kept = [channel.socket().as_raw_fd()];
+        sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     }
     for signal in [libc::SIGTTOU, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
         sys::set_signal(signal, false);

@@ -1,8 +1,8 @@
 //! The mounts of the namespace. They are created detached before anything is covered, and then moved into
 //! place.
 
-use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
         });
     }
     for path in &spec.look.writable {
-        let fd = clone_tree(path.as_path(), true)?;
+        let fd = clone_tree(path.as_path(), OpenTreeFlags::AT_RECURSIVE)?;
         sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{path}'")))?;
         ready.push(DetachedMount {
             fd,
@@ -54,7 +54,8 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
         let fd = match view {
             View::Layers(layers) => overlay(path, layers, shown.throw_away)?,
             View::Directory(from) => {
-                let fd = clone_itself(from.as_path())?;
+                // It must not be a link by now.
+                let fd = clone_tree(from.as_path(), OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
                 sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
                 fd
             }
@@ -119,19 +120,26 @@ pub(super) fn freeze(mount: BorrowedFd<'_>, layers: bool) -> Result<(), Errno> {
     }
 }
 
+/// A new file system, mounted nowhere. No program in it can gain privileges.
+fn new_mount(
+    kind: &CStr,
+    set: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, Errno> {
+    let fs = mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    set(fs.as_fd())?;
+    mount::fsconfig_create(fs.as_fd())?;
+    let attributes = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
 /// Layers as one, mounted nowhere.
 fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> StepResult<OwnedFd> {
-    let step = || format!("lay a layer over '{over}'");
-    let open = |path: &Path| {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        fs::open(path, flags, Mode::empty())
-    };
-    let make = || -> Result<OwnedFd, Errno> {
-        let fs = mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        mount::fsconfig_set_flag(fs.as_fd(), c"userxattr")?;
+    let set = |fs: BorrowedFd<'_>| {
+        mount::fsconfig_set_flag(fs, c"userxattr")?;
         // What is thrown away need not be written back.
         if throw_away {
-            mount::fsconfig_set_flag(fs.as_fd(), c"volatile")?;
+            mount::fsconfig_set_flag(fs, c"volatile")?;
         }
         // More than one are handed over one by one, which older kernels do not know.
         let key = match layers.below.len() {
@@ -141,44 +149,28 @@ fn overlay(over: &Location, layers: &Layers, throw_away: bool) -> StepResult<Own
         let below = layers.below.iter().map(|path| (key, path));
         let above = [(c"upperdir", &layers.upper), (c"workdir", &layers.work)];
         for (key, path) in below.chain(above) {
-            let fd = open(path.as_path())?;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let fd = fs::open(path.as_path(), flags, Mode::empty())?;
             // By number, never by name: a comma or a colon in a path is just a path (rule S4).
-            let number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-            mount::fsconfig_set_string(fs.as_fd(), key, number)?;
+            let number = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            mount::fsconfig_set_string(fs, key, number)?;
         }
-        mount::fsconfig_create(fs.as_fd())?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+        Ok(())
     };
-    make().map_err(at(step()))
+    new_mount(c"overlay", set, MountAttrFlags::MOUNT_ATTR_NODEV)
+        .map_err(at(format!("lay a layer over '{over}'")))
 }
 
 /// Another view of what is at a path, mounted nowhere.
-fn clone_tree(path: &Path, deep: bool) -> StepResult<OwnedFd> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    if deep {
-        flags |= OpenTreeFlags::AT_RECURSIVE;
-    }
-    mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
-}
-
-/// The same for what must not be a link by now.
-fn clone_itself(path: &Path) -> StepResult<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+fn clone_tree(path: &Path, how: OpenTreeFlags) -> StepResult<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | how;
     mount::open_tree(CWD, path, flags).map_err(at(format!("take '{}' inside", path.display())))
 }
 
 fn tmpfs(mode: &str) -> StepResult<OwnedFd> {
-    let make = || -> Result<OwnedFd, Errno> {
-        let fs = mount::fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        mount::fsconfig_set_string(fs.as_fd(), c"mode", mode)?;
-        mount::fsconfig_create(fs.as_fd())?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-    };
-    make().map_err(at("make a private directory in memory"))
+    let set = |fs: BorrowedFd<'_>| mount::fsconfig_set_string(fs, c"mode", mode);
+    new_mount(c"tmpfs", set, MountAttrFlags::MOUNT_ATTR_NODEV)
+        .map_err(at("make a private directory in memory"))
 }
 
 /// Whether anything is at a path.
@@ -239,7 +231,7 @@ fn devices() -> StepResult<Vec<DetachedMount>> {
         if !is_there(&path) {
             continue;
         }
-        let fd = clone_tree(&path, false)?;
+        let fd = clone_tree(&path, OpenTreeFlags::empty())?;
         // Looked at once it is held: the process that put something else there must not choose what is shown.
         let step = || {
             format!(
@@ -279,14 +271,9 @@ fn put_devices(devices: Vec<DetachedMount>) -> StepResult<()> {
         make_point(Path::new(name))?;
     }
     put(tmpfs("1777")?.as_fd(), Path::new("/dev/shm"))?;
-    let terminals = || -> Result<OwnedFd, Errno> {
-        let fs = mount::fsopen(c"devpts", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        mount::fsconfig_set_string(fs.as_fd(), c"ptmxmode", c"0666")?;
-        mount::fsconfig_create(fs.as_fd())?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-    };
-    let terminals = terminals().map_err(at("mount terminals for the namespace"))?;
+    let set = |fs: BorrowedFd<'_>| mount::fsconfig_set_string(fs, c"ptmxmode", c"0666");
+    let terminals = new_mount(c"devpts", set, MountAttrFlags::MOUNT_ATTR_NOEXEC)
+        .map_err(at("mount terminals for the namespace"))?;
     put(terminals.as_fd(), Path::new("/dev/pts"))
 }
 
@@ -296,7 +283,7 @@ fn names() -> StepResult<Option<DetachedMount>> {
     let Ok(fd) = fs::open(c"/etc/resolv.conf", flags, Mode::empty()) else {
         return Ok(None);
     };
-    let number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let number = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let Ok(target) = fs::readlink(number, Vec::new()) else {
         return Ok(None);
     };
@@ -304,27 +291,20 @@ fn names() -> StepResult<Option<DetachedMount>> {
     if !target.starts_with("/run") {
         return Ok(None);
     }
-    let fd = clone_tree(&target, false)?;
+    let fd = clone_tree(&target, OpenTreeFlags::empty())?;
     sys::fixed(fd.as_fd()).map_err(at(format!("restrict '{}'", target.display())))?;
     Ok(Some(DetachedMount { fd, at: target }))
 }
 
 /// The processes of the namespace, and nothing of the kernel's that could be changed.
 pub(super) fn fresh_proc() -> StepResult<()> {
-    let make = || -> Result<OwnedFd, Errno> {
-        let fs = mount::fsopen(c"proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        mount::fsconfig_create(fs.as_fd())?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-    };
-    let proc = make().map_err(at("mount /proc"))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let proc = new_mount(c"proc", |_| Ok(()), attributes).map_err(at("mount /proc"))?;
     put(proc.as_fd(), Path::new("/proc"))?;
     for name in ["sys", "sysrq-trigger", "irq", "bus", "fs"] {
         let path = Path::new("/proc").join(name);
         if is_there(&path) {
-            let closed = clone_tree(&path, false)?;
+            let closed = clone_tree(&path, OpenTreeFlags::empty())?;
             let step = format!("make '{}' read-only", path.display());
             sys::read_only(closed.as_fd()).map_err(at(step))?;
             put(closed.as_fd(), &path)?;

@@ -11,7 +11,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use rustix::termios::{OptionalActions, Termios};
+use rustix::process::{Signal, getpgrp, getpid, kill_current_process_group, kill_process};
+use rustix::termios::{OptionalActions, Termios, tcgetpgrp, tcsetpgrp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -365,9 +366,7 @@ impl TerminalJob {
 
     /// Whether the terminal is ours to give.
     fn is_front(&self) -> bool {
-        let group = self.terminal.as_ref();
-        let group = group.map(|terminal| sys::terminal_group(terminal.as_fd()));
-        group == Some(Ok(sys::own_group()))
+        self.terminal.as_ref().map(tcgetpgrp) == Some(Ok(getpgrp()))
     }
 
     /// What to do when the command was stopped; `None`: stop with it.
@@ -389,12 +388,13 @@ impl TerminalJob {
     /// Stops with the command, so that the shell sees it.
     fn stop(&mut self) {
         // Who has the terminal is stopped alone; the rest of the job has to be told.
-        let whom = match self.has_terminal {
-            true => 0,
-            false => rustix::process::getpid().as_raw_nonzero().get(),
-        };
+        let alone = !self.has_terminal;
         self.take_terminal();
-        match sys::kill(whom, libc::SIGSTOP) {
+        let stopped = match alone {
+            true => kill_process(getpid(), Signal::STOP),
+            false => kill_current_process_group(Signal::STOP),
+        };
+        match stopped {
             Ok(()) | Err(_) => {}
         }
     }
@@ -405,7 +405,7 @@ impl TerminalJob {
         };
         sys::set_signal(libc::SIGTTOU, true);
         // A process that took it away has it.
-        match sys::give_terminal(terminal.as_fd(), sys::own_group()) {
+        match tcsetpgrp(terminal, getpgrp()) {
             Ok(()) | Err(_) => {}
         }
         sys::set_signal(libc::SIGTTOU, false);

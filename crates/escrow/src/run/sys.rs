@@ -1,14 +1,15 @@
 //! System calls that have no safe wrapper, each with the reason why its use is sound.
 #![allow(
     unsafe_code,
-    reason = "fork, prctl, seccomp and terminals have no safe form; nothing else in this room is unsafe"
+    reason = "fork, exec, seccomp, Landlock and ptrace have no safe form; nothing else in this room is unsafe"
 )]
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::thread::UnshareFlags;
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 fn check(answer: i64) -> Result<i64, Errno> {
     match answer {
@@ -17,7 +18,7 @@ fn check(answer: i64) -> Result<i64, Errno> {
     }
 }
 
-pub(super) fn last() -> Errno {
+fn last() -> Errno {
     let error = std::io::Error::last_os_error();
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
@@ -28,16 +29,10 @@ pub(super) fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-/// Goes into a namespace of another process.
-pub(super) fn join(namespace: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
-    // SAFETY: takes an open descriptor and a number; this process has one thread.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into()).map(drop)
-}
-
-/// Two processes from here on: 0 in the child, else the child's number.
-pub(super) fn fork() -> Result<u32, Errno> {
-    // SAFETY: this process has one thread, so the child has everything it needs.
-    check(unsafe { libc::fork() }.into()).map(|pid| pid as u32)
+/// Two processes from here on: `None` in the child.
+pub(super) fn fork() -> Result<Option<Pid>, Errno> {
+    // SAFETY: this process has one thread, or the child makes system calls only and ends in `exit`.
+    check(unsafe { libc::fork() }.into()).map(|pid| Pid::from_raw(pid as i32))
 }
 
 /// Ends this process at once, running nothing on the way.
@@ -46,55 +41,28 @@ pub(super) fn exit(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Lets this process end when its parent does.
-pub(super) fn end_with_parent() -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)
-}
-
-/// Lets the files of this process in `/proc` belong to its user.
-pub(super) fn set_dumpable() -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }.into()).map(drop)
-}
-
 /// Gives every capability up, for this process and whatever it becomes, and every way to gain one.
 pub(super) fn give_up_privileges() -> Result<(), Errno> {
-    #[repr(C)]
-    struct CapabilityHeader {
-        version: u32,
-        pid: i32,
-    }
-    let header = CapabilityHeader {
-        version: 0x2008_0522,
-        pid: 0,
-    };
-    let none = [0u32; 6];
     for capability in 0..64 {
-        // SAFETY: takes numbers only. Capabilities this kernel does not know are refused with EINVAL.
-        let dropped = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability) };
-        if dropped != 0 && last() != Errno::INVAL && last() != Errno::PERM {
-            return Err(last());
+        let capability = CapabilitySet::from_bits_retain(1 << capability);
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // Capabilities this kernel does not know are refused with EINVAL.
+            Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
+            Err(errno) => return Err(errno),
         }
     }
-    // SAFETY: takes numbers only.
-    let ambient = unsafe {
-        libc::prctl(
-            libc::PR_CAP_AMBIENT,
-            libc::PR_CAP_AMBIENT_CLEAR_ALL,
-            0,
-            0,
-            0,
-        )
+    rustix::thread::clear_ambient_capability_set()?;
+    rustix::thread::set_no_new_privs(true)?;
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
     };
-    check(ambient.into())?;
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
-    // SAFETY: both point to values of the size that this version of the call reads.
-    check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) }).map(drop)
+    rustix::thread::set_capabilities(None, none)
 }
 
-/// Forbids to type into the terminal on behalf of its user.
+/// Forbids to type into the terminal on behalf of its user. A call of 32 bits, or of the x32 kind, has another
+/// number for the same thing.
 pub(super) fn forbid_typing() -> Result<(), Errno> {
     const TIOCSTI: u32 = 0x5412;
     const TIOCLINUX: u32 = 0x541C;
@@ -104,49 +72,38 @@ pub(super) fn forbid_typing() -> Result<(), Errno> {
     #[cfg(not(target_arch = "x86_64"))]
     const FOREIGN: (u32, u32) = (0x4000_0028, 54);
     const X32_IOCTL: u32 = 0x4000_0000 | 514;
-    let step = |code: u32, k: u32, yes: u8, no: u8| libc::sock_filter {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const ANSWER: u32 = libc::BPF_RET | libc::BPF_K;
+    // The number of the call is at 0, the machine at 4; the low half of the second argument at 24 (little endian).
+    let mut filter = [
+        (LOAD, 4, 0, 0),
+        (EQUAL, FOREIGN.0, 0, 2),
+        (LOAD, 0, 0, 0),
+        (EQUAL, FOREIGN.1, 4, 8),
+        (LOAD, 0, 0, 0),
+        (EQUAL, libc::SYS_ioctl as u32, 2, 0),
+        (EQUAL, X32_IOCTL, 1, 0),
+        (ANSWER, libc::SECCOMP_RET_ALLOW, 0, 0),
+        (LOAD, 24, 0, 0),
+        (EQUAL, TIOCSTI, 1, 0),
+        (EQUAL, TIOCLINUX, 0, 1),
+        (ANSWER, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        (ANSWER, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ]
+    .map(|(code, k, jt, jf)| libc::sock_filter {
         code: code as u16,
-        jt: yes,
-        jf: no,
+        jt,
+        jf,
         k,
-    };
-    let (load, equal, answer) = (
-        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-        libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-        libc::BPF_RET | libc::BPF_K,
-    );
-    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    let allowed = step(answer, libc::SECCOMP_RET_ALLOW, 0, 0);
-    // The number of the call is at 0, the machine at 4; the low half of the second argument at 24
-    // (little endian). A call of 32 bits, or of the x32 kind, has another number for the same thing.
-    let mut filter = vec![
-        step(load, 4, 0, 0),
-        step(equal, FOREIGN.0, 0, 2),
-        step(load, 0, 0, 0),
-        step(equal, FOREIGN.1, 4, 8),
-        step(load, 0, 0, 0),
-        step(equal, libc::SYS_ioctl as u32, 2, 0),
-        step(equal, X32_IOCTL, 1, 0),
-        allowed,
-        step(load, 24, 0, 0),
-        step(equal, TIOCSTI, 1, 0),
-        step(equal, TIOCLINUX, 0, 1),
-        step(answer, refused, 0, 0),
-        allowed,
-    ];
+    });
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
+    let mode = libc::SECCOMP_MODE_FILTER;
     // SAFETY: the program lives until the call returns, and its length is right.
-    let set = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &raw const program,
-        )
-    };
-    check(set.into()).map(drop)
+    check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into()).map(drop)
 }
 
 /// Becomes the program in this file; returns only if that fails.
@@ -161,83 +118,22 @@ pub(super) fn exec(program: &CString, command: &[CString], environment: &[CStrin
     last()
 }
 
-/// What became of a child.
-pub(super) enum ChildEvent {
-    /// It ended with this status.
-    Exited(i32),
-    /// It was ended by this signal.
-    Signaled(i32),
-    /// It was stopped by this signal.
-    Stopped(i32),
-}
-
-/// Waits for any child; `None` where there is none to wait for, or none has changed and `block` is
-/// not set.
-pub(super) fn wait_any(block: bool) -> Result<Option<(u32, ChildEvent)>, Errno> {
-    let mut status = 0;
-    let flags = libc::WUNTRACED | if block { 0 } else { libc::WNOHANG };
-    // SAFETY: `status` is a number of ours.
-    let pid = unsafe { libc::waitpid(-1, &raw mut status, flags) };
-    match pid {
-        0 => Ok(None),
-        -1 if matches!(last(), Errno::CHILD | Errno::INTR) => Ok(None),
-        -1 => Err(last()),
-        pid if libc::WIFSTOPPED(status) => Ok(Some((
-            pid as u32,
-            ChildEvent::Stopped(libc::WSTOPSIG(status)),
-        ))),
-        pid if libc::WIFSIGNALED(status) => Ok(Some((
-            pid as u32,
-            ChildEvent::Signaled(libc::WTERMSIG(status)),
-        ))),
-        pid => Ok(Some((
-            pid as u32,
-            ChildEvent::Exited(libc::WEXITSTATUS(status)),
-        ))),
+/// Waits for any child; `None` where there is none to wait for, or none has changed and `options` do not block.
+pub(super) fn wait_any(options: WaitOptions) -> Result<Option<(Pid, WaitStatus)>, Errno> {
+    match rustix::process::wait(options | WaitOptions::UNTRACED) {
+        Err(Errno::CHILD | Errno::INTR) => Ok(None),
+        answer => answer,
     }
-}
-
-/// Sends a signal to a process, or, with a negative number, to a group.
-pub(super) fn kill(target: i32, signal: i32) -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::kill(target, signal) }.into()).map(drop)
-}
-
-/// A group of its own for a process.
-pub(super) fn set_group(pid: u32) -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::setpgid(pid as i32, pid as i32) }.into()).map(drop)
-}
-
-/// The group of this process.
-pub(super) fn own_group() -> i32 {
-    // SAFETY: takes nothing.
-    unsafe { libc::getpgrp() }
-}
-
-/// Gives the terminal to a group.
-pub(super) fn give_terminal(terminal: BorrowedFd<'_>, group: i32) -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::tcsetpgrp(terminal.as_raw_fd(), group) }.into()).map(drop)
-}
-
-/// The group that has the terminal.
-pub(super) fn terminal_group(terminal: BorrowedFd<'_>) -> Result<i32, Errno> {
-    // SAFETY: takes a number only.
-    check(unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) }.into()).map(|group| group as i32)
 }
 
 /// Detaches from the terminal and from the streams of the parent process.
 pub(super) fn leave_terminal() -> Result<(), Errno> {
-    // SAFETY: takes nothing.
-    check(unsafe { libc::setsid() }.into())?;
+    rustix::process::setsid()?;
     let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
     let null = rustix::fs::open(c"/dev/null", flags, rustix::fs::Mode::empty())?;
-    for stream in 0..3 {
-        // SAFETY: takes numbers only; the three streams belong to no value.
-        check(unsafe { libc::dup2(null.as_raw_fd(), stream) }.into())?;
-    }
-    Ok(())
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)
 }
 
 /// A descriptor that came by its number.
@@ -257,34 +153,6 @@ pub(super) fn close(fd: BorrowedFd<'_>) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
-/// A process that loses its parent among those started from here becomes a child of this process.
-pub(super) fn adopt_orphans() -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }.into()).map(drop)
-}
-
-/// Whether there is any child, in whatever state.
-pub(super) fn has_children() -> bool {
-    // SAFETY: the answer is ignored, and no child is taken.
-    let answer = unsafe {
-        libc::waitid(
-            libc::P_ALL,
-            0,
-            std::ptr::null_mut(),
-            libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
-        )
-    };
-    answer == 0
-}
-
-/// Does nothing until it is killed.
-pub(super) fn sleep_for_ever() -> ! {
-    loop {
-        // SAFETY: takes nothing.
-        unsafe { libc::pause() };
-    }
-}
-
 /// What happens on a signal.
 pub(super) fn set_signal(signal: i32, ignore: bool) {
     let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
@@ -302,27 +170,22 @@ pub(super) fn unblock_signals() {
     }
 }
 
-/// Closes every descriptor but the first three and these. What the caller had open, and did not mean
-/// for the namespace, does not get there.
-pub(super) fn keep_only(mut kept: Vec<i32>) -> Result<(), Errno> {
-    kept.retain(|number| *number >= 3);
+/// Closes every descriptor from `from` on but these. What the caller had open, and did not mean for the namespace,
+/// does not get there.
+pub(super) fn keep_only(kept: &mut [i32], mut from: u32) -> Result<(), Errno> {
     kept.sort_unstable();
-    let mut from = 3;
-    for number in kept.into_iter().map(i32::unsigned_abs).chain([u32::MAX]) {
+    for number in kept
+        .iter()
+        .map(|number| number.unsigned_abs())
+        .chain([u32::MAX])
+    {
         if from < number {
             // SAFETY: takes numbers only; no owner of what is closed is used here again.
             check(unsafe { libc::syscall(libc::SYS_close_range, from, number - 1, 0) })?;
         }
-        from = number.saturating_add(1);
+        from = from.max(number.saturating_add(1));
     }
     Ok(())
-}
-
-/// Lets no process without capabilities trace this one, or take its descriptors, until it becomes
-/// another program: the kernel closes what is not handed on before that one can be traced.
-pub(super) fn hide() -> Result<(), Errno> {
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
 }
 
 /// Whether the kernel can confine processes to abstract Unix sockets of their own.
@@ -363,46 +226,42 @@ pub(super) fn scope_abstract_sockets() -> Result<(), Errno> {
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, made.as_raw_fd(), 0) }).map(drop)
 }
 
-const RDONLY: u64 = 1;
-const NOSUID: u64 = 2;
-const NODEV: u64 = 4;
-const NOEXEC: u64 = 8;
-
 /// Makes a mount and everything below it read-only; set-user-id programs and device nodes on it mean
 /// nothing.
 pub(super) fn read_only(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, RDONLY | NODEV, libc::AT_RECURSIVE)
+    restrict(
+        at,
+        libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NODEV,
+        libc::AT_RECURSIVE,
+    )
 }
 
 /// Makes the mount of one device or file read-only: the device can be used, what is known of it cannot be
 /// changed, and it is no program.
 pub(super) fn fixed(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, RDONLY | NOEXEC, libc::AT_RECURSIVE)
+    restrict(
+        at,
+        libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOEXEC,
+        libc::AT_RECURSIVE,
+    )
 }
 
 /// Makes a mount harmless that can be written.
 pub(super) fn harmless(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, NODEV, libc::AT_RECURSIVE)
+    restrict(at, libc::MOUNT_ATTR_NODEV, libc::AT_RECURSIVE)
 }
 
 /// Makes one mount read-only, not those in it; refused while something has a file open through it for writing.
 pub(super) fn frozen(at: BorrowedFd<'_>) -> Result<(), Errno> {
-    restrict(at, RDONLY, 0)
+    restrict(at, libc::MOUNT_ATTR_RDONLY, 0)
 }
 
 fn restrict(at: BorrowedFd<'_>, more: u64, deep: i32) -> Result<(), Errno> {
-    #[repr(C)]
-    struct MountAttributes {
-        set: u64,
-        clear: u64,
-        propagation: u64,
-        namespace: u64,
-    }
-    let attributes = MountAttributes {
-        set: more | NOSUID,
-        clear: 0,
+    let attributes = libc::mount_attr {
+        attr_set: more | libc::MOUNT_ATTR_NOSUID,
+        attr_clr: 0,
         propagation: libc::MS_PRIVATE,
-        namespace: 0,
+        userns_fd: 0,
     };
     // SAFETY: the path is a literal, the struct is of the size that is passed.
     check(unsafe {
@@ -412,7 +271,7 @@ fn restrict(at: BorrowedFd<'_>, more: u64, deep: i32) -> Result<(), Errno> {
             c"".as_ptr(),
             libc::AT_EMPTY_PATH | deep,
             &raw const attributes,
-            size_of::<MountAttributes>(),
+            size_of::<libc::mount_attr>(),
         )
     })
     .map(drop)
