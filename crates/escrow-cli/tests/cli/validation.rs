@@ -139,7 +139,7 @@ commit | 4:7 policy.rules[0] |
 { deny: [], WHOLE } | 4:15 policy.rules[0].deny |
 { deny: read, WHOLE } | 4:15 policy.rules[0].deny |
 { deny: [read], principal: '*' } | 4:7 policy.rules[0] |
-{ deny: [read], principal: 7, scope: '*' } | 4:34 policy.rules[0].principal |
+{ deny: [read], principal: [a], scope: '*' } | 4:34 policy.rules[0].principal |
 { deny: [read], principal: '*', scope: 'app:a{b' } | 4:46 policy.rules[0].scope |";
     for row in rows.lines() {
         let columns: Vec<&str> = row.split('|').map(str::trim).collect();

@@ -70,7 +70,6 @@ pub(super) fn settle(
         custom_strategies: config.sandbox.custom_strategies,
         types,
         resources,
-        policy: config.policy,
         run,
         validate,
     })

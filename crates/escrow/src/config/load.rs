@@ -59,6 +59,8 @@ pub struct ConfigLevel {
     pub digest: String,
     /// Why others may have changed it, and how to fix that: then it only tightens, and is never trusted.
     pub shared: Option<String>,
+    /// The policy in it; one that makes no sense denies everything.
+    pub policy: Option<Policy>,
     /// What it says, with defaults for what it does not say.
     pub(super) alone: Settings,
     /// The keys of the table that it has.
@@ -102,8 +104,10 @@ impl ConfigLevel {
         let (config, places) = parse::read(&text, file)?;
         let names = KEYS.iter().map(|key| key.name);
         let says = names.filter(|name| places.says(name)).collect();
+        let policy = parse::policy(&text, &places);
         let alone = check::settle(config, &places, file, registry)?;
         Ok(Self {
+            policy: policy.unwrap_or_else(|error| Some(Policy::unreadable(error))),
             origin,
             file: Location::from(file),
             digest: digest(&text),
@@ -112,12 +116,6 @@ impl ConfigLevel {
             alone,
             says,
         })
-    }
-
-    /// The policy in it; one that makes no sense denies everything.
-    pub fn policy(&self) -> Option<Policy> {
-        let written = self.alone.policy.as_ref()?;
-        Some(Policy::from_value(written).unwrap_or_else(Policy::unreadable))
     }
 
     /// Whether it has commands that validate a commit.

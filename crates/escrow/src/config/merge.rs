@@ -198,12 +198,10 @@ impl<'a> LevelMerge<'a> {
     }
 
     fn policy(&mut self, policies: &mut Policies) {
-        let Some(policy) = self.level.policy() else {
+        let Some(policy) = self.level.policy.clone() else {
             return;
         };
-        let written = self.level.alone.policy.as_ref();
-        let local = written.is_some_and(|policy| policy.get("mode") == Some(&"local".into()));
-        if local && policies.restricts() {
+        if policy.permits_everything() && policies.restricts() {
             self.counts("policy.mode", key("policy").loosens, &[]);
         }
         policies.add(self.level.file.clone(), policy, self.trusted);

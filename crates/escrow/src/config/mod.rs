@@ -38,6 +38,7 @@ pub use error::ConfigError;
 pub use keys::table;
 pub use load::{ConfigLevel, ConfigOrigin, ConfigSources, LoadedConfigs, PassedOver, resolved};
 pub use merge::{EffectiveConfig, IgnoredKey};
+pub use parse::read_policy;
 pub use schema::schema;
 pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource};
 
@@ -210,8 +211,11 @@ pub enum Network {
 }
 
 /// A command: a line for the shell, or a list of words.
-#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
-#[schemars(untagged)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "a line for the shell or a list of words is expected here"
+)]
 pub enum CommandLine {
     /// A line for the shell.
     Line(String),

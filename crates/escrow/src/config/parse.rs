@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError, Options, Spanned};
 
-use super::{CommandLine, Config, ConfigError};
+use super::{Config, ConfigError};
 use crate::model::text::{Location, nearest};
-use crate::policy::PolicyError;
+use crate::policy::{Policy, WrittenPolicy};
 
 /// Line and column, both from 1.
 type Position = (u64, u64);
@@ -51,6 +51,32 @@ pub(super) fn read(bytes: &[u8], file: &Path) -> Result<(Config, KeyPositions), 
     }
 }
 
+/// The policy in the text of a configuration; one that permits everything where it has none.
+pub fn read_policy(bytes: &[u8], file: &Path) -> Result<Policy, ConfigError> {
+    let (_, places) = read(bytes, file)?;
+    policy(bytes, &places).map(Option::unwrap_or_default)
+}
+
+/// The policy of a text that could be read: one that makes no sense denies everything, so it is read apart.
+pub(super) fn policy(bytes: &[u8], places: &KeyPositions) -> Result<Option<Policy>, ConfigError> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct PolicyOnly {
+        policy: Option<WrittenPolicy>,
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let options = options(DuplicateKeyPolicy::Error);
+    let read = serde_saphyr::from_str_with_options::<Option<PolicyOnly>>(&text, options);
+    let read = read.map_err(|error| places.explain(&error))?;
+    let written = read.and_then(|read| read.policy);
+    written
+        .map(|written| {
+            let fault = |(key, what)| places.fault(&format!("policy.{key}"), what);
+            Policy::new(&written).map_err(fault)
+        })
+        .transpose()
+}
+
 /// How text is read: no more of it than anyone writes by hand, nor deeper than the stack allows.
 fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
     serde_saphyr::options! {
@@ -82,7 +108,9 @@ impl KeyPositions {
 
     /// A fault of the value at a path.
     pub(super) fn fault(&self, path: &str, what: impl Into<String>) -> ConfigError {
-        let found = self.all.iter().find(|place| place.path == path);
+        // What stands there by way of an anchor is reported where it is used.
+        let mut paths = std::iter::successors(Some(path), |path| above(path));
+        let found = paths.find_map(|path| self.all.iter().find(|place| place.path == path));
         let at = found.map_or((0, 0), |place| place.value);
         self.fault_at(at, path.to_owned(), what.into())
     }
@@ -100,27 +128,6 @@ impl KeyPositions {
             near,
             known,
             ..self.fault(path, what)
-        }
-    }
-
-    /// A fault of the policy, in the words of all others.
-    pub(super) fn of_policy(&self, error: PolicyError) -> ConfigError {
-        let path = match error.key.as_str() {
-            "" => "policy".to_owned(),
-            key => format!("policy.{key}"),
-        };
-        // What stands there by way of an anchor is reported where it is used.
-        let above = path.rsplit_once('.').map_or("policy", |(above, _)| above);
-        let mut paths = [path.as_str(), above, "policy"].into_iter();
-        let found = paths.find_map(|path| self.all.iter().rfind(|place| place.path == path));
-        let at = found.map_or((0, 0), |place| match error.is_key {
-            true => place.key,
-            false => place.value,
-        });
-        ConfigError {
-            near: nearest(&error.name, &error.known),
-            known: error.known,
-            ..self.fault_at(at, path.clone(), error.what)
         }
     }
 
@@ -180,7 +187,18 @@ impl KeyPositions {
                 (known, typed) = (owned(expected), variant);
                 format!("it cannot be '{variant}'")
             }
-            YamlError::SerdeMissingField { field, .. } => format!("the key '{field}' is missing"),
+            YamlError::SerdeMissingField { field, .. } => {
+                let what = format!("the key '{field}' is missing");
+                // It is reported at the last key that is there.
+                let mut keys = self.all.iter().filter(|place| place.value != at);
+                if let Some(holder) = keys
+                    .rfind(|place| place.key == at)
+                    .and_then(|last| above(&last.path))
+                {
+                    return self.fault(holder, what);
+                }
+                what
+            }
             YamlError::DuplicateMappingKey { .. } => "it is there twice".to_owned(),
             YamlError::MultipleDocuments { .. } => {
                 "a second document begins here; one is expected".to_owned()
@@ -219,6 +237,11 @@ impl KeyPositions {
             ..self.fault_at(at, key, what)
         }
     }
+}
+
+/// The path of what holds the value at a path.
+fn above(path: &str) -> Option<&str> {
+    path.rfind(['.', '[']).map(|end| &path[..end])
 }
 
 /// Any YAML, for the sake of its places.
@@ -314,31 +337,5 @@ impl<'de> Visitor<'de> for AnyNode {
             all.push(entry);
         }
         Ok(Node::Map(all))
-    }
-}
-
-impl<'de> Deserialize<'de> for CommandLine {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct ShellLine;
-        impl<'de> Visitor<'de> for ShellLine {
-            type Value = CommandLine;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a line for the shell or a list of words")
-            }
-
-            fn visit_str<E>(self, line: &str) -> Result<CommandLine, E> {
-                Ok(CommandLine::Line(line.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<CommandLine, A::Error> {
-                let mut words = Vec::new();
-                while let Some(word) = items.next_element()? {
-                    words.push(word);
-                }
-                Ok(CommandLine::Words(words))
-            }
-        }
-        from.deserialize_any(ShellLine)
     }
 }

@@ -10,7 +10,6 @@ use super::{
 };
 use crate::model::ResourceTypes;
 use crate::model::text::Location;
-use crate::policy::Policy;
 use crate::strategy::Registry;
 
 /// What the configuration says, or would say if there were one.
@@ -32,8 +31,6 @@ pub struct Settings {
     pub types: ResourceTypes,
     /// Resources that can be named; they become known when they are used.
     pub resources: Vec<ConfigResource>,
-    /// Who may do what, as it is written.
-    pub policy: Option<serde_json::Value>,
     /// Defaults of a command that is run inside.
     pub run: RunDefaults,
     /// Commands that validate the changes: program and arguments of each.
@@ -51,7 +48,6 @@ impl Default for Settings {
             custom_strategies: BTreeMap::new(),
             types: ResourceTypes::default(),
             resources: Vec::new(),
-            policy: None,
             run: RunDefaults::default(),
             validate: Vec::new(),
         }
@@ -118,28 +114,18 @@ pub struct RunDefaults {
 }
 
 impl Settings {
-    /// Reads the text of `file`. Paths in it count from the directory of the file; strategies
-    /// must be known to the registry, or be declared in the text.
+    /// Reads the text of `file`. Paths in it count from the directory of the file; strategies must be known to the
+    /// registry, or be declared in the text. The policy must make sense too: commands go on without, but are denied
+    /// everything, and told why (rule S6).
     pub fn parse(bytes: &[u8], file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
         let (config, places) = parse::read(bytes, file)?;
-        check::settle(config, &places, file, registry)
-    }
-
-    /// The same, where the policy must make sense too. Commands go on without: under a policy that
-    /// cannot be read they are denied everything, and told why (rule S6).
-    pub fn check(bytes: &[u8], file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
-        let (config, places) = parse::read(bytes, file)?;
         let settings = check::settle(config, &places, file, registry)?;
-        let read = settings.policy.as_ref().map(Policy::from_value);
-        match read.transpose() {
-            Ok(_) => Ok(settings),
-            Err(error) => Err(places.of_policy(error)),
-        }
+        parse::policy(bytes, &places).map(|_| settings)
     }
 
     /// The same for a file by its name, whatever counts here.
     pub fn check_file(file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
-        Self::check(&load::text(file)?, file, registry)
+        Self::parse(&load::text(file)?, file, registry)
     }
 
     /// The resource that the configuration calls so.

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::path::ResourcePath;
 use super::plan::is_name;
 use super::text::{escape, harmless};
 
 /// Something that a principal may be permitted to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Begin a plan, make a sandbox.
     Create,

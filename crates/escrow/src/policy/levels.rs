@@ -88,7 +88,8 @@ impl Policies {
             .filter(|one| !one.policy.permits_everything())
         {
             let mut decision = one.policy.authorize(principal, action, names, form);
-            if let Some(file) = &one.file {
+            // A policy that cannot be read names its file itself.
+            if let Some(file) = one.file.as_ref().filter(|_| one.policy.has_rules()) {
                 decision.reason = format!("{} (in '{file}')", decision.reason);
             }
             if !decision.permitted {

@@ -6,7 +6,6 @@
 //!
 //! | file | promise |
 //! |---|---|
-//! | `read` | what is written becomes rules, or an error that says where it is wrong |
 //! | `rules` | what a rule says, and what it covers |
 //! | `levels` | several policies at once: each of them must permit |
 //! | `names` | names that some file system takes for the same |
@@ -14,16 +13,14 @@
 
 mod levels;
 mod names;
-mod read;
 mod rules;
 pub mod select;
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::model::policy::{Action, Decision, Scope, principal_fault};
 pub use levels::Policies;
-pub use read::PolicyError;
-use rules::Rule;
+use rules::{Fault, Rule, WrittenRule};
 
 /// What becomes of a path, as far as that matters to a rule about paths below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +33,22 @@ pub enum ResultingEntry {
     Directory,
     /// Anything below it may change, and no process will look at what did.
     Whole,
+}
+
+/// A policy as it is written: `{mode: local | enforce, rules: [{allow | deny: […], principal, scope}]}`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct WrittenPolicy {
+    mode: WrittenMode,
+    rules: Vec<WrittenRule>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WrittenMode {
+    #[default]
+    Local,
+    Enforce,
 }
 
 /// What is permitted to whom.
@@ -56,13 +69,16 @@ enum PolicyMode {
 }
 
 impl Policy {
-    /// Reads a policy: `{mode: local | enforce, rules: [{allow | deny: […], principal, scope}]}`.
-    pub fn from_value(value: &Value) -> Result<Self, PolicyError> {
+    /// The policy that is written, or what of it makes no sense.
+    pub(crate) fn new(written: &WrittenPolicy) -> Result<Self, Fault> {
+        let rules = written.rules.iter().enumerate().map(|(index, rule)| {
+            Rule::new(index + 1, rule).map_err(|(key, why)| (format!("rules[{index}]{key}"), why))
+        });
         // Rules that make no sense are reported in every mode.
-        let (enforced, rules) = read::read(value)?;
-        let stance = match enforced {
-            true => PolicyMode::Enforce(rules),
-            false => PolicyMode::Local,
+        let rules = rules.collect::<Result<_, _>>()?;
+        let stance = match written.mode {
+            WrittenMode::Enforce => PolicyMode::Enforce(rules),
+            WrittenMode::Local => PolicyMode::Local,
         };
         Ok(Self { stance })
     }

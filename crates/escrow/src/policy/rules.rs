@@ -5,20 +5,26 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
+use serde::Deserialize;
 
+use super::ResultingEntry;
 use super::names::{fold, fold_case};
-use super::{PolicyError, ResultingEntry};
 use crate::model::ResourcePath;
 use crate::model::plan::is_name;
 use crate::model::policy::{Action, Scope};
 use crate::model::text::escape;
 
+/// Where a policy makes no sense, and why.
+pub(crate) type Fault = (String, String);
+
 /// A rule as it is written.
-pub(super) struct WrittenRule<'a> {
-    pub(super) allow: Option<Vec<&'a str>>,
-    pub(super) deny: Option<Vec<&'a str>>,
-    pub(super) principal: &'a str,
-    pub(super) scope: &'a str,
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WrittenRule {
+    allow: Option<Vec<Action>>,
+    deny: Option<Vec<Action>>,
+    principal: String,
+    scope: String,
 }
 
 /// One rule, ready to be asked.
@@ -57,29 +63,22 @@ pub(super) struct PathGlob {
 }
 
 impl Rule {
-    pub(super) fn new(number: usize, written: WrittenRule<'_>) -> Result<Self, PolicyError> {
-        let (key, words) = match (written.allow, written.deny) {
-            (Some(words), None) => ("allow", words),
-            (None, Some(words)) => ("deny", words),
-            _ => return Err(PolicyError::of("", "it needs either `allow` or `deny`")),
+    pub(super) fn new(number: usize, written: &WrittenRule) -> Result<Self, Fault> {
+        let fault = |key: &str, why: &str| (key.to_owned(), why.to_owned());
+        let (key, actions) = match (&written.allow, &written.deny) {
+            (Some(actions), None) => ("allow", actions),
+            (None, Some(actions)) => ("deny", actions),
+            _ => return Err(fault("", "it needs either `allow` or `deny`")),
         };
-        if words.is_empty() {
-            return Err(PolicyError::of(key, "it names no action"));
+        if actions.is_empty() {
+            return Err((format!(".{key}"), "it names no action".to_owned()));
         }
-        let action = |(at, word): (usize, &&str)| {
-            word.parse().map_err(|_: String| {
-                let what = format!("there is no action '{}'", escape(word.as_bytes()));
-                let known = Action::ALL.map(Action::as_str);
-                PolicyError::unknown(format!("{key}[{at}]"), what, word, &known)
-            })
-        };
-        let actions = words.iter().enumerate().map(action);
-        let actions = actions.collect::<Result<Vec<Action>, PolicyError>>()?;
-        let (principal, scope) = (written.principal, written.scope);
+        let (principal, scope) = (&written.principal, &written.scope);
         if principal.is_empty() {
-            return Err(PolicyError::of("principal", "its principal is empty"));
+            return Err(fault(".principal", "its principal is empty"));
         }
         let denies = key == "deny";
+        let words: Vec<&str> = actions.iter().map(|action| action.as_str()).collect();
         let text = format!(
             "{key} {} to '{}' on '{}'",
             words.join(", "),
@@ -90,9 +89,9 @@ impl Rule {
             number,
             denies,
             text,
-            actions,
-            principal: glob(principal, false).map_err(|why| PolicyError::of("principal", why))?,
-            covered: covered(scope, denies).map_err(|why| PolicyError::of("scope", why))?,
+            actions: actions.clone(),
+            principal: glob(principal, false).map_err(|why| fault(".principal", &why))?,
+            covered: covered(scope, denies).map_err(|why| fault(".scope", &why))?,
         })
     }
 

@@ -14,7 +14,7 @@ use escrow_testkit::{World, tree};
 use serde_json::{Value, json};
 
 use crate::commit_support::{Must, PLAIN, request};
-use crate::support::{Sandboxed, assert_untouched, at, directory, options};
+use crate::support::{Sandboxed, assert_untouched, at, directory, options, read_policy};
 
 /// A plan over `app`, made while everything was permitted, and still worked on as if it were.
 struct Guarded {
@@ -45,7 +45,7 @@ impl Guarded {
     /// The engine as `principal` meets it under these rules.
     fn under(&self, principal: &str, rules: Value) -> Manager {
         let policy = json!({"mode": "enforce", "rules": rules});
-        let policy = Policy::from_value(&policy).expect("it is a policy");
+        let policy = read_policy(&policy).expect("it is a policy");
         self.with(principal, policy)
     }
 

@@ -6,7 +6,7 @@ use escrow::model::{Action, Decision};
 use escrow::policy::{Policies, Policy};
 use serde_json::{Value, json};
 
-use crate::support::rows;
+use crate::support::{read_policy, rows};
 
 fn check(policy: &Policy, principal: &str, action: &str, scope: &str) -> Decision {
     let answer: Result<Decision, Infallible> =
@@ -16,7 +16,7 @@ fn check(policy: &Policy, principal: &str, action: &str, scope: &str) -> Decisio
 }
 
 fn read(value: Value) -> Policy {
-    Policy::from_value(&value).expect("it is a policy")
+    read_policy(&value).expect("it is a policy")
 }
 
 /// The policy of the documentation, and a little more.
@@ -111,7 +111,7 @@ x | read | app | no | rule 10
 agent | destroy | app | no | there is no action 'destroy'
 agent | Read | app | no | there is no action 'Read'
 agent | "" | app | no | there is no action ''
-agent | * | app | no | there is no action '*'
+agent | * | app | no | there is it cannot be '*'
 "" | read | app | no | cannot be a principal: it is empty
 " agent" | read | app | no | cannot be a principal
 "agent\n" | read | app | no | cannot be a principal
@@ -202,19 +202,18 @@ fn contradictions_are_denials() {
 
 /// What is no policy, and why; `rule` stands for a policy of this one rule.
 const UNREADABLE: &str = r#"
-null | keys with values
 "local" | keys with values
-{"mode": "open"} | mode: it cannot be 'open'; there are local, enforce
+{"mode": "open"} | mode: it cannot be 'open'
 {"mode": "Enforce"} | it cannot be 'Enforce'
 {"mode": "local", "rule": []} | there is no key 'rule'
 {"rules": {}} | rules: a list
 rule {"allow": ["read"], "principal": "*"} | scope
 rule {"allow": ["read"], "scope": "*"} | principal
-rule {"principal": "*", "scope": "*"} | rule 1: it needs either
-rule {"allow": ["read"], "deny": ["read"], "principal": "*", "scope": "*"} | rule 1: it needs either
+rule {"principal": "*", "scope": "*"} | rules[0]: it needs either
+rule {"allow": ["read"], "deny": ["read"], "principal": "*", "scope": "*"} | rules[0]: it needs either
 rule {"allow": [], "principal": "*", "scope": "*"} | names no action
-rule {"allow": ["eat"], "principal": "*", "scope": "*"} | no action 'eat'
-rule {"allow": ["*"], "principal": "*", "scope": "*"} | no action '*'
+rule {"allow": ["eat"], "principal": "*", "scope": "*"} | rules[0].allow[0]: it cannot be 'eat'
+rule {"allow": ["*"], "principal": "*", "scope": "*"} | it cannot be '*'
 rule {"allow": ["read"], "principal": "", "scope": "*"} | principal is empty
 rule {"allow": ["read"], "principal": "a[", "scope": "*"} | pattern is wrong
 rule {"allow": ["read"], "principal": "*", "scope": ""} | its scope ''
@@ -224,7 +223,7 @@ rule {"deny": ["read"], "principal": "*", "scope": "app:/x"} | no path is like
 rule {"deny": ["read"], "principal": "*", "scope": "app:a/../b"} | no path is
 rule {"deny": ["read"], "principal": "*", "scope": "app:a{b"} | pattern is wrong
 rule {"deny": ["read"], "principal": "*", "scope": "app:{a/b,c}"} | two rules
-rule {"deny": ["read"], "principal": "*", "scope": "*", "why": ""} | rule 1: there is no key 'why'
+rule {"deny": ["read"], "principal": "*", "scope": "*", "why": ""} | rules[0].why: there is no key 'why'
 "#;
 
 // rule S6
@@ -236,7 +235,7 @@ fn what_cannot_be_read_is_refused_with_a_reason_and_denies_everything() {
             Some(rule) => json!({"mode": "enforce", "rules": [read(rule)]}),
             None => read(&text),
         };
-        let error = Policy::from_value(&value).expect_err("it is no policy");
+        let error = read_policy(&value).expect_err("it is no policy");
         assert!(error.to_string().contains(&why), "{value}: {error}");
         let policy = Policy::unreadable(&error);
         for action in Action::ALL {
@@ -247,5 +246,5 @@ fn what_cannot_be_read_is_refused_with_a_reason_and_denies_everything() {
     }
     // Also where it would not be enforced: a mistake is reported when it is made.
     let local = json!({"rules": [{"deny": ["eat"], "principal": "*", "scope": "*"}]});
-    assert!(Policy::from_value(&local).is_err());
+    assert!(read_policy(&local).is_err());
 }

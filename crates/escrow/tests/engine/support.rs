@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use escrow::config::ConfigError;
 use escrow::error::Result;
 use escrow::event::{Observer, Unobserved};
 use escrow::internals::store::{Plan, Resource, SandboxRecord};
 use escrow::manager::{Manager, ManagerOptions, NewResource, PlanView};
 use escrow::model::text::Location;
 use escrow::model::{ChangeKind, PlanState, ResourcePath, SandboxState};
+use escrow::policy::Policy;
 use escrow_testkit::signature::{Ignore, differences, signature};
 use escrow_testkit::user::as_user;
 use escrow_testkit::{OverlayMount, World, XattrKind};
@@ -35,6 +37,12 @@ pub(crate) fn options(home: &Path) -> ManagerOptions {
 /// A manager on `home`.
 pub(crate) fn open(home: &Path) -> Manager {
     Manager::open(options(home)).expect("a manager opens on a fresh or used home")
+}
+
+/// Reads a policy as a configuration has it.
+pub(crate) fn read_policy(policy: &serde_json::Value) -> std::result::Result<Policy, ConfigError> {
+    let text = serde_json::json!({ "policy": policy }).to_string();
+    escrow::config::read_policy(text.as_bytes(), Path::new("escrow.yaml"))
 }
 
 /// A manager that waits for no process.
