@@ -69,35 +69,11 @@ impl Failure {
         Self::of(Kind::Conflict, message)
     }
 
-    /// A failure that the document on stdout has told already; only the exit code is left.
-    pub(crate) fn reported() -> Self {
+    /// A failure of this kind that the document on stdout has told already; only the exit code is left.
+    pub(crate) fn reported(kind: Kind) -> Self {
         Self {
             told: true,
-            ..Self::failed("")
-        }
-    }
-
-    /// The same for conflicts that were listed.
-    pub(crate) fn reported_conflict() -> Self {
-        Self {
-            kind: Kind::Conflict,
-            ..Self::reported()
-        }
-    }
-
-    /// The same for what was asked about and is denied.
-    pub(crate) fn reported_denied() -> Self {
-        Self {
-            kind: Kind::Denied,
-            ..Self::reported()
-        }
-    }
-
-    /// The same for commits that could not be recovered.
-    pub(crate) fn reported_recovery() -> Self {
-        Self {
-            kind: Kind::RecoveryNeeded,
-            ..Self::reported()
+            ..Self::of(kind, "")
         }
     }
 
@@ -105,7 +81,7 @@ impl Failure {
     pub(crate) fn ended(status: i32) -> Self {
         Self {
             status: Some(status),
-            ..Self::reported()
+            ..Self::reported(Kind::Failed)
         }
     }
 
@@ -149,27 +125,16 @@ impl Failure {
     }
 
     /// Tells it, and gives the exit code.
-    pub(crate) fn report(self, ui: &Ui) -> ExitCode {
-        let kind = self.kind;
+    pub(crate) fn report(mut self, ui: &Ui) -> ExitCode {
         let own = self.status.and_then(|status| u8::try_from(status).ok());
-        let code = || own.map_or_else(|| code(kind), ExitCode::from);
+        let mut exit = own.map_or_else(|| code(self.kind), ExitCode::from);
         if self.told {
-            return code();
+            return exit;
         }
         if self.interrupted {
-            let message = "interrupted; what was begun was removed";
-            match ui.is_json() {
-                true => {
-                    let mut answer = document(self.kind, message, &[], json!({}));
-                    if let (Some(field), Some(answer)) = (self.field, answer.as_object_mut()) {
-                        answer.insert(field.to_owned(), json!(false));
-                        answer.extend(self.about);
-                    }
-                    ui.document(&answer);
-                }
-                false => ui.error(message, &[]),
-            }
-            return ExitCode::from(130);
+            exit = ExitCode::from(130);
+            self.message = "interrupted; what was begun was removed".to_owned();
+            (self.hints, self.details, self.lines) = (Vec::new(), json!({}), Vec::new());
         }
         if ui.is_json() {
             let mut answer = document(self.kind, &self.message, &self.hints, self.details);
@@ -184,7 +149,7 @@ impl Failure {
             }
             ui.error(&self.message, &self.hints);
         }
-        code()
+        exit
     }
 }
 
@@ -339,22 +304,16 @@ fn is_interrupted(error: &Error) -> bool {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let details = details(&error);
-        let (about, lines) = (about_commit(&error), conflict_lines(&error));
-        let interrupted = is_interrupted(&error);
         Self {
-            kind: error.kind(),
-            message: chain(&error),
             hints: error.hints(),
-            details,
-            told: false,
-            interrupted,
+            details: details(&error),
+            interrupted: is_interrupted(&error),
             // A bad configuration is wrong usage, also of `run`.
             status: matches!(error, Error::Config(_)).then_some(2),
-            about,
-            field: None,
-            lines,
+            about: about_commit(&error),
+            lines: conflict_lines(&error),
             lost: lost_home(&error),
+            ..Self::of(error.kind(), chain(&error))
         }
     }
 }

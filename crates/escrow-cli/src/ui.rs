@@ -23,7 +23,7 @@ use crate::context;
 /// What a word means to the reader; the colour only underlines it.
 #[derive(Clone, Copy)]
 pub(crate) enum Tone {
-    Strong,
+    Strong = 1,
     Faint,
     Good,
     Bad,
@@ -210,12 +210,16 @@ impl Ui {
     }
 
     /// Rows under headings, in columns.
-    pub(crate) fn table(&self, headings: &[&str], rows: &[Vec<String>]) {
+    pub(crate) fn table<const N: usize>(
+        &self,
+        headings: [&str; N],
+        rows: impl IntoIterator<Item = [String; N]>,
+    ) {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
         table.set_header(headings);
         // Escaped before it is measured.
-        table.add_rows(rows.iter().map(|row| row.iter().map(|cell| one_line(cell))));
+        table.add_rows(rows.into_iter().map(|row| row.map(|cell| one_line(&cell))));
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
@@ -340,32 +344,19 @@ fn talk(line: &str) {
     }
 }
 
-/// The end of every colour.
-const UNPAINTED: &str = "\x1b[0m";
-
-impl Tone {
-    const ALL: [Self; 5] = [
-        Self::Strong,
-        Self::Faint,
-        Self::Good,
-        Self::Bad,
-        Self::Careful,
-    ];
-
-    fn code(self) -> &'static str {
-        match self {
-            Self::Strong => "\x1b[1m",
-            Self::Faint => "\x1b[2m",
-            Self::Good => "\x1b[32m",
-            Self::Bad => "\x1b[1;31m",
-            Self::Careful => "\x1b[33m",
-        }
-    }
-}
+/// The end of every colour, and the code of each tone.
+const CODES: [&str; 6] = [
+    "\x1b[0m",
+    "\x1b[1m",
+    "\x1b[2m",
+    "\x1b[32m",
+    "\x1b[1;31m",
+    "\x1b[33m",
+];
 
 /// Colours a word; a pipe and `NO_COLOR` take the colour off again.
 pub(crate) fn paint(tone: Tone, text: &str) -> String {
-    format!("{}{}{UNPAINTED}", tone.code(), plain(text))
+    format!("{}{}{}", CODES[tone as usize], plain(text), CODES[0])
 }
 
 /// A line with nothing in it that moves the cursor, ends the line or hides a part of it; of terminal codes only
@@ -376,10 +367,9 @@ fn plain(line: &str) -> String {
     while let Some(at) = rest.find('\x1b') {
         let (before, from) = rest.split_at(at);
         shown.push_str(&one_line(before));
-        let mut codes = Tone::ALL.map(Tone::code).into_iter().chain([UNPAINTED]);
-        let code = codes.find(|code| from.starts_with(code));
-        shown.push_str(code.unwrap_or("\\x1b"));
-        rest = &from[code.map_or(1, str::len)..];
+        let code = CODES.iter().find(|code| from.starts_with(**code));
+        shown.push_str(code.unwrap_or(&"\\x1b"));
+        rest = &from[code.map_or(1, |code| code.len())..];
     }
     shown.push_str(&one_line(rest));
     shown

@@ -1,20 +1,21 @@
 //! `escrow access`: what the policy permits.
 
 use clap::{Args, Subcommand};
+use escrow::error::Kind;
 
 use crate::context::Context;
 use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// Ask what is permitted
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct AccessArgs {
     #[command(subcommand)]
     verb: AccessVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum AccessVerb {
     Check(AccessCheckArgs),
 }
@@ -23,7 +24,7 @@ enum AccessVerb {
 ///
 /// Asks for `--principal`, or for the caller. Nothing is done, and nothing is logged. The exit
 /// status is 0 if it is permitted, 3 if it is denied.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow access check --principal agent --action commit --scope '*'\n  \
         escrow access check --principal agent --action write --scope app:.github/workflows/ci.yml"
@@ -61,7 +62,7 @@ impl AccessCheckArgs {
         }
         match decision.permitted {
             true => Ok(()),
-            false => Err(Failure::reported_denied()),
+            false => Err(Failure::reported(Kind::Denied)),
         }
     }
 }

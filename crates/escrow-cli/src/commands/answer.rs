@@ -1,9 +1,9 @@
 //! `escrow answer`: a question from inside a run, which the engine hands to this program as principal `agent`.
 //!
 //! A few verbs about the own plan are answered, as the policy permits; nothing else of the outside can be reached. What is
-//! asked is read by the same grammar as outside and then said again in words of ours.
+//! asked is read by the same grammar as outside; plan and resource are replaced by the own ones before it is done.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::iter;
 use std::process::ExitCode;
 
@@ -18,10 +18,10 @@ use crate::error::{Failure, conclude};
 use crate::ui::Ui;
 
 /// What is answered.
-const ONLY: &str = "inside a run only `escrow status`, `diff`, `checkpoint create|list|show` and `restore` of its own plan work";
+pub(super) const ONLY: &str = "inside a run only `escrow status`, `diff`, `checkpoint create|list|show` and `restore` of its own plan work";
 
 /// Answer a question from inside a run; not for people
-#[derive(Args)]
+#[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {
     /// The plan that can be asked about, by its id
     plan: String,
@@ -38,7 +38,7 @@ impl AnswerArgs {
             let plan = context.plan(Some(&self.plan))?;
             Ok((question.words, context, plan))
         });
-        let (words, mut context, plan) = match opened {
+        let (words, context, plan) = match opened {
             Ok(opened) => opened,
             Err(failure) => return conclude(Err(failure), &plain),
         };
@@ -47,11 +47,10 @@ impl AnswerArgs {
             resolve: &|typed| Some(context.plan(Some(typed)).ok()?.id),
             resources: &|| context.manager.resource_names(&plan).unwrap_or_default(),
         };
-        match asker.translate(&words) {
-            Ok(line) => {
-                let cli = Cli::parse_from(iter::once("escrow".to_owned()).chain(line));
+        match asker.understand(&words) {
+            Ok(cli) => {
                 let ui = cli.global.ui();
-                conclude(with_notices(cli.command, &mut context, &ui), &ui)
+                conclude(with_notices(cli.command, &context, &ui), &ui)
             }
             Err(reason) => {
                 let typed: Vec<OsString> = words.iter().map(OsString::from).collect();
@@ -72,57 +71,8 @@ impl AnswerArgs {
     }
 }
 
-/// A command about a plan, put into words of ours: what came from inside stands where it can only be a value.
-#[derive(Default)]
-pub(super) struct Asked {
-    /// The words that name it.
-    pub(super) verb: &'static [&'static str],
-    /// The plan that was typed.
-    pub(super) plan: Option<String>,
-    /// The resource that was typed.
-    pub(super) resource: Option<OsString>,
-    /// Options, those with a value in one word with it.
-    pub(super) options: Vec<String>,
-    /// Words beside the plan.
-    pub(super) operands: Vec<String>,
-}
-
-impl Asked {
-    /// The option, if it was typed.
-    pub(super) fn flag(mut self, name: &str, typed: bool) -> Self {
-        self.options.extend(typed.then(|| name.to_owned()));
-        self
-    }
-
-    /// The option and its value, if it was typed.
-    pub(super) fn value(mut self, name: &str, typed: Option<String>) -> Self {
-        let option = typed.map(|value| format!("{name}={value}"));
-        self.options.extend(option);
-        self
-    }
-
-    /// Takes `PLAN WORD` or `WORD` for what they are.
-    pub(super) fn words(mut self, mut words: Vec<String>) -> Self {
-        self.operands = words.pop().into_iter().collect();
-        self.plan = words.pop();
-        self
-    }
-}
-
-/// What a command may be asked for from inside; `None` is never answered. Every command and every option is checked
-/// here or in the file of its verb: one that is new is not answered, or does not build.
-fn asked(command: Command) -> Option<Asked> {
-    match command {
-        Command::Status(args) => Some(args.asked()),
-        Command::Diff(args) => Some(args.asked()),
-        Command::Checkpoint(args) => args.asked(),
-        Command::Restore(args) => Some(args.asked()),
-        _ => None,
-    }
-}
-
 /// A command inside, and what it may ask about.
-struct Asker<'a> {
+pub(super) struct Asker<'a> {
     /// Its plan.
     plan: &'a Plan,
     /// The plan that a word means.
@@ -132,51 +82,52 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// What is asked, as a command about the own plan; or why it is not answered. The words are read as they would be
-    /// outside, and none of them is passed on as it is.
-    fn translate(&self, words: &[String]) -> Result<Vec<String>, String> {
+    /// What is asked, as a command about the own plan; or why it is not answered. Every command and every option is
+    /// checked here or in the file of its verb: one that is new is not answered, or does not build.
+    fn understand(&self, words: &[String]) -> Result<Cli, String> {
         let typed = iter::once("escrow").chain(words.iter().map(String::as_str));
-        let Ok(cli) = Cli::try_parse_from(typed) else {
-            return Err(ONLY.to_owned());
-        };
+        let mut cli = Cli::try_parse_from(typed).map_err(|_| ONLY)?;
         let GlobalArgs {
-            json,
+            json: _,
             principal,
             home,
             config,
-            verbose,
-            quiet,
-        } = cli.global;
-        let mut asked = asked(cli.command).ok_or(ONLY)?;
-        for (name, typed) in [
+            verbose: _,
+            quiet: _,
+        } = &cli.global;
+        let chosen = [
             ("--principal", principal.is_some()),
             ("--home", home.is_some()),
             ("--config", config.is_some()),
-        ] {
-            if typed {
-                return Err(format!("{name} cannot be chosen inside a run"));
-            }
+        ];
+        cli.command = match cli.command {
+            Command::Status(args) => Command::Plan(args.asked(self)?),
+            Command::Diff(args) => Command::Diff(args.asked(self)?),
+            Command::Checkpoint(args) => Command::Checkpoint(args.asked(self)?),
+            Command::Restore(args) => Command::Restore(args.asked(self)?),
+            _ => return Err(ONLY.to_owned()),
+        };
+        match chosen.iter().find(|(_, typed)| *typed) {
+            Some((name, _)) => Err(format!("{name} cannot be chosen inside a run")),
+            None => Ok(cli),
         }
-        if let Some(typed) = &asked.plan
-            && !self.is_own(typed)
-        {
-            return Err(format!(
+    }
+
+    /// The own plan, whichever way it was typed, or not at all; no other is answered for.
+    pub(super) fn own_plan(&self, typed: Option<&str>) -> Result<String, String> {
+        match typed.is_none_or(|typed| self.is_own(typed)) {
+            true => Ok(self.plan.id.to_string()),
+            false => Err(format!(
                 "inside a run only its own plan can be used. {ONLY}"
-            ));
+            )),
         }
-        let resource = asked.resource.take();
-        let resource = resource.map(|typed| self.own_resource(&typed));
-        let verbose = iter::repeat_n("-v".to_owned(), verbose.into());
-        let asked = asked
-            .flag("--json", json)
-            .flag("-q", quiet)
-            .value("--resource", resource.transpose()?);
-        let verb = asked.verb.iter().map(|word| (*word).to_owned());
-        let options = asked.options.into_iter().chain(verbose);
-        // Behind this every word is a word.
-        let plan = ["--".to_owned(), self.plan.id.to_string()];
-        let words = verb.chain(options).chain(plan).chain(asked.operands);
-        Ok(words.collect())
+    }
+
+    /// `PLAN WORD` or `WORD`, with the own plan.
+    pub(super) fn own_words(&self, words: &[String]) -> Result<Vec<String>, String> {
+        let typed = words.len().checked_sub(2).map(|at| words[at].as_str());
+        let plan = self.own_plan(typed)?;
+        Ok(iter::once(plan).chain(words.last().cloned()).collect())
     }
 
     /// Whether a plan that was typed is the own one.
@@ -186,11 +137,11 @@ impl Asker<'_> {
     }
 
     /// The resource that was typed, if the plan has it. By its name only: paths are others inside.
-    fn own_resource(&self, typed: &OsStr) -> Result<String, String> {
+    pub(super) fn own_resource(&self, typed: OsString) -> Result<OsString, String> {
         let names = (self.resources)();
-        match names.iter().find(|name| typed == name.as_str()) {
-            Some(name) => Ok(name.clone()),
-            None => Err(format!(
+        match names.iter().any(|name| typed == name.as_str()) {
+            true => Ok(typed),
+            false => Err(format!(
                 "inside a run only resources of its own plan can be used, by name: {}",
                 names.join(", ")
             )),
@@ -206,21 +157,22 @@ mod tests {
 
     use super::Asker;
 
-    fn line(plan: &Plan, typed: &str) -> Option<String> {
+    fn understood(plan: &Plan, typed: &str) -> Option<String> {
         let words: Vec<String> = typed.split(' ').map(str::to_owned).collect();
         // No other plan is known.
         let asker = Asker {
             plan,
             resolve: &|_| None,
-            resources: &Vec::new,
+            resources: &|| vec!["app".to_owned()],
         };
-        let line = asker.translate(&words).ok()?.join(" ");
-        Some(line.replace(&plan.id.to_string(), "PLAN"))
+        let cli = asker.understand(&words).ok()?;
+        let command = format!("{:?}", cli.command);
+        Some(command.replace(&plan.id.to_string(), "PLAN"))
     }
 
     // rule S4
     #[test]
-    fn what_is_passed_on_is_about_the_own_plan_in_words_of_ours() {
+    fn what_is_answered_is_about_the_own_plan() {
         let plan = Plan {
             id: PlanId::new(&SystemIdSource),
             name: "try".to_owned(),
@@ -228,41 +180,25 @@ mod tests {
             state: PlanState::Open,
             created_at: jiff::Timestamp::UNIX_EPOCH,
         };
-        for (typed, passed) in [
-            ("status", "plan show -- PLAN"),
-            ("status --disk -v", "plan show --disk -v -- PLAN"),
-            ("-q status", "plan show -q -- PLAN"),
-            ("diff", "diff -- PLAN"),
-            ("diff try -p", "diff --patch -- PLAN"),
-            (
-                "diff --since=a --until b",
-                "diff --since=a --until=b -- PLAN",
-            ),
-            (
-                "checkpoint create --message=--home",
-                "checkpoint create --message=--home -- PLAN",
-            ),
-            (
-                "checkpoint create -mone",
-                "checkpoint create --message=one -- PLAN",
-            ),
-            (
-                "checkpoint create --message=one",
-                "checkpoint create --message=one -- PLAN",
-            ),
-            (
-                "checkpoint list try --json",
-                "checkpoint list --json -- PLAN",
-            ),
-            ("checkpoint show one", "checkpoint show -- PLAN one"),
-            (
-                "checkpoint show -- --home=x",
-                "checkpoint show -- PLAN --home=x",
-            ),
-            ("restore try one", "restore -- PLAN one"),
-            ("restore one -vv", "restore -v -v -- PLAN one"),
+        for (typed, word) in [
+            ("status", ""),
+            ("status --disk -v", "disk: true"),
+            ("-q status", "Show"),
+            ("diff", ""),
+            ("diff try -p", "patch: true"),
+            ("diff --resource app", "app"),
+            ("diff --since=a --until b", "\"b\""),
+            ("checkpoint create --message=--home", "\"--home\""),
+            ("checkpoint create -mone", "\"one\""),
+            ("checkpoint list try --json", "List"),
+            ("checkpoint show one", "[\"PLAN\", \"one\"]"),
+            ("checkpoint show -- --home=x", "[\"PLAN\", \"--home=x\"]"),
+            ("restore try one", "[\"PLAN\", \"one\"]"),
+            ("restore one -vv", "[\"PLAN\", \"one\"]"),
         ] {
-            assert_eq!(line(&plan, typed).as_deref(), Some(passed), "{typed}");
+            let command = understood(&plan, typed).expect(typed);
+            assert!(command.contains("\"PLAN\""), "{typed}: {command}");
+            assert!(command.contains(word), "{typed}: {command}");
         }
         for refused in [
             "commit",
@@ -281,7 +217,7 @@ mod tests {
             "checkpoint create -m --home",
             "diff --config=x",
             "diff --principal x",
-            "diff --resource app",
+            "diff --resource other",
             "diff --since",
             "status --home x",
             "status try",
@@ -289,7 +225,7 @@ mod tests {
             "diff --help",
             "",
         ] {
-            assert_eq!(line(&plan, refused), None, "{refused}");
+            assert_eq!(understood(&plan, refused), None, "{refused}");
         }
     }
 }

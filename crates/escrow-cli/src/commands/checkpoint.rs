@@ -5,7 +5,7 @@ use escrow::resource::CheckpointReport;
 use escrow::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
-use super::answer::Asked;
+use super::answer::{Asker, ONLY};
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
@@ -15,7 +15,7 @@ use crate::ui::{Tone, Ui, paint};
 ///
 /// A checkpoint spans every sandbox of the plan. `escrow restore` returns to one, `escrow diff --since`
 /// shows what changed since.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
     after_help = "Example:\n  escrow checkpoint create try -m 'before the migration'\n  \
@@ -26,7 +26,7 @@ pub(crate) struct CheckpointArgs {
     verb: CheckpointVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum CheckpointVerb {
     Create(CheckpointCreateArgs),
     List(CheckpointListArgs),
@@ -35,7 +35,7 @@ enum CheckpointVerb {
 }
 
 /// Save the current state of every sandbox
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct CheckpointCreateArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
@@ -45,14 +45,14 @@ struct CheckpointCreateArgs {
 }
 
 /// List the checkpoints of a plan, oldest first
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct CheckpointListArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
 }
 
 /// One checkpoint
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct CheckpointNameArgs {
     /// The plan, which may be left out, and the checkpoint: its label, its id or the beginning of it
     #[arg(required = true, num_args = 1..=2, value_names = ["PLAN", "CHECKPOINT"])]
@@ -90,25 +90,23 @@ pub(super) fn document(checkpoint: &Checkpoint) -> Value {
 impl CheckpointArgs {
     /// The same from inside. A command inside may go back, but not take ways back away from others: no checkpoint
     /// says whose it is.
-    pub(super) fn asked(self) -> Option<Asked> {
-        let verb = |verb| Asked {
-            verb,
-            ..Asked::default()
-        };
-        Some(match self.verb {
+    pub(super) fn asked(self, asker: &Asker<'_>) -> Result<Self, String> {
+        let own = |plan: Option<String>| asker.own_plan(plan.as_deref()).map(Some);
+        let verb = match self.verb {
             CheckpointVerb::Create(CheckpointCreateArgs { plan, message }) => {
-                let create = verb(&["checkpoint", "create"]);
-                Asked { plan, ..create }.value("--message", message)
+                let plan = own(plan)?;
+                CheckpointVerb::Create(CheckpointCreateArgs { plan, message })
             }
-            CheckpointVerb::List(CheckpointListArgs { plan }) => Asked {
-                plan,
-                ..verb(&["checkpoint", "list"])
-            },
+            CheckpointVerb::List(CheckpointListArgs { plan }) => {
+                CheckpointVerb::List(CheckpointListArgs { plan: own(plan)? })
+            }
             CheckpointVerb::Show(CheckpointNameArgs { words }) => {
-                verb(&["checkpoint", "show"]).words(words)
+                let words = asker.own_words(&words)?;
+                CheckpointVerb::Show(CheckpointNameArgs { words })
             }
-            CheckpointVerb::Delete(_) => return None,
-        })
+            CheckpointVerb::Delete(_) => return Err(ONLY.to_owned()),
+        };
+        Ok(Self { verb })
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {

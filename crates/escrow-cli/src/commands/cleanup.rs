@@ -11,7 +11,7 @@ use crate::ui::{Ui, count};
 /// Remove a plan's sandboxes, with everything in them
 ///
 /// The originals are untouched. Can be run in any state, and again.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow cleanup try")]
 pub(crate) struct CleanupArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out

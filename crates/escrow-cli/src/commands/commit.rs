@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use escrow::commit::{CommitPreview, CommitTerms, MemberPreview, check_expected};
 use escrow::diff::ChangeSummary;
-use escrow::error::Error;
+use escrow::error::{Error, Kind};
 use escrow::manager::CommitRequest;
 use escrow::model::text::escape;
 use escrow::model::{Expected, PlanDigest};
@@ -37,7 +37,7 @@ use crate::ui::{Tone, Ui, paint};
 /// released (exit 4), whatever `--on-conflict` says. What is compared is what was staged, which nothing changes
 /// any more. Of a part, or with `--on-conflict theirs`, take the digest of a `--dry-run` with the same options.
 /// At a terminal the question is bound in the same way to what was shown.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow commit try -m 'new greeting'\n  escrow commit try --dry-run\n  \
         escrow commit try --on-conflict theirs\n  \
@@ -79,7 +79,7 @@ pub(crate) struct CommitArgs {
     yes: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum OnConflictArg {
     /// Neither: nothing is committed
     Abort,
@@ -89,7 +89,7 @@ enum OnConflictArg {
     Theirs,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum BaseArg {
     /// Only paths that the sandbox changed are compared
     Changed,
@@ -221,7 +221,7 @@ fn show_preview(
         ui.say("nothing was changed");
     }
     match preview.has_conflicts() && terms.on_conflict == OnConflict::Abort {
-        true => Err(Failure::reported_conflict()),
+        true => Err(Failure::reported(Kind::Conflict)),
         false => Ok(()),
     }
 }

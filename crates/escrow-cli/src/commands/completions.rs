@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::ui::Ui;
 
 /// Print a completion script for a shell
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  escrow completions bash > ~/.local/share/bash-completion/completions/escrow"
 )]

@@ -9,7 +9,7 @@ use escrow::manager::ResourceDiff;
 use escrow::model::{Change, ChangeKind, ChangedField, EntryInfo};
 use serde_json::{Value, json};
 
-use super::answer::Asked;
+use super::answer::Asker;
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
@@ -23,7 +23,7 @@ use crate::ui::{Tone, Ui, paint, size};
 /// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
 /// targets. It is the same for every caller, until something of that changes, and `escrow commit --expect DIGEST`
 /// releases exactly that or nothing. `--name-status`, `--since` and `--scratch` make none.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  escrow diff try --patch | less\n  \
         escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\"")]
 pub(crate) struct DiffArgs {
@@ -56,30 +56,25 @@ pub(crate) struct DiffArgs {
 
 impl DiffArgs {
     /// The same from inside.
-    pub(super) fn asked(self) -> Asked {
+    pub(super) fn asked(self, asker: &Asker<'_>) -> Result<Self, String> {
         let Self {
             plan,
             resource,
-            stat,
-            name_status,
-            patch,
-            since,
-            until,
-            scratch,
-        } = self;
-        let asked = Asked {
-            verb: &["diff"],
+            stat: _,
+            name_status: _,
+            patch: _,
+            since: _,
+            until: _,
+            scratch: _,
+        } = &self;
+        let plan = Some(asker.own_plan(plan.as_deref())?);
+        let resource = resource.clone().map(|typed| asker.own_resource(typed));
+        let resource = resource.transpose()?;
+        Ok(Self {
             plan,
             resource,
-            ..Asked::default()
-        };
-        asked
-            .flag("--stat", stat)
-            .flag("--name-status", name_status)
-            .flag("--patch", patch)
-            .flag("--scratch", scratch)
-            .value("--since", since)
-            .value("--until", until)
+            ..self
+        })
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {

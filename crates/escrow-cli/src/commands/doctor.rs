@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// Explain which strategies work for a directory on this machine, and why the others do not
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow doctor ./app")]
 pub(crate) struct DoctorArgs {
     /// The directory; the current one if left out

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use escrow::error::Kind;
 use escrow::manager::{GarbageReport, GarbageRequest, Leftover, LeftoverKind, Manager, Orphan};
 use escrow::model::units;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ use crate::ui::{Ui, count, size};
 /// deletes one once you looked into it.
 ///
 /// One thing that cannot be removed does not stop the others. Can be run at any time, and again.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow gc --dry-run\n  escrow gc --older-than 30d\n  escrow gc --max-size 10G\n  escrow gc --orphans\n  escrow gc --orphans --remove PATH"
 )]
@@ -75,7 +76,7 @@ impl GcArgs {
         }
         match collected.failed.is_empty() {
             true => Ok(()),
-            false => Err(Failure::reported()),
+            false => Err(Failure::reported(Kind::Failed)),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::ui::{Tone, Ui, paint};
 /// Write an escrow.yaml for this directory, from what is found here
 ///
 /// The directory becomes a resource that can be named. A file that is there stays as it is.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow init && escrow run -- make test")]
 pub(crate) struct InitArgs {
     /// Write over the file that is there

@@ -5,7 +5,7 @@ use clap::Args;
 use crate::error::Failure;
 
 /// Build the namespace of `escrow run`; not for people
-#[derive(Args)]
+#[derive(Debug, Args)]
 pub(crate) struct InsideArgs {
     /// The descriptor of the description; without it, only tries what the kernel permits
     #[arg(requires = "channel")]

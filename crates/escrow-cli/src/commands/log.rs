@@ -2,7 +2,7 @@
 
 use clap::Args;
 use escrow::LoggedOperation;
-use escrow::error::Error;
+use escrow::error::{Error, Kind};
 use escrow::model::text::one_line;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::ui::{Tone, Ui, count, paint};
 /// Oldest first. What was said about a commit is shown with it. Operations are
 /// entered when they begin and when they end, each entry with a hash over it and the one before;
 /// `--verify` finds an entry that was changed, removed or put in afterwards.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  escrow log\n  escrow log try\n  escrow log --verify")]
 pub(crate) struct LogArgs {
     /// Name, id or prefix of a plan; everything if left out
@@ -148,7 +148,7 @@ fn verify(context: &Context, ui: &Ui) -> Result<(), Failure> {
             "fault": fault,
         }));
         return match check.fault {
-            Some(_) => Err(Failure::reported()),
+            Some(_) => Err(Failure::reported(Kind::Failed)),
             None => Ok(()),
         };
     }

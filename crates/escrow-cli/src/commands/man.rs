@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::ui::Ui;
 
 /// Print a manual page
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow man diff | man -l -")]
 pub(crate) struct ManArgs {
     /// The command it is about, e.g. `plan create`; escrow itself if left out

@@ -44,7 +44,7 @@ use crate::ui::Ui;
 ///
 /// A plan gives each of its resources a sandbox. Read and write inside, look at one diff over
 /// everything, and discard what you do not want: the originals stay as they are.
-#[derive(Parser)]
+#[derive(Debug, Parser)]
 #[command(
     name = "escrow",
     version,
@@ -69,45 +69,31 @@ pub(crate) struct Cli {
 }
 
 /// What every command takes.
-#[derive(Args, Default)]
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
     /// Give one JSON document on stdout, errors too
-    #[arg(long, global = true, help_heading = "Global options")]
+    #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Act as this principal instead of ESCROW_PRINCIPAL or user:NAME
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHO",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "WHO")]
     pub(crate) principal: Option<String>,
     /// Keep state here instead of in ESCROW_HOME or $XDG_DATA_HOME/escrow
-    #[arg(
-        long,
-        global = true,
-        value_name = "DIR",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
     /// Take the project's configuration from here instead of ESCROW_CONFIG, or an escrow.yaml in this
     /// directory or above
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        help_heading = "Global options"
-    )]
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Say more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Say nothing but errors and warnings
-    #[arg(short, long, global = true, help_heading = "Global options")]
+    #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
     Plan(plan::PlanArgs),
@@ -195,7 +181,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Gc(args) => args.without_state(failure),
         _ => failure,
     });
-    let done = context.and_then(|mut context| with_notices(command, &mut context, ui));
+    let done = context.and_then(|context| with_notices(command, &context, ui));
     match runs {
         // Its own failures must not look like those of the command.
         true => done.map_err(|failure| failure.or_status(125)),
@@ -203,7 +189,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
     }
 }
 
-fn with_notices(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+fn with_notices(command: Command, context: &Context, ui: &Ui) -> Result<(), Failure> {
     if let Some(file) = &context.manager.settings().file {
         ui.verbose(&format!("configuration: {file}"));
     }
@@ -213,7 +199,7 @@ fn with_notices(command: Command, context: &mut Context, ui: &Ui) -> Result<(), 
     done
 }
 
-fn with_state(command: Command, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failure> {
     match command {
         Command::Run(args) => args.run(context, ui),
         Command::Plan(args) => args.run(context, ui),

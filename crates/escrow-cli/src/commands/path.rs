@@ -17,7 +17,7 @@ use crate::ui::Ui;
 /// Print where native tools work inside a sandbox: its directory, its file, or one path in it
 ///
 /// Work done there is in the diff. Overlay sandboxes have no such path.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     override_usage = "escrow path [PLAN] <RESOURCE>\n       escrow path <PLAN> <RESOURCE> <PATH>",
     after_help = "Examples:\n  cd \"$(escrow path try app)\"\n  $EDITOR \"$(escrow path try notes.txt)\""

@@ -13,14 +13,14 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// Begin and list plans
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
     verb: PlanVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum PlanVerb {
     Create(PlanCreateArgs),
     /// List all plans
@@ -32,7 +32,7 @@ enum PlanVerb {
 /// Begin a plan, with a sandbox of each resource
 ///
 /// If one of the sandboxes cannot be made, nothing of the plan remains.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow plan create try --resource ./app --resource ./data")]
 struct PlanCreateArgs {
     /// A name; made from the current directory if left out
@@ -46,7 +46,7 @@ struct PlanCreateArgs {
 }
 
 /// Show a plan and its sandboxes
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct PlanShowArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
@@ -59,7 +59,7 @@ struct PlanShowArgs {
 ///
 /// Several attempts can then go on side by side, and the best be committed; the others will conflict
 /// where they changed the same. Overlays share their layers, whatever their size; copies are copied.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow plan fork try second --at chk_01k9")]
 struct PlanForkArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
@@ -72,7 +72,14 @@ struct PlanForkArgs {
 }
 
 impl PlanArgs {
-    pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+    /// `plan show` of one plan.
+    pub(super) fn show(plan: String, disk: bool) -> Self {
+        let plan = Some(plan);
+        let verb = PlanVerb::Show(PlanShowArgs { plan, disk });
+        Self { verb }
+    }
+
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         match self.verb {
             PlanVerb::Create(args) => args.run(context, ui),
             PlanVerb::List => list(context, ui),
@@ -83,12 +90,11 @@ impl PlanArgs {
 }
 
 impl PlanCreateArgs {
-    fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+    fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let progress = ui.progress("copying");
-        let directory = context.directory.clone();
         let view = context.manager.create_plan(
             self.name.as_deref(),
-            &directory,
+            &context.directory,
             &self.resource,
             self.strategy.as_deref(),
             &progress,
@@ -147,24 +153,17 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         ui.say("there are no plans; `escrow plan create --resource .` begins one");
         return Ok(());
     }
-    let rows: Vec<Vec<String>> = views
-        .iter()
-        .map(|view| {
-            let resources: Vec<&str> = view
-                .sandboxes
-                .iter()
-                .map(|one| one.resource.name.as_str())
-                .collect();
-            vec![
-                view.plan.name.clone(),
-                view.plan.state.to_string(),
-                resources.join(" "),
-                show::timestamp(view.plan.created_at),
-                view.plan.id.to_string(),
-            ]
-        })
-        .collect();
-    ui.table(&["NAME", "STATE", "RESOURCES", "CREATED", "ID"], &rows);
+    let rows = views.iter().map(|view| {
+        let resources = view.sandboxes.iter().map(|one| one.resource.name.as_str());
+        [
+            view.plan.name.clone(),
+            view.plan.state.to_string(),
+            resources.collect::<Vec<_>>().join(" "),
+            show::timestamp(view.plan.created_at),
+            view.plan.id.to_string(),
+        ]
+    });
+    ui.table(["NAME", "STATE", "RESOURCES", "CREATED", "ID"], rows);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use crate::ui::Ui;
 /// Print a file of a sandbox, byte for byte
 ///
 /// Links are not followed. Reading changes nothing. Of a resource that is one file, PATH is its own name, or `.`.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     override_usage = "escrow read [PLAN] <RESOURCE> <PATH>",
     after_help = "Example:\n  escrow read try app src/main.rs\n  escrow read try app ./-name-with-a-dash"

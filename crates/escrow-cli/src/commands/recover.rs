@@ -2,7 +2,7 @@
 
 use clap::Args;
 use escrow::commit::{RecoveredTo, Settled};
-use escrow::error::chain;
+use escrow::error::{Kind, chain};
 use escrow::strategy::Outcome;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ use crate::ui::Ui;
 ///
 /// A commit past its point of no return only goes forward: what failed is tried again. Where it is not known whether a
 /// step was carried out, it waits until `--outcome` says so; look at the resource first.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow recover\n  escrow recover --outcome mail=done --outcome registry=not_done"
 )]
@@ -93,7 +93,7 @@ impl RecoverArgs {
         }
         match failed {
             0 => Ok(()),
-            _ => Err(Failure::reported_recovery()),
+            _ => Err(Failure::reported(Kind::RecoveryNeeded)),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::ui::Ui;
 
 /// Print the whole command-line reference as Markdown
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct ReferenceArgs {}
 

@@ -16,14 +16,14 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// Name the real things that plans work on
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct ResourceArgs {
     #[command(subcommand)]
     verb: ResourceVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum ResourceVerb {
     Add(ResourceAddArgs),
     /// List the resources, those of the configuration among them
@@ -35,7 +35,7 @@ enum ResourceVerb {
 }
 
 /// Name a resource
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  escrow resource add app --at ./app\n  \
         escrow resource add settings --type fs-file --at ./app/settings.toml")]
 struct ResourceAddArgs {
@@ -59,7 +59,7 @@ struct ResourceAddArgs {
 }
 
 /// A resource by its name
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct ResourceNameArgs {
     /// Its name
     name: String,
@@ -170,10 +170,8 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         ui.say("there are no resources; `escrow resource add NAME --at PATH` names one");
         return Ok(());
     }
-    let rows: Vec<Vec<String>> = entries
-        .into_iter()
-        .map(|one| vec![one.name, one.kind, one.strategy, one.at])
-        .collect();
-    ui.table(&["NAME", "TYPE", "STRATEGY", "AT"], &rows);
+    let rows = entries.into_iter();
+    let rows = rows.map(|one| [one.name, one.kind, one.strategy, one.at]);
+    ui.table(["NAME", "TYPE", "STRATEGY", "AT"], rows);
     Ok(())
 }

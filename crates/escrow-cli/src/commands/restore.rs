@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::answer::Asked;
+use super::answer::Asker;
 use super::checkpoint;
 use crate::context::Context;
 use crate::error::Failure;
@@ -13,7 +13,7 @@ use crate::ui::Ui;
 ///
 /// All of them, or none. Where they were is kept first, as another checkpoint, so that this can be
 /// taken back.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow restore try chk_01k9")]
 pub(crate) struct RestoreArgs {
     /// The plan, which may be left out, and the checkpoint: its label, its id or the beginning of it
@@ -23,13 +23,10 @@ pub(crate) struct RestoreArgs {
 
 impl RestoreArgs {
     /// The same from inside.
-    pub(super) fn asked(self) -> Asked {
+    pub(super) fn asked(self, asker: &Asker<'_>) -> Result<Self, String> {
         let Self { words } = self;
-        let asked = Asked {
-            verb: &["restore"],
-            ..Asked::default()
-        };
-        asked.words(words)
+        let words = asker.own_words(&words)?;
+        Ok(Self { words })
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use crate::ui::Ui;
 ///
 /// The originals are untouched, and the sandboxes can be worked in again. One that cannot be
 /// rolled back does not stop the others.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow rollback try")]
 pub(crate) struct RollbackArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out

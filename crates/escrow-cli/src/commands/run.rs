@@ -22,7 +22,7 @@ use crate::ui::{PromptAnswer, Tone, Ui, paint};
 ///
 /// Without a plan, one is made for the current directory. A second command of the same plan joins the
 /// first one.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow run -- make test\n  escrow run --commit -- ./migrate.sh\n  \
         escrow run --plan try -- bash"
@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum NetworkArg {
     /// No network at all
     None,
@@ -75,7 +75,7 @@ enum NetworkArg {
 }
 
 impl RunArgs {
-    pub(crate) fn run(self, context: &mut Context, ui: &Ui) -> Result<(), Failure> {
+    pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         // What is wrong with what was typed is said before anything is made.
         let environment = self.environment()?;
         let plan = match &self.plan {
@@ -94,7 +94,6 @@ impl RunArgs {
             self.keep_or_drop(context, ui, &plan)?;
             return Err(error.into());
         }
-        let directory = context.directory.clone();
         let request = RunRequest {
             environment,
             scratch: match (self.scratch, self.no_scratch) {
@@ -103,7 +102,7 @@ impl RunArgs {
             },
             writable: self.writable.clone(),
             network: self.network.map(|network| network == NetworkArg::Host),
-            ..RunRequest::new(&self.command, &directory)
+            ..RunRequest::new(&self.command, &context.directory)
         };
         let ended = match self.unconfined {
             true => context.manager.run_unconfined(&plan, &request),
@@ -146,17 +145,16 @@ impl RunArgs {
         Ok(())
     }
 
-    fn make_plan(&self, context: &mut Context, ui: &Ui) -> Result<Plan, Failure> {
+    fn make_plan(&self, context: &Context, ui: &Ui) -> Result<Plan, Failure> {
         let here = vec![OsString::from(".")];
         let resources = match self.resource.is_empty() {
             true => &here,
             false => &self.resource,
         };
         let progress = ui.progress("copying");
-        let directory = context.directory.clone();
         let view = context.manager.create_plan(
             None,
-            &directory,
+            &context.directory,
             resources,
             self.strategy.as_deref(),
             &progress,

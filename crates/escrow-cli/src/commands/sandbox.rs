@@ -11,21 +11,21 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// Make and list sandboxes
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct SandboxArgs {
     #[command(subcommand)]
     verb: SandboxVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum SandboxVerb {
     Create(SandboxCreateArgs),
     List(SandboxListArgs),
 }
 
 /// Give a plan a sandbox of a resource; if it has one, that one is meant
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow sandbox create try ./app --strategy filesystem_copy")]
 struct SandboxCreateArgs {
     /// Name, id or prefix of the plan
@@ -38,7 +38,7 @@ struct SandboxCreateArgs {
 }
 
 /// List the sandboxes of all open plans, or of one plan
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct SandboxListArgs {
     /// Name, id or prefix of a plan
     plan: Option<String>,
@@ -122,22 +122,20 @@ impl SandboxListArgs {
             ui.document(&json!({"sandboxes": sandboxes?}));
             return Ok(());
         }
-        let rows: Vec<Vec<String>> = all()
-            .map(|(view, one)| {
-                vec![
-                    view.plan.name.clone(),
-                    one.resource.name.clone(),
-                    one.sandbox.reference.strategy_name.clone(),
-                    one.sandbox.state.to_string(),
-                    one.sandbox.id.to_string(),
-                ]
-            })
-            .collect();
-        if rows.is_empty() {
+        if all().next().is_none() {
             ui.say("there are no sandboxes");
             return Ok(());
         }
-        ui.table(&["PLAN", "RESOURCE", "STRATEGY", "STATE", "ID"], &rows);
+        let rows = all().map(|(view, one)| {
+            [
+                view.plan.name.clone(),
+                one.resource.name.clone(),
+                one.sandbox.reference.strategy_name.clone(),
+                one.sandbox.state.to_string(),
+                one.sandbox.id.to_string(),
+            ]
+        });
+        ui.table(["PLAN", "RESOURCE", "STRATEGY", "STATE", "ID"], rows);
         Ok(())
     }
 }

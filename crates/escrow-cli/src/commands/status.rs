@@ -6,7 +6,8 @@ use escrow::manager::{DiskUsage, LeftoverKind, StatusReport};
 use escrow::model::PlanId;
 use serde_json::{Value, json};
 
-use super::answer::Asked;
+use super::answer::Asker;
+use super::plan::PlanArgs;
 use super::show;
 use crate::context::Context;
 use crate::error::Failure;
@@ -16,7 +17,7 @@ use crate::ui::{Tone, Ui, count, paint, size};
 ///
 /// What plans take on disk, of their own, shared with originals and for undo, is shown with `--disk` only:
 /// measuring looks at every file of theirs.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow status --disk")]
 pub(crate) struct StatusArgs {
     /// Measure what plans take on disk; this looks at every file of theirs
@@ -26,13 +27,9 @@ pub(crate) struct StatusArgs {
 
 impl StatusArgs {
     /// The same from inside, where one plan is all there is.
-    pub(super) fn asked(self) -> Asked {
+    pub(super) fn asked(self, asker: &Asker<'_>) -> Result<PlanArgs, String> {
         let Self { disk } = self;
-        let asked = Asked {
-            verb: &["plan", "show"],
-            ..Asked::default()
-        };
-        asked.flag("--disk", disk)
+        Ok(PlanArgs::show(asker.own_plan(None)?, disk))
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {

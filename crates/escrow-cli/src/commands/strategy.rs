@@ -1,7 +1,7 @@
 //! `escrow strategy`: lists strategies and runs the conformance suite against one.
 
 use clap::{Args, Subcommand};
-use escrow::error::Error;
+use escrow::error::{Error, Kind};
 use escrow::model::resource::FS_FILE;
 use escrow::strategy::conformance;
 use escrow::strategy::registry::AUTO;
@@ -12,14 +12,14 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// List strategies and check that one keeps its contract
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct StrategyArgs {
     #[command(subcommand)]
     verb: StrategyVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum StrategyVerb {
     /// List the strategies and what they promise
     List,
@@ -27,7 +27,7 @@ enum StrategyVerb {
 }
 
 /// Run the conformance suite against a strategy, on a throw-away directory
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow strategy check overlay")]
 struct StrategyCheckArgs {
     /// The strategy's name
@@ -54,39 +54,27 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         return Ok(());
     }
     let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|one| {
-            let promises = one.capabilities();
-            vec![
-                one.name().to_owned(),
-                word(promises.isolates),
-                json!(promises.base).as_str().unwrap_or_default().to_owned(),
-                json!(promises.exposes)
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned(),
-                promises.strength.to_string(),
-            ]
-        })
-        .collect();
-    ui.table(&["NAME", "ISOLATES", "BASE", "EXPOSES", "STRENGTH"], &rows);
+    let name = |value: Value| value.as_str().unwrap_or_default().to_owned();
+    let rows = all.iter().map(|one| {
+        let promises = one.capabilities();
+        [
+            one.name().to_owned(),
+            word(promises.isolates),
+            name(json!(promises.base)),
+            name(json!(promises.exposes)),
+            promises.strength.to_string(),
+        ]
+    });
+    ui.table(["NAME", "ISOLATES", "BASE", "EXPOSES", "STRENGTH"], rows);
     ui.say("`escrow doctor` says which of them work here");
     Ok(())
 }
 
-/// A promise, and how it was broken if it was.
-struct PromiseResult {
-    name: String,
-    problem: Option<String>,
-}
-
-fn named(report: conformance::ConformanceReport, of: &str) -> Vec<PromiseResult> {
-    let promise = |check: conformance::ConformanceCheck| PromiseResult {
-        name: format!("{of}{}", check.name),
-        problem: check.problem,
-    };
-    report.checks.into_iter().map(promise).collect()
+/// Each promise, and how it was broken if it was.
+fn named(report: conformance::ConformanceReport, of: &str) -> Vec<(String, Option<String>)> {
+    let checks = report.checks.into_iter();
+    let promise = checks.map(|check| (format!("{of}{}", check.name), check.problem));
+    promise.collect()
 }
 
 impl StrategyCheckArgs {
@@ -111,28 +99,17 @@ impl StrategyCheckArgs {
             let files = conformance::FileFixture::new(scratch.path());
             checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
         }
-        let failed = checks
-            .iter()
-            .filter(|check| check.problem.is_some())
-            .count();
+        let failed = checks.iter().filter(|(_, why)| why.is_some()).count();
         if ui.is_json() {
-            let checks: Vec<Value> = checks
-                .iter()
-                .map(|check| json!({"name": check.name, "passed": check.problem.is_none(), "problem": check.problem}))
-                .collect();
+            let check = |(name, why): &(String, Option<String>)| json!({"name": name, "passed": why.is_none(), "problem": why});
+            let checks: Vec<Value> = checks.iter().map(check).collect();
             ui.document(&json!({"strategy": self.name, "conforms": failed == 0, "checks": checks}));
         } else {
-            for check in &checks {
-                match &check.problem {
-                    None => ui.line(&format!("{}  {}", paint(Tone::Good, "ok    "), check.name)),
-                    Some(problem) => {
-                        ui.line(&format!(
-                            "{}  {}: {problem}",
-                            paint(Tone::Bad, "FAILED"),
-                            check.name
-                        ));
-                    }
-                }
+            for (name, problem) in &checks {
+                ui.line(&match problem {
+                    None => format!("{}  {name}", paint(Tone::Good, "ok    ")),
+                    Some(why) => format!("{}  {name}: {why}", paint(Tone::Bad, "FAILED")),
+                });
             }
         }
         match failed {
@@ -144,7 +121,7 @@ impl StrategyCheckArgs {
                 ));
                 Ok(())
             }
-            _ if ui.is_json() => Err(Failure::reported()),
+            _ if ui.is_json() => Err(Failure::reported(Kind::Failed)),
             _ => Err(Failure::failed(format!(
                 "{} does not conform: {failed} of {} checks failed",
                 self.name,

@@ -19,7 +19,7 @@ use crate::ui::{Tone, Ui, paint};
 /// sandbox. What loosens (paths that are written for real, variables, the network, programs, sandboxes that do
 /// not isolate) counts after this, for this file with this very content. Where it was trusted before with
 /// another content, the difference is shown, otherwise the whole file.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow trust\n  escrow trust ../other/escrow.yaml --yes\n  \
         escrow trust --list\n  escrow trust --remove"
@@ -120,15 +120,14 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         ui.document(&json!({"files": files}));
         return Ok(());
     }
-    let row = |one: &TrustedConfig| {
-        vec![
+    let rows = all.iter().map(|one| {
+        [
             one.trusted_at.strftime("%Y-%m-%d %H:%M").to_string(),
             one.digest[..12].to_owned(),
             one.path.to_string(),
         ]
-    };
-    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    ui.table(&["TRUSTED", "DIGEST", "FILE"], &rows);
+    });
+    ui.table(["TRUSTED", "DIGEST", "FILE"], rows);
     Ok(())
 }
 

@@ -16,14 +16,14 @@ use crate::error::Failure;
 use crate::ui::{Tone, Ui, paint};
 
 /// List the types of resources, and check a configuration
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct TypeArgs {
     #[command(subcommand)]
     verb: TypeVerb,
 }
 
-#[derive(Subcommand)]
+#[derive(Debug, Subcommand)]
 enum TypeVerb {
     /// List the types, those of the configuration among them
     List,
@@ -33,14 +33,14 @@ enum TypeVerb {
 }
 
 /// A type by its name
-#[derive(Args)]
+#[derive(Debug, Args)]
 struct TypeNameArgs {
     /// Its name
     name: String,
 }
 
 /// Check a configuration: every key, every name and the policy in it
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow type validate escrow.yaml")]
 struct TypeValidateArgs {
     /// The file
@@ -87,18 +87,15 @@ fn list(context: &Context, ui: &Ui) {
         return;
     }
     let supported = |kind: &ResourceType| if kind.supported { "yes" } else { "not yet" };
-    let rows: Vec<Vec<String>> = types
-        .iter()
-        .map(|kind| {
-            vec![
-                kind.name.clone(),
-                supported(kind).to_owned(),
-                kind.default.clone(),
-                kind.allowed.join(" "),
-            ]
-        })
-        .collect();
-    ui.table(&["NAME", "SUPPORTED", "STRATEGY", "ALLOWED"], &rows);
+    let rows = types.iter().map(|kind| {
+        [
+            kind.name.clone(),
+            supported(kind).to_owned(),
+            kind.default.clone(),
+            kind.allowed.join(" "),
+        ]
+    });
+    ui.table(["NAME", "SUPPORTED", "STRATEGY", "ALLOWED"], rows);
 }
 
 impl TypeNameArgs {

@@ -14,7 +14,7 @@ use crate::ui::Ui;
 ///
 /// Of several commits of one plan, as with `escrow commit --only`, the newest is taken back; again, the one
 /// before it. What a commit of a part had released is its plan's again, if that is still open.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example:\n  escrow undo try")]
 pub(crate) struct UndoArgs {
     /// Name, id or prefix; the plan of this directory that was committed last if left out

@@ -21,7 +21,7 @@ use crate::ui::Ui;
 ///
 /// Directories on the way are made. A file that is there keeps its mode, owner and attributes.
 /// The original is untouched. Of a resource that is one file, PATH is its own name, or `.`.
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     override_usage = "escrow write [OPTIONS] [PLAN] <RESOURCE> <PATH>",
     after_help = "Example:\n  echo 'hello' | escrow write try app notes.txt\n  \

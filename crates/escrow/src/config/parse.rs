@@ -292,6 +292,14 @@ impl<'de> Deserialize<'de> for Node {
 
 struct AnyNode;
 
+macro_rules! leaf {
+    ($($visit:ident: $scalar:ty),*) => {
+        $(fn $visit<E>(self, _: $scalar) -> Result<Node, E> {
+            Ok(Node::Leaf)
+        })*
+    };
+}
+
 impl<'de> Visitor<'de> for AnyNode {
     type Value = Node;
 
@@ -303,25 +311,7 @@ impl<'de> Visitor<'de> for AnyNode {
         Ok(Node::Leaf)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Leaf)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Leaf)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Leaf)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Leaf)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
-        Ok(Node::Leaf)
-    }
+    leaf!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
         let mut all = Vec::new();
