@@ -6,7 +6,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -178,13 +177,6 @@ pub(crate) fn on_interrupt() -> Arc<AtomicBool> {
         raised
     });
     Arc::clone(raised)
-}
-
-/// A word cut in two, without the byte at `at`.
-pub(crate) fn split(word: &OsStr, at: usize) -> (OsString, OsString) {
-    let bytes = word.as_bytes();
-    let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
-    (text(&bytes[..at]), text(&bytes[at + 1..]))
 }
 
 /// Where the supervisor listens, if this runs inside `escrow run`.

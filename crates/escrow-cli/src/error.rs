@@ -174,7 +174,7 @@ fn document(
 }
 
 /// Resources, each with a reason.
-fn reasons(all: &[(String, String)]) -> Value {
+pub(crate) fn reasons(all: &[(String, String)]) -> Value {
     let one = |(resource, why): &(String, String)| json!({"resource": resource, "why": why});
     all.iter().map(one).collect()
 }
@@ -206,9 +206,7 @@ pub(crate) fn details(error: &Error) -> serde_json::Value {
         Error::Denied { decision, .. } => json!(decision),
         Error::Unexpected { found, differs, .. } => {
             let one = |(resource, path): &(String, ResourcePath)| {
-                let mut entry = show::path_fields(path);
-                entry["resource"] = json!(resource);
-                entry
+                show::with_path(path, json!({"resource": resource}))
             };
             let differs: Vec<Value> = differs.iter().map(one).collect();
             json!({"digest": found, "differs": differs})

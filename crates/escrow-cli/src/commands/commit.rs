@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::show;
 use crate::context::Context;
-use crate::error::Failure;
+use crate::error::{Failure, reasons};
 use crate::ui::{Tone, Ui, paint};
 
 /// Release everything that a plan's sandboxes changed, or nothing
@@ -118,31 +118,24 @@ impl CommitArgs {
             context.manager.wait_quiet(&plan, &progress)?;
         }
         let mut expected = self.expect.map(Expected::Digest);
-        let look = |digest: bool| {
-            let preview = context
-                .manager
-                .preview_part(&plan, terms, &selection, digest);
-            preview.map_err(|error| Failure::from(error).about("committed"))
-        };
+        let (manager, select) = (&context.manager, &selection);
+        let failed = |error: Error| Failure::from(error).about("committed");
         // What is not what was expected is said before anything is shown, asked or run.
-        let look_closely = || {
-            let preview = look(true)?;
+        let look = || {
+            let preview = manager.preview_part(&plan, terms, select, true);
+            let preview = preview.map_err(failed)?;
             if let (Some(expected), Some(found)) = (&expected, &preview.digest) {
-                check_expected(&plan, expected, found)
-                    .map_err(|error| Failure::from(error).about("committed"))?;
+                check_expected(&plan, expected, found).map_err(failed)?;
             }
             Ok::<_, Failure>(preview)
         };
         if self.dry_run {
-            return show_preview(&plan.name, &look_closely()?, terms, ui);
+            return show_preview(&plan.name, &look()?, terms, ui);
         }
-        context
-            .manager
-            .validations(&plan)
-            .map_err(|error| Failure::from(error).about("committed"))?;
+        manager.validations(&plan).map_err(failed)?;
         context.tell_notices(ui);
         if ui.asks() && !self.yes {
-            let preview = look_closely()?;
+            let preview = look()?;
             show_report(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
             if !ui.confirm(&question, false) {
@@ -156,9 +149,8 @@ impl CommitArgs {
             terms,
             expected: expected.as_ref(),
         };
-        let (manager, select) = (&context.manager, &selection);
         let released = manager.commit_part(&plan, &request, select, &progress);
-        let released = released.map_err(|error| Failure::from(error).about("committed"))?;
+        let released = released.map_err(failed)?;
         drop(progress);
         for (resource, why) in &released.left {
             ui.warn(&format!("{resource}: committed; cleanup incomplete: {why}"));
@@ -166,25 +158,17 @@ impl CommitArgs {
         if ui.is_json() {
             let mut document = document(&plan.name, &released.preview, true);
             document["message"] = json!(self.message);
-            document["left"] = released
-                .left
-                .iter()
-                .map(|(resource, why)| json!({"resource": resource, "why": why}))
-                .collect();
+            document["left"] = reasons(&released.left);
             ui.document(&document);
             return Ok(());
         }
         show_report(&released.preview, terms, ui, true);
-        let changes: usize = released
-            .preview
-            .members
-            .iter()
-            .map(|member| member.diff.changes.len())
-            .sum();
+        let mut members = released.preview.members.iter();
+        let changed = members.any(|member| !member.diff.is_empty());
         if released.preview.left() > 0 {
             ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
         }
-        if changes > 0 {
+        if changed {
             ui.say(&format!("undo with `escrow undo {}`", plan.name));
         }
         Ok(())
@@ -235,10 +219,8 @@ fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
     let resources: Vec<Value> = preview.members.iter().map(member).collect();
     let later = preview.members.iter().flat_map(|member| {
         member.runs_later.iter().map(|one| {
-            let mut entry = show::path_fields(&one.path);
-            entry["resource"] = json!(member.resource);
-            entry["why"] = json!(one.why);
-            entry
+            let more = json!({"resource": member.resource, "why": one.why});
+            show::with_path(&one.path, more)
         })
     });
     let later: Vec<Value> = later.collect();
@@ -256,15 +238,9 @@ fn document(plan: &str, preview: &CommitPreview, committed: bool) -> Value {
 fn member(one: &MemberPreview) -> Value {
     let changes: Vec<Value> = one.diff.changes.iter().map(show::change).collect();
     let left: Vec<Value> = one.left.changes.iter().map(show::change).collect();
-    let notes: Vec<Value> = one
-        .notes
-        .iter()
-        .map(|note| {
-            let mut entry = show::path_fields(&note.path);
-            entry["what"] = json!(note.what);
-            entry
-        })
-        .collect();
+    let notes = one.notes.iter();
+    let notes = notes.map(|note| show::with_path(&note.path, json!({"what": note.what})));
+    let notes: Vec<Value> = notes.collect();
     json!({
         "resource": one.resource,
         "at": show::location(&one.at),

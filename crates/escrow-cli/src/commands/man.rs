@@ -34,11 +34,11 @@ impl ManArgs {
         clap_mangen::Man::new(command)
             .render(&mut page)
             .map_err(|error| Failure::failed(format!("cannot make the page: {error}")))?;
-        if ui.is_json() {
-            ui.document(&json!({"name": name, "page": String::from_utf8_lossy(&page)}));
-            return Ok(());
+        let text = String::from_utf8_lossy(&page);
+        match ui.is_json() {
+            true => ui.document(&json!({"name": name, "page": text})),
+            false => ui.bytes(&page),
         }
-        ui.bytes(&page);
         Ok(())
     }
 }

@@ -108,61 +108,49 @@ impl ResourceAddArgs {
     }
 }
 
-/// A resource, for programs and for people.
-struct ResourceListItem {
-    document: Value,
-    name: String,
-    kind: String,
-    strategy: String,
-    at: String,
-}
+/// A resource, for programs, and for people: name, type, strategy and place.
+type ResourceEntry = (Value, [String; 4]);
 
-fn known(resource: &Resource) -> ResourceListItem {
-    ResourceListItem {
-        document: show::resource(resource),
-        name: resource.name.clone(),
-        kind: resource.kind.clone(),
-        strategy: resource.strategy.clone(),
-        at: resource.at.to_string(),
-    }
+fn known(resource: &Resource) -> ResourceEntry {
+    let Resource { name, kind, .. } = resource.clone();
+    let row = [
+        name,
+        kind,
+        resource.strategy.clone(),
+        resource.at.to_string(),
+    ];
+    (show::resource(resource), row)
 }
 
 /// One of the configuration that was never used.
-fn declared(context: &Context, resource: &ConfigResource) -> ResourceListItem {
+fn declared(context: &Context, resource: &ConfigResource) -> ResourceEntry {
     let kind = context.manager.type_of(resource);
-    ResourceListItem {
-        document: show::declared(resource, kind),
-        name: resource.name.clone(),
-        kind: kind.unwrap_or("unknown").to_owned(),
-        strategy: resource.strategy.as_deref().unwrap_or(AUTO).to_owned(),
-        at: Location::from(resource.at.as_path()).to_string(),
-    }
+    let row = [
+        resource.name.clone(),
+        kind.unwrap_or("unknown").to_owned(),
+        resource.strategy.as_deref().unwrap_or(AUTO).to_owned(),
+        Location::from(resource.at.as_path()).to_string(),
+    ];
+    (show::declared(resource, kind), row)
 }
 
-fn one(entry: &ResourceListItem, before: &str, ui: &Ui) {
-    if ui.is_json() {
-        ui.document(&entry.document);
-        return;
+fn one((document, [name, kind, strategy, at]): &ResourceEntry, before: &str, ui: &Ui) {
+    let name = paint(Tone::Strong, name);
+    match ui.is_json() {
+        true => ui.document(document),
+        false => ui.line(&format!("{before}{name}  {kind}, {strategy}  {at}")),
     }
-    ui.line(&format!(
-        "{before}{}  {}, {}  {}",
-        paint(Tone::Strong, &entry.name),
-        entry.kind,
-        entry.strategy,
-        entry.at,
-    ));
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let mut entries: Vec<ResourceListItem> =
-        context.manager.resources()?.iter().map(known).collect();
+    let mut entries: Vec<ResourceEntry> = context.manager.resources()?.iter().map(known).collect();
     for resource in &context.manager.settings().resources {
-        if entries.iter().all(|one| one.name != resource.name) {
+        if entries.iter().all(|(_, [name, ..])| *name != resource.name) {
             entries.push(declared(context, resource));
         }
     }
     if ui.is_json() {
-        let resources: Vec<Value> = entries.into_iter().map(|one| one.document).collect();
+        let resources: Vec<Value> = entries.into_iter().map(|(document, _)| document).collect();
         ui.document(&json!({"resources": resources}));
         return Ok(());
     }
@@ -170,8 +158,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
         ui.say("there are no resources; `escrow resource add NAME --at PATH` names one");
         return Ok(());
     }
-    let rows = entries.into_iter();
-    let rows = rows.map(|one| [one.name, one.kind, one.strategy, one.at]);
+    let rows = entries.into_iter().map(|(_, row)| row);
     ui.table(["NAME", "TYPE", "STRATEGY", "AT"], rows);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `escrow run`: runs a command inside the sandboxes of a plan.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -169,13 +170,17 @@ impl RunArgs {
     /// The variables that were typed.
     fn environment(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
         let parse = |typed: &OsString| {
-            let bytes = typed.as_encoded_bytes();
-            let at = bytes.iter().position(|byte| *byte == b'=');
-            let at = at.filter(|at| *at > 0).ok_or_else(|| {
-                let typed = typed.to_string_lossy();
-                Failure::usage(format!("'{typed}' is not NAME=VALUE")).status(2)
-            })?;
-            Ok(context::split(typed, at))
+            let mut words = typed.as_bytes().splitn(2, |byte| *byte == b'=');
+            match (words.next(), words.next()) {
+                (Some(name), Some(value)) if !name.is_empty() => Ok((
+                    OsStr::from_bytes(name).into(),
+                    OsStr::from_bytes(value).into(),
+                )),
+                _ => {
+                    let typed = typed.to_string_lossy();
+                    Err(Failure::usage(format!("'{typed}' is not NAME=VALUE")).status(2))
+                }
+            }
         };
         self.env.iter().map(parse).collect()
     }

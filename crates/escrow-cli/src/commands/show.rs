@@ -23,6 +23,15 @@ pub(crate) fn path_fields(path: &ResourcePath) -> Value {
     }
 }
 
+/// The same with more fields.
+pub(crate) fn with_path(path: &ResourcePath, more: Value) -> Value {
+    let mut document = path_fields(path);
+    if let (Some(all), Value::Object(more)) = (document.as_object_mut(), more) {
+        all.extend(more);
+    }
+    document
+}
+
 /// A path of the machine as JSON: as it is where it is UTF-8, else escaped.
 pub(crate) fn location(at: &Location) -> Value {
     match std::str::from_utf8(at.as_bytes()) {
@@ -33,31 +42,29 @@ pub(crate) fn location(at: &Location) -> Value {
 
 /// A change as JSON.
 pub(crate) fn change(change: &Change) -> Value {
-    let mut document = path_fields(&change.path);
-    document["kind"] = json!(change.kind);
-    document["fields"] = json!(change.fields);
-    document["old"] = json!(change.old.as_ref().map(facts));
-    document["new"] = json!(change.new.as_ref().map(facts));
-    document
+    let (old, new) = (
+        change.old.as_ref().map(facts),
+        change.new.as_ref().map(facts),
+    );
+    let more = json!({"kind": change.kind, "fields": change.fields, "old": old, "new": new});
+    with_path(&change.path, more)
 }
 
 /// A conflict as JSON: both versions named.
 pub(crate) fn conflict(resource: &str, conflict: &Conflict) -> Value {
-    let mut document = path_fields(&conflict.path);
-    document["resource"] = json!(resource);
-    document["what"] = json!(conflict.what);
-    document["ours"] = json!(conflict.ours.as_ref().map(facts));
-    document["theirs"] = json!(conflict.theirs.as_ref().map(facts));
-    document
+    let more = json!({
+        "resource": resource,
+        "what": conflict.what,
+        "ours": conflict.ours.as_ref().map(facts),
+        "theirs": conflict.theirs.as_ref().map(facts),
+    });
+    with_path(&conflict.path, more)
 }
 
 /// What another process wrote meanwhile, and where it is kept, as JSON.
 pub(crate) fn kept(kept: &[(String, ResourcePath, Location)]) -> Vec<Value> {
     let one = |(resource, path, at): &(String, ResourcePath, Location)| {
-        let mut entry = path_fields(path);
-        entry["resource"] = json!(resource);
-        entry["kept"] = location(at);
-        entry
+        with_path(path, json!({"resource": resource, "kept": location(at)}))
     };
     kept.iter().map(one).collect()
 }

@@ -40,22 +40,19 @@ impl StatusArgs {
         };
         let home = escrow::model::text::Location::from(context.manager.home());
         if ui.is_json() {
-            let plans: Result<Vec<Value>, Failure> = status
-                .plans
-                .iter()
-                .map(|view| {
-                    let mut plan = show::plan(context, view)?;
-                    plan["disk"] = disk_fields(disks.as_ref().map(|disks| disks.of(&view.plan)));
-                    Ok(plan)
-                })
-                .collect();
+            let disk = |plan: &Plan| disk_fields(disks.as_ref().map(|disks| disks.of(plan)));
+            let plans = status.plans.iter().map(|view| {
+                let mut plan = show::plan(context, view)?;
+                plan["disk"] = disk(&view.plan);
+                Ok(plan)
+            });
+            let plans: Result<Vec<Value>, Failure> = plans.collect();
             let finished = status.over.iter().map(|plan| {
-                let disk = disks.as_ref().map(|disks| disks.of(plan));
                 json!({
                     "id": plan.id,
                     "name": plan.name,
                     "state": plan.state.as_str(),
-                    "disk": disk_fields(disk),
+                    "disk": disk(plan),
                 })
             });
             let finished: Vec<Value> = finished.collect();
@@ -64,27 +61,21 @@ impl StatusArgs {
                 json!({"kind": one.kind.as_str(), "plan": one.plan, "path": path})
             });
             let orphans: Vec<Value> = orphans.collect();
-            let running: Vec<Value> = status
-                .running
-                .iter()
-                .map(|one| {
-                    json!({
-                        "action": one.operation.action,
-                        "plan_id": one.operation.plan_id,
-                        "plan": one.plan,
-                        "target": one.operation.target,
-                        "principal": one.operation.principal,
-                        "pid": one.operation.owner.pid,
-                        "since": one.operation.started_at.to_string(),
-                        "state": if one.alive { "running" } else { "interrupted" },
-                    })
+            let running = status.running.iter().map(|one| {
+                json!({
+                    "action": one.operation.action,
+                    "plan_id": one.operation.plan_id,
+                    "plan": one.plan,
+                    "target": one.operation.target,
+                    "principal": one.operation.principal,
+                    "pid": one.operation.owner.pid,
+                    "since": one.operation.started_at.to_string(),
+                    "state": if one.alive { "running" } else { "interrupted" },
                 })
-                .collect();
-            let unfinished: Vec<Value> = status
-                .unfinished
-                .iter()
-                .map(|one| json!({"plan": one.plan, "what": one.what.as_str(), "phase": one.phase.as_str()}))
-                .collect();
+            });
+            let running: Vec<Value> = running.collect();
+            let unfinished = status.unfinished.iter().map(|one| json!({"plan": one.plan, "what": one.what.as_str(), "phase": one.phase.as_str()}));
+            let unfinished: Vec<Value> = unfinished.collect();
             ui.document(&json!({
                 "home": show::location(&home),
                 "plans": plans?,

@@ -62,9 +62,7 @@ impl WriteArgs {
             .write(&plan, &resource, &path, &mut content)?;
         let kind = written.kind;
         if ui.is_json() {
-            let mut document = show::path_fields(&path);
-            document["kind"] = json!(kind);
-            ui.document(&document);
+            ui.document(&show::with_path(&path, json!({"kind": kind})));
             return Ok(());
         }
         let word = match kind {

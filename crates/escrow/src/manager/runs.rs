@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use super::sessions::NamespaceEntry;
 use super::validation::forked;
 use super::{Manager, SandboxView};
@@ -25,7 +23,7 @@ use crate::model::{Action, DiffView, SandboxId, Scope, Shape};
 use crate::run::spec::SOCKETS;
 use crate::run::{
     Attached, CommandExit, Helper, MountedSandbox, NamespaceOptions, Output, RunError, RunSpec,
-    SupervisorOptions, connect, output, program, step, supervise, unconfined,
+    SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
 use crate::strategy::{LiveView, Mount, Session, Strategy, overlay, unsupported};
@@ -128,7 +126,7 @@ impl Manager {
 
     pub(super) fn attach(&self) -> Result<Attached> {
         let attached = self.options.console.attach();
-        Ok(attached.map_err(failed_step("share the terminal and signals"))?)
+        Ok(attached.map_err(at_io("share the terminal and signals"))?)
     }
 
     /// Carries out what a description says. Commands that come later find the namespace, and those inside can
@@ -144,7 +142,7 @@ impl Manager {
     ) -> Result<CommandExit> {
         let console = &*self.options.console;
         let mut launcher = self.helper();
-        connect(&mut launcher, console, output).map_err(failed_step("connect the command"))?;
+        connect(&mut launcher, console, output).map_err(at_io("connect the command"))?;
         let mut helper = Some(Helper {
             program: self.options.helper.clone(),
             home: self.home().to_owned(),
@@ -563,10 +561,6 @@ pub(super) fn layer_over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
         upper: Location::from(upper.path()),
         work: Location::from(work.path()),
     })
-}
-
-fn failed_step(what: &'static str) -> impl FnOnce(std::io::Error) -> RunError {
-    move |error| step(what)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 fn text(word: &OsString) -> Location {

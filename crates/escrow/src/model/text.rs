@@ -89,7 +89,7 @@ pub fn unescape(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A path of the machine, shown escaped and stored so that it comes back byte for byte.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location(PathBuf);
 
 impl Location {

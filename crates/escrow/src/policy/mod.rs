@@ -103,19 +103,20 @@ impl Policy {
     /// Whether a rule permits something on a resource by its name alone: the process that gives that name to
     /// something else gives it the permission.
     pub fn permits_by_name(&self, resource: &str) -> bool {
-        let PolicyMode::Enforce(rules) = &self.stance else {
-            return false;
-        };
-        let mut permits = rules.iter().filter(|rule| !rule.denies);
+        let mut permits = self.rules().iter().filter(|rule| !rule.denies);
         permits.any(|rule| rule.names(resource))
     }
 
     /// Whether a rule is about a resource by its name: another name for the same thing escapes it.
     pub fn names_resources(&self) -> bool {
-        let PolicyMode::Enforce(rules) = &self.stance else {
-            return false;
-        };
-        rules.iter().any(Rule::names_one)
+        self.rules().iter().any(Rule::names_one)
+    }
+
+    fn rules(&self) -> &[Rule] {
+        match &self.stance {
+            PolicyMode::Enforce(rules) => rules,
+            PolicyMode::Local | PolicyMode::Unreadable(_) => &[],
+        }
     }
 
     /// Whether `principal` may do `action`. `names` are the names of one and the same thing: what

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::program::{output, program};
 use super::supervise::ended;
-use super::{RunError, step};
+use super::{RunError, at};
 use crate::model::PlanId;
 
 /// The principal of commands inside.
@@ -142,7 +142,7 @@ impl Helper {
 pub fn ask(socket: &std::path::Path, words: Vec<String>) -> Result<Answer, RunError> {
     let gone = |error: std::io::Error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::PIPE);
-        step("reach the supervisor of this run")(errno)
+        at("reach the supervisor of this run")(errno)
     };
     let mut stream = UnixStream::connect(socket).map_err(gone)?;
     let question = serde_json::to_string(&Question { words }).expect("words are JSON");

@@ -25,7 +25,8 @@ use rustix::process::{
 };
 use rustix::thread::{UnshareFlags, move_into_link_name_space};
 
-use super::launcher::{StepResult, at};
+use super::launcher::StepResult;
+use super::supervise::at;
 use super::sys;
 use crate::fs::accounts::{self, IdRange};
 
@@ -84,20 +85,15 @@ fn disjoint(own: u32, mut ranges: Vec<IdRange>) -> Vec<IdRange> {
 /// `strategy/overlay/unmapped.rs`).
 pub(super) fn enter() -> StepResult<Option<String>> {
     let groups = granted();
-    let mapped = match groups.is_empty() || helper().is_none() {
-        true => None,
-        false => Some(join_new(&groups)),
-    };
-    match mapped {
-        Some(Ok(())) => Ok(None),
-        Some(Err(why)) => {
-            plain()?;
-            Ok(Some(format!(
-                "the groups that /etc/subgid grants you are not mapped inside, so their files may not be changed there: {why}"
-            )))
-        }
-        None => plain().map(|()| None),
+    if groups.is_empty() || helper().is_none() {
+        return plain().map(|()| None);
     }
+    let Err(why) = join_new(&groups) else {
+        return Ok(None);
+    };
+    plain()?;
+    let lost = "the groups that /etc/subgid grants you are not mapped inside, so their files may not be changed there";
+    Ok(Some(format!("{lost}: {why}")))
 }
 
 fn join_new(groups: &[IdRange]) -> Result<(), String> {

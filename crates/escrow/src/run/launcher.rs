@@ -15,23 +15,17 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process
 use rustix::thread::{UnshareFlags, move_into_link_name_space};
 
 use super::monitor;
-use super::spec::{BuildLocks, NamespaceOptions, RunSpec};
-use super::supervise::{Channel, RunError};
+use super::spec::{BuildLocks, RunSpec};
+use super::supervise::{Channel, RunError, at};
 use super::{Event, Request, idmap, mounts, sys};
 use crate::failpoints;
 use crate::fs::Cause;
 use crate::fs::exposure::ExposureMark;
 use crate::fs::process::ProcessIdentity;
-use crate::model::text::Location;
 use crate::model::view::View;
 
-/// A step that failed, in words, and why.
-pub(super) type StepResult<T> = Result<T, (String, Errno)>;
-
-pub(super) fn at(step: impl Into<String>) -> impl FnOnce(Errno) -> (String, Errno) {
-    let step = step.into();
-    move |errno| (step, errno)
-}
+/// What a step gave, or which one failed.
+pub(super) type StepResult<T> = Result<T, RunError>;
 
 /// Builds the namespace that was described and runs the command in it. Never returns. The helper program calls it with
 /// the two descriptors that it was given as words.
@@ -43,7 +37,11 @@ pub fn enter(spec: i32, channel: i32) -> ! {
 }
 
 /// Without an answer the other side says that the namespace ended too early.
-fn report_failure(channel: &Channel, (step, errno): (String, Errno)) -> i32 {
+pub(super) fn report_failure(channel: &Channel, failed: RunError) -> i32 {
+    let (step, errno) = match failed {
+        RunError::Step { step, errno } => (step, errno),
+        other => (other.to_string(), Errno::IO),
+    };
     match channel.send(&Event::Failed(step, errno.raw_os_error())) {
         Ok(()) | Err(_) => 125,
     }
@@ -54,7 +52,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
     // Whatever else is open was not meant for the namespace.
     let build = spec.build.iter();
     let mut kept: Vec<i32> = build.flat_map(|build| [build.live, build.last]).collect();
-    kept.extend([spec.share, channel.socket().as_raw_fd()]);
+    kept.extend([spec.share, channel.as_fd().as_raw_fd()]);
     sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     // Held for as long as something of the command may be there.
     let _share = sys::adopt(spec.share);
@@ -71,7 +69,7 @@ fn join_namespace(spec: OwnedFd, channel: &Channel) -> StepResult<i32> {
                 .map_err(at("receive from the supervisor"))?;
             inside
         }
-        (None, None) => return Err(("find the namespaces".to_owned(), Errno::INVAL)),
+        (None, None) => return Err(at("find the namespaces")(Errno::INVAL)),
     };
     // A terminal is found by its name outside only.
     let terminal = spec.terminal.then(open_terminal).transpose()?;
@@ -113,12 +111,8 @@ fn wait_for(child: Pid) -> StepResult<i32> {
 
 fn read_spec(from: OwnedFd) -> StepResult<RunSpec> {
     let file = std::fs::File::from(from);
-    serde_json::from_reader(std::io::BufReader::new(file)).map_err(|_| {
-        (
-            "read the description of the namespace".to_owned(),
-            Errno::INVAL,
-        )
-    })
+    serde_json::from_reader(std::io::BufReader::new(file))
+        .map_err(|_| at("read the description of the namespace")(Errno::INVAL))
 }
 
 fn open_terminal() -> StepResult<OwnedFd> {
@@ -151,24 +145,16 @@ fn request_build(
     build: BuildLocks,
     channel: &Channel,
 ) -> StepResult<ProcessIdentity> {
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(at("make a channel"))?;
+    let (event, theirs) = Channel::pair()?;
     if sys::fork().map_err(at("start the reaper"))?.is_none() {
         channel.close_here();
-        drop(ours);
-        let channel = Channel::new(theirs);
-        let status = guard(spec, build, &channel);
-        sys::exit(status.map_or_else(|failed| report_failure(&channel, failed), |()| 0));
+        drop(event);
+        let status = guard(spec, build, &theirs);
+        sys::exit(status.map_or_else(|failed| report_failure(&theirs, failed), |()| 0));
     }
     drop(theirs);
     // The lock is the reaper's.
     drop((sys::adopt(build.live), sys::adopt(build.last)));
-    let event = Channel::new(ours);
     let (mut process_1, mut ready) = (None, false);
     loop {
         match event
@@ -183,10 +169,10 @@ fn request_build(
                     .map_err(at("send to the supervisor"))?;
             }
             Some(Event::Failed(step, errno)) => {
-                return Err((step, Errno::from_raw_os_error(errno)));
+                return Err(at(step)(Errno::from_raw_os_error(errno)));
             }
             Some(_) => {}
-            None => return Err(("build the namespace".to_owned(), Errno::PIPE)),
+            None => return Err(at("build the namespace")(Errno::PIPE)),
         }
         if let (Some(pid), true) = (process_1, ready) {
             // Here its number means what it means outside.
@@ -196,43 +182,17 @@ fn request_build(
 }
 
 /// Tries everything that a namespace needs of the kernel, in this process, which is of no use afterwards.
-pub fn probe() -> Result<(), RunError> {
-    let empty = || Location::from_bytes(b"");
-    let spec = RunSpec {
-        views: Vec::new(),
-        scratch: None,
-        hidden: Vec::new(),
-        look: NamespaceOptions {
-            scratch: false,
-            writable: Vec::new(),
-            network: false,
-        },
-        directory: empty(),
-        command: Vec::new(),
-        environment: Vec::new(),
-        socket: empty(),
-        files: None,
-        terminal: false,
-        front: false,
-        inside: None,
-        build: None,
-        share: -1,
+pub fn probe() -> StepResult<()> {
+    let spec = RunSpec::default();
+    make_namespaces(&spec)?;
+    mounts::make(&spec)?;
+    let status = match sys::fork().map_err(at("start process 1"))? {
+        Some(child) => wait_for(child)?,
+        None => sys::exit(i32::from(mounts::fresh_proc().is_err())),
     };
-    let tried = || -> StepResult<i32> {
-        make_namespaces(&spec)?;
-        mounts::make(&spec)?;
-        match sys::fork().map_err(at("start process 1"))? {
-            Some(child) => wait_for(child),
-            None => sys::exit(i32::from(mounts::fresh_proc().is_err())),
-        }
-    };
-    match tried() {
-        Ok(0) => Ok(()),
-        Ok(_) => Err(RunError::Step {
-            step: "mount /proc".to_owned(),
-            errno: Errno::PERM,
-        }),
-        Err((step, errno)) => Err(RunError::Step { step, errno }),
+    match status {
+        0 => Ok(()),
+        _ => Err(at("mount /proc")(Errno::PERM)),
     }
 }
 
@@ -303,7 +263,7 @@ fn mark(spec: &RunSpec) -> StepResult<Vec<Option<ExposureMark>>> {
                 _ => Errno::IO,
             };
             let what = "note that commands can reach the files of";
-            (format!("{what} '{}'", shown.at), errno)
+            at(format!("{what} '{}'", shown.at))(errno)
         })
     });
     marks.collect()
@@ -320,7 +280,7 @@ fn close(spec: &RunSpec, held: &[OwnedFd], marks: Vec<Option<ExposureMark>>) -> 
             failpoints::bug("layers-left-open") || mounts::freeze(mount.as_fd(), layers).is_ok();
         if frozen && layers {
             let taken = mark.take_off();
-            taken.map_err(|_| ("record that the namespace is empty".to_owned(), Errno::IO))?;
+            taken.map_err(|_| at("record that the namespace is empty")(Errno::IO))?;
         }
     }
     Ok(())
@@ -330,7 +290,7 @@ fn close(spec: &RunSpec, held: &[OwnedFd], marks: Vec<Option<ExposureMark>>) -> 
 fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
     end_with_parent("tie process 1 to its parent")?;
     // Should the reaper be killed, the namespace is over when this one has ended.
-    let mut kept = [build.live, channel.socket().as_raw_fd()];
+    let mut kept = [build.live, channel.as_fd().as_raw_fd()];
     sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     mounts::fresh_proc()?;
     sys::set_signal(libc::SIGCHLD, true);
@@ -344,7 +304,7 @@ fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
 
 /// The process that has this number now, as seen from outside.
 fn process_of(pid: u32) -> StepResult<ProcessIdentity> {
-    let gone = || ("look at process 1".to_owned(), Errno::SRCH);
+    let gone = || at("look at process 1")(Errno::SRCH);
     ProcessIdentity::of(pid).ok().flatten().ok_or_else(gone)
 }
 

@@ -54,8 +54,9 @@ pub use launcher::{enter, probe};
 pub use pause::{PausedProcesses, pause};
 pub(crate) use program::{output, program};
 pub use spec::{BuildLocks, MountedSandbox, NamespaceOptions, RunSpec};
+use supervise::at;
 pub use supervise::{CommandExit, RunError};
-pub(crate) use supervise::{SupervisorOptions, step, supervise};
+pub(crate) use supervise::{SupervisorOptions, at_io, supervise};
 pub(crate) use unconfined::unconfined;
 
 use serde::{Deserialize, Serialize};

@@ -14,9 +14,9 @@ use rustix::process::{
 };
 use rustix::termios::tcsetpgrp;
 
-use super::launcher::{StepResult, at, end_with_parent};
+use super::launcher::{StepResult, end_with_parent, report_failure};
 use super::spec::RunSpec;
-use super::supervise::Channel;
+use super::supervise::{Channel, at};
 use super::{Event, Request, sys};
 use crate::failpoints;
 use crate::fs::process;
@@ -124,7 +124,7 @@ fn end(command: Pid, status: i32) -> i32 {
 
 fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepResult<Pid> {
     let text = |location: &Location| CString::new(location.as_bytes());
-    let invalid = |_| ("use a word with a NUL byte".to_owned(), Errno::INVAL);
+    let invalid = |_| at("use a word with a NUL byte")(Errno::INVAL);
     let command: Result<Vec<CString>, _> = spec.command.iter().map(text).collect();
     let command = command.map_err(invalid)?;
     let variable = |(name, value): &(Location, Location)| {
@@ -136,16 +136,14 @@ fn start(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> StepR
     if let Some(pid) = sys::fork().map_err(at("start the command"))? {
         return Ok(pid);
     }
-    let (step, errno) = match prepare(spec, terminal, channel) {
+    let failed = match prepare(spec, terminal, channel) {
         Err(failed) => failed,
         Ok(()) => {
             let errno = become_command(&programs, &command, &environment);
-            (format!("run '{}'", spec.command[0]), errno)
+            at(format!("run '{}'", spec.command[0]))(errno)
         }
     };
-    match channel.send(&Event::Failed(step, errno.raw_os_error())) {
-        Ok(()) | Err(_) => sys::exit(125),
-    }
+    sys::exit(report_failure(channel, failed))
 }
 
 /// What only the process that becomes the command can do.
@@ -165,7 +163,7 @@ fn prepare(spec: &RunSpec, terminal: Option<&OwnedFd>, channel: &Channel) -> Ste
     }
     if !open {
         // The channel is closed when the command begins.
-        let mut kept = [channel.socket().as_raw_fd()];
+        let mut kept = [channel.as_fd().as_raw_fd()];
         sys::keep_only(&mut kept, 3).map_err(at("close other descriptors"))?;
     }
     for signal in [libc::SIGTTOU, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE] {
@@ -235,10 +233,4 @@ fn become_command(programs: &[CString], command: &[CString], environment: &[CStr
         }
     }
     why
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.socket()
-    }
 }

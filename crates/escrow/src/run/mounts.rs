@@ -13,8 +13,9 @@ use rustix::mount::{
     self, FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags,
 };
 
-use super::launcher::{StepResult, at};
+use super::launcher::StepResult;
 use super::spec::{MountedSandbox, RunSpec, SOCKETS};
+use super::supervise::at;
 use super::sys;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};

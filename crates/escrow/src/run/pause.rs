@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::supervise::RunError;
+use super::supervise::{RunError, at};
 use super::sys::{self, TraceEvent};
 use crate::fs::process::{self, ProcessIdentity};
 
@@ -57,9 +57,8 @@ pub fn pause(inside: &ProcessIdentity) -> Result<PausedProcesses, RunError> {
                     errno: Errno::TIMEDOUT,
                 });
             }
-            Some(_) => std::thread::sleep(POLL_INTERVAL),
             // A process that was started while others were held is found in another round.
-            None => std::thread::sleep(POLL_INTERVAL),
+            _ => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
@@ -106,9 +105,7 @@ impl PausedProcesses {
             }
         }
     }
-}
 
-impl PausedProcesses {
     /// Whether those who are held are still the same: a thread that becomes another program takes the
     /// number of the first one of its process, and no process holds it. It is forgotten here.
     fn is_whole(&mut self) -> bool {
@@ -172,10 +169,8 @@ impl Drop for PausedProcesses {
 
 /// Every thread inside but those of process 1, which does nothing, and of the keepers.
 fn threads(inside: &ProcessIdentity) -> Result<Vec<u32>, RunError> {
-    let looked = |error: crate::fs::FsError| RunError::Step {
-        step: format!("list the processes inside ({error})"),
-        errno: Errno::IO,
-    };
+    let looked =
+        |error: crate::fs::FsError| at(format!("list the processes inside ({error})"))(Errno::IO);
     let parents = process::parents().map_err(looked)?;
     let Some(namespace) = process::pid_namespace(inside.pid) else {
         return Ok(Vec::new());

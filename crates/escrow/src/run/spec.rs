@@ -10,7 +10,7 @@ use crate::model::view::{Layers, View};
 pub const SOCKETS: &str = "/dev/escrow";
 
 /// What every command in one inside shares; the first one decides it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceOptions {
     /// Whether the home directory has a layer that is thrown away.
     pub scratch: bool,
@@ -43,7 +43,7 @@ pub struct MountedSandbox {
 }
 
 /// Everything about the namespace, and about the command.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct RunSpec {
     /// What appears where.
     pub views: Vec<MountedSandbox>,

@@ -1,5 +1,7 @@
 //! The supervisor of a run: passes terminal, job control, signals and exit status through.
 
+use std::fs::File;
+use std::io::{Seek, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -96,8 +98,12 @@ impl Channel {
         }
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+    /// Both ends of a new one.
+    pub(super) fn pair() -> Result<(Self, Self), RunError> {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.map_err(at("make a channel"))?;
+        Ok((Self(ours), Self(theirs)))
     }
 
     /// Closes it in a process that goes on without it, and never drops it.
@@ -153,13 +159,19 @@ impl Channel {
     }
 }
 
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Lets a program that is started from here use a descriptor, until the guard is gone.
 struct Inheritable<'a>(BorrowedFd<'a>);
 
 impl<'a> Inheritable<'a> {
     fn new(fd: BorrowedFd<'a>) -> Result<Self, RunError> {
         let set = rustix::io::fcntl_setfd(fd, FdFlags::empty());
-        set.map_err(step("hand over a descriptor"))?;
+        set.map_err(at("hand over a descriptor"))?;
         Ok(Self(fd))
     }
 
@@ -176,9 +188,16 @@ impl Drop for Inheritable<'_> {
     }
 }
 
-pub(crate) fn step(step: &str) -> impl FnOnce(Errno) -> RunError {
-    let step = step.to_owned();
+/// The error of a step, in words, that failed.
+pub(super) fn at(step: impl Into<String>) -> impl FnOnce(Errno) -> RunError {
+    let step = step.into();
     move |errno| RunError::Step { step, errno }
+}
+
+/// The same for an error of the standard library.
+pub(crate) fn at_io(step: impl Into<String>) -> impl FnOnce(std::io::Error) -> RunError {
+    let failed = at(step);
+    move |error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// The outside of a run.
@@ -204,52 +223,28 @@ pub(crate) struct SupervisorOptions<'a> {
 /// Runs the command that `spec` describes.
 pub(crate) fn supervise(
     spec: &RunSpec,
-    outside: SupervisorOptions<'_>,
+    mut outside: SupervisorOptions<'_>,
 ) -> Result<CommandExit, RunError> {
     use std::os::unix::process::CommandExt;
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(step("make a channel"))?;
-    let described = describe(spec)?;
-    let SupervisorOptions {
-        launcher,
-        signals,
-        terminal,
-        held,
-        built,
-        started,
-        asked,
-        notice,
-    } = outside;
+    let (channel, theirs) = Channel::pair()?;
+    let described = describe(spec).map_err(at_io("describe the namespace"))?;
     let child = {
         let handed = [described.as_fd(), theirs.as_fd()];
-        let all = handed.into_iter().chain(held.iter().copied());
+        let all = handed.into_iter().chain(outside.held.iter().copied());
         let all: Vec<Inheritable<'_>> = all.map(Inheritable::new).collect::<Result<_, _>>()?;
         // A group of its own: what the terminal sends to ours is ours to pass on.
-        launcher
-            .arg(all[0].word())
-            .arg(all[1].word())
-            .process_group(0);
-        launcher.spawn()
+        let launcher = outside.launcher.process_group(0);
+        launcher.args([all[0].word(), all[1].word()]).spawn()
     };
-    let mut child = child.map_err(|error| RunError::Step {
-        step: "start the launcher".to_owned(),
-        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-    })?;
+    let mut child = child.map_err(at_io("start the launcher"))?;
     drop((theirs, described));
-    let mut job = TerminalJob::new(terminal, spec.front);
-    let channel = Channel::new(ours);
-    let told = (built, started, asked, notice);
-    let ended = listen(&channel, &mut job, signals, told);
+    let mut job = TerminalJob::new(outside.terminal.take(), spec.front);
+    let ended = listen(&channel, &mut job, &mut outside);
     job.take_back();
     // With the channel the namespace ends, should it still be there.
     drop(channel);
     let reaped = child.wait();
-    for (signal, _) in signals {
+    for (signal, _) in outside.signals {
         // From here on only an interrupt means anything else than it does elsewhere.
         if ![libc::SIGINT, libc::SIGTERM].contains(signal) {
             sys::set_signal(*signal, false);
@@ -261,35 +256,19 @@ pub(crate) fn supervise(
 }
 
 /// The description in a file without a name.
-fn describe(spec: &RunSpec) -> Result<OwnedFd, RunError> {
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let fd = rustix::fs::memfd_create(c"inside", flags).map_err(step("describe the namespace"))?;
-    let text = serde_json::to_vec(spec).expect("paths and words are JSON");
-    let mut rest = &text[..];
-    while !rest.is_empty() {
-        let written = rustix::io::write(&fd, rest).map_err(step("describe the namespace"))?;
-        rest = &rest[written..];
-    }
-    rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0))
-        .map_err(step("describe the namespace"))?;
-    Ok(fd)
+fn describe(spec: &RunSpec) -> std::io::Result<File> {
+    let fd = rustix::fs::memfd_create(c"inside", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(&serde_json::to_vec(spec).expect("paths and words are JSON"))?;
+    file.rewind().map(|()| file)
 }
-
-/// Receives what happens: where the namespace is, that the command has begun, on which socket
-/// those inside ask, and what was done without.
-type EventListener<'a> = (
-    &'a mut dyn FnMut(ProcessIdentity) -> Result<(), RunError>,
-    &'a mut dyn FnMut(),
-    &'a mut dyn FnMut(OwnedFd),
-    &'a mut dyn FnMut(String),
-);
 
 fn listen(
     channel: &Channel,
     job: &mut TerminalJob,
-    signals: &[(i32, OwnedFd)],
-    (built, started, asked, notice): EventListener<'_>,
+    outside: &mut SupervisorOptions<'_>,
 ) -> Result<CommandExit, RunError> {
+    let signals = outside.signals;
     let request = |request: Request| match channel.send(&request) {
         // A process that is gone says so by an end of the channel.
         Ok(()) | Err(_) => {}
@@ -299,7 +278,7 @@ fn listen(
         ready.extend(signals.iter().map(|(_, fd)| PollFd::new(fd, PollFlags::IN)));
         match poll(&mut ready, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(step("wait for the command")(errno)),
+            Err(errno) => return Err(at("wait for the command")(errno)),
         }
         let came: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
         for ((signal, fd), _) in signals.iter().zip(&came[1..]).filter(|(_, came)| **came) {
@@ -314,14 +293,14 @@ fn listen(
         }
         match channel.receive_with::<Event>() {
             Ok(Some((Event::Ready(inside), _))) => {
-                built(inside)?;
+                (outside.built)(inside)?;
                 channel
                     .send(&Request::Go)
-                    .map_err(step("start the command"))?;
+                    .map_err(at("start the command"))?;
             }
-            Ok(Some((Event::Listening, Some(socket)))) => asked(socket),
-            Ok(Some((Event::Notice(text), _))) => notice(text),
-            Ok(Some((Event::Started, _))) => started(),
+            Ok(Some((Event::Listening, Some(socket)))) => (outside.asked)(socket),
+            Ok(Some((Event::Notice(text), _))) => (outside.notice)(text),
+            Ok(Some((Event::Started, _))) => (outside.started)(),
             Ok(Some((Event::Listening | Event::Built(_), _))) => {}
             Ok(Some((Event::Stopped(signal), _))) => match job.stopped(signal) {
                 Some(answer) => request(answer),
@@ -330,11 +309,10 @@ fn listen(
             Ok(Some((Event::Exited(status), _))) => return Ok(CommandExit::Exited(status)),
             Ok(Some((Event::Signaled(signal), _))) => return Ok(CommandExit::Signaled(signal)),
             Ok(Some((Event::Failed(what, errno), _))) => {
-                let errno = Errno::from_raw_os_error(errno);
-                return Err(RunError::Step { step: what, errno });
+                return Err(at(what)(Errno::from_raw_os_error(errno)));
             }
             Ok(None) => return Err(RunError::Silent),
-            Err(errno) => return Err(step("receive from the monitor")(errno)),
+            Err(errno) => return Err(at("receive from the monitor")(errno)),
         }
     }
 }

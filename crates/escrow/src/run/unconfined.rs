@@ -8,7 +8,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::console::Console;
 use super::supervise::{CommandExit, ended};
-use super::{RunError, step};
+use super::{RunError, at, at_io};
 
 /// Runs a command whose environment is set, in a directory, and waits for its end.
 pub(crate) fn unconfined(
@@ -16,7 +16,6 @@ pub(crate) fn unconfined(
     directory: &Path,
     console: &dyn Console,
 ) -> Result<CommandExit, RunError> {
-    let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     if !console.input() {
         command.stdin(Stdio::null());
     }
@@ -28,27 +27,26 @@ pub(crate) fn unconfined(
     });
     let changed = lower.is_some();
     if let Some(lower) = lower {
-        setrlimit(Resource::Nofile, lower).map_err(step("limit open files"))?;
+        setrlimit(Resource::Nofile, lower).map_err(at("limit open files"))?;
     }
     let child = command.spawn();
     if changed {
-        setrlimit(Resource::Nofile, limit).map_err(step("open many files again"))?;
+        setrlimit(Resource::Nofile, limit).map_err(at("open many files again"))?;
     }
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = child.map_err(|error| {
-        let errno = match (is_program(&command), failed(error)) {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let errno = match (is_program(&command), errno) {
             // A directory of the search path that cannot be read is not the program.
             (false, _) => Errno::NOENT,
             // The program is there; its interpreter is not.
             (true, Errno::NOENT) => Errno::NOEXEC,
             (true, errno) => errno,
         };
-        step(&format!("run '{name}'"))(errno)
+        at(format!("run '{name}'"))(errno)
     })?;
     let waited = child.wait();
-    waited
-        .map(ended)
-        .map_err(|error| step("wait for the command")(failed(error)))
+    waited.map(ended).map_err(at_io("wait for the command"))
 }
 
 /// Whether there is anything that the command's name may mean.
