@@ -239,9 +239,8 @@ fn hold(report: &OwnedFd, uid_map: &str) -> ! {
     };
     let errno = made().err().map_or(0, Errno::raw_os_error);
     let bytes = errno.to_le_bytes();
-    let told = rustix::io::write(report, &bytes) == Ok(bytes.len());
-    while told && errno == 0 {
-        rustix::event::pause();
+    if rustix::io::write(report, &bytes) == Ok(bytes.len()) && errno == 0 {
+        sys::sleep_for_ever();
     }
     sys::exit(1)
 }

@@ -297,9 +297,7 @@ fn begin(build: BuildLocks, channel: &Channel) -> StepResult<()> {
     let told = channel.send(&Event::Started);
     told.map_err(at("publish the namespace"))?;
     channel.close_here();
-    loop {
-        rustix::event::pause();
-    }
+    sys::sleep_for_ever()
 }
 
 /// The process that has this number now, as seen from outside.

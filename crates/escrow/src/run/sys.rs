@@ -153,6 +153,13 @@ pub(super) fn close(fd: BorrowedFd<'_>) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
+/// Does nothing until it is killed.
+pub(super) fn sleep_for_ever() -> ! {
+    loop {
+        rustix::event::pause();
+    }
+}
+
 /// What happens on a signal.
 pub(super) fn set_signal(signal: i32, ignore: bool) {
     let action = if ignore { libc::SIG_IGN } else { libc::SIG_DFL };
