@@ -1,7 +1,6 @@
 //! `escrow checkpoint`: creates, lists, shows and deletes checkpoints of a plan.
 
 use clap::{Args, Subcommand};
-use escrow::resource::CheckpointReport;
 use escrow::{Checkpoint, Plan};
 use serde_json::{Value, json};
 
@@ -81,10 +80,8 @@ pub(super) fn name(checkpoint: &Checkpoint) -> String {
     }
 }
 
-pub(super) fn document(checkpoint: &Checkpoint) -> Value {
-    let mut document = json!(CheckpointReport::from(checkpoint));
-    document["reason"] = json!(checkpoint.reason);
-    document
+fn document(context: &Context, checkpoint: &Checkpoint) -> Result<Value, Failure> {
+    Ok(json!(context.manager.checkpoint_answer(checkpoint)?))
 }
 
 impl CheckpointArgs {
@@ -127,7 +124,7 @@ impl CheckpointCreateArgs {
         let taken = context.manager.create_checkpoint(&plan, label, &progress)?;
         drop(progress);
         if ui.is_json() {
-            ui.document(&document(&taken));
+            ui.document(&document(context, &taken)?);
             return Ok(());
         }
         ui.news(&format!("kept {}", name(&taken)));
@@ -144,7 +141,8 @@ impl CheckpointListArgs {
         let plan = context.plan(self.plan.as_deref())?;
         let all = context.manager.checkpoints(&plan)?;
         if ui.is_json() {
-            let all: Vec<Value> = all.iter().map(document).collect();
+            let all = all.iter().map(|one| document(context, one));
+            let all: Vec<Value> = all.collect::<Result<_, _>>()?;
             ui.document(&json!({"plan": plan.name, "checkpoints": all}));
             return Ok(());
         }
@@ -167,7 +165,7 @@ impl CheckpointNameArgs {
         let (plan, checkpoint) = typed(context, &self.words)?;
         let since = context.manager.since(&plan, &checkpoint, None)?;
         if ui.is_json() {
-            let mut shown = document(&checkpoint);
+            let mut shown = document(context, &checkpoint)?;
             shown["resources"] = since
                 .resources
                 .iter()

@@ -86,6 +86,9 @@ fn a_file_goes_through_every_verb() {
         let kept = json(&cli, "checkpoint create try -m two");
         let fields = ["checkpoint_id", "plan_id", "timestamp", "label"];
         assert!(fields.iter().all(|field| !kept[field].is_null()), "{kept}");
+        assert_eq!(kept["message"], "kept 1 sandbox");
+        let held = kept["snapshot_path"].as_str().expect("a directory");
+        assert!(std::path::Path::new(held).is_dir(), "{kept}");
         write(sandboxed(&cli, "docs/notes.txt"), "three\n");
         let found = cli.ok("diff try --since two --name-status");
         assert_eq!(found, "M\tnotes.txt\n");

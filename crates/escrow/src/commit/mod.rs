@@ -304,7 +304,7 @@ impl<'a> Execution<'a> {
             (Error::Cancelled, _) => Error::Cancelled,
             (cause, JournaledWork::Restore) => Error::Snapshot {
                 resource,
-                what: "return to the checkpoint",
+                what: "return to the checkpoint".to_owned(),
                 cause: Box::new(cause),
             },
             (cause, _) => Error::Member {

@@ -98,7 +98,7 @@ impl Execution<'_> {
                 Err(Stopped::Reverted(reverted, cause)) => Some((*reverted, cause)),
             },
             Phase::Aborting => {
-                let why = "it had failed";
+                let why = "it had failed".to_owned();
                 Some((self.go_back()?, Error::Interrupted { why }))
             }
             Phase::Undoing => Some((self.go_back()?, Error::Undoing)),

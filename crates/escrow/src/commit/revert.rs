@@ -67,7 +67,7 @@ impl Execution<'_> {
         // disk after all, this finds nothing to forget, and nothing is touched.
         if !self.engine.store.forget_undecided(self.journal.id)? {
             return Err(Error::Interrupted {
-                why: "it is not known whether the decision was recorded",
+                why: "it is not known whether the decision was recorded".to_owned(),
             });
         }
         let mut left = Vec::new();

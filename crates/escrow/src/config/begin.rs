@@ -29,7 +29,7 @@ pub struct InitialConfig {
 /// A configuration for `directory`, with the directory itself as a resource.
 pub fn begin(directory: &Path) -> Result<InitialConfig, HandlerError> {
     let directory = Dir::open(&state_dir::canonical(directory)?)?;
-    let kind = detect(directory.path())?.kind();
+    let kind = detect(directory.path())?;
     let git = directory.stat(b".git")?.is_some();
     let name = plan::name_from(directory.path().file_name().unwrap_or_default());
     let note = match git {

@@ -45,6 +45,7 @@ pub(super) fn settle(
             at: directory.join(&entry.at),
             parent: entry.parent.clone(),
             strategy: entry.strategy.clone(),
+            options: entry.options.clone(),
             untrusted: None,
         });
     }
@@ -98,7 +99,13 @@ impl Checker<'_> {
     fn check_custom(&self, name: &str, custom: &CustomStrategyConfig) -> Checked<()> {
         let path = format!("sandbox.custom_strategies.{name}");
         self.check_name(&path, name)?;
-        if self.strategies.iter().any(|one| one == name) || [AUTO, INHERIT].contains(&name) {
+        let is_program =
+            custom.command.is_some() || custom.module.is_some() || custom.class.is_some();
+        let known = self.strategies.iter().any(|one| one == name);
+        if known && !is_program {
+            return Ok(());
+        }
+        if known || [AUTO, INHERIT].contains(&name) {
             let what = format!("'{name}' is reserved; choose another name");
             return Err(self.places.fault(&path, what));
         }
@@ -167,7 +174,7 @@ impl Checker<'_> {
             let mut waiting = Vec::new();
             for (number, entry) in left {
                 match types.named(&entry.extends).cloned() {
-                    Some(base) => types.add(self.special(number, entry, &base, &types)?),
+                    Some(base) => types.put(self.special(number, entry, &base, &types)?),
                     None => waiting.push((number, entry)),
                 }
             }

@@ -214,6 +214,12 @@ pub(super) const KEYS: &[Key] = &[
         merge: None,
     },
     Key {
+        name: "resources.NAME.options",
+        counts: "nothing",
+        loosens: "its strategy would be given these",
+        merge: None,
+    },
+    Key {
         name: "resources.NAME.strategy",
         counts: "a strategy that isolates, also that of its type; otherwise `NAME` is refused, and its path is \
                  sandboxed as any other",

@@ -157,6 +157,15 @@ impl<'a> LevelMerge<'a> {
         for declared in &mut own {
             let name = format!("resources.{}", declared.name);
             let mut ignored = None;
+            let options = std::mem::take(&mut declared.options);
+            if !options.is_empty() {
+                let named: Vec<_> = options
+                    .keys()
+                    .map(|one| (one.clone(), one.clone()))
+                    .collect();
+                let loosens = key("resources.NAME.options").loosens;
+                self.counts(&format!("{name}.options"), loosens, &named);
+            }
             let nameless = policies.permits_by_name(&declared.name);
             let unnamed = nameless || policies.names_resources();
             if unnamed {

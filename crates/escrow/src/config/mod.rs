@@ -42,8 +42,8 @@ pub use parse::read_policy;
 pub use schema::schema;
 pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource};
 
-use crate::model::CleanupPolicy;
 use crate::model::resource::FS_DIRECTORY;
+use crate::model::{CleanupPolicy, Options};
 
 /// What `escrow.yaml` says. Every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -147,6 +147,8 @@ pub struct CustomStrategyConfig {
     pub module: Option<String>,
     /// The class in it.
     pub class: Option<String>,
+    /// Keys that it is given with every resource; a strategy that is no program of yours has only these.
+    pub options: Options,
 }
 
 /// A kind of resource of your own.
@@ -180,6 +182,9 @@ pub struct ResourceEntry {
     pub parent: Option<String>,
     /// How its sandboxes are made; `inherit` shares that of its parent.
     pub strategy: Option<String>,
+    /// Keys that its strategy is given.
+    #[serde(default)]
+    pub options: Options,
 }
 
 fn directory() -> String {

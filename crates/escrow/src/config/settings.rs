@@ -8,8 +8,8 @@ use super::{
     CheckpointConfig, CleanupPolicy, ConfigError, CustomStrategyConfig, RetentionPeriod, check,
     load, parse,
 };
-use crate::model::ResourceTypes;
 use crate::model::text::Location;
+use crate::model::{Options, ResourceTypes};
 use crate::strategy::Registry;
 
 /// What the configuration says, or would say if there were one.
@@ -67,6 +67,8 @@ pub struct ConfigResource {
     pub parent: Option<String>,
     /// The strategy it asks for.
     pub strategy: Option<String>,
+    /// What its strategy is given.
+    pub options: Options,
     /// Set where the file that declares it is not trusted.
     pub untrusted: Option<UntrustedResource>,
 }

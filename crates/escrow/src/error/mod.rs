@@ -29,360 +29,173 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// A request that could not be fulfilled.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "what each one says is its description")]
 pub enum Error {
-    /// A text that cannot be a name.
     #[error(
         "'{name}' cannot be a name: use letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 64"
     )]
-    InvalidName {
-        /// The text, escaped.
-        name: String,
-    },
-    /// The policy does not permit it.
+    InvalidName { name: String },
     #[error("'{}' may not {} '{}'{}: {}", escape(.decision.principal.as_bytes()), .decision.action, .decision.scope, more(*.others), .decision.reason)]
     Denied {
-        /// What the policy says.
         decision: Box<Decision>,
-        /// How many other paths are denied as well.
         others: usize,
     },
-    /// Neither the caller nor the environment says where the state is.
     #[error("cannot find the state directory: set ESCROW_HOME or HOME")]
     NoHome,
-    /// A command of the configuration refused what was to be committed.
     #[error("nothing was committed: the validation `{command}` {why}")]
-    Invalid {
-        /// The command.
-        command: String,
-        /// How it ended, or why it could not be run.
-        why: String,
-    },
-    /// A directory that must not be a resource.
+    Invalid { command: String, why: String },
     #[error("'{at}' cannot be a resource: {why}")]
-    Forbidden {
-        /// Where.
-        at: Location,
-        /// Why not.
-        why: &'static str,
-    },
-    /// What stands at a location is not of the type, or of none.
+    Forbidden { at: Location, why: String },
     #[error(transparent)]
     Refused(HandlerError),
-    /// No such type of resource.
     #[error("there is no resource type '{name}'")]
-    UnknownType {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: Vec<String>,
-    },
-    /// A type of resource that is planned.
+    UnknownType { name: String, known: Vec<String> },
     #[error("resources of type '{name}' are not supported yet")]
-    UnsupportedType {
-        /// The type.
-        name: String,
-    },
-    /// A configuration that cannot be used.
+    UnsupportedType { name: String },
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A configuration that was found says something that only a trusted one may say.
     #[error("'{key}' of '{file}' is ignored: {why}")]
     Untrusted {
-        /// The file.
         file: Location,
-        /// The key.
         key: String,
-        /// Why it does not count.
-        why: &'static str,
+        why: String,
     },
-    /// A validation that the user trusted would not run.
     #[error(
         "nothing is committed: the configuration '{file}' {why}, and its `validate` would not run"
     )]
     Unvalidated {
-        /// The file.
         file: Location,
-        /// Why it does not count.
         why: String,
-        /// The file that can be trusted to go on.
         trust: Option<Location>,
     },
-    /// There is no configuration that could be trusted.
     #[error(
         "there is no '{}' here or above that could be trusted",
         crate::config::FILE_NAME
     )]
     NoConfig,
-    /// The configuration says something else of a resource than what is known and in use.
     #[error("the configuration has a resource '{name}' at '{at}', but {what} is known already")]
     Contradicted {
-        /// Its name.
         name: String,
-        /// Where it is.
         at: Location,
-        /// The name of the other.
         other: String,
-        /// What is known.
         what: String,
     },
-    /// No such resource.
     #[error("there is no resource '{name}'")]
-    UnknownResource {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: Vec<String>,
-    },
-    /// The name or the location is taken by another resource.
+    UnknownResource { name: String, known: Vec<String> },
     #[error("a resource '{name}' exists already, at '{at}'")]
-    ResourceExists {
-        /// Its name.
-        name: String,
-        /// Where it is.
-        at: Location,
-    },
-    /// A resource that is still in use.
+    ResourceExists { name: String, at: Location },
     #[error("the resource '{name}' still has a sandbox in the plan '{plan}'")]
-    ResourceInUse {
-        /// The resource.
-        name: String,
-        /// One plan that uses it.
-        plan: String,
-    },
-    /// No such plan.
+    ResourceInUse { name: String, plan: String },
     #[error("there is no plan '{name}'")]
-    UnknownPlan {
-        /// What was asked for.
-        name: String,
-    },
-    /// More than one plan is meant.
+    UnknownPlan { name: String },
     #[error("'{name}' could be any of {} plans", .matches.len())]
-    AmbiguousPlan {
-        /// What was asked for.
-        name: String,
-        /// The names and ids it could be.
-        matches: Vec<String>,
-    },
-    /// No plan was named and none belongs to this directory.
+    AmbiguousPlan { name: String, matches: Vec<String> },
     #[error("no open plan belongs to '{directory}'")]
-    NoPlanHere {
-        /// The current directory.
-        directory: Location,
-    },
-    /// No plan was named and none of this directory has a commit to undo.
+    NoPlanHere { directory: Location },
     #[error("no plan of '{directory}' has a commit to undo")]
-    NoCommitHere {
-        /// The current directory.
-        directory: Location,
-    },
-    /// The name is taken by another open plan.
+    NoCommitHere { directory: Location },
     #[error("an open plan '{name}' exists already")]
-    PlanExists {
-        /// The name.
-        name: String,
-    },
-    /// The plan is over.
+    PlanExists { name: String },
     #[error("the plan '{plan}' was {}", .state.as_str().replace('_', " "))]
-    PlanOver {
-        /// The plan.
-        plan: String,
-        /// Where it stands.
-        state: PlanState,
-    },
-    /// The plan has no sandbox of this resource.
+    PlanOver { plan: String, state: PlanState },
     #[error("the plan '{plan}' has no sandbox of '{resource}'")]
     NoSandbox {
-        /// The plan.
         plan: String,
-        /// The resource.
         resource: String,
-        /// The resources it has sandboxes of.
         known: Vec<String>,
     },
-    /// The sandbox was never finished: its maker died.
     #[error("the sandbox of '{resource}' in the plan '{plan}' was never finished")]
-    Unfinished {
-        /// The plan.
-        plan: String,
-        /// The resource.
-        resource: String,
-    },
-    /// Not all sandboxes of the plan were made: the process that made them crashed.
+    Unfinished { plan: String, resource: String },
     #[error(
         "the plan '{plan}' was never finished: the process that created it ended before all of it was there"
     )]
-    HalfMade {
-        /// The plan.
-        plan: String,
-    },
-    /// The sandbox is not in a state for this.
+    HalfMade { plan: String },
     #[error("the sandbox of '{resource}' cannot be used: it is {state}")]
     NotUsable {
-        /// The resource.
         resource: String,
-        /// The state it is in.
         state: SandboxState,
     },
-    /// Another process works on the plan.
     #[error("another process works on the plan '{plan}'{}", .owner.as_deref().map(|owner| format!(" ({owner})")).unwrap_or_default())]
-    Busy {
-        /// The plan.
-        plan: String,
-        /// What is known of the process.
-        owner: Option<String>,
-    },
+    Busy { plan: String, owner: Option<String> },
     /// Another process forgot a resource that the user did not name, and a third one added it again, while a
     /// sandbox of it was begun.
     #[error("the resource '{resource}' was removed and added again meanwhile")]
-    Forgotten {
-        /// The resource.
-        resource: String,
-    },
-    /// The plan is being removed, and that was interrupted or failed.
+    Forgotten { resource: String },
     #[error(
         "the plan '{plan}' is being removed, and nothing else can be done with it; its removal was not finished"
     )]
-    HalfRemoved {
-        /// The plan.
-        plan: String,
-    },
+    HalfRemoved { plan: String },
     /// A rollback, or a commit past its point of no return, is not finished: nothing is taken back, and the rest is still
     /// to be done.
     #[error("{}", forward(*.work, plan, failed, unknown))]
     Forward {
-        /// What is still to be finished.
         work: JournaledWork,
-        /// The plan.
         plan: String,
-        /// The resources for which it is done, as far as this process did it.
         done: Vec<String>,
-        /// Those for which it is still to be done, and why it is not.
         failed: Vec<(String, String)>,
-        /// Those of which it is not known whether it is done: where they are, and why it is not known.
         unknown: Vec<(String, Location, String)>,
     },
-    /// A person said what became of a step that does not wait for it.
     #[error("the outcome of '{resource}' is not asked for")]
     NotAsked {
-        /// The resource.
         resource: String,
-        /// Those whose outcome may be asked for.
         asked: Vec<String>,
     },
-    /// What a sandbox, or its commit, keeps is out of reach.
     #[error("'{area}' is missing: is its file system not mounted, or was it moved?")]
-    Away {
-        /// The area.
-        area: Location,
-    },
-    /// Discarding, or removing, worked for some sandboxes only.
+    Away { area: Location },
     #[error("the plan '{plan}' could not be {what} as a whole: {}", .failed.iter().map(|(resource, why)| format!("{resource}: {why}")).collect::<Vec<_>>().join("; "))]
     Partly {
-        /// The plan.
         plan: String,
-        /// What should have been done to each, as a participle.
-        what: &'static str,
-        /// The resources for which it was done.
+        what: String,
         done: Vec<String>,
-        /// What failed: resource and reason.
         failed: Vec<(String, String)>,
-        /// What sort of failure it is, if all failed alike.
         kind: Kind,
     },
-    /// It failed, and then what it had begun could not be removed.
     #[error("{} (cleanup incomplete: {left})", crate::error::chain(.first))]
-    LeftBehind {
-        /// Why it failed.
-        first: Box<Error>,
-        /// Why it could not be removed.
-        left: String,
-    },
-    /// The original contradicts what is to be committed, or undone.
+    LeftBehind { first: Box<Error>, left: String },
     #[error("the plan '{plan}' conflicts with its originals at {}", count(.conflicts.len(), "path", "paths"))]
     Conflicts {
-        /// Whether an undo was asked for, not a commit.
         undo: bool,
-        /// The plan.
         plan: String,
-        /// Each path, with the resource it lies in.
         conflicts: Vec<(String, Conflict)>,
     },
-    /// What would be released is not what was expected, or shown.
     #[error("what the plan '{plan}' would release is not what was expected: {}", changed(.differs, .found.as_deref()))]
     Unexpected {
-        /// The plan.
         plan: String,
-        /// Its digest; `None` where that does not cover everything.
         found: Option<String>,
-        /// Where it changed, if that is known.
         differs: Vec<(String, ResourcePath)>,
     },
-    /// More members than one cannot be taken back.
     #[error("the plan '{plan}' has {} members that can be neither prepared nor undone: {}", .members.len(), .members.join(", "))]
-    Irreversible {
-        /// The plan.
-        plan: String,
-        /// The resources.
-        members: Vec<String>,
-    },
-    /// There is no room for what is to be committed.
+    Irreversible { plan: String, members: Vec<String> },
     #[error("there is no room at '{at}': {needed} bytes are needed, {free} are free")]
     NoSpace {
-        /// Where.
         at: Location,
-        /// Bytes that are needed.
         needed: u64,
-        /// Bytes that are free.
         free: u64,
     },
-    /// A member of a commit failed.
     #[error("'{resource}' could not be committed: {}", crate::error::chain(&**.cause))]
-    Member {
-        /// The resource.
-        resource: String,
-        /// Why.
-        cause: Box<Error>,
-    },
-    /// A commit, or an undo, failed: the one report of it (rule C5).
+    Member { resource: String, cause: Box<Error> },
     #[error("{}{}", begun(plan, cause, *work, *undo), failed_commit(undone, not_undone, kept, left))]
     CommitFailed {
-        /// What failed.
         work: JournaledWork,
-        /// The plan.
         plan: String,
-        /// Why it failed.
         cause: Box<Error>,
-        /// The resources that are as they were before.
         undone: Vec<String>,
-        /// Those that are not, and why.
         not_undone: Vec<(String, String)>,
-        /// What another process wrote meanwhile: resource, path, and where it is kept.
         kept: Vec<(String, ResourcePath, Location)>,
-        /// What was staged and could not be removed; no original is concerned.
         left: Vec<String>,
-        /// Whether recovery will try again.
         open: bool,
-        /// Whether it was an undo that failed.
         undo: bool,
     },
-    /// A commit or a restore failed, and it could not be taken back, or not be recorded that it is to be.
     #[error("the plan '{plan}' was interrupted half way: {}; rolling it back failed: {why}", crate::error::chain(&**.cause))]
     Undecided {
-        /// The plan.
         plan: String,
-        /// Why it failed.
         cause: Box<Error>,
-        /// Why it could not be recorded.
         why: String,
     },
-    /// It happened, but that could not be recorded.
     #[error("the plan '{plan}' is {}, but that could not be recorded", if *.work == JournaledWork::Restore { "back at the checkpoint" } else { "committed" })]
     Unrecorded {
-        /// What happened.
         work: JournaledWork,
-        /// The plan.
         plan: String,
-        /// Why.
         #[source]
         cause: Box<Error>,
     },
@@ -391,200 +204,98 @@ pub enum Error {
         "the originals of the plan '{plan}' hold the new state, but the commit could not be finished in '{resource}'"
     )]
     NotFinished {
-        /// The plan.
         plan: String,
-        /// The resource.
         resource: String,
-        /// Why.
         #[source]
         cause: Box<Error>,
     },
-    /// A commit was interrupted, and what became of it could not be settled.
     #[error("{why}")]
-    Interrupted {
-        /// What happened.
-        why: &'static str,
-    },
-    /// A commit could not be undone as a whole.
+    Interrupted { why: String },
     #[error("it could not be undone completely")]
     Undoing,
-    /// The user cancelled it.
     #[error("cancelled")]
     Cancelled,
-    /// A part of the engine, or of a strategy, broke down.
     #[error("internal error in the strategy for '{resource}': {what}")]
-    Panicked {
-        /// The resource.
-        resource: String,
-        /// What it said.
-        what: String,
-    },
-    /// A commit, or a restore, of the plan must be brought to an end first.
+    Panicked { resource: String, what: String },
     #[error("a {what} of the plan '{plan}' was interrupted (it is {phase}){}", .why.as_deref().map(|why| format!(", and cannot be recovered: {why}")).unwrap_or_default())]
     RecoveryNeeded {
-        /// What was interrupted.
         what: JournaledWork,
-        /// The plan.
         plan: String,
-        /// Where it stands.
         phase: Phase,
-        /// Why recovery failed, if it did.
         why: Option<String>,
     },
-    /// What a commit, or a restore, needs cannot be relied on.
     #[error("the {of} of the plan '{plan}' cannot continue: {what}")]
     Damaged {
-        /// What cannot be continued.
         of: JournaledWork,
-        /// The plan.
         plan: String,
-        /// What is wrong.
         what: String,
     },
-    /// There is no commit to undo.
     #[error("the plan '{plan}' is {state}: there is no commit to undo")]
-    NothingToUndo {
-        /// The plan.
-        plan: String,
-        /// Where it stands.
-        state: PlanState,
-    },
-    /// A command runs inside the plan.
+    NothingToUndo { plan: String, state: PlanState },
     #[error("a command runs inside the plan '{plan}'")]
-    Live {
-        /// The plan.
-        plan: String,
-    },
-    /// No such checkpoint.
+    Live { plan: String },
     #[error("the plan '{plan}' has {} checkpoint '{typed}'", if *.ambiguous { "more than one" } else { "no" })]
     UnknownCheckpoint {
-        /// The plan.
         plan: String,
-        /// What was typed.
         typed: String,
-        /// Several begin like that.
         ambiguous: bool,
     },
-    /// One sandbox could not be kept, or go back.
     #[error("the sandbox of '{resource}' cannot {what}: {}", crate::error::chain(&**.cause))]
     Snapshot {
-        /// The resource.
         resource: String,
-        /// What it cannot do.
-        what: &'static str,
-        /// Why.
+        what: String,
         cause: Box<Error>,
     },
-    /// What was named for removal is not an orphan.
     #[error("'{path}' is not an orphan; nothing was removed")]
-    NoOrphan {
-        /// What was named.
-        path: Location,
-    },
-    /// A pattern that is none.
+    NoOrphan { path: Location },
     #[error("invalid pattern '{pattern}': {why}")]
-    BadPattern {
-        /// What was typed.
-        pattern: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A pattern that covers no change.
+    BadPattern { pattern: String, why: String },
     #[error("the plan '{plan}' changes nothing that '{pattern}' covers")]
     Unmatched {
-        /// The plan.
         plan: String,
-        /// What was typed.
         pattern: String,
-        /// What may have been meant.
         near: Option<String>,
     },
-    /// Patterns that together leave nothing to release.
     #[error("of what the plan '{plan}' changes, the patterns leave nothing to release")]
-    NothingSelected {
-        /// The plan.
-        plan: String,
-    },
-    /// A checkpoint of other originals than there are now.
+    NothingSelected { plan: String },
     #[error(
         "since the checkpoint {checkpoint}, a part of the plan '{plan}' was committed, or such a commit was undone"
     )]
-    StaleCheckpoint {
-        /// The plan.
-        plan: String,
-        /// The checkpoint.
-        checkpoint: String,
-    },
-    /// A sandbox that the checkpoint does not know.
+    StaleCheckpoint { plan: String, checkpoint: String },
     #[error("the sandbox of '{resource}' was made after the checkpoint, which does not know it")]
-    LaterThanCheckpoint {
-        /// The resource.
-        resource: String,
-    },
-    /// A command runs inside the plan, with other options.
+    LaterThanCheckpoint { resource: String },
     #[error("a command already runs in the plan '{plan}' with other options: {what}")]
-    OtherOptions {
-        /// The plan.
-        plan: String,
-        /// In what it differs.
-        what: &'static str,
-    },
-    /// A path that cannot be written for real.
+    OtherOptions { plan: String, what: String },
     #[error("'{at}' cannot be made writable: {why}")]
-    Unwritable {
-        /// Where.
-        at: Location,
-        /// Why not.
-        why: &'static str,
-    },
-    /// A command could not be run inside.
+    Unwritable { at: Location, why: String },
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Another process commits into the same original.
     #[error("another process holds a lock on '{at}'; it may be committing into it")]
-    BusyOriginal {
-        /// The original.
-        at: Location,
-    },
-    /// Two resources that would be changed through each other.
+    BusyOriginal { at: Location },
     #[error("'{at}' overlaps the resource '{other}' at '{other_at}'")]
     Overlap {
-        /// The new one.
         at: Location,
-        /// The other.
         other: String,
-        /// Where the other is.
         other_at: Location,
     },
-    /// A parent that cannot be one.
     #[error("'{parent}' cannot be the parent of '{name}': {why}")]
     BadParent {
-        /// The resource.
         name: String,
-        /// The parent it named.
         parent: String,
-        /// Why not.
-        why: &'static str,
+        why: String,
     },
-    /// A path that is not inside a resource.
     #[error(transparent)]
     Path(#[from] InvalidPath),
-    /// A move the table of states does not have.
     #[error(transparent)]
     Move(#[from] IllegalMove),
-    /// A name that leads to no strategy.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// A strategy could not do it.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// The state store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The file system refused.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// What was to be shown could not be written.
     #[error("cannot write the output")]
     Output(#[source] std::io::Error),
 }
@@ -634,7 +345,7 @@ impl Error {
     /// Of several sandboxes some failed. One that fails alone speaks for itself.
     pub(crate) fn partly(
         plan: &crate::store::Plan,
-        what: &'static str,
+        what: &str,
         done: Vec<String>,
         mut failed: Vec<(String, Self)>,
     ) -> Self {
@@ -651,7 +362,7 @@ impl Error {
             .map(|(resource, error)| (resource.clone(), chain(error)));
         Self::Partly {
             plan: plan.name.clone(),
-            what,
+            what: what.to_owned(),
             done,
             failed: texts.collect(),
             kind: kinds
@@ -677,8 +388,6 @@ impl Error {
 impl From<HandlerError> for Error {
     fn from(error: HandlerError) -> Self {
         match error {
-            HandlerError::Registry(error) => error.into(),
-            HandlerError::Strategy(error) => error.into(),
             HandlerError::Fs(error) => error.into(),
             refused @ HandlerError::Refused { .. } => Self::Refused(refused),
         }

@@ -61,7 +61,7 @@ fn needed_snapshot(checkpoint: &Checkpoint, view: &SandboxView) -> Result<Snapsh
 fn cannot_be_kept(view: &SandboxView, error: StrategyError) -> Error {
     Error::Snapshot {
         resource: view.resource.name.clone(),
-        what: "be kept",
+        what: "be kept".to_owned(),
         cause: Box::new(error.into()),
     }
 }

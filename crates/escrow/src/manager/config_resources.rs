@@ -13,7 +13,7 @@ use crate::fs::Dir;
 use crate::fs::state_dir;
 use crate::model::text::Location;
 use crate::model::{PlanId, ResourceId, Shape};
-use crate::resource::{detect, handler};
+use crate::resource::{detect, shape};
 use crate::store::Resource;
 use crate::strategy::registry::AUTO;
 
@@ -57,7 +57,7 @@ impl Manager {
 
     /// The type of a resource of the configuration; `None` if it names none and nothing that has one is there.
     pub fn type_of<'a>(&self, declared: &'a ConfigResource) -> Option<&'a str> {
-        let stands = || Some(detect(&state_dir::known_as(&declared.at)?).ok()?.kind());
+        let stands = || detect(&state_dir::known_as(&declared.at)?).ok();
         declared.kind.as_deref().or_else(stands)
     }
 
@@ -100,8 +100,8 @@ impl Manager {
         let kind = declared.kind.as_deref();
         let kind = kind.and_then(|name| self.settings().types.named(name));
         let there = at.and_then(|at| Dir::look(at).ok());
-        match (kind.and_then(handler), there) {
-            (Some(handler), _) => vec![handler.shape()],
+        match (kind.and_then(shape), there) {
+            (Some(shape), _) => vec![shape],
             (None, Some(there)) if there.is_dir() => vec![Shape::Tree],
             (None, Some(_)) => vec![Shape::File],
             (None, None) => vec![Shape::Tree, Shape::File],
@@ -204,12 +204,12 @@ fn check_within(declared: &ConfigResource, at: &Location) -> Result<()> {
         Some(untrusted) if untrusted.unnamed => Err(Error::Untrusted {
             file: untrusted.file.clone(),
             key: format!("resources.{}", declared.name),
-            why: "a policy has rules for resources by name",
+            why: "a policy has rules for resources by name".to_owned(),
         }),
         Some(untrusted) if !at.as_path().starts_with(&untrusted.within) => Err(Error::Untrusted {
             file: untrusted.file.clone(),
             key: format!("resources.{}.at", declared.name),
-            why: "it leads out of the directory of the file",
+            why: "it leads out of the directory of the file".to_owned(),
         }),
         _ => Ok(()),
     }

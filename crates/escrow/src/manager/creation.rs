@@ -22,9 +22,9 @@ use crate::fs::atomic_file;
 use crate::fs::state_dir::{self, AreaLocation, Lock};
 use crate::model::text::Location;
 use crate::model::{Action, PlanId, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
-use crate::resource::{ResourceGraph, SandboxRequest};
+use crate::resource::{ResourceGraph, accept};
 use crate::store::{BeginOutcome, Plan, PlanConfig, Resource, SandboxRecord};
-use crate::strategy::{CreateRequest, Snapshot};
+use crate::strategy::{CreateRequest, Probe, Snapshot, Target};
 
 /// How often a resource is taken again that others forget and add meanwhile.
 const TRIES: usize = 16;
@@ -341,35 +341,41 @@ impl Manager {
         observer: &dyn Observer,
     ) -> Result<()> {
         make_room(sandbox)?;
-        let resource = &new.resource;
-        let mut target = resource.target();
+        let (resource, plan) = (&new.resource, sandbox.reference.plan_id);
+        let (registry, area) = (self.registry(), sandbox.area.as_path());
+        let mut choice = None;
+        let strategy = match new.from {
+            Some((from, _)) => registry.get(&from.sandbox.reference.strategy_name)?,
+            None => {
+                let kind = self.kind(&resource.kind)?;
+                // What stands there may be another thing than when the resource was named.
+                resource.path().map_or(Ok(()), |path| accept(kind, path))?;
+                let target = self.target(plan, resource, &new.wanted)?;
+                let chosen = registry.choose(&new.wanted, kind, &target, Some(area))?;
+                &choice.insert(chosen).strategy
+            }
+        };
+        let mut target = self.target(plan, resource, strategy.name())?;
         if new.from.is_none() {
             target.carved = ResourceGraph::new(resources).carved(resource)?;
         }
-        let from = new.from;
-        let request = CreateRequest {
-            plan_id: sandbox.reference.plan_id,
+        let mut created = strategy.create(&CreateRequest {
+            plan_id: plan,
             target: &target,
-            area: Some(sandbox.area.as_path()),
-            from: from.map(|(view, snapshot)| (&view.sandbox.reference, snapshot)),
+            area: Some(area).filter(|_| strategy.capabilities().area),
+            from: new
+                .from
+                .map(|(view, snapshot)| (&view.sandbox.reference, snapshot)),
             observer,
-        };
-        let (created, reasons) = match new.from {
-            Some((from, _)) => {
-                let name = &from.sandbox.reference.strategy_name;
-                (self.registry().get(name)?.create(&request)?, Vec::new())
+        })?;
+        if let Some(choice) = choice {
+            if let Some(instead) = choice.instead {
+                created.message = format!("{instead}; instead: {}", created.message);
             }
-            None => {
-                let kind = self.kind(&resource.kind)?;
-                let begun = self.handler(kind)?.create_sandbox(&SandboxRequest {
-                    registry: self.registry(),
-                    wanted: &new.wanted,
-                    kind,
-                    create: request,
-                })?;
-                (begun.created, begun.reasons)
-            }
-        };
+            created.warnings.extend(choice.warning);
+            let reason = |(name, probe): &(String, Probe)| probe.summary(name);
+            sandbox.reasons = choice.probes.iter().map(reason).collect();
+        }
         sandbox.state = sandbox.state.go(SandboxState::Created)?;
         if new.from.is_some() {
             // It holds the work of the other one.
@@ -378,8 +384,27 @@ impl Manager {
         sandbox.reference = created.sandbox;
         sandbox.message = created.message;
         sandbox.warnings = created.warnings;
-        sandbox.reasons = reasons;
         Ok(())
+    }
+
+    /// A resource as a strategy is given it for a plan, without carved paths: with the `options` that the configuration
+    /// has for both.
+    pub(super) fn target(
+        &self,
+        plan: PlanId,
+        resource: &Resource,
+        strategy: &str,
+    ) -> Result<Target> {
+        let settings = &self.effective(Some(plan))?.settings;
+        let own = settings.custom_strategies.get(strategy);
+        let mut target = resource.target();
+        target
+            .options
+            .extend(own.into_iter().flat_map(|own| own.options.clone()));
+        if let Some(declared) = settings.resource(&resource.name) {
+            target.options.extend(declared.options.clone());
+        }
+        Ok(target)
     }
 
     /// Where the area of a sandbox of `original` goes: never into another resource.

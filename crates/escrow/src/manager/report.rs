@@ -39,7 +39,7 @@ impl ResourceHandle<'_> {
         let kept = self
             .manager
             .create_checkpoint(&self.plan, label, observer)?;
-        Ok(CheckpointReport::from(&kept))
+        self.manager.checkpoint_answer(&kept)
     }
 
     /// Takes the plan back to a checkpoint, by its id, the beginning of it, or its label.
@@ -59,7 +59,7 @@ impl ResourceHandle<'_> {
 impl Manager {
     /// What deals with one resource for a plan. Refuses a type that nothing deals with.
     pub fn handle(&self, plan: &Plan, resource: &Resource) -> Result<ResourceHandle<'_>> {
-        self.handler(self.kind(&resource.kind)?)?;
+        self.kind(&resource.kind)?;
         Ok(ResourceHandle {
             manager: self,
             plan: plan.clone(),
@@ -76,6 +76,26 @@ impl Manager {
             strategy: sandbox.reference.strategy_name.clone(),
             created: made.created,
             message: sandbox.message.clone(),
+        })
+    }
+
+    /// What is answered to a wish for a checkpoint.
+    pub fn checkpoint_answer(&self, kept: &Checkpoint) -> Result<CheckpointReport> {
+        let first = kept.snapshots.first();
+        let first = first.map(|(id, _)| self.store.sandbox(*id)).transpose()?;
+        let area = first.flatten().map(|one| one.area);
+        let message = match kept.snapshots.len() {
+            1 => "kept 1 sandbox".to_owned(),
+            number => format!("kept {number} sandboxes"),
+        };
+        Ok(CheckpointReport {
+            checkpoint_id: kept.id,
+            plan_id: kept.plan_id,
+            timestamp: kept.created_at.to_string(),
+            snapshot_path: area,
+            message,
+            label: kept.label.clone(),
+            reason: kept.reason.clone(),
         })
     }
 
@@ -114,16 +134,5 @@ impl RestoreOutcome {
             "restored {}; the state before it is saved as {}",
             self.checkpoint.id, self.before.id
         )
-    }
-}
-
-impl From<&Checkpoint> for CheckpointReport {
-    fn from(checkpoint: &Checkpoint) -> Self {
-        Self {
-            checkpoint_id: checkpoint.id,
-            plan_id: checkpoint.plan_id,
-            timestamp: checkpoint.created_at.to_string(),
-            label: checkpoint.label.clone(),
-        }
     }
 }

@@ -9,8 +9,8 @@ use crate::config::ConfigResource;
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
 use crate::model::text::{Location, escape};
-use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, plan};
-use crate::resource::{Handler, INHERIT, ResourceGraph, detect, handler};
+use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, Shape, plan};
+use crate::resource::{INHERIT, ResourceGraph, accept, detect, shape};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
 
@@ -55,13 +55,6 @@ impl Manager {
         }
     }
 
-    /// What deals with resources of a type.
-    pub(super) fn handler(&self, kind: &ResourceType) -> Result<&'static dyn Handler> {
-        handler(kind).ok_or_else(|| Error::UnsupportedType {
-            name: kind.name.clone(),
-        })
-    }
-
     /// The type of this name, or if none is named that of what stands at the path, and where that is.
     pub(super) fn kind_at(
         &self,
@@ -70,15 +63,14 @@ impl Manager {
         allow_root: bool,
     ) -> Result<(&ResourceType, Location)> {
         let named = named.map(|name| self.kind(name)).transpose()?;
-        if let Some(kind) =
-            named.filter(|kind| handler(kind).is_some_and(|one| !one.shape().has_path()))
-        {
+        let elsewhere = |kind: &&ResourceType| shape(kind).is_some_and(|shape| !shape.has_path());
+        if let Some(kind) = named.filter(elsewhere) {
             return Ok((kind, Location::from(at)));
         }
         let at = self.take_location(at, allow_root)?;
         let kind = match named {
             Some(kind) => kind,
-            None => self.kind(detect(at.as_path())?.kind())?,
+            None => self.kind(detect(at.as_path())?)?,
         };
         Ok((kind, at))
     }
@@ -121,8 +113,7 @@ impl Manager {
         if let Some(parent) = new.parent {
             self.resource(parent)?;
         }
-        let handler = self.handler(kind)?;
-        handler.accept(at.as_path())?;
+        accept(kind, at.as_path())?;
         let resource = Resource {
             id: ResourceId::new(&*self.options.origin),
             name: new.name.to_owned(),
@@ -132,7 +123,7 @@ impl Manager {
             strategy: strategy.to_owned(),
             created_at: self.options.origin.now(),
             named,
-            shape: handler.shape(),
+            shape: shape(kind).unwrap_or(Shape::Opaque),
         };
         self.check_place(&resource)?;
         self.record_about(
@@ -152,10 +143,10 @@ impl Manager {
         let graph = ResourceGraph::new(&resources);
         if resource.strategy == INHERIT {
             let parent = resource.parent.clone().unwrap_or_default();
-            let bad = |why| Error::BadParent {
+            let bad = |why: &str| Error::BadParent {
                 name: resource.name.clone(),
                 parent,
-                why,
+                why: why.to_owned(),
             };
             let Some(boundary) = graph.boundary(resource) else {
                 return Err(bad(
@@ -205,7 +196,7 @@ impl Manager {
                 return Err(Error::BadParent {
                     name: resource.name.clone(),
                     parent: view.resource.name.clone(),
-                    why: "its sandbox in this plan was made before; begin another plan",
+                    why: "its sandbox in this plan was made before; begin another plan".to_owned(),
                 });
             }
         }
@@ -227,7 +218,7 @@ impl Manager {
         boundary.zip(path).ok_or_else(|| Error::BadParent {
             name: resource.name.clone(),
             parent: resource.parent.clone().unwrap_or_default(),
-            why: "it is gone, or does not hold it any more",
+            why: "it is gone, or does not hold it any more".to_owned(),
         })
     }
 
@@ -346,10 +337,10 @@ impl Manager {
     /// The one path of what may be a resource, all links resolved. Too large a target is refused: no process
     /// means the whole machine or a whole home by it.
     pub(super) fn take_location(&self, typed: &Path, allow_root: bool) -> Result<Location> {
-        let refuse = |why| {
+        let refuse = |why: &str| {
             Err(Error::Forbidden {
                 at: Location::from(typed),
-                why,
+                why: why.to_owned(),
             })
         };
         if typed.as_os_str().is_empty() {
@@ -393,7 +384,7 @@ fn check_named(declared: &ConfigResource, typed: &OsStr) -> Result<()> {
         Some(key) if typed == declared.name.as_str() => Err(Error::Untrusted {
             file: untrusted.file.clone(),
             key: key.clone(),
-            why: "it counts only in a file that you trust",
+            why: "it counts only in a file that you trust".to_owned(),
         }),
         _ => Ok(()),
     }

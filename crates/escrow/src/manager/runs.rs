@@ -5,7 +5,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
 use super::sessions::NamespaceEntry;
 use super::validation::forked;
@@ -26,7 +25,7 @@ use crate::run::{
     SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
-use crate::strategy::{LiveView, Mount, Session, Strategy, overlay, unsupported};
+use crate::strategy::{LiveView, Mount, Session, overlay, unsupported};
 
 /// An environment.
 type Variables = Vec<(OsString, OsString)>;
@@ -263,10 +262,13 @@ impl Manager {
     /// still not everything.
     fn explain_limits(&self, views: &[SandboxView]) {
         for view in views {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy_name);
-            let target = view.resource.target();
-            let limit = |strategy: &Arc<dyn Strategy>| strategy.probe(&target, None).limit;
-            if let Some(limit) = strategy.ok().and_then(limit) {
+            let reference = &view.sandbox.reference;
+            let strategy = self.registry().get(&reference.strategy_name).ok();
+            let target = self.target(reference.plan_id, &view.resource, &reference.strategy_name);
+            let limit = strategy
+                .zip(target.ok())
+                .and_then(|(one, target)| one.probe(&target, None).limit);
+            if let Some(limit) = limit {
                 let name = &view.resource.name;
                 self.notice(format!(
                     "the command failed, perhaps because of a limit of the sandbox of {name}: {limit}; a plan made with \
@@ -323,9 +325,9 @@ impl Manager {
         for path in wanted {
             let links = state_dir::ways_to(path);
             let path = Location::from(state_dir::canonical_any(path)?);
-            let forbidden = |why| Error::Unwritable {
+            let forbidden = |why: &str| Error::Unwritable {
                 at: path.clone(),
-                why,
+                why: why.to_owned(),
             };
             // What was trusted is the name; in the tree another process decides where that leads.
             let links = links.split_last().map_or(&[][..], |(_, links)| links);
@@ -349,10 +351,10 @@ impl Manager {
             }
             writable.push(path);
         }
-        let other = |what| {
+        let other = |what: &str| {
             Err(Error::OtherOptions {
                 plan: plan.name.clone(),
-                what,
+                what: what.to_owned(),
             })
         };
         match there {

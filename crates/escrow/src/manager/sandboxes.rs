@@ -66,6 +66,7 @@ impl Manager {
         self.warn_ignored(&effective, |key| match key {
             "sandbox.strategy" => typed.is_none(),
             key if key.starts_with("sandbox.") => true,
+            key if key.ends_with(".options") => key.starts_with(&own),
             key => typed.is_none() && (key.starts_with(&own) || key.starts_with(&of_kind)),
         });
         let wanted = match (typed, resource.strategy.as_str(), kind.default.as_str()) {

@@ -4,9 +4,9 @@
 //! sandbox. So they are shown apart, each with its reason, before anything is released. The list is a
 //! help for the reviewer, not a boundary: code that another program loads can lie anywhere.
 
-pub(super) mod table;
+mod table;
 
-use table::TABLE;
+use std::sync::LazyLock;
 
 use super::change::{Change, ChangeKind, ChangedField, DiffView, EntryKind};
 use super::path::ResourcePath;
@@ -22,33 +22,41 @@ pub struct AutorunChange {
 }
 
 /// The changes of a diff that will run later, in its order.
-pub fn runs_later(diff: &DiffView) -> Vec<AutorunChange> {
-    named_so(diff, why)
+pub(crate) fn runs_later(diff: &DiffView) -> Vec<AutorunChange> {
+    let names = |change: &Change| change.path.parts().map(fold).collect();
+    named_so(diff, names)
 }
 
 /// The same for one file that lies at `at`: alone its name does not tell a hook from a text.
-pub fn autorun_at(diff: &DiffView, at: &Location) -> Vec<AutorunChange> {
+pub(crate) fn autorun_at(diff: &DiffView, at: &Location) -> Vec<AutorunChange> {
     let parts = at.as_bytes().split(|byte| *byte == b'/');
     let names: Vec<String> = parts.filter(|part| !part.is_empty()).map(fold).collect();
-    named_so(diff, |change| why_of(change, &names))
+    named_so(diff, |_| names.clone())
 }
 
-fn named_so(diff: &DiffView, why: impl Fn(&Change) -> Option<&'static str>) -> Vec<AutorunChange> {
+fn named_so(diff: &DiffView, names: impl Fn(&Change) -> Vec<String>) -> Vec<AutorunChange> {
     let one = |change: &Change| {
-        why(change).map(|why| AutorunChange {
-            path: change.path.clone(),
-            why,
-        })
+        let path = change.path.clone();
+        why_of(change, &names(change)).map(|why| AutorunChange { path, why })
     };
     diff.changes.iter().filter_map(one).collect()
 }
 
-/// Why a change will run later; `None` where nothing says so. What is deleted runs no more.
-pub fn why(change: &Change) -> Option<&'static str> {
-    let names: Vec<String> = change.path.parts().map(fold).collect();
-    why_of(change, &names)
-}
+/// A pattern of the table: its names, and whether it means everything below them.
+type NamePattern = (Vec<&'static str>, bool);
 
+static TABLE: LazyLock<Vec<(&str, Vec<NamePattern>)>> = LazyLock::new(|| {
+    let pattern = |text: &'static str| {
+        let bare = text.strip_suffix('/');
+        (bare.unwrap_or(text).split('/').collect(), bare.is_some())
+    };
+    let row = |(why, patterns): &(&'static str, &'static str)| {
+        (*why, patterns.split_whitespace().map(pattern).collect())
+    };
+    table::TABLE.iter().map(row).collect()
+});
+
+/// Why a change will run later; `None` where nothing says so. What is deleted runs no more.
 fn why_of(change: &Change, names: &[String]) -> Option<&'static str> {
     let new = change.new.as_ref()?;
     if new.kind == EntryKind::Directory {
@@ -83,12 +91,7 @@ fn executable(change: &Change) -> Option<&'static str> {
 
 /// Whether a pattern names this path. A link may stand for a directory, or for one that the directory
 /// lies in.
-fn is_named(pattern: &str, names: &[String], link: bool) -> bool {
-    let (pattern, below) = match pattern.strip_suffix('/') {
-        Some(directory) => (directory, true),
-        None => (pattern, false),
-    };
-    let wanted: Vec<&str> = pattern.split('/').collect();
+fn is_named((wanted, below): &NamePattern, names: &[String], link: bool) -> bool {
     let alike = |window: &[String], wanted: &[&str]| {
         let mut pairs = window.iter().zip(wanted);
         window.len() == wanted.len() && pairs.all(|(name, pattern)| fits(pattern, name))
@@ -100,12 +103,12 @@ fn is_named(pattern: &str, names: &[String], link: bool) -> bool {
     };
     let found = whole
         .windows(wanted.len())
-        .any(|window| alike(window, &wanted));
+        .any(|window| alike(window, wanted));
     let leads = |length: usize| {
         let start = names.len().checked_sub(length);
         start.is_some_and(|start| alike(&names[start..], &wanted[..length]))
     };
-    let directories = wanted.len() - usize::from(!below);
+    let directories = wanted.len() - usize::from(!*below);
     found || (link && (1..=directories).any(leads))
 }
 
@@ -141,6 +144,11 @@ mod tests {
             mode,
             target: None,
         }
+    }
+
+    fn why(change: &Change) -> Option<&'static str> {
+        let diff = DiffView::new(vec![change.clone()]);
+        runs_later(&diff).first().map(|one| one.why)
     }
 
     fn path(text: &str) -> ResourcePath {

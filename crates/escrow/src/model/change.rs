@@ -272,7 +272,7 @@ impl Change {
 }
 
 /// Everything in which one sandbox differs from its original, in the order of the paths.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DiffView {
     /// The differences.
     pub changes: Vec<Change>,

@@ -1,12 +1,12 @@
 //! Conflicts between a sandbox and its original.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::change::EntryInfo;
 use super::path::ResourcePath;
 
 /// A path that both sides changed. Nothing is committed over it by accident (rule C15).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
     /// Where.
     pub path: ResourcePath,

@@ -5,11 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::change::Change;
 use super::path::ResourcePath;
 
 /// What one path becomes, in short.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionDigest {
     hash: [u8; 32],
     /// Everything is covered, also the bytes of a file.

@@ -16,6 +16,7 @@ pub mod target;
 pub mod text;
 pub mod units;
 pub mod view;
+pub(crate) mod words;
 
 pub use autorun::AutorunChange;
 pub use change::{
@@ -34,4 +35,4 @@ pub use policy::{Action, Decision, Scope};
 pub use resource::{ResourceType, ResourceTypes, Shape};
 pub use retention::{CleanupPolicy, Retention};
 pub use sandbox::{IllegalMove, SandboxRef, SandboxState};
-pub use target::{Target, TargetLocation};
+pub use target::{Options, Target, TargetLocation};

@@ -1,69 +1,32 @@
 //! The state of a plan: a named set of sandboxes that are released together.
 
 use std::ffi::OsStr;
-use std::fmt;
-use std::str::FromStr;
 
-/// Where a plan stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum PlanState {
-    /// Its sandboxes are being made, or the process that made them crashed. Nothing of it can be used.
-    Creating,
-    /// Its sandboxes can be worked in.
-    Open,
-    /// It is being removed, or the process that removed it crashed. Nothing of it can be used any more.
-    Removing,
-    /// Everything it had on disk was removed; only the record is left.
-    CleanedUp,
-    /// Its changes are in the originals; they can still be taken back.
-    Committed,
-    /// Its commit was taken back.
-    RolledBack,
+use super::words::words;
+
+words! {
+    /// Where a plan stands.
+    pub enum PlanState {
+        /// Its sandboxes are being made, or the process that made them crashed. Nothing of it can be used.
+        Creating = "creating",
+        /// Its sandboxes can be worked in.
+        Open = "open",
+        /// Its changes are in the originals; they can still be taken back.
+        Committed = "committed",
+        /// Its commit was taken back.
+        RolledBack = "rolled_back",
+        /// It is being removed, or the process that removed it crashed. Nothing of it can be used any more.
+        Removing = "removing",
+        /// Everything it had on disk was removed; only the record is left.
+        CleanedUp = "cleaned_up",
+    }
+    else |word| format!("no plan is ever '{word}'")
 }
 
 impl PlanState {
-    /// Every state.
-    pub const ALL: [Self; 6] = [
-        Self::Creating,
-        Self::Open,
-        Self::Committed,
-        Self::RolledBack,
-        Self::Removing,
-        Self::CleanedUp,
-    ];
-
     /// Whether it is half made or half removed: all that is left to do is to remove it.
     pub fn is_half(self) -> bool {
         matches!(self, Self::Creating | Self::Removing)
-    }
-
-    /// The word in the store, in JSON and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Creating => "creating",
-            Self::Open => "open",
-            Self::Removing => "removing",
-            Self::CleanedUp => "cleaned_up",
-            Self::Committed => "committed",
-            Self::RolledBack => "rolled_back",
-        }
-    }
-}
-
-impl fmt::Display for PlanState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for PlanState {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.as_str() == word)
-            .ok_or_else(|| format!("no plan is ever '{word}'"))
     }
 }
 

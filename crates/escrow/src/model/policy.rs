@@ -1,102 +1,49 @@
 //! Principals, actions, scopes and decisions: the vocabulary of a policy.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::path::ResourcePath;
 use super::plan::is_name;
 use super::text::{escape, harmless};
+use super::words::words;
 
-/// Something that a principal may be permitted to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Begin a plan, make a sandbox.
-    Create,
-    /// Read a file of a sandbox.
-    Read,
-    /// Write a file of a sandbox, or be given its path.
-    Write,
-    /// See what a sandbox changed.
-    Diff,
-    /// Run a command inside.
-    Run,
-    /// Take, or delete, a checkpoint.
-    Checkpoint,
-    /// Go back to a checkpoint.
-    Restore,
-    /// Release the changes.
-    Commit,
-    /// Discard the changes.
-    Rollback,
-    /// Take a commit back.
-    Undo,
-    /// Remove the sandboxes.
-    Cleanup,
-    /// Remove what is not needed any more.
-    Gc,
-    /// Change resources and types; recover.
-    Admin,
-}
-
-impl Action {
-    /// Every action.
-    pub const ALL: [Self; 13] = [
-        Self::Create,
-        Self::Read,
-        Self::Write,
-        Self::Diff,
-        Self::Run,
-        Self::Checkpoint,
-        Self::Restore,
-        Self::Commit,
-        Self::Rollback,
-        Self::Undo,
-        Self::Cleanup,
-        Self::Gc,
-        Self::Admin,
-    ];
-
-    /// The word in a policy, in JSON and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Diff => "diff",
-            Self::Run => "run",
-            Self::Checkpoint => "checkpoint",
-            Self::Restore => "restore",
-            Self::Commit => "commit",
-            Self::Rollback => "rollback",
-            Self::Undo => "undo",
-            Self::Cleanup => "cleanup",
-            Self::Gc => "gc",
-            Self::Admin => "admin",
-        }
+words! {
+    /// Something that a principal may be permitted to do.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Action {
+        /// Begin a plan, make a sandbox.
+        Create = "create",
+        /// Read a file of a sandbox.
+        Read = "read",
+        /// Write a file of a sandbox, or be given its path.
+        Write = "write",
+        /// See what a sandbox changed.
+        Diff = "diff",
+        /// Run a command inside.
+        Run = "run",
+        /// Take, or delete, a checkpoint.
+        Checkpoint = "checkpoint",
+        /// Go back to a checkpoint.
+        Restore = "restore",
+        /// Release the changes.
+        Commit = "commit",
+        /// Discard the changes.
+        Rollback = "rollback",
+        /// Take a commit back.
+        Undo = "undo",
+        /// Remove the sandboxes.
+        Cleanup = "cleanup",
+        /// Remove what is not needed any more.
+        Gc = "gc",
+        /// Change resources and types; recover.
+        Admin = "admin",
     }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Action {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|one| one.as_str() == word);
-        found.ok_or_else(|| {
-            let known = Self::ALL.map(Self::as_str).join(", ");
-            format!(
-                "there is no action '{}'; there are {known}",
-                escape(word.as_bytes())
-            )
-        })
+    else |word| {
+        let known = Action::ALL.map(Action::as_str).join(", ");
+        format!("there is no action '{}'; there are {known}", escape(word.as_bytes()))
     }
 }
 

@@ -2,6 +2,8 @@
 //! registry, the schema of the configuration, the command line and the documentation read it from
 //! here (rule P8).
 
+use super::words::words;
+
 /// The word that leaves the choice to the machine.
 pub const AUTO: &str = "auto";
 
@@ -20,43 +22,25 @@ pub const OPAQUE: &str = "opaque";
 /// The same for what is reached through a URL.
 pub const URL: &str = "url";
 
-/// What of the machine a resource is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// A directory with everything in it.
-    Tree,
-    /// One file: a tree of one entry, in the directory that holds it.
-    File,
-    /// What is reached through a URL.
-    Url,
-    /// What only its strategy knows how to reach.
-    Opaque,
+words! {
+    /// What of the machine a resource is.
+    pub enum Shape {
+        /// A directory with everything in it.
+        Tree = "tree",
+        /// One file: a tree of one entry, in the directory that holds it.
+        File = "file",
+        /// What is reached through a URL.
+        Url = "url",
+        /// What only its strategy knows how to reach.
+        Opaque = "opaque",
+    }
+    else |word| format!("no resource has the shape '{word}'")
 }
 
 impl Shape {
-    /// The word in the store.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tree => "tree",
-            Self::File => "file",
-            Self::Url => "url",
-            Self::Opaque => "opaque",
-        }
-    }
-
     /// Whether it is at a path of the file system.
     pub fn has_path(self) -> bool {
         matches!(self, Self::Tree | Self::File)
-    }
-}
-
-impl std::str::FromStr for Shape {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        let known = [Self::Tree, Self::File, Self::Url, Self::Opaque];
-        let found = known.into_iter().find(|shape| shape.as_str() == word);
-        found.ok_or_else(|| format!("no resource has the shape '{word}'"))
     }
 }
 
@@ -76,101 +60,65 @@ pub struct ResourceType {
     /// Every strategy that may be asked for by name.
     pub allowed: Vec<String>,
     /// The kind that comes with the engine and is at the bottom of it: whose handler serves it.
-    pub base: &'static str,
+    pub base: String,
     /// Whether this version can work with it.
     pub supported: bool,
 }
 
-/// One line of the table of what comes with the engine.
-struct BuiltinType {
-    name: &'static str,
-    description: &'static str,
-    default: &'static str,
-    auto: &'static [&'static str],
-    allowed: &'static [&'static str],
-    supported: bool,
-}
-
-const DIRECTORY: &[&str] = &["overlay", "copy_on_write", "filesystem_copy"];
-
-/// What comes with the engine. What is not supported yet says what it will take.
-const BUILTIN: &[BuiltinType] = &[
-    BuiltinType {
-        name: FS_DIRECTORY,
-        description: "a directory and everything in it",
-        default: AUTO,
-        auto: DIRECTORY,
-        allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
-        supported: true,
-    },
-    BuiltinType {
-        name: FS_MOUNT,
-        description: "a directory where a file system is mounted",
-        default: AUTO,
-        auto: DIRECTORY,
-        allowed: &["overlay", "copy_on_write", "filesystem_copy", "none"],
-        supported: true,
-    },
-    BuiltinType {
-        name: FS_FILE,
-        description: "one file",
-        default: "copy_on_write",
-        auto: &["copy_on_write", "filesystem_copy"],
-        allowed: &["copy_on_write", "filesystem_copy", "none"],
-        supported: true,
-    },
-    BuiltinType {
-        name: "git-checkout",
-        description: "a checkout of a git repository",
-        default: "git_worktree",
-        auto: &["git_worktree"],
-        allowed: &[
-            "git_worktree",
-            "overlay",
-            "copy_on_write",
-            "filesystem_copy",
-            "none",
-        ],
-        supported: false,
-    },
-    BuiltinType {
-        name: "sqlite",
-        description: "a SQLite database",
-        default: "snapshot",
-        auto: &["snapshot"],
-        allowed: &[
-            "snapshot",
-            "transaction_rollback",
-            "filesystem_copy",
-            "none",
-        ],
-        supported: false,
-    },
-    BuiltinType {
-        name: "postgres",
-        description: "a PostgreSQL database",
-        default: "transaction_rollback",
-        auto: &["transaction_rollback"],
-        allowed: &["transaction_rollback", "snapshot", "none"],
-        supported: false,
-    },
+/// What comes with the engine: name, what it is, the default, what `auto` tries, and what else may be asked for. What is
+/// not supported yet says what it will take.
+const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
+    (
+        FS_DIRECTORY,
+        "a directory and everything in it",
+        AUTO,
+        DIRECTORY,
+        "none",
+        true,
+    ),
+    (
+        FS_MOUNT,
+        "a directory where a file system is mounted",
+        AUTO,
+        DIRECTORY,
+        "none",
+        true,
+    ),
+    (
+        FS_FILE,
+        "one file",
+        "copy_on_write",
+        "copy_on_write filesystem_copy",
+        "none",
+        true,
+    ),
+    (
+        "git-checkout",
+        "a checkout of a git repository",
+        "git_worktree",
+        "git_worktree",
+        "overlay copy_on_write filesystem_copy none",
+        false,
+    ),
+    (
+        "sqlite",
+        "a SQLite database",
+        "snapshot",
+        "snapshot",
+        "transaction_rollback filesystem_copy none",
+        false,
+    ),
+    (
+        "postgres",
+        "a PostgreSQL database",
+        "transaction_rollback",
+        "transaction_rollback",
+        "snapshot none",
+        false,
+    ),
 ];
 
-impl BuiltinType {
-    fn to_type(&self) -> ResourceType {
-        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        ResourceType {
-            name: self.name.to_owned(),
-            description: self.description.to_owned(),
-            extends: None,
-            default: self.default.to_owned(),
-            auto: owned(self.auto),
-            allowed: owned(self.allowed),
-            base: self.name,
-            supported: self.supported,
-        }
-    }
-}
+const DIRECTORY: &str = "overlay copy_on_write filesystem_copy";
 
 /// Every kind there is: what comes with the engine, then the user's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,7 +126,27 @@ pub struct ResourceTypes(Vec<ResourceType>);
 
 impl Default for ResourceTypes {
     fn default() -> Self {
-        Self(BUILTIN.iter().map(BuiltinType::to_type).collect())
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let one = |(name, description, default, auto, more, supported): (
+            &str,
+            &str,
+            &str,
+            &str,
+            &str,
+            bool,
+        )| {
+            ResourceType {
+                name: name.to_owned(),
+                description: description.to_owned(),
+                extends: None,
+                default: default.to_owned(),
+                auto: words(auto),
+                allowed: [words(auto), words(more)].concat(),
+                base: name.to_owned(),
+                supported,
+            }
+        };
+        Self(BUILTIN.map(one).into())
     }
 }
 
@@ -207,12 +175,10 @@ impl ResourceTypes {
             } else {
                 " (not supported yet)"
             };
+            let (name, what, default) = (&kind.name, &kind.description, &kind.default);
+            let allowed = kind.allowed.join("`, `");
             table.push_str(&format!(
-                "| `{}` | {}{later} | `{}` | `{}` |\n",
-                kind.name,
-                kind.description,
-                kind.default,
-                kind.allowed.join("`, `")
+                "| `{name}` | {what}{later} | `{default}` | `{allowed}` |\n"
             ));
         }
         table
@@ -223,17 +189,12 @@ impl ResourceTypes {
         self.0.retain(|other| other.name != kind.name);
         self.0.push(kind);
     }
-
-    /// Adds a kind of the user's own; its name is free.
-    pub fn add(&mut self, kind: ResourceType) {
-        self.0.push(kind);
-    }
 }
 
 impl ResourceType {
     /// A kind of the user's own that is no special case of another: [`OPAQUE`] or [`URL`], and served by the strategies that are
     /// named, the first by default.
-    pub fn own(name: &str, base: &'static str, strategies: &[&str]) -> Self {
+    pub fn own(name: &str, base: &str, strategies: &[&str]) -> Self {
         let names: Vec<String> = strategies.iter().map(|&one| one.to_owned()).collect();
         Self {
             name: name.to_owned(),
@@ -242,7 +203,7 @@ impl ResourceType {
             default: names.first().cloned().unwrap_or_else(|| AUTO.to_owned()),
             auto: names.clone(),
             allowed: names,
-            base,
+            base: base.to_owned(),
             supported: true,
         }
     }

@@ -1,12 +1,10 @@
 //! The reference to a sandbox, and the one table of its states (rule P5).
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 use super::id::{PlanId, ResourceId};
 use super::text::Location;
+use super::words::words;
 
 /// All another process needs to go on with a sandbox, also after a reboot (rule P3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,23 +30,25 @@ impl SandboxRef {
     }
 }
 
-/// Where a sandbox stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SandboxState {
-    /// Recorded; being made, or its maker died.
-    Pending,
-    /// Made, not worked in.
-    Created,
-    /// Being worked in.
-    Active,
-    /// Its changes were released.
-    Committed,
-    /// Its changes were discarded or taken back; it can be worked in again.
-    RolledBack,
-    /// Removed; only the record is left.
-    CleanedUp,
-    /// It is no longer whole: its removal has begun. Only its cleanup is left.
-    Errored,
+words! {
+    /// Where a sandbox stands.
+    pub enum SandboxState {
+        /// Recorded; being made, or its maker died.
+        Pending = "pending",
+        /// Made, not worked in.
+        Created = "created",
+        /// Being worked in.
+        Active = "active",
+        /// Its changes were released.
+        Committed = "committed",
+        /// Its changes were discarded or taken back; it can be worked in again.
+        RolledBack = "rolled_back",
+        /// Removed; only the record is left.
+        CleanedUp = "cleaned_up",
+        /// It is no longer whole: its removal has begun. Only its cleanup is left.
+        Errored = "errored",
+    }
+    else |word| format!("no sandbox is ever '{word}'")
 }
 
 /// A move that the table does not have.
@@ -62,30 +62,6 @@ pub struct IllegalMove {
 }
 
 impl SandboxState {
-    /// Every state, in the order of a life.
-    pub const ALL: [Self; 7] = [
-        Self::Pending,
-        Self::Created,
-        Self::Active,
-        Self::Committed,
-        Self::RolledBack,
-        Self::CleanedUp,
-        Self::Errored,
-    ];
-
-    /// The word in the store, in JSON and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Created => "created",
-            Self::Active => "active",
-            Self::Committed => "committed",
-            Self::RolledBack => "rolled_back",
-            Self::CleanedUp => "cleaned_up",
-            Self::Errored => "errored",
-        }
-    }
-
     /// The states that may follow. Staying where one is needs no move.
     pub fn successors(self) -> &'static [Self] {
         use SandboxState::*;
@@ -120,36 +96,12 @@ impl SandboxState {
     pub fn table() -> String {
         let mut table = String::from("| from | to |\n|---|---|\n");
         for state in Self::ALL {
-            let next: Vec<String> = state
-                .successors()
-                .iter()
-                .map(|to| format!("`{to}`"))
-                .collect();
-            let next = if next.is_empty() {
-                "–".to_owned()
-            } else {
-                next.join(", ")
-            };
+            let next = state.successors().iter().map(|to| format!("`{to}`"));
+            let next = next.collect::<Vec<_>>().join(", ");
+            let next = if next.is_empty() { "–" } else { &next };
             table.push_str(&format!("| `{state}` | {next} |\n"));
         }
         table
-    }
-}
-
-impl fmt::Display for SandboxState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for SandboxState {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.as_str() == word)
-            .ok_or_else(|| format!("no sandbox is ever '{word}'"))
     }
 }
 
@@ -186,13 +138,6 @@ mod tests {
                     assert!(error.contains(from.as_str()) && error.contains(to.as_str()));
                 }
             }
-        }
-    }
-
-    #[test]
-    fn every_state_has_one_word() {
-        for state in SandboxState::ALL {
-            assert_eq!(state.as_str().parse(), Ok(state));
         }
     }
 }

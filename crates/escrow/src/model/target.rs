@@ -8,6 +8,9 @@ use super::id::ResourceId;
 use super::path::ResourcePath;
 use super::text::Location;
 
+/// Free keys, which mean something to a strategy alone.
+pub type Options = serde_json::Map<String, serde_json::Value>;
+
 /// Where a resource is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -32,8 +35,8 @@ pub struct Target {
     pub kind: String,
     /// Where it is.
     pub location: TargetLocation,
-    /// Free keys: those of the strategy's configuration, then those of the resource.
-    pub options: serde_json::Map<String, serde_json::Value>,
+    /// Free keys: `options` of the strategy in the configuration, and over them those of the resource.
+    pub options: Options,
     /// Paths that belong to other resources and are not part of the sandbox.
     pub carved: Vec<ResourcePath>,
 }

@@ -7,6 +7,7 @@
 //! be changed through each other, and are refused; bind mounts do not hide it.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::fs::Result;
 use crate::fs::mounts::MountLocation;
@@ -14,21 +15,21 @@ use crate::model::{ResourcePath, Shape};
 use crate::store::Resource;
 
 /// The strategy of a resource that lives in its parent's sandbox.
-pub const INHERIT: &str = "inherit";
+pub(crate) const INHERIT: &str = "inherit";
 
 /// All resources there are.
-pub struct ResourceGraph<'a> {
+pub(crate) struct ResourceGraph<'a> {
     resources: &'a [Resource],
 }
 
 impl<'a> ResourceGraph<'a> {
     /// The graph of these.
-    pub fn new(resources: &'a [Resource]) -> Self {
+    pub(crate) fn new(resources: &'a [Resource]) -> Self {
         Self { resources }
     }
 
     /// The resources that a resource lies in by what it and they say, nearest first.
-    pub fn ancestors(&self, resource: &Resource) -> Vec<&'a Resource> {
+    pub(crate) fn ancestors(&self, resource: &Resource) -> Vec<&'a Resource> {
         let mut found: Vec<&Resource> = Vec::new();
         let mut parent = resource.parent.as_deref();
         while let Some(name) = parent {
@@ -46,12 +47,12 @@ impl<'a> ResourceGraph<'a> {
     }
 
     /// How many resources it lies in.
-    pub fn depth(&self, resource: &Resource) -> usize {
+    pub(crate) fn depth(&self, resource: &Resource) -> usize {
         self.ancestors(resource).len()
     }
 
     /// The resource in whose sandbox it lives: itself, unless it asks to share its parent's.
-    pub fn boundary(&self, resource: &Resource) -> Option<Resource> {
+    pub(crate) fn boundary(&self, resource: &Resource) -> Option<Resource> {
         if resource.strategy != INHERIT {
             return Some(resource.clone());
         }
@@ -60,7 +61,7 @@ impl<'a> ResourceGraph<'a> {
     }
 
     /// Whether one of the two was declared to lie in the other.
-    pub fn are_related(&self, a: &Resource, b: &Resource) -> bool {
+    pub(crate) fn are_related(&self, a: &Resource, b: &Resource) -> bool {
         let above = |one: &Resource, other: &Resource| {
             self.ancestors(one).iter().any(|above| above.id == other.id)
         };
@@ -68,7 +69,7 @@ impl<'a> ResourceGraph<'a> {
     }
 
     /// What belongs to others in a resource: children with a sandbox of their own.
-    pub fn carved(&self, resource: &Resource) -> Result<Vec<ResourcePath>> {
+    pub(crate) fn carved(&self, resource: &Resource) -> Result<Vec<ResourcePath>> {
         let mut carved = Vec::new();
         for one in self.resources {
             let own = one.strategy != INHERIT && one.id != resource.id;
@@ -82,7 +83,11 @@ impl<'a> ResourceGraph<'a> {
     }
 
     /// Where a resource lies in another; `None` where it does not.
-    pub fn path_in(&self, resource: &Resource, outer: &Resource) -> Result<Option<ResourcePath>> {
+    pub(crate) fn path_in(
+        &self,
+        resource: &Resource,
+        outer: &Resource,
+    ) -> Result<Option<ResourcePath>> {
         let (Some(inner), Some(outer)) = (place(resource)?, place(outer)?) else {
             return Ok(None);
         };
@@ -90,36 +95,32 @@ impl<'a> ResourceGraph<'a> {
     }
 
     /// Where the paths of a resource begin in another: of a file, in the directory that holds it.
-    pub fn root_in(&self, resource: &Resource, outer: &Resource) -> Result<Option<ResourcePath>> {
+    pub(crate) fn root_in(
+        &self,
+        resource: &Resource,
+        outer: &Resource,
+    ) -> Result<Option<ResourcePath>> {
         let path = self.path_in(resource, outer)?;
-        Ok(match resource.shape {
-            Shape::Tree | Shape::Url | Shape::Opaque => path,
-            Shape::File => path.and_then(|path| path.split().map(|(parent, _)| parent)),
-        })
+        Ok(path.and_then(|path| root_at(resource, path)))
     }
 
     /// Where a resource lies in another and where its paths begin there, also while one of them is gone:
     /// a name counts before there is anything that has it.
-    pub fn named_in(
+    pub(crate) fn named_in(
         &self,
         resource: &Resource,
         outer: &Resource,
     ) -> Result<Option<(ResourcePath, ResourcePath)>> {
+        let expected = |one| place_by(one, MountLocation::expected);
         let (Some(inner), Some(outer)) = (expected(resource)?, expected(outer)?) else {
             return Ok(None);
         };
-        let Some(at) = path_within(&inner, &outer) else {
-            return Ok(None);
-        };
-        let root = match resource.shape {
-            Shape::Tree | Shape::Url | Shape::Opaque => at.clone(),
-            Shape::File => at.split().map(|(parent, _)| parent).unwrap_or_default(),
-        };
-        Ok(Some((at, root)))
+        let at = path_within(&inner, &outer);
+        Ok(at.map(|at| (at.clone(), root_at(resource, at).unwrap_or_default())))
     }
 
     /// The first of `others` that overlaps a resource without being related to it.
-    pub fn overlap<'o>(
+    pub(crate) fn overlap<'o>(
         &self,
         resource: &Resource,
         others: &[&'o Resource],
@@ -139,6 +140,14 @@ impl<'a> ResourceGraph<'a> {
     }
 }
 
+/// Where the paths of a resource begin that lies at `at`: of a file, in the directory that holds it.
+fn root_at(resource: &Resource, at: ResourcePath) -> Option<ResourcePath> {
+    match resource.shape {
+        Shape::Tree | Shape::Url | Shape::Opaque => Some(at),
+        Shape::File => at.split().map(|(parent, _)| parent),
+    }
+}
+
 fn path_within(inner: &MountLocation, outer: &MountLocation) -> Option<ResourcePath> {
     let path = inner.within(outer)?;
     match path.as_os_str().is_empty() {
@@ -147,29 +156,24 @@ fn path_within(inner: &MountLocation, outer: &MountLocation) -> Option<ResourceP
     }
 }
 
-/// Where a resource lies, or would; `None` where it has no path.
-fn expected(resource: &Resource) -> Result<Option<MountLocation>> {
-    let Some(root) = resource.root() else {
-        return Ok(None);
-    };
-    let place = MountLocation::expected(root)?;
-    let name = resource.at.as_path().file_name();
-    Ok(Some(match (resource.shape, name) {
-        (Shape::File, Some(name)) => place.entry(name),
-        _ => place,
-    }))
-}
-
-/// Where a resource really lies; `None` where it is gone. A file has its place also while it is deleted:
+/// Where a resource really lies; `None` where it has no path, or is gone. A file has its place also while it is deleted:
 /// a commit may be about to put it there again.
 fn place(resource: &Resource) -> Result<Option<MountLocation>> {
+    match place_by(resource, MountLocation::of) {
+        Err(error) if error.is_absent() => Ok(None),
+        place => place,
+    }
+}
+
+/// The same, found by `find` from the root of the resource.
+fn place_by(
+    resource: &Resource,
+    find: impl Fn(&Path) -> Result<MountLocation>,
+) -> Result<Option<MountLocation>> {
     let Some(root) = resource.root() else {
         return Ok(None);
     };
-    let place = match MountLocation::of(root) {
-        Err(error) if error.is_absent() => return Ok(None),
-        answer => answer?,
-    };
+    let place = find(root)?;
     let name = resource.at.as_path().file_name();
     Ok(Some(match (resource.shape, name) {
         (Shape::File, Some(name)) => place.entry(name),

@@ -31,8 +31,14 @@ pub struct CheckpointReport {
     pub plan_id: PlanId,
     /// When it was taken.
     pub timestamp: String,
+    /// The directory that holds what was kept of the plan's first sandbox; each keeps its own. `None` where it has none.
+    pub snapshot_path: Option<Location>,
+    /// What was kept, in a few words.
+    pub message: String,
     /// What the user called it.
     pub label: Option<String>,
+    /// Why it was taken, if the user did not ask for it.
+    pub reason: Option<String>,
 }
 
 /// The answer to `rollback_to`.

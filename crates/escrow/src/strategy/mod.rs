@@ -53,7 +53,7 @@ use crate::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef}
 pub use crate::model::{Target, TargetLocation};
 
 /// What the original is while the sandbox lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Base {
     /// The sandbox holds the original as it was when it was made.
@@ -63,7 +63,7 @@ pub enum Base {
 }
 
 /// How a strategy keeps checkpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checkpoints {
     /// It keeps none.
@@ -77,7 +77,7 @@ pub enum Checkpoints {
 }
 
 /// How native tools reach a sandbox from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exposes {
     /// Not at all: only inside `escrow run`.
@@ -89,7 +89,7 @@ pub enum Exposes {
 }
 
 /// What a strategy promises. Where two strategies differ, this says so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Writing in the sandbox leaves the original alone.
     pub isolates: bool,
@@ -138,7 +138,7 @@ impl Default for Capabilities {
 }
 
 /// Whether a strategy works here, and why or why not, in words for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
     /// It works.
     pub works: bool,
@@ -151,7 +151,7 @@ pub struct Probe {
 }
 
 /// For what an answer may be given again, for as long as the process lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remember {
     /// For nothing: it is asked each time.
@@ -207,7 +207,7 @@ pub struct CreateRequest<'a> {
 }
 
 /// A sandbox that was just made.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
     /// What refers to it from now on.
     pub sandbox: SandboxRef,
@@ -283,7 +283,7 @@ pub struct PrepareRequest<'a> {
 }
 
 /// What was staged for a commit.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StagedCommit {
     /// By which it is carried out, or taken back.
     pub intent: Intent,
@@ -328,7 +328,7 @@ pub enum Outcome {
 pub struct Snapshot(pub serde_json::Value);
 
 /// What a commit left.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishedCommit {
     /// By which it can be undone.
     pub intent: Intent,
@@ -337,7 +337,7 @@ pub struct FinishedCommit {
 }
 
 /// What an undo did.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackReport {
     /// Versions that another process wrote into the original meanwhile, and where they are now.
     pub kept: Vec<(ResourcePath, Location)>,
@@ -346,7 +346,7 @@ pub struct RollbackReport {
 }
 
 /// Paths that something was done to: the first of them, and how many there are.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathSample {
     first: BTreeSet<ResourcePath>,
     count: u64,
@@ -539,4 +539,79 @@ pub trait Sandbox: Send {
 
     /// How the sandbox is reached.
     fn access(&self) -> Result<Access>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{EntryInfo, EntryKind};
+
+    fn round_trip<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
+        one: T,
+    ) {
+        let text = serde_json::to_string(&one).expect("it can be written");
+        assert_eq!(
+            serde_json::from_str::<T>(&text).expect("it can be read"),
+            one
+        );
+    }
+
+    #[test]
+    fn every_answer_of_the_contract_survives_the_wire() {
+        let path = ResourcePath::parse(b"a/b\xff").expect("a path");
+        let entry = EntryInfo {
+            kind: EntryKind::File,
+            size: 3,
+            mode: 0o644,
+            target: None,
+        };
+        let note = PreviewNote {
+            path: path.clone(),
+            what: "left out".to_owned(),
+        };
+        let diff = DiffView::new(vec![Change::added(path.clone(), entry.clone())]);
+        round_trip(diff.clone());
+        round_trip(Preview {
+            diff: diff.into(),
+            conflicts: vec![Conflict {
+                theirs: Some(entry),
+                ..Conflict::of(path.clone(), "changed")
+            }],
+            notes: vec![note.clone()],
+            bytes: 3,
+            part: true,
+        });
+        let intent = Intent(serde_json::json!({"area": "x"}));
+        let digest = crate::model::digest::VersionDigest::new(&[b"content"], true);
+        round_trip(StagedCommit {
+            intent: intent.clone(),
+            digests: vec![(path.clone(), digest)],
+        });
+        round_trip(FinishedCommit {
+            intent,
+            notes: vec![note],
+        });
+        let mut paths = PathSample::default();
+        paths.add(&path);
+        round_trip(RollbackReport {
+            kept: vec![(path, Location::from("/kept"))],
+            paths,
+        });
+        let ids = crate::model::SystemIdSource;
+        round_trip(Created {
+            sandbox: SandboxRef {
+                plan_id: PlanId::new(&ids),
+                resource_id: crate::model::ResourceId::new(&ids),
+                strategy_name: "toy".to_owned(),
+                metadata: serde_json::Value::Null,
+            },
+            message: "made".to_owned(),
+            warnings: vec!["a socket is not copied".to_owned()],
+        });
+        round_trip(Access::default());
+        round_trip(Capabilities::default());
+        round_trip(Probe::yes("it works"));
+        round_trip(PreviewOptions { strict: true });
+        round_trip(OnConflict::Ours);
+    }
 }

@@ -3,19 +3,19 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
 /// How closely the original is compared before a commit.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviewOptions {
     /// Whatever moved in the original is a conflict, not only what the sandbox changed too.
     pub strict: bool,
 }
 
 /// Something that will not come across as it is in the sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviewNote {
     /// Where.
     pub path: ResourcePath,
@@ -25,9 +25,10 @@ pub struct PreviewNote {
 
 /// What a commit would do to one original: what `--dry-run` shows, and what
 /// [`prepare`](super::Sandbox::prepare) is given.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preview {
     /// Everything that would change.
+    #[serde(with = "shared")]
     pub diff: Arc<DiffView>,
     /// Where the original contradicts that.
     pub conflicts: Vec<Conflict>,
@@ -39,8 +40,26 @@ pub struct Preview {
     pub part: bool,
 }
 
+/// A shared view, written as the view itself.
+mod shared {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        diff: &DiffView,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        diff.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<DiffView>, D::Error> {
+        DiffView::deserialize(from).map(Arc::new)
+    }
+}
+
 /// Which version counts where both sides changed a path.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
     /// Neither: nothing is committed.

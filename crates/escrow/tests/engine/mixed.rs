@@ -141,7 +141,7 @@ fn manager(home: &Path) -> Manager {
         ..options(home)
     };
     let kind = ResourceType::own("document", OPAQUE, &["toy"]);
-    options.settings.types.add(kind);
+    options.settings.types.put(kind);
     Manager::open(options).expect("it opens on a fresh or used home")
 }
 

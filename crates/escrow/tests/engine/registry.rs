@@ -1,9 +1,17 @@
 //! What the registry takes, and what it remembers.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
-use escrow::strategy::Registry;
+use escrow::event::{Observer, Unobserved};
+use escrow::manager::{Manager, ManagerOptions};
+use escrow::model::{Conflict, Options, SandboxRef};
 use escrow::strategy::registry::{Registration, RegistryError, VERBS};
+use escrow::strategy::*;
+use escrow_testkit::World;
+use serde_json::json;
+
+use crate::support::options;
 
 // rule P2
 #[test]
@@ -28,4 +36,107 @@ fn a_strategy_that_lacks_verbs_is_refused_with_their_names() {
         text.ends_with("it lacks checkpoint, restore_checkpoint"),
         "{text}"
     );
+}
+
+/// Notes what it is given, and makes nothing.
+struct Seeing(Arc<Mutex<Vec<Options>>>);
+
+fn nothing<T>() -> Result<T> {
+    Err(unsupported("seeing", "do anything", "it only looks"))
+}
+
+impl Strategy for Seeing {
+    fn name(&self) -> &str {
+        "seeing"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolates: true,
+            ..Capabilities::default()
+        }
+    }
+
+    fn probe(&self, target: &Target, _: Option<&Path>) -> Probe {
+        self.0
+            .lock()
+            .expect("one thread")
+            .push(target.options.clone());
+        Probe::yes("it looks")
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        let seen = request.target.options.clone();
+        self.0.lock().expect("one thread").push(seen);
+        nothing()
+    }
+
+    fn open(&self, _: &SandboxRef, _: Session) -> Result<Box<dyn Sandbox>> {
+        nothing()
+    }
+
+    fn commit(&self, _: &Intent, _: &dyn Observer) -> Result<()> {
+        nothing()
+    }
+
+    fn undo(&self, _: &Intent, _: &dyn Observer) -> Result<RollbackReport> {
+        nothing()
+    }
+
+    fn outcome(&self, _: &Intent) -> Result<Outcome> {
+        nothing()
+    }
+
+    fn check_undo(&self, _: &Intent) -> Result<Vec<Conflict>> {
+        nothing()
+    }
+
+    fn finish(&self, _: Intent) -> Result<FinishedCommit> {
+        nothing()
+    }
+
+    fn cleanup(&self, _: &SandboxRef) -> Result<()> {
+        nothing()
+    }
+}
+
+#[test]
+fn a_strategy_sees_the_options_of_its_configuration_and_of_the_resource() {
+    let world = World::new();
+    std::fs::create_dir_all(world.path().join("app")).expect("a directory");
+    let config = "\
+sandbox: { custom_strategies: { seeing: { options: { bucket: b, depth: 1 } } } }
+resource_types: [{ name: shelf, sandbox_strategy: seeing }]
+resources: { app: { type: shelf, at: app, options: { depth: 2, of: [x] } } }
+";
+    std::fs::write(world.path().join("escrow.yaml"), config).expect("a configuration");
+    let seen = |named: bool| {
+        let seen = Arc::<Mutex<Vec<Options>>>::default();
+        let mut registry = Registry::builtin();
+        let new = Registration::new(Arc::new(Seeing(Arc::clone(&seen))));
+        registry.register(new).expect("the name is free");
+        let mut options = ManagerOptions {
+            registry,
+            ..options(&world.path().join("state"))
+        };
+        options.sources.directory = Some(world.path().to_owned());
+        options.sources.named = named.then(|| world.path().join("escrow.yaml"));
+        let manager = Manager::open(options).expect("it opens");
+        let here = world.path().to_owned();
+        let made = manager.create_plan(None, &here, &["app".into()], Some("seeing"), &Unobserved);
+        made.expect_err("it makes nothing");
+        let seen = seen.lock().expect("one thread").clone();
+        (seen, manager.notices().join("\n"))
+    };
+    let (told, _) = seen(true);
+    let wanted = json!({"bucket": "b", "depth": 2, "of": ["x"]});
+    assert!(told.len() >= 2, "the probe and the creation: {told:?}");
+    assert!(told.iter().all(|one| json!(one) == wanted), "{told:?}");
+    // Of a file that the user does not trust, nothing of it counts.
+    let (told, notices) = seen(false);
+    assert!(
+        !told.is_empty() && told.iter().all(Options::is_empty),
+        "{told:?}"
+    );
+    assert!(notices.contains("resources.app.options"), "{notices}");
 }
