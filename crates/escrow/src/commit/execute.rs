@@ -13,10 +13,10 @@ use crate::strategy::{Intent, Outcome};
 const ATTEMPTS: usize = 2;
 
 /// Something that can no longer fail for reasons that could have been known.
-pub struct Prepared<'a>(pub(super) Execution<'a>);
+pub(crate) struct Prepared<'a>(pub(super) Execution<'a>);
 
 /// Something that happens, whichever process carries it out.
-pub struct Decided<'a>(pub(super) Execution<'a>);
+pub(crate) struct Decided<'a>(pub(super) Execution<'a>);
 
 /// Why not everything was carried out.
 pub(super) enum Stopped {
@@ -28,11 +28,11 @@ pub(super) enum Stopped {
 
 /// What is over.
 #[derive(Debug)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// What was done to each resource, in a few words, where the strategy says so.
-    pub messages: Vec<(String, String)>,
+    pub(crate) messages: Vec<(String, String)>,
     /// What could not be removed, and why: no original is concerned.
-    pub left: Vec<(String, String)>,
+    pub(crate) left: Vec<(String, String)>,
 }
 
 /// What became of one step that cannot be taken back: done, in these words; not done, or not known, and why.
@@ -44,7 +44,7 @@ enum Carried {
 
 impl<'a> Prepared<'a> {
     /// Decides that it happens. From here on the process that finds it carries it out.
-    pub fn decide(self) -> Result<Decided<'a>> {
+    pub(crate) fn decide(self) -> Result<Decided<'a>> {
         let mut this = self.0;
         if this.engine.observer.is_cancelled() {
             return Err(this.drop_all(Error::Cancelled));
@@ -71,7 +71,7 @@ impl Decided<'_> {
     /// first step that cannot be taken back. From then on nothing is taken back: what fails is tried again, by this
     /// process and then by `recover` (rule C18). Only where the irreversible step itself is known not to have happened
     /// is everything taken back, since nothing else was done for good then.
-    pub fn execute(self) -> Result<Ended> {
+    pub(crate) fn execute(self) -> Result<Ended> {
         let mut this = self.0;
         let messages = this
             .carry_out(&Settled::new())

@@ -39,17 +39,17 @@
 //! Each arrow consumes a value and returns the next, so that what was not decided cannot be
 //! applied. The journal knows the phase; the process that finds it goes on:
 //!
-//! | journal says | transition | function | found by [`Execution::recover`] |
+//! | journal says | transition | function | found by `Execution::recover` |
 //! |---|---|---|---|
-//! | nothing | look, compare, measure | [`Batch::preview`] | |
-//! | `preparing` | stage each member, children first; one sync, then all intents are stored | [`Previewed::prepare`], [`prepare_restore`] | dropped: old |
-//! | `decided` | the commit point | [`Prepared::decide`] | |
-//! | `decided` | carry out what can be taken back | [`Decided::execute`] | carried out again: new |
-//! | `forward` | the point of no return; carry out the rest | [`Decided::execute`], [`prepare_discard`] | asked for its outcome, then carried out: new |
+//! | nothing | look, compare, measure | `Batch::preview` | |
+//! | `preparing` | stage each member, children first; one sync, then all intents are stored | `Previewed::prepare`, `prepare_restore` | dropped: old |
+//! | `decided` | the commit point | `Prepared::decide` | |
+//! | `decided` | carry out what can be taken back | `Decided::execute` | carried out again: new |
+//! | `forward` | the point of no return; carry out the rest | `Decided::execute`, `prepare_discard` | asked for its outcome, then carried out: new |
 //! | `aborting` | take back, last first | `Execution::go_back` | taken back further: old |
 //! | `applied` | remove the sandboxes, note what is left for undo | `Execution::finish` | finished: new |
 //! | `committed` | – | – | it is over |
-//! | `undoing` | take back, last first | [`Execution::undo`] | taken back further: old |
+//! | `undoing` | take back, last first | `Execution::undo` | taken back further: old |
 //! | `undone` | – | – | it is over |
 //!
 //! Of a plan of which only a part was asked for, nothing is removed: `finish` tells each sandbox what of
@@ -62,7 +62,7 @@ mod preview;
 mod recover;
 mod revert;
 mod select;
-pub mod shared_layers;
+pub(crate) mod shared_layers;
 mod step;
 mod undo;
 
@@ -70,9 +70,8 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-pub use execute::{Decided, Ended, Prepared};
-pub use prepare::{Return, prepare_discard, prepare_restore};
-pub use preview::{CommitPreview, CommitTerms, MemberPreview, Previewed, check_expected};
+pub(crate) use prepare::{Return, prepare_discard, prepare_restore};
+pub use preview::{CommitPreview, CommitTerms, MemberPreview};
 pub use recover::{RecoveredPlan, RecoveredTo};
 pub use undo::UndoReport;
 
@@ -90,21 +89,17 @@ use crate::strategy::{
 
 /// What a commit works with.
 #[derive(Clone, Copy)]
-pub struct CommitEngine<'a> {
-    /// Where decisions are durable.
-    pub store: &'a Store,
-    /// The strategies there are.
-    pub registry: &'a Registry,
-    /// The time and fresh ids.
-    pub origin: &'a dyn IdSource,
-    /// Who watches.
-    pub observer: &'a dyn Observer,
+pub(crate) struct CommitEngine<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) registry: &'a Registry,
+    pub(crate) origin: &'a dyn IdSource,
+    pub(crate) observer: &'a dyn Observer,
     /// Whether sandboxes stay when their commit is over.
-    pub keeps: bool,
+    pub(crate) keeps: bool,
     /// Where the state lives.
-    pub home: &'a Dir,
+    pub(crate) home: &'a Dir,
     /// Where the areas of sandboxes lie, unless they lie beside their originals.
-    pub areas: &'a Dir,
+    pub(crate) areas: &'a Dir,
 }
 
 impl CommitEngine<'_> {
@@ -121,19 +116,16 @@ impl CommitEngine<'_> {
 pub type Settled = BTreeMap<String, Outcome>;
 
 /// One sandbox on its way.
-pub struct Member {
-    /// The sandbox.
-    pub sandbox: SandboxRecord,
-    /// What it is a sandbox of.
-    pub resource: Resource,
+pub(crate) struct Member {
+    pub(crate) sandbox: SandboxRecord,
+    pub(crate) resource: Resource,
     /// How deep the resource lies in the graph of resources: children are deeper than parents.
-    pub depth: usize,
+    pub(crate) depth: usize,
     strategy: Arc<dyn Strategy>,
 }
 
 impl Member {
-    /// A member, if its strategy is known.
-    pub fn new(
+    pub(crate) fn new(
         engine: &CommitEngine<'_>,
         sandbox: SandboxRecord,
         resource: Resource,
@@ -197,7 +189,7 @@ impl Member {
 }
 
 /// All sandboxes of a plan, in the order in which they are committed.
-pub struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     engine: CommitEngine<'a>,
     plan: Plan,
     members: Vec<Member>,
@@ -206,7 +198,7 @@ pub struct Batch<'a> {
 impl<'a> Batch<'a> {
     /// The sandboxes of `plan`, whose locks the caller holds: those that can be taken back first, those that can
     /// only go forward last, children before parents in each group (rule C8).
-    pub fn new(engine: CommitEngine<'a>, plan: Plan, mut members: Vec<Member>) -> Self {
+    pub(crate) fn new(engine: CommitEngine<'a>, plan: Plan, mut members: Vec<Member>) -> Self {
         let rank = |member: &Member| {
             (
                 member.direction(JournaledWork::Commit),
@@ -224,7 +216,7 @@ impl<'a> Batch<'a> {
 
 /// A journal and its members, in its order: what the executor works on. The caller holds the locks of the plan and
 /// of all originals.
-pub struct Execution<'a> {
+pub(crate) struct Execution<'a> {
     engine: CommitEngine<'a>,
     plan: Plan,
     journal: JournalEntry,
@@ -234,7 +226,7 @@ pub struct Execution<'a> {
 impl<'a> Execution<'a> {
     /// What another process recorded. Refuses where anything that a member needs is not what was written (rule C3);
     /// nothing is touched then. What was never decided needs nothing.
-    pub fn found(
+    pub(crate) fn found(
         engine: CommitEngine<'a>,
         plan: Plan,
         journal: JournalEntry,
@@ -363,7 +355,7 @@ fn written(intent: &Intent) -> String {
 }
 
 /// Removes the area of a commit; done already if it is not there, or if there never was one.
-pub fn remove_area(home: &Dir, area: &Location) -> Result<()> {
+pub(crate) fn remove_area(home: &Dir, area: &Location) -> Result<()> {
     let path = area.as_path();
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(());
@@ -381,12 +373,12 @@ pub fn remove_area(home: &Dir, area: &Location) -> Result<()> {
 }
 
 /// What commands of a plan wrote beside its sandboxes, among the areas.
-pub fn scratch_name(plan: &Plan) -> Vec<u8> {
+pub(crate) fn scratch_name(plan: &Plan) -> Vec<u8> {
     format!("{}.scratch", plan.id).into_bytes()
 }
 
 /// Removes the area of a sandbox; done already if it is not there.
-pub fn remove_sandbox_area(sandbox: &SandboxRecord) -> Result<()> {
+pub(crate) fn remove_sandbox_area(sandbox: &SandboxRecord) -> Result<()> {
     let area = sandbox.area.as_path();
     let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
         return Ok(());

@@ -18,7 +18,7 @@ use crate::strategy::{
 
 impl<'a> Previewed<'a> {
     /// Stages every member, children first, checks that it is what was expected, and stores what each needs.
-    pub fn prepare(
+    pub(crate) fn prepare(
         self,
         message: Option<&str>,
         expected: Option<&Expected>,
@@ -72,17 +72,16 @@ impl<'a> Previewed<'a> {
 }
 
 /// A return of a member to a snapshot.
-pub struct Return {
+pub(crate) struct Return {
     /// Where it is, kept just now.
-    pub from: Snapshot,
+    pub(crate) from: Snapshot,
     /// Where it goes.
-    pub to: Snapshot,
-    /// How it is opened.
-    pub session: Session,
+    pub(crate) to: Snapshot,
+    pub(crate) session: Session,
 }
 
 /// Stages the return of every member to a checkpoint, each on its way.
-pub fn prepare_restore<'a>(
+pub(crate) fn prepare_restore<'a>(
     engine: CommitEngine<'a>,
     plan: &Plan,
     checkpoint: CheckpointId,
@@ -114,7 +113,7 @@ pub fn prepare_restore<'a>(
 
 /// Decides that the changes of every member are discarded, which needs nothing staged and cannot be taken back. The
 /// caller found out that nothing keeps any of them from it.
-pub fn prepare_discard<'a>(
+pub(crate) fn prepare_discard<'a>(
     engine: CommitEngine<'a>,
     plan: &Plan,
     members: Vec<Member>,

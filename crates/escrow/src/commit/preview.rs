@@ -77,7 +77,7 @@ impl CommitPreview {
 pub(super) type Looked = (Member, Box<dyn Sandbox>, Preview);
 
 /// A commit that was looked at.
-pub struct Previewed<'a> {
+pub(crate) struct Previewed<'a> {
     pub(super) engine: CommitEngine<'a>,
     pub(super) plan: Plan,
     pub(super) members: Vec<Looked>,
@@ -88,7 +88,7 @@ pub struct Previewed<'a> {
 
 impl<'a> Batch<'a> {
     /// Compares every member with its original, and checks what can be known before.
-    pub fn preview(self, terms: CommitTerms, session: &Session) -> Result<Previewed<'a>> {
+    pub(crate) fn preview(self, terms: CommitTerms, session: &Session) -> Result<Previewed<'a>> {
         let irreversible: Vec<String> = self
             .members
             .iter()
@@ -122,7 +122,7 @@ impl<'a> Batch<'a> {
 
 impl<'a> Previewed<'a> {
     /// Takes of what was found only what was asked for, and leaves the rest in the sandboxes.
-    pub fn select(mut self, selection: &ReleaseSelection) -> Result<Self> {
+    pub(crate) fn select(mut self, selection: &ReleaseSelection) -> Result<Self> {
         if selection.is_everything() {
             return Ok(self);
         }
@@ -179,7 +179,7 @@ impl<'a> Previewed<'a> {
 
 impl Previewed<'_> {
     /// What was found, to be shown.
-    pub fn show(&self) -> CommitPreview {
+    pub(crate) fn show(&self) -> CommitPreview {
         let one = |((member, _, preview), left): (&Looked, &DiffView)| {
             let diff = preview.released(self.terms.on_conflict);
             MemberPreview {
@@ -200,7 +200,7 @@ impl Previewed<'_> {
     }
 
     /// The digest of what would be released, read from the sandboxes.
-    pub fn digest(&self) -> Result<PlanDigest> {
+    pub(crate) fn digest(&self) -> Result<PlanDigest> {
         let mut all = PlanDigest::default();
         for (member, session, preview) in &self.members {
             let changes = &preview.released(self.terms.on_conflict).changes;
@@ -211,7 +211,7 @@ impl Previewed<'_> {
     }
 
     /// Refuses where conflicts are not resolved, or where there is no room (rules C12, C15).
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let conflicts: Vec<(String, Conflict)> = self
             .members
             .iter()
@@ -238,7 +238,7 @@ impl Previewed<'_> {
 }
 
 /// Refuses what is not what was expected. No choice between two versions settles that.
-pub fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> Result<()> {
+pub(crate) fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> Result<()> {
     let (same, differs) = match expected {
         Expected::Digest(text) => (found.text().as_ref() == Some(text), Vec::new()),
         Expected::Shown(shown) => (shown == found, shown.differences(found)),

@@ -76,7 +76,7 @@ impl RecoveredPlan {
 
 impl Execution<'_> {
     /// Goes on with what a crashed process left. `settled` is what a person says of steps whose outcome is not known.
-    pub fn recover(mut self, settled: &Settled) -> Result<RecoveredPlan> {
+    pub(crate) fn recover(mut self, settled: &Settled) -> Result<RecoveredPlan> {
         let (work, found) = (self.journal.work, self.journal.phase);
         let commit = work == JournaledWork::Commit;
         let mut recovered = RecoveredPlan::plain(&self.plan, work, found, RecoveredTo::Old);

@@ -10,7 +10,7 @@ use crate::model::{PlanId, SandboxId, SandboxState};
 use crate::store::SandboxRecord;
 
 /// The areas that sandboxes live on which are not theirs.
-pub fn all(sandboxes: &[SandboxRecord], but: Option<SandboxId>) -> HashSet<Location> {
+pub(crate) fn all(sandboxes: &[SandboxRecord], but: Option<SandboxId>) -> HashSet<Location> {
     let living = sandboxes
         .iter()
         .filter(|one| Some(one.id) != but && one.state != SandboxState::CleanedUp);
@@ -18,20 +18,27 @@ pub fn all(sandboxes: &[SandboxRecord], but: Option<SandboxId>) -> HashSet<Locat
 }
 
 /// Whether a sandbox other than `own` lives on an area.
-pub fn is_needed(engine: &CommitEngine<'_>, area: &Location, own: SandboxId) -> Result<bool> {
+pub(crate) fn is_needed(
+    engine: &CommitEngine<'_>,
+    area: &Location,
+    own: SandboxId,
+) -> Result<bool> {
     let shared = all(&engine.store.sandboxes(None)?, Some(own));
     Ok(shared.contains(area))
 }
 
 /// The areas that sandboxes of other plans live on.
-pub fn needed_by_others(engine: &CommitEngine<'_>, plan: PlanId) -> Result<HashSet<Location>> {
+pub(crate) fn needed_by_others(
+    engine: &CommitEngine<'_>,
+    plan: PlanId,
+) -> Result<HashSet<Location>> {
     let mut others = engine.store.sandboxes(None)?;
     others.retain(|one| one.reference.plan_id != plan);
     Ok(all(&others, None))
 }
 
 /// Removes areas of sandboxes that are gone and that no sandbox uses any more.
-pub fn reclaim(engine: &CommitEngine<'_>, areas: &[Location]) -> Result<()> {
+pub(crate) fn reclaim(engine: &CommitEngine<'_>, areas: &[Location]) -> Result<()> {
     if areas.is_empty() {
         return Ok(());
     }

@@ -28,7 +28,7 @@ pub struct UndoReport {
 
 impl Execution<'_> {
     /// Takes a commit back. An original that moved on is a conflict, and then nothing is done.
-    pub fn undo(mut self) -> Result<UndoReport> {
+    pub(crate) fn undo(mut self) -> Result<UndoReport> {
         let conflicts = self.undo_conflicts()?;
         if !conflicts.is_empty() {
             return Err(Error::Conflicts {

@@ -3,12 +3,20 @@
 use rusqlite::params;
 
 use super::rows::{Checkpoint, RenewedSnapshot};
-use super::sqlite::{Result, Store, parsed};
+use super::sqlite::{Result, Store, time};
 use crate::model::{CheckpointId, PlanId};
 
 impl Store {
     /// Notes a checkpoint with all its members, at once.
-    pub fn add_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
+    pub(crate) fn add_checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
+        let Checkpoint {
+            id,
+            plan_id,
+            label,
+            reason,
+            created_at,
+            snapshots,
+        } = checkpoint;
         self.transact(|connection| {
             connection.execute(
                 "INSERT INTO checkpoint (id, plan_id, label, reason, created_at, base)
@@ -16,23 +24,13 @@ impl Store {
                          (SELECT id FROM journal
                           WHERE plan_id = ?2 AND phase = 'committed' AND part
                           ORDER BY seq DESC LIMIT 1))",
-                params![
-                    checkpoint.id.to_string(),
-                    checkpoint.plan_id.to_string(),
-                    checkpoint.label,
-                    checkpoint.reason,
-                    checkpoint.created_at.to_string(),
-                ],
+                params![id, plan_id, label, reason, created_at.to_string()],
             )?;
-            for (sandbox, snapshot) in &checkpoint.snapshots {
+            for (sandbox, snapshot) in snapshots {
                 connection.execute(
                     "INSERT INTO checkpoint_member (checkpoint_id, sandbox_id, moment)
                      VALUES (?1, ?2, ?3)",
-                    params![
-                        checkpoint.id.to_string(),
-                        sandbox.to_string(),
-                        self.stored_text(snapshot)
-                    ],
+                    params![id, sandbox, self.stored_text(snapshot)],
                 )?;
             }
             Ok(())
@@ -40,39 +38,35 @@ impl Store {
     }
 
     /// The checkpoints of a plan, oldest first.
-    pub fn checkpoints(&self, plan: PlanId) -> Result<Vec<Checkpoint>> {
-        self.run(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT id, plan_id, label, reason, created_at FROM checkpoint
-                 WHERE plan_id = ?1 ORDER BY seq",
-            )?;
-            let found = query.query_map([plan.to_string()], |row| {
+    pub(crate) fn checkpoints(&self, plan: PlanId) -> Result<Vec<Checkpoint>> {
+        let mut found = self.all(
+            "SELECT id, plan_id, label, reason, created_at FROM checkpoint
+             WHERE plan_id = ?1 ORDER BY seq",
+            params![plan],
+            |row| {
                 Ok(Checkpoint {
-                    id: parsed(row, 0)?,
-                    plan_id: parsed(row, 1)?,
+                    id: row.get(0)?,
+                    plan_id: row.get(1)?,
                     label: row.get(2)?,
                     reason: row.get(3)?,
-                    created_at: parsed(row, 4)?,
+                    created_at: time(row, 4)?,
                     snapshots: Vec::new(),
                 })
-            })?;
-            let mut found: Vec<Checkpoint> = found.collect::<rusqlite::Result<_>>()?;
-            let mut query = connection.prepare_cached(
+            },
+        )?;
+        for checkpoint in &mut found {
+            checkpoint.snapshots = self.all(
                 "SELECT sandbox_id, moment FROM checkpoint_member
                  WHERE checkpoint_id = ?1 ORDER BY sandbox_id",
+                params![checkpoint.id],
+                |row| Ok((row.get(0)?, self.found_text(row.get(1)?))),
             )?;
-            for checkpoint in &mut found {
-                let snapshots = query.query_map([checkpoint.id.to_string()], |row| {
-                    Ok((parsed(row, 0)?, self.found_text(row.get(1)?)))
-                })?;
-                checkpoint.snapshots = snapshots.collect::<rusqlite::Result<_>>()?;
-            }
-            Ok(found)
-        })
+        }
+        Ok(found)
     }
 
     /// Puts rewritten snapshots in the place of those that are noted, all at once.
-    pub fn renew_snapshots(&self, renewed: &[RenewedSnapshot]) -> Result<()> {
+    pub(crate) fn renew_snapshots(&self, renewed: &[RenewedSnapshot]) -> Result<()> {
         self.transact(|connection| {
             for RenewedSnapshot {
                 checkpoint,
@@ -83,11 +77,7 @@ impl Store {
                 connection.execute(
                     "UPDATE checkpoint_member SET moment = ?3
                      WHERE checkpoint_id = ?1 AND sandbox_id = ?2",
-                    params![
-                        checkpoint.to_string(),
-                        sandbox.to_string(),
-                        self.stored_text(snapshot)
-                    ],
+                    params![checkpoint, sandbox, self.stored_text(snapshot)],
                 )?;
             }
             Ok(())
@@ -95,36 +85,24 @@ impl Store {
     }
 
     /// Whether a part of the plan was committed, or such a commit was taken back, since a checkpoint.
-    pub fn is_stale(&self, id: CheckpointId) -> Result<bool> {
-        self.run(|connection| {
-            connection.query_row(
-                "SELECT base IS NOT (SELECT id FROM journal
-                                     WHERE plan_id = checkpoint.plan_id
-                                       AND phase = 'committed' AND part
-                                     ORDER BY seq DESC LIMIT 1)
-                 FROM checkpoint WHERE id = ?1",
-                [id.to_string()],
-                |row| row.get(0),
-            )
-        })
+    pub(crate) fn is_stale(&self, id: CheckpointId) -> Result<bool> {
+        self.one(
+            "SELECT base IS NOT (SELECT id FROM journal
+                                 WHERE plan_id = checkpoint.plan_id
+                                   AND phase = 'committed' AND part
+                                 ORDER BY seq DESC LIMIT 1)
+             FROM checkpoint WHERE id = ?1",
+            params![id],
+        )
     }
 
     /// Forgets a checkpoint.
-    pub fn forget_checkpoint(&self, id: CheckpointId) -> Result<()> {
-        self.run(|connection| {
-            connection.execute("DELETE FROM checkpoint WHERE id = ?1", [id.to_string()])?;
-            Ok(())
-        })
+    pub(crate) fn forget_checkpoint(&self, id: CheckpointId) -> Result<()> {
+        self.execute("DELETE FROM checkpoint WHERE id = ?1", params![id])
     }
 
     /// Forgets every checkpoint of a plan.
-    pub fn forget_checkpoints(&self, plan: PlanId) -> Result<()> {
-        self.run(|connection| {
-            connection.execute(
-                "DELETE FROM checkpoint WHERE plan_id = ?1",
-                [plan.to_string()],
-            )?;
-            Ok(())
-        })
+    pub(crate) fn forget_checkpoints(&self, plan: PlanId) -> Result<()> {
+        self.execute("DELETE FROM checkpoint WHERE plan_id = ?1", params![plan])
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::sqlite::{Result, Store, StoreError, location};
+use super::sqlite::{Result, Store, StoreError};
 use crate::failpoints;
 use crate::fs::Dir;
 use crate::fs::areas;
@@ -115,28 +115,22 @@ impl Store {
     }
 
     /// Names of areas, and ids, whose record was removed.
-    pub fn over(&self) -> Result<HashSet<String>> {
-        self.run(|connection| {
-            let mut query = connection.prepare("SELECT name FROM over")?;
-            query.query_map([], |row| row.get(0))?.collect()
-        })
+    pub(crate) fn over(&self) -> Result<HashSet<String>> {
+        let names = self.all("SELECT name FROM over", &[], |row| row.get(0))?;
+        Ok(names.into_iter().collect())
     }
 }
 
 /// Notes that whatever bears this id, or this name, is over.
 pub(super) fn end(connection: &Connection, name: &str) -> rusqlite::Result<()> {
-    connection.execute("INSERT OR IGNORE INTO over (name) VALUES (?1)", [name])?;
-    Ok(())
+    let query = "INSERT OR IGNORE INTO over (name) VALUES (?1)";
+    connection.execute(query, [name]).map(drop)
 }
 
 /// The same for every sandbox of a plan.
 pub(super) fn end_sandboxes(connection: &Connection, plan: PlanId) -> rusqlite::Result<()> {
-    let plan = plan.to_string();
-    connection.execute(
-        "INSERT OR IGNORE INTO over (name) SELECT id FROM sandbox WHERE plan_id = ?1",
-        [plan],
-    )?;
-    Ok(())
+    let query = "INSERT OR IGNORE INTO over (name) SELECT id FROM sandbox WHERE plan_id = ?1";
+    connection.execute(query, [plan]).map(drop)
 }
 
 /// The same for the areas of a commit that is about to be forgotten, while its plan is open: of one that is over,
@@ -147,8 +141,8 @@ pub(super) fn end_commit(connection: &Connection, id: CommitId) -> rusqlite::Res
          JOIN journal ON journal.id = journal_id JOIN plan ON plan.id = journal.plan_id
          WHERE journal_id = ?1 AND plan.state = 'open' AND length(area) > 0",
     )?;
-    let areas = query.query_map(params![id.to_string()], |row| location(row, 0))?;
-    for area in areas.collect::<rusqlite::Result<Vec<_>>>()? {
+    let areas = query.query_map(params![id], |row| row.get(0))?;
+    for area in areas.collect::<rusqlite::Result<Vec<Location>>>()? {
         let name = area.as_path().file_name().unwrap_or_default();
         if let Some(name) = areas::plain_name(name.as_encoded_bytes()) {
             end(connection, name)?;

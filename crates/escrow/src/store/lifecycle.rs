@@ -8,12 +8,12 @@ use rusqlite::{Connection, ErrorCode, params};
 use super::configs::{self, PlanConfig};
 use super::identity;
 use super::rows::{Plan, SandboxRecord};
-use super::sqlite::{Result, Store, forget_resource, parsed};
+use super::sqlite::{Result, Store, forget_resource};
 use crate::model::{JournaledWork, PlanId, PlanState, ResourceId, SandboxId, SandboxState};
 
 /// What became of the attempt to record sandboxes that are about to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BeginOutcome {
+pub(crate) enum BeginOutcome {
     /// All of them are recorded.
     Recorded,
     /// Nothing is recorded: the name of the plan is taken.
@@ -27,7 +27,7 @@ pub enum BeginOutcome {
 impl Store {
     /// Records sandboxes that are about to be made, and their plan with the configuration it is bound to where it is
     /// new: all, or nothing.
-    pub fn begin_sandboxes(
+    pub(crate) fn begin_sandboxes(
         &self,
         plan: Option<(&Plan, Option<&PlanConfig>)>,
         sandboxes: &[SandboxRecord],
@@ -44,15 +44,11 @@ impl Store {
         };
         self.record_areas(record, |connection| {
             for sandbox in sandboxes {
-                let id = sandbox.id.to_string();
-                connection.execute("DELETE FROM sandbox WHERE id = ?1", [id])?;
+                connection.execute("DELETE FROM sandbox WHERE id = ?1", [sandbox.id])?;
             }
-            match plan {
-                Some((plan, _)) => {
-                    connection.execute("DELETE FROM plan WHERE id = ?1", [plan.id.to_string()])
-                }
-                None => Ok(0),
-            }
+            plan.map_or(Ok(0), |(plan, _)| {
+                connection.execute("DELETE FROM plan WHERE id = ?1", [plan.id])
+            })
         })?;
         Ok(begun.get())
     }
@@ -74,11 +70,8 @@ impl Store {
         for sandbox in sandboxes {
             // A cleanup by another process may have forgotten the resource meanwhile.
             let id = sandbox.reference.resource_id;
-            let recalled = connection.execute(
-                "UPDATE OR IGNORE resource SET removed = 0 WHERE id = ?1",
-                [id.to_string()],
-            )?;
-            if recalled == 0 {
+            let query = "UPDATE OR IGNORE resource SET removed = 0 WHERE id = ?1";
+            if connection.execute(query, [id])? == 0 {
                 return Ok(BeginOutcome::Forgotten(id));
             }
             if is_taken(self.insert_sandbox(connection, sandbox))? {
@@ -89,7 +82,7 @@ impl Store {
     }
 
     /// Makes a plan usable with all its sandboxes.
-    pub fn finish_creation(&self, plan: PlanId, sandboxes: &[SandboxRecord]) -> Result<()> {
+    pub(crate) fn finish_creation(&self, plan: PlanId, sandboxes: &[SandboxRecord]) -> Result<()> {
         self.transact(|connection| {
             for sandbox in sandboxes {
                 self.insert_sandbox(connection, sandbox)?;
@@ -99,67 +92,53 @@ impl Store {
     }
 
     /// Marks a plan and all its sandboxes as being removed. A rollback that was not finished needs no end any more.
-    pub fn begin_removal(&self, plan: PlanId) -> Result<()> {
+    pub(crate) fn begin_removal(&self, plan: PlanId) -> Result<()> {
         self.transact(|connection| {
-            connection.execute(
-                "DELETE FROM journal WHERE plan_id = ?1 AND kind = ?2",
-                params![plan.to_string(), JournaledWork::Rollback.as_str()],
-            )?;
-            connection.execute(
-                "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1 AND state <> ?3",
-                params![
-                    plan.to_string(),
-                    SandboxState::Errored.as_str(),
-                    SandboxState::CleanedUp.as_str(),
-                ],
-            )?;
+            let query = "DELETE FROM journal WHERE plan_id = ?1 AND kind = ?2";
+            connection.execute(query, params![plan, JournaledWork::Rollback])?;
+            let (errored, gone) = (SandboxState::Errored, SandboxState::CleanedUp);
+            let query = "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1 AND state <> ?3";
+            connection.execute(query, params![plan, errored, gone])?;
             set_plan(connection, plan, PlanState::Removing)
         })
     }
 
     /// Notes that nothing of a plan is left: its sandboxes are cleaned up, its checkpoints forgotten, and so are
     /// resources that have no name of their own and no other sandbox.
-    pub fn end_removal(&self, plan: PlanId) -> Result<()> {
+    pub(crate) fn end_removal(&self, plan: PlanId) -> Result<()> {
         self.transact(|connection| {
             end_sandboxes_of(connection, plan)?;
-            connection.execute(
-                "DELETE FROM checkpoint WHERE plan_id = ?1",
-                [plan.to_string()],
-            )?;
+            connection.execute("DELETE FROM checkpoint WHERE plan_id = ?1", [plan])?;
             set_plan(connection, plan, PlanState::CleanedUp)
         })
     }
 
     /// Removes every trace of a plan that came to nothing.
-    pub fn forget_plan(&self, plan: PlanId) -> Result<()> {
+    pub(crate) fn forget_plan(&self, plan: PlanId) -> Result<()> {
         self.transact(|connection| {
             end_sandboxes_of(connection, plan)?;
-            let id = plan.to_string();
             identity::end_sandboxes(connection, plan)?;
-            identity::end(connection, &id)?;
-            connection.execute("DELETE FROM sandbox WHERE plan_id = ?1", [&id])?;
-            connection.execute("DELETE FROM plan WHERE id = ?1", [&id])?;
-            Ok(())
+            identity::end(connection, &plan.to_string())?;
+            connection.execute("DELETE FROM sandbox WHERE plan_id = ?1", [plan])?;
+            connection
+                .execute("DELETE FROM plan WHERE id = ?1", [plan])
+                .map(drop)
         })
     }
 
     /// The plans that are half made or half removed, or are just being made or removed.
-    pub fn half_plans(&self) -> Result<Vec<PlanId>> {
-        self.run(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT id FROM plan WHERE state IN ('creating', 'removing') ORDER BY seq",
-            )?;
-            query.query_map([], |row| parsed(row, 0))?.collect()
-        })
+    pub(crate) fn half_plans(&self) -> Result<Vec<PlanId>> {
+        let query = "SELECT id FROM plan WHERE state IN ('creating', 'removing') ORDER BY seq";
+        self.all(query, &[], |row| row.get(0))
     }
 
     /// Notes where a plan stands.
-    pub fn set_plan_state(&self, id: PlanId, state: PlanState) -> Result<()> {
+    pub(crate) fn set_plan_state(&self, id: PlanId, state: PlanState) -> Result<()> {
         self.run(|connection| set_plan(connection, id, state))
     }
 
     /// Notes where sandboxes stand, at once.
-    pub fn set_sandbox_states(&self, states: &[(SandboxId, SandboxState)]) -> Result<()> {
+    pub(crate) fn set_sandbox_states(&self, states: &[(SandboxId, SandboxState)]) -> Result<()> {
         match states.is_empty() {
             true => Ok(()),
             false => self.transact(|connection| set_states(connection, states)),
@@ -167,7 +146,7 @@ impl Store {
     }
 
     /// Forgets those of these resources that have no name of their own and no sandbox.
-    pub fn forget_unused(&self, resources: &[ResourceId]) -> Result<()> {
+    pub(crate) fn forget_unused(&self, resources: &[ResourceId]) -> Result<()> {
         self.transact(|connection| {
             for id in resources {
                 forget_resource(connection, *id, true)?;
@@ -187,28 +166,24 @@ fn is_taken(done: rusqlite::Result<()>) -> rusqlite::Result<bool> {
 }
 
 fn add_plan(connection: &Connection, plan: &Plan) -> rusqlite::Result<()> {
-    connection.execute(
-        "INSERT INTO plan (id, name, state, directory, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![
-            plan.id.to_string(),
-            plan.name,
-            plan.state.as_str(),
-            plan.directory.as_bytes(),
-            plan.created_at.to_string(),
-        ],
-    )?;
-    Ok(())
+    let query =
+        "INSERT INTO plan (id, name, state, directory, created_at) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let at = plan.created_at.to_string();
+    connection
+        .execute(
+            query,
+            params![plan.id, plan.name, plan.state, plan.directory, at],
+        )
+        .map(drop)
 }
 
 /// Notes that the sandboxes of a plan are gone, and forgets the resources that then have no name of their own and no
 /// other sandbox.
 fn end_sandboxes_of(connection: &Connection, plan: PlanId) -> rusqlite::Result<()> {
-    connection.execute(
-        "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1",
-        params![plan.to_string(), SandboxState::CleanedUp.as_str()],
-    )?;
+    let query = "UPDATE sandbox SET state = ?2 WHERE plan_id = ?1";
+    connection.execute(query, params![plan, SandboxState::CleanedUp])?;
     let mut query = connection.prepare("SELECT resource_id FROM sandbox WHERE plan_id = ?1")?;
-    let used = query.query_map([plan.to_string()], |row| parsed(row, 0))?;
+    let used = query.query_map([plan], |row| row.get(0))?;
     for id in used.collect::<rusqlite::Result<Vec<ResourceId>>>()? {
         forget_resource(connection, id, true)?;
     }
@@ -219,11 +194,9 @@ pub(super) fn set_states(
     connection: &Connection,
     states: &[(SandboxId, SandboxState)],
 ) -> rusqlite::Result<()> {
+    let query = "UPDATE sandbox SET state = ?2 WHERE id = ?1";
     for (sandbox, state) in states {
-        connection.execute(
-            "UPDATE sandbox SET state = ?2 WHERE id = ?1",
-            params![sandbox.to_string(), state.as_str()],
-        )?;
+        connection.execute(query, params![sandbox, state])?;
     }
     Ok(())
 }
@@ -233,9 +206,6 @@ pub(super) fn set_plan(
     id: PlanId,
     state: PlanState,
 ) -> rusqlite::Result<()> {
-    connection.execute(
-        "UPDATE plan SET state = ?2 WHERE id = ?1",
-        params![id.to_string(), state.as_str()],
-    )?;
-    Ok(())
+    let query = "UPDATE plan SET state = ?2 WHERE id = ?1";
+    connection.execute(query, params![id, state]).map(drop)
 }

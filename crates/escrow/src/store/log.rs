@@ -5,6 +5,7 @@
 //! well. Who can write the store can also put a whole new chain in its place; to notice that, the last hash must be
 //! known from elsewhere.
 
+use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::rows::{LogCheck, LogFault, LoggedOperation, Operation, OperationEnd, OperationOutcome};
@@ -36,7 +37,7 @@ impl Store {
     }
 
     /// Notes how an operation ended; one that another process ended already stays as it is.
-    pub fn end(&self, id: OperationId, ended: &OperationEnd) -> Result<()> {
+    pub(crate) fn end(&self, id: OperationId, ended: &OperationEnd) -> Result<()> {
         let found = self.transact(|connection| end(connection, id, ended))?;
         match found {
             true => Ok(()),
@@ -56,50 +57,44 @@ impl Store {
     }
 
     /// The operations that have not ended, oldest first. Their owners may be dead.
-    pub fn running(&self) -> Result<Vec<Operation>> {
-        self.run(|connection| {
-            let mut query = connection.prepare(
-                "SELECT event.body FROM running
-                 JOIN event ON event.operation_id = running.operation_id AND event.kind = 'begin'
-                 ORDER BY event.position",
-            )?;
-            query.query_map([], |row| json(row, 0))?.collect()
-        })
+    pub(crate) fn running(&self) -> Result<Vec<Operation>> {
+        self.all(
+            "SELECT event.body FROM running
+             JOIN event ON event.operation_id = running.operation_id AND event.kind = 'begin'
+             ORDER BY event.position",
+            &[],
+            |row| json(row, 0),
+        )
     }
 
     /// The operations that began after an event, or those of one plan, oldest first: some of them, and none where
     /// there are no more.
-    pub fn log_page(&self, plan: Option<PlanId>, after: i64) -> Result<Vec<LoggedOperation>> {
-        self.run(|connection| {
-            let of = match plan {
-                Some(_) => "began.plan_id = ?1",
-                None => "?1 IS NULL",
-            };
-            let mut query = connection.prepare(&format!(
-                "SELECT began.position, began.body, ended.body FROM event AS began
-                 LEFT JOIN event AS ended
-                   ON ended.operation_id = began.operation_id AND ended.kind = 'end'
-                 WHERE {of} AND began.kind = 'begin' AND began.position > ?2
-                 ORDER BY began.position LIMIT ?3"
-            ))?;
-            let plan = plan.map(|id| id.to_string());
-            query
-                .query_map(params![plan, after, PAGE], logged)?
-                .collect()
-        })
+    pub(crate) fn log_page(
+        &self,
+        plan: Option<PlanId>,
+        after: i64,
+    ) -> Result<Vec<LoggedOperation>> {
+        let of = match plan {
+            Some(_) => "began.plan_id = ?1",
+            None => "?1 IS NULL",
+        };
+        let query = format!(
+            "SELECT began.position, began.body, ended.body FROM event AS began
+             LEFT JOIN event AS ended
+               ON ended.operation_id = began.operation_id AND ended.kind = 'end'
+             WHERE {of} AND began.kind = 'begin' AND began.position > ?2
+             ORDER BY began.position LIMIT ?3"
+        );
+        self.all(&query, params![plan, after, PAGE], logged)
     }
 
     /// Who made a plan.
-    pub fn maker(&self, plan: PlanId) -> Result<Option<String>> {
-        self.run(|connection| {
-            let mut query = connection.prepare_cached(
-                "SELECT json_extract(body, '$.principal') FROM event
-                 WHERE plan_id = ?1 AND kind = 'begin' AND json_extract(body, '$.action') = 'plan create'
-                 ORDER BY position LIMIT 1",
-            )?;
-            let found = query.query_row([plan.to_string()], |row| row.get(0));
-            found.optional()
-        })
+    pub(crate) fn maker(&self, plan: PlanId) -> Result<Option<String>> {
+        let query = "SELECT json_extract(body, '$.principal') FROM event
+             WHERE plan_id = ?1 AND kind = 'begin' AND json_extract(body, '$.action') = 'plan create'
+             ORDER BY position LIMIT 1";
+        let found = self.all(query, params![plan], |row| row.get(0))?;
+        Ok(found.into_iter().next())
     }
 
     /// Follows the chain, and compares its end with what is known of it.
@@ -158,25 +153,19 @@ fn text(body: &impl serde::Serialize) -> String {
 fn logged(row: &Row<'_>) -> rusqlite::Result<LoggedOperation> {
     let has_ended = row.get_ref(2)? != rusqlite::types::ValueRef::Null;
     let ended: Option<OperationEnd> = has_ended.then(|| json(row, 2)).transpose()?;
-    let outcome = ended
-        .as_ref()
-        .map_or(OperationOutcome::Running, |ended| ended.outcome);
-    let mut logged = LoggedOperation {
+    let finished_at = ended.as_ref().map(|ended| ended.at);
+    let running = || OperationEnd::plain(OperationOutcome::Running, Timestamp::UNIX_EPOCH);
+    let ended = ended.unwrap_or_else(running);
+    Ok(LoggedOperation {
         seq: row.get(0)?,
         operation: json(row, 1)?,
-        paths: Vec::new(),
-        path_count: 0,
-        outcome: outcome.as_str().to_owned(),
-        error: None,
-        reason: None,
-        finished_at: None,
-    };
-    if let Some(ended) = ended {
-        logged.finished_at = Some(ended.at);
-        (logged.error, logged.reason) = (ended.error, ended.reason);
-        (logged.paths, logged.path_count) = (ended.paths, ended.path_count);
-    }
-    Ok(logged)
+        paths: ended.paths,
+        path_count: ended.path_count,
+        outcome: ended.outcome.as_str().to_owned(),
+        error: ended.error,
+        reason: ended.reason,
+        finished_at,
+    })
 }
 
 /// Adds an event. The caller is in a transaction that writes.

@@ -24,11 +24,13 @@ mod portable;
 mod rows;
 mod sqlite;
 
-pub use configs::{PlanConfig, TrustedConfig};
+pub(crate) use configs::PlanConfig;
+pub use configs::TrustedConfig;
 pub use identity::LostRecords;
-pub use lifecycle::BeginOutcome;
+pub(crate) use lifecycle::BeginOutcome;
+pub(crate) use rows::{CommitArea, RenewedSnapshot};
 pub use rows::{
-    Checkpoint, CommitArea, JournalEntry, JournalMember, LogCheck, LogFault, LoggedOperation,
-    Operation, OperationEnd, OperationOutcome, Plan, RenewedSnapshot, Resource, SandboxRecord,
+    Checkpoint, JournalEntry, JournalMember, LogCheck, LogFault, LoggedOperation, Operation,
+    OperationEnd, OperationOutcome, Plan, Resource, SandboxRecord,
 };
 pub use sqlite::{Store, StoreError};

@@ -26,10 +26,9 @@ impl Store {
         below.as_os_str().as_encoded_bytes()
     }
 
-    /// The location that stored bytes mean; empty ones mean none at all.
-    pub(super) fn found_location(&self, bytes: &[u8]) -> Location {
-        let stored = Location::from_bytes(bytes);
-        match bytes.is_empty() {
+    /// The location that a stored one means; an empty one means none at all.
+    pub(super) fn found_location(&self, stored: Location) -> Location {
+        match stored.as_bytes().is_empty() {
             true => stored,
             // Joining an absolute path replaces the home.
             false => Location::from(self.home().join(stored.as_path())),

@@ -1,4 +1,8 @@
 //! The rows of the store, as values.
+#![allow(
+    missing_docs,
+    reason = "most fields are named as what they hold; the others have a comment"
+)]
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::fs::process::ProcessIdentity;
 use crate::model::autorun;
 use crate::model::text::Location;
+use crate::model::words::words;
 use crate::model::{
     AutorunChange, CheckpointId, CommitId, DiffView, JournaledWork, OperationId, Phase, PlanId,
     PlanState, ResourceId, ResourcePath, SandboxId, SandboxRef, SandboxState, Shape,
@@ -19,19 +24,14 @@ use crate::model::{Target, TargetLocation};
 /// A real thing that may be sandboxed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resource {
-    /// Its id.
     pub id: ResourceId,
-    /// Its name.
     pub name: String,
-    /// Its type's name.
     pub kind: String,
-    /// Where it is.
     pub at: Location,
     /// The name of the resource it lies in, if it was reported.
     pub parent: Option<String>,
     /// The strategy it asks for; `auto` if none.
     pub strategy: String,
-    /// When it was added.
     pub created_at: Timestamp,
     /// The user named it; otherwise it is forgotten with the last plan that uses it.
     pub named: bool,
@@ -99,28 +99,22 @@ impl Resource {
 /// A named set of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Its id.
     pub id: PlanId,
-    /// Its name.
     pub name: String,
-    /// Where it stands.
     pub state: PlanState,
     /// The directory it was made in.
     pub directory: Location,
-    /// When it was made.
     pub created_at: Timestamp,
 }
 
 /// One plan's private version of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxRecord {
-    /// Its id.
     pub id: SandboxId,
     /// What refers to it; without metadata while it is pending.
     pub reference: SandboxRef,
     /// The strategy that was asked for.
     pub requested: String,
-    /// Where it stands.
     pub state: SandboxState,
     /// Its private directory.
     pub area: Location,
@@ -130,47 +124,33 @@ pub struct SandboxRecord {
     pub warnings: Vec<String>,
     /// Why this strategy was taken: what each that was asked said.
     pub reasons: Vec<String>,
-    /// When it was made.
     pub created_at: Timestamp,
 }
 
-/// How an operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OperationOutcome {
-    /// It has not ended; its owner may be dead.
-    Running,
-    /// It did what it was asked.
-    Done,
-    /// It failed.
-    Failed,
-    /// It was not permitted.
-    Denied,
-    /// Its process died in the middle.
-    Interrupted,
-}
-
-impl OperationOutcome {
-    /// The word in the store, in JSON and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Done => "done",
-            Self::Failed => "failed",
-            Self::Denied => "denied",
-            Self::Interrupted => "interrupted",
-        }
+words! {
+    /// How an operation ended.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum OperationOutcome {
+        /// It has not ended; its owner may be dead.
+        Running = "running",
+        /// It did what it was asked.
+        Done = "done",
+        /// It failed.
+        Failed = "failed",
+        /// It was not permitted.
+        Denied = "denied",
+        /// Its process died in the middle.
+        Interrupted = "interrupted",
     }
+    else |word| format!("no operation is ever '{word}'")
 }
 
 /// Something that is being done or was done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Its id.
     pub id: OperationId,
-    /// Who.
     pub principal: String,
-    /// What.
     pub action: String,
     /// On which plan.
     pub plan_id: Option<PlanId>,
@@ -178,7 +158,6 @@ pub struct Operation {
     pub target: String,
     /// By which process.
     pub owner: ProcessIdentity,
-    /// Since when.
     pub started_at: Timestamp,
     /// What the user said about it.
     pub message: Option<String>,
@@ -189,17 +168,12 @@ pub struct Operation {
 /// How an operation ended, and what it did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationEnd {
-    /// How.
     pub outcome: OperationOutcome,
-    /// Why it failed.
     pub error: Option<String>,
-    /// Why it was denied.
     pub reason: Option<String>,
     /// The paths it changed, each with its resource; of very many, the first.
     pub paths: Vec<String>,
-    /// How many paths that are.
     pub path_count: u64,
-    /// When.
     pub at: Timestamp,
 }
 
@@ -220,15 +194,12 @@ impl OperationEnd {
 /// The saved state of every sandbox of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Its id.
     pub id: CheckpointId,
-    /// The plan.
     pub plan_id: PlanId,
     /// What its user calls it.
     pub label: Option<String>,
     /// Why it was taken, if the user did not ask for it.
     pub reason: Option<String>,
-    /// When.
     pub created_at: Timestamp,
     /// What each sandbox needs to return to it.
     pub snapshots: Vec<(SandboxId, String)>,
@@ -248,13 +219,10 @@ pub struct RenewedSnapshot {
 /// One commit of a plan, one return to a checkpoint, or one rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Its id.
     pub id: CommitId,
-    /// The plan.
     pub plan_id: PlanId,
     /// What is done.
     pub work: JournaledWork,
-    /// Where it stands.
     pub phase: Phase,
     /// Why it was made, in the user's words.
     pub message: Option<String>,
@@ -262,7 +230,6 @@ pub struct JournalEntry {
     pub checkpoint: Option<CheckpointId>,
     /// Whether only a part of the plan is committed, and the rest stays in the sandboxes.
     pub part: bool,
-    /// When it began.
     pub created_at: Timestamp,
     /// Its members, in the order in which they are carried out.
     pub members: Vec<JournalMember>,
@@ -273,7 +240,6 @@ pub struct JournalEntry {
 /// One sandbox of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalMember {
-    /// The sandbox.
     pub sandbox_id: SandboxId,
     /// Where it is staged, and where old versions are kept.
     pub area: Location,
@@ -286,12 +252,10 @@ pub struct JournalMember {
 /// Where a commit keeps what it staged or replaced; one for each member, or one without a place where
 /// there is nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CommitArea {
-    /// The plan.
+pub(crate) struct CommitArea {
     pub plan_id: PlanId,
     /// Where its commit stands.
     pub phase: Phase,
-    /// When it began.
     pub created_at: Timestamp,
     /// The sandbox whose commit it is, and the place.
     pub area: Option<(SandboxId, Location)>,
@@ -302,19 +266,14 @@ pub struct CommitArea {
 pub struct LoggedOperation {
     /// Its place in the log.
     pub seq: i64,
-    /// What was done.
     pub operation: Operation,
     /// The paths it changed, each with its resource; of very many, the first.
     pub paths: Vec<String>,
-    /// How many paths that are.
     pub path_count: u64,
     /// How it ended: `running`, `done`, `failed`, `denied` or `interrupted`.
     pub outcome: String,
-    /// Why it failed.
     pub error: Option<String>,
-    /// Why it was denied.
     pub reason: Option<String>,
-    /// When it ended.
     pub finished_at: Option<Timestamp>,
 }
 

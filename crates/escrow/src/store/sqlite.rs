@@ -5,8 +5,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use rusqlite::types::Type;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, ffi, params};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, Type, ValueRef};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Row, ToSql, Transaction, TransactionBehavior, ffi,
+    params,
+};
 use rustix::io::Errno;
 
 use super::identity::{self, LostRecords};
@@ -17,7 +20,10 @@ use crate::fs::generation::Generation;
 use crate::fs::state_dir;
 use crate::fs::{Dir, FsError};
 use crate::model::text::Location;
-use crate::model::{PlanId, PlanState, ResourceId, SandboxId, SandboxRef, SandboxState, Shape};
+use crate::model::{
+    CheckpointId, CommitId, JournaledWork, Phase, PlanId, PlanState, ResourceId, SandboxId,
+    SandboxRef, SandboxState, Shape,
+};
 
 /// The steps from an empty store to the present one; step n makes version n + 1.
 const MIGRATIONS: &[&str] = &[
@@ -35,6 +41,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0012.sql"),
     include_str!("schema/0014.sql"),
     include_str!("schema/0016.sql"),
+    include_str!("schema/0017.sql"),
 ];
 
 /// The newest version.
@@ -51,69 +58,35 @@ const BUSY: Duration = Duration::from_secs(20);
 
 /// Why the store did not answer.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "what each one says is its description")]
 pub enum StoreError {
-    /// A newer Escrow wrote it.
     #[error(
         "the state in '{path}' was written by a newer version of Escrow ({found}; this one knows {known})"
     )]
     Newer {
-        /// The database.
         path: Location,
-        /// Its version.
         found: i64,
-        /// The newest version known here.
         known: i64,
     },
-    /// It is a database, but not ours.
     #[error("'{path}' is not a state store of Escrow")]
-    Foreign {
-        /// The database.
-        path: Location,
-    },
-    /// Its tables are not those of the version it says it is of.
+    Foreign { path: Location },
     #[error(
         "the state in '{path}' is not what its version says ({what}); an unreleased build of Escrow may have made it"
     )]
-    OtherTables {
-        /// The database.
-        path: Location,
-        /// What SQLite missed, or met.
-        what: String,
-    },
-    /// Another process held it for too long.
+    OtherTables { path: Location, what: String },
     #[error("the state in '{path}' is in use by another process")]
-    Busy {
-        /// The database.
-        path: Location,
-    },
-    /// A name, or a sandbox of this plan and resource, exists already.
+    Busy { path: Location },
     #[error("it exists already")]
     Exists,
-    /// What is stored is not what was written.
     #[error("the state in '{path}' is damaged: {what}")]
-    Damaged {
-        /// The database.
-        path: Location,
-        /// What is wrong.
-        what: String,
-    },
-    /// It lost records of areas that were made.
+    Damaged { path: Location, what: String },
     #[error("the state in '{path}' lost records: {lost}")]
-    Lost {
-        /// The database.
-        path: Location,
-        /// How it differs from the one that made the areas.
-        lost: LostRecords,
-    },
-    /// What lies beside it cannot be read or written.
+    Lost { path: Location, lost: LostRecords },
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// SQLite failed.
     #[error("the state in '{path}' cannot be read or written")]
     Sqlite {
-        /// The database.
         path: Location,
-        /// Why.
         source: rusqlite::Error,
     },
 }
@@ -123,7 +96,7 @@ pub(super) type Result<T> = std::result::Result<T, StoreError>;
 impl StoreError {
     /// Whether it may be that the disk is full, of bytes or of files. A failed sync is none of these: what it left
     /// is unknown, and is never tried again.
-    pub fn wants_room(&self) -> bool {
+    pub(crate) fn wants_room(&self) -> bool {
         match self {
             Self::Sqlite { source, .. } => {
                 let code = source.sqlite_error().map(|error| error.extended_code);
@@ -260,7 +233,7 @@ impl Store {
 
     /// Gives back the room of what was removed from the store, if it is worth it. It needs room itself, for as long as it
     /// takes, and the ballast is not for that.
-    pub fn shrink(&self) -> Result<()> {
+    pub(crate) fn shrink(&self) -> Result<()> {
         let shrink = |connection: &Connection| {
             let number = |name| connection.query_row(name, [], |row| row.get::<_, i64>(0));
             let free = number("PRAGMA freelist_count")?;
@@ -324,87 +297,127 @@ impl Store {
         }
     }
 
-    /// Adds a resource; its name and its location are free.
-    pub fn add_resource(&self, resource: &Resource) -> Result<()> {
+    /// The rows that a query finds.
+    pub(super) fn all<T>(
+        &self,
+        query: &str,
+        params: &[&dyn ToSql],
+        row: impl Fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
         self.run(|connection| {
-            connection.execute(
-                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named, shape)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-                params![
-                    resource.id.to_string(),
-                    resource.name,
-                    resource.kind,
-                    resource.at.as_bytes(),
-                    resource.parent,
-                    resource.strategy,
-                    resource.created_at.to_string(),
-                    resource.named,
-                    resource.shape.as_str(),
-                ],
-            )?;
-            Ok(())
+            let mut query = connection.prepare_cached(query)?;
+            query.query_map(params, &row)?.collect()
         })
+    }
+
+    /// The one value that a query finds.
+    pub(super) fn one<T: FromSql>(&self, query: &str, params: &[&dyn ToSql]) -> Result<T> {
+        self.run(|connection| connection.query_row(query, params, |row| row.get(0)))
+    }
+
+    /// Changes rows in a transaction of its own.
+    pub(super) fn execute(&self, query: &str, params: &[&dyn ToSql]) -> Result<()> {
+        self.run(|connection| connection.execute(query, params).map(drop))
+    }
+
+    /// Does `work` in one transaction that writes.
+    pub(super) fn transact<T>(
+        &self,
+        work: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T> {
+        self.run(|connection| {
+            let transaction =
+                Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            let answer = work(&transaction)?;
+            transaction.commit()?;
+            Ok(answer)
+        })
+    }
+
+    /// Adds a resource; its name and its location are free.
+    pub(crate) fn add_resource(&self, resource: &Resource) -> Result<()> {
+        let Resource {
+            id,
+            name,
+            kind,
+            at,
+            parent,
+            strategy,
+            created_at,
+            named,
+            shape,
+        } = resource;
+        let created = created_at.to_string();
+        self.execute(
+            "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named, shape)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![id, name, kind, at, parent, strategy, created, named, shape],
+        )
     }
 
     /// Every resource, oldest first.
-    pub fn resources(&self) -> Result<Vec<Resource>> {
-        self.run(|connection| {
-            let mut query = connection.prepare(
-                "SELECT id, name, type, location, parent, strategy, created_at, named, shape
-                 FROM resource WHERE removed = 0 ORDER BY seq",
-            )?;
-            query.query_map([], resource_row)?.collect()
-        })
+    pub(crate) fn resources(&self) -> Result<Vec<Resource>> {
+        self.resources_where("removed = 0", &[])
     }
 
     /// Every resource, oldest first, also those that were removed since.
-    pub fn resources_ever(&self) -> Result<Vec<Resource>> {
-        self.run(|connection| {
-            let mut query = connection.prepare(
-                "SELECT id, name, type, location, parent, strategy, created_at, named, shape
-                 FROM resource ORDER BY seq",
-            )?;
-            query.query_map([], resource_row)?.collect()
-        })
+    pub(crate) fn resources_ever(&self) -> Result<Vec<Resource>> {
+        self.resources_where("true", &[])
     }
 
     /// One resource, also one that was removed since.
-    pub fn resource(&self, id: ResourceId) -> Result<Option<Resource>> {
-        self.run(|connection| {
-            connection
-                .query_row(
-                    "SELECT id, name, type, location, parent, strategy, created_at, named, shape
-                     FROM resource WHERE id = ?1",
-                    [id.to_string()],
-                    resource_row,
-                )
-                .optional()
+    pub(crate) fn resource(&self, id: ResourceId) -> Result<Option<Resource>> {
+        Ok(self.resources_where("id = ?1", params![id])?.pop())
+    }
+
+    fn resources_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<Resource>> {
+        let query = format!(
+            "SELECT id, name, type, location, parent, strategy, created_at, named, shape
+             FROM resource WHERE {which} ORDER BY seq"
+        );
+        self.all(&query, params, |row| {
+            Ok(Resource {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                kind: row.get(2)?,
+                at: row.get(3)?,
+                parent: row.get(4)?,
+                strategy: row.get(5)?,
+                created_at: time(row, 6)?,
+                named: row.get(7)?,
+                shape: row.get(8)?,
+            })
         })
     }
 
     /// Forgets a resource that no live sandbox uses; with `unnamed_only`, only one that the user did not name.
     /// Says whether it did. Sandboxes that were made of it keep their record.
-    pub fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
+    pub(crate) fn forget_resource(&self, id: ResourceId, unnamed_only: bool) -> Result<bool> {
         self.run(|connection| forget_resource(connection, id, unnamed_only))
     }
 
     /// Every plan, newest first.
-    pub fn plans(&self) -> Result<Vec<Plan>> {
-        self.run(|connection| {
-            let mut query = connection.prepare(
-                "SELECT id, name, state, directory, created_at FROM plan ORDER BY seq DESC",
-            )?;
-            query
-                .query_map([], |row| {
-                    Ok(Plan {
-                        id: parsed(row, 0)?,
-                        name: row.get(1)?,
-                        state: parsed::<PlanState>(row, 2)?,
-                        directory: location(row, 3)?,
-                        created_at: parsed::<Timestamp>(row, 4)?,
-                    })
-                })?
-                .collect()
+    pub(crate) fn plans(&self) -> Result<Vec<Plan>> {
+        self.plans_where("true", &[])
+    }
+
+    /// One plan.
+    pub(crate) fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        Ok(self.plans_where("id = ?1", params![id])?.pop())
+    }
+
+    fn plans_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<Plan>> {
+        let query = format!(
+            "SELECT id, name, state, directory, created_at FROM plan WHERE {which} ORDER BY seq DESC"
+        );
+        self.all(&query, params, |row| {
+            Ok(Plan {
+                id: row.get(0)?,
+                name: row.get(1)?,
+                state: row.get(2)?,
+                directory: row.get(3)?,
+                created_at: time(row, 4)?,
+            })
         })
     }
 
@@ -414,44 +427,47 @@ impl Store {
     }
 
     /// Removes the record of a sandbox that came to nothing.
-    pub fn forget_sandbox(&self, id: SandboxId) -> Result<()> {
+    pub(crate) fn forget_sandbox(&self, id: SandboxId) -> Result<()> {
         self.transact(|transaction| {
             identity::end(transaction, &id.to_string())?;
-            transaction.execute("DELETE FROM sandbox WHERE id = ?1", [id.to_string()])?;
-            Ok(())
+            let query = "DELETE FROM sandbox WHERE id = ?1";
+            transaction.execute(query, [id]).map(drop)
         })
     }
 
     /// The sandboxes of all plans, or of one, oldest first.
-    pub fn sandboxes(&self, plan: Option<PlanId>) -> Result<Vec<SandboxRecord>> {
-        self.run(|connection| {
-            let mut query = connection.prepare(
-                "SELECT id, plan_id, resource_id, requested, strategy, state, area, metadata,
-                        message, warnings, created_at, reasons
-                 FROM sandbox WHERE ?1 IS NULL OR plan_id = ?1 ORDER BY seq",
-            )?;
-            query
-                .query_map([plan.map(|id| id.to_string())], |row| self.sandbox_row(row))?
-                .collect()
-        })
+    pub(crate) fn sandboxes(&self, plan: Option<PlanId>) -> Result<Vec<SandboxRecord>> {
+        self.sandboxes_where("?1 IS NULL OR plan_id = ?1", params![plan])
     }
 
-    fn sandbox_row(&self, row: &Row<'_>) -> rusqlite::Result<SandboxRecord> {
-        Ok(SandboxRecord {
-            id: parsed(row, 0)?,
-            reference: SandboxRef {
-                plan_id: parsed(row, 1)?,
-                resource_id: parsed(row, 2)?,
-                strategy_name: row.get(4)?,
-                metadata: self.found_json(json(row, 7)?),
-            },
-            requested: row.get(3)?,
-            state: parsed::<SandboxState>(row, 5)?,
-            area: self.found_location(row.get_ref(6)?.as_blob()?),
-            message: row.get(8)?,
-            warnings: json(row, 9)?,
-            created_at: parsed::<Timestamp>(row, 10)?,
-            reasons: json(row, 11)?,
+    /// One sandbox.
+    pub(crate) fn sandbox(&self, id: SandboxId) -> Result<Option<SandboxRecord>> {
+        Ok(self.sandboxes_where("id = ?1", params![id])?.pop())
+    }
+
+    fn sandboxes_where(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<SandboxRecord>> {
+        let query = format!(
+            "SELECT id, plan_id, resource_id, requested, strategy, state, area, metadata,
+                    message, warnings, created_at, reasons
+             FROM sandbox WHERE {which} ORDER BY seq"
+        );
+        self.all(&query, params, |row| {
+            Ok(SandboxRecord {
+                id: row.get(0)?,
+                reference: SandboxRef {
+                    plan_id: row.get(1)?,
+                    resource_id: row.get(2)?,
+                    strategy_name: row.get(4)?,
+                    metadata: self.found_json(json(row, 7)?),
+                },
+                requested: row.get(3)?,
+                state: row.get(5)?,
+                area: self.found_location(row.get(6)?),
+                message: row.get(8)?,
+                warnings: json(row, 9)?,
+                created_at: time(row, 10)?,
+                reasons: json(row, 11)?,
+            })
         })
     }
 
@@ -461,8 +477,8 @@ impl Store {
         sandbox: &SandboxRecord,
     ) -> rusqlite::Result<()> {
         let json = |texts: &Vec<String>| serde_json::to_string(texts).expect("texts are JSON");
-        let (warnings, reasons) = (json(&sandbox.warnings), json(&sandbox.reasons));
-        connection.execute(
+        let reference = &sandbox.reference;
+        let changed = connection.execute(
             "INSERT INTO sandbox (id, plan_id, resource_id, requested, strategy, state, area,
                                   metadata, message, warnings, created_at, reasons)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
@@ -470,21 +486,21 @@ impl Store {
                                             metadata = ?8, message = ?9, warnings = ?10,
                                             reasons = ?12",
             params![
-                sandbox.id.to_string(),
-                sandbox.reference.plan_id.to_string(),
-                sandbox.reference.resource_id.to_string(),
+                sandbox.id,
+                reference.plan_id,
+                reference.resource_id,
                 sandbox.requested,
-                sandbox.reference.strategy_name,
-                sandbox.state.as_str(),
+                reference.strategy_name,
+                sandbox.state,
                 self.stored_location(&sandbox.area),
-                self.stored_json(sandbox.reference.metadata.clone()),
+                self.stored_json(reference.metadata.clone()),
                 sandbox.message,
-                warnings,
+                json(&sandbox.warnings),
                 sandbox.created_at.to_string(),
-                reasons,
+                json(&sandbox.reasons),
             ],
-        )?;
-        Ok(())
+        );
+        changed.map(drop)
     }
 }
 
@@ -502,38 +518,60 @@ fn with_room<T>(home: &Dir, work: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-fn resource_row(row: &Row<'_>) -> rusqlite::Result<Resource> {
-    Ok(Resource {
-        id: parsed(row, 0)?,
-        name: row.get(1)?,
-        kind: row.get(2)?,
-        at: location(row, 3)?,
-        parent: row.get(4)?,
-        strategy: row.get(5)?,
-        created_at: parsed::<Timestamp>(row, 6)?,
-        named: row.get(7)?,
-        shape: parsed::<Shape>(row, 8)?,
-    })
+/// Types that are stored as the text they are shown by.
+macro_rules! text_columns {
+    ($($of:ty),+) => {$(
+        impl ToSql for $of {
+            fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+                Ok(self.to_string().into())
+            }
+        }
+
+        impl FromSql for $of {
+            fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+                let parsed = value.as_str()?.parse::<Self>();
+                parsed.map_err(|error| FromSqlError::Other(error.into()))
+            }
+        }
+    )+};
 }
 
-pub(super) fn location(row: &Row<'_>, column: usize) -> rusqlite::Result<Location> {
-    Ok(Location::from_bytes(row.get_ref(column)?.as_blob()?))
+text_columns!(
+    PlanId,
+    ResourceId,
+    SandboxId,
+    CheckpointId,
+    CommitId,
+    PlanState,
+    SandboxState,
+    Phase,
+    JournaledWork,
+    Shape
+);
+
+impl ToSql for Location {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.as_bytes().into())
+    }
 }
 
-pub(super) fn conversion(
+impl FromSql for Location {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Self::from_bytes(value.as_blob()?))
+    }
+}
+
+fn conversion(
     column: usize,
     error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, error.into())
 }
 
-pub(super) fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
+pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
     let text: String = row.get(column)?;
-    text.parse().map_err(|error| conversion(column, error))
+    text.parse()
+        .map_err(|error: jiff::Error| conversion(column, error))
 }
 
 pub(super) fn json<T: serde::de::DeserializeOwned>(
@@ -590,7 +628,7 @@ pub(super) fn forget_resource(
          WHERE id = ?1 AND removed = 0 AND (named = 0 OR NOT ?2)
            AND NOT EXISTS (SELECT 1 FROM sandbox
                            WHERE resource_id = ?1 AND state <> 'cleaned_up')",
-        params![id.to_string(), unnamed_only],
+        params![id, unnamed_only],
     )?;
     Ok(forgotten > 0)
 }
