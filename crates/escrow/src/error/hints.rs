@@ -260,10 +260,9 @@ fn lost_hints(path: &Location, lost: &LostRecords) -> Vec<String> {
 
 fn strategy_hints(error: &StrategyError) -> Vec<String> {
     let hint = match error {
-        StrategyError::NotAFile {
-            kind: "symbolic link",
-            ..
-        } => "links are never followed; name the file it points to",
+        StrategyError::NotAFile { kind, .. } if kind == "symbolic link" => {
+            "links are never followed; name the file it points to"
+        }
         StrategyError::Leaves { .. } => {
             "name the file by a path inside the resource, without links"
         }

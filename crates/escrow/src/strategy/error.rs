@@ -9,135 +9,70 @@ pub type Result<T> = std::result::Result<T, StrategyError>;
 
 /// A request that a strategy could not fulfil.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "what each one says names its fields")]
 pub enum StrategyError {
     /// There is nothing at the path.
     #[error("there is no '{path}' in the sandbox")]
-    NotThere {
-        /// The path that was asked for.
-        path: ResourcePath,
-    },
+    NotThere { path: ResourcePath },
     /// Something stands at the path that cannot be read or written as a file.
     #[error("'{path}' is a {kind}, not a file")]
-    NotAFile {
-        /// The path that was asked for.
-        path: ResourcePath,
-        /// What stands there.
-        kind: &'static str,
-    },
+    NotAFile { path: ResourcePath, kind: String },
     /// Something stands where a directory is needed.
     #[error("'{path}' is a {kind}, where a directory is needed")]
-    InTheWay {
-        /// Where.
-        path: ResourcePath,
-        /// What stands there.
-        kind: &'static str,
-    },
+    InTheWay { path: ResourcePath, kind: String },
     /// A link or a mount point on the path would lead out of the resource.
     #[error("'{path}' cannot be reached")]
-    Leaves {
-        /// The path that was asked for.
-        path: ResourcePath,
-        /// What the kernel found on the way.
-        source: FsError,
-    },
+    Leaves { path: ResourcePath, source: FsError },
     /// The path belongs to another resource, with a sandbox of its own.
     #[error("'{path}' belongs to another resource")]
-    Carved {
-        /// Where.
-        path: ResourcePath,
-    },
+    Carved { path: ResourcePath },
     /// The resource is one file, and the path is another one.
     #[error("'{path}' is not part of the resource, which is the one file '{only}'")]
     Outside {
-        /// Where.
         path: ResourcePath,
-        /// The file.
         only: ResourcePath,
     },
     /// A change that is never committed.
     #[error("'{path}' cannot be committed: {why}")]
-    Forbidden {
-        /// Where.
-        path: ResourcePath,
-        /// Why not.
-        why: &'static str,
-    },
+    Forbidden { path: ResourcePath, why: String },
     /// A directory of the sandbox is closed to this user.
     #[error("the directory '{path}' of the sandbox is closed to this user")]
-    Closed {
-        /// Where.
-        path: ResourcePath,
-    },
+    Closed { path: ResourcePath },
     /// What a snapshot had at a path is nowhere any more.
     #[error("'{path}' cannot be restored: {what}")]
-    Lost {
-        /// Where.
-        path: ResourcePath,
-        /// Why not.
-        what: &'static str,
-    },
+    Lost { path: ResourcePath, what: String },
     /// The original, or the sandbox, changed while a commit or a restore was under way.
     #[error("'{path}' changed meanwhile: {what}")]
-    Moved {
-        /// Where.
-        path: ResourcePath,
-        /// What was found.
-        what: &'static str,
-    },
+    Moved { path: ResourcePath, what: String },
     /// Another directory stands where the original was.
     #[error("'{original}' is not the directory this sandbox was made from")]
-    Replaced {
-        /// Where the original was.
-        original: Location,
-    },
+    Replaced { original: Location },
     /// Nothing stands where the original was.
     #[error("the original '{original}' is gone")]
-    Gone {
-        /// Where the original was.
-        original: Location,
-    },
+    Gone { original: Location },
     /// A command inside put something else where it sees the sandbox.
     #[error("the command inside put something else in the place of '{at}'")]
-    Displaced {
-        /// Where.
-        at: Location,
-    },
+    Displaced { at: Location },
     /// The strategy cannot do this at all.
     #[error("{strategy} cannot {what}: {why}")]
     Unsupported {
-        /// Which strategy.
         strategy: String,
-        /// What was asked for.
         what: String,
-        /// Why not.
         why: String,
     },
     /// A layer holds marks that OverlayFS itself would refuse to follow.
     #[error("'{path}' has the overlay mark '{mark}', which Escrow neither makes nor follows")]
-    ForgedMark {
-        /// Where.
-        path: ResourcePath,
-        /// The attribute.
-        mark: &'static str,
-    },
+    ForgedMark { path: ResourcePath, mark: String },
     /// What the strategy once wrote down cannot be read back.
     #[error("the sandbox is damaged: {what}")]
-    Damaged {
-        /// What is wrong.
-        what: String,
-    },
+    Damaged { what: String },
     /// What a commit wrote down before it was decided is not what is there now.
     #[error("the intent in '{path}' is damaged")]
-    Altered {
-        /// The file.
-        path: Location,
-    },
+    Altered { path: Location },
     /// The bytes to write could not be read from where they come.
     #[error("cannot read what is to be written to '{path}'")]
     Input {
-        /// The path to write to.
         path: ResourcePath,
-        /// Why.
         source: std::io::Error,
     },
     /// The file system refused.

@@ -110,10 +110,10 @@ impl Original {
         let Some(only) = &self.only else {
             return Ok(());
         };
-        let forbidden = |path: &ResourcePath, why| {
+        let forbidden = |path: &ResourcePath, why: &str| {
             Err(StrategyError::Forbidden {
                 path: path.clone(),
-                why,
+                why: why.to_owned(),
             })
         };
         for change in changes {
@@ -172,7 +172,8 @@ pub(super) fn check_stray(changes: &[Change], carved: &[ResourcePath]) -> Result
     match stray {
         Some(change) => Err(StrategyError::Forbidden {
             path: change.path.clone(),
-            why: "it belongs to another resource; move it into that one's sandbox, or remove it",
+            why: "it belongs to another resource; move it into that one's sandbox, or remove it"
+                .to_owned(),
         }),
         None => Ok(()),
     }
@@ -286,7 +287,10 @@ pub(super) fn explain(path: &ResourcePath, error: FsError) -> StrategyError {
     let path = path.clone();
     match error.cause {
         _ if error.is_absent() => StrategyError::NotThere { path },
-        Cause::Kind(kind) => StrategyError::NotAFile { path, kind },
+        Cause::Kind(kind) => StrategyError::NotAFile {
+            path,
+            kind: kind.to_owned(),
+        },
         _ if error.leaves() => StrategyError::Leaves {
             path,
             source: error,
@@ -300,7 +304,7 @@ pub(super) fn read(root: &Dir, path: &ResourcePath) -> Result<Box<dyn Read + Sen
     if path.is_root() {
         return Err(StrategyError::NotAFile {
             path: path.clone(),
-            kind: "directory",
+            kind: "directory".to_owned(),
         });
     }
     let look = || {
@@ -329,7 +333,10 @@ pub(super) fn make_directories(root: &Dir, path: &ResourcePath) -> Result<Dir> {
             Err(error) if error.is(Errno::NOTDIR) => {
                 return Err(StrategyError::InTheWay {
                     path: walked,
-                    kind: dir.stat(name)?.map_or("file", |meta| meta.kind.word()),
+                    kind: dir
+                        .stat(name)?
+                        .map_or("file", |meta| meta.kind.word())
+                        .to_owned(),
                 });
             }
             answer => answer.map_err(|error| explain(path, error))?,
@@ -345,7 +352,7 @@ pub(super) fn replaceable(meta: Option<Meta>, path: &ResourcePath) -> Result<Opt
     match meta {
         Some(meta) if !meta.is_file() => Err(StrategyError::NotAFile {
             path: path.clone(),
-            kind: meta.kind.word(),
+            kind: meta.kind.word().to_owned(),
         }),
         meta => Ok(meta),
     }
@@ -437,7 +444,7 @@ pub(super) fn write(
     let Some((parent, name)) = path.split() else {
         return Err(StrategyError::NotAFile {
             path: path.clone(),
-            kind: "directory",
+            kind: "directory".to_owned(),
         });
     };
     let dir = make_directories(root, &parent)?;

@@ -118,7 +118,7 @@ pub(in crate::strategy) fn open(
     if !kept.copy.is(&copied.tree.meta()?) {
         return Err(StrategyError::Lost {
             path: ResourcePath::root(),
-            what: "the sandbox was copied anew since that checkpoint",
+            what: "the sandbox was copied anew since that checkpoint".to_owned(),
         });
     }
     let numbered = kept.entries.iter().enumerate();
@@ -399,7 +399,7 @@ impl<'a> RestoreTarget<'a> {
             true => Ok(Some(manifest.facts(index))),
             false => Err(StrategyError::Lost {
                 path: path.clone(),
-                what: FROM_THE_ORIGINAL,
+                what: FROM_THE_ORIGINAL.to_owned(),
             }),
         }
     }

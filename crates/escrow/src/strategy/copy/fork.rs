@@ -133,7 +133,7 @@ fn there(root: &Dir, path: &ResourcePath) -> Result<Option<Dir>> {
 fn lost(path: &ResourcePath) -> StrategyError {
     StrategyError::Lost {
         path: path.clone(),
-        what: FROM_THE_ORIGINAL,
+        what: FROM_THE_ORIGINAL.to_owned(),
     }
 }
 

@@ -160,6 +160,7 @@ pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> 
     let has = |attribute: &str| names.iter().any(|name| name == attribute.as_bytes());
     if let Some(mark) = REFUSED.into_iter().find(|refused| has(refused)) {
         let path = path.clone();
+        let mark = mark.to_owned();
         return Err(StrategyError::ForgedMark { path, mark });
     }
     match meta.kind {
@@ -292,7 +293,7 @@ fn not_a_directory(path: &ResourcePath, meta: &Meta) -> StrategyError {
         },
         _ => StrategyError::InTheWay {
             path: path.clone(),
-            kind,
+            kind: kind.to_owned(),
         },
     }
 }

@@ -151,7 +151,7 @@ fn is_as_seen(old: &Fingerprint, now: &Meta, shared: &HashSet<u64>) -> bool {
 fn moved(path: &ResourcePath, what: &'static str) -> StrategyError {
     StrategyError::Moved {
         path: path.clone(),
-        what,
+        what: what.to_owned(),
     }
 }
 

@@ -158,7 +158,7 @@ impl ConflictCheck<'_> {
             Some(now) if dir.is_mount_point(now) => {
                 return Err(StrategyError::Forbidden {
                     path: path.clone(),
-                    why: "something is mounted there in the original",
+                    why: "something is mounted there in the original".to_owned(),
                 });
             }
             Some(now) => self.present(change, (&dir, name), now)?,
@@ -231,7 +231,7 @@ impl ConflictCheck<'_> {
         match self.carved.iter().any(holds) {
             true => Err(StrategyError::Forbidden {
                 path: change.path.clone(),
-                why: "another resource lies in it, so it must stay a directory",
+                why: "another resource lies in it, so it must stay a directory".to_owned(),
             }),
             false => Ok(()),
         }
@@ -284,7 +284,7 @@ fn note(
     match new.kind {
         EntryKind::Device => Err(StrategyError::Forbidden {
             path,
-            why: "a device node is never committed; remove it from the sandbox",
+            why: "a device node is never committed; remove it from the sandbox".to_owned(),
         }),
         EntryKind::Socket => {
             let what = "a socket is not committed".to_owned();

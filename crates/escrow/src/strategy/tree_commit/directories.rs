@@ -45,7 +45,8 @@ impl StageJob<'_> {
         if meta.dev != self.device {
             return Err(StrategyError::Forbidden {
                 path: path.clone(),
-                why: "it lies on another file system or subvolume than the rest of the resource",
+                why: "it lies on another file system or subvolume than the rest of the resource"
+                    .to_owned(),
             });
         }
         let me = rustix::process::geteuid();

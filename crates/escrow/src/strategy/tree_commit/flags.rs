@@ -126,7 +126,7 @@ fn set(dir: &Dir, path: &ResourcePath, open: impl AsFd, (flags, must): WantedFla
         true => Ok(()),
         false => Err(StrategyError::Forbidden {
             path: path.clone(),
-            why: "it has flags (`lsattr`) in the original that this user may not set on its new version",
+            why: "it has flags (`lsattr`) in the original that this user may not set on its new version".to_owned(),
         }),
     }
 }

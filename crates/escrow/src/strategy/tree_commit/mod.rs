@@ -306,7 +306,8 @@ fn check_loose(path: &ResourcePath, fixed: bool) -> Result<()> {
     match fixed {
         true => Err(StrategyError::Forbidden {
             path: path.clone(),
-            why: "it is immutable or append-only in the original; `chattr -i -a` it there first",
+            why: "it is immutable or append-only in the original; `chattr -i -a` it there first"
+                .to_owned(),
         }),
         false => Ok(()),
     }

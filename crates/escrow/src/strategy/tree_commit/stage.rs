@@ -357,14 +357,14 @@ impl StageJob<'_> {
         at: (&Dir, &[u8]),
     ) -> Result<Option<StagedFile>> {
         let (from, name) = self.source.root.parent(&change.path)?;
-        let meta = from.stat(name)?.ok_or(StrategyError::Moved {
+        let meta = from.stat(name)?.ok_or_else(|| StrategyError::Moved {
             path: change.path.clone(),
-            what: "it is gone from the sandbox",
+            what: "it is gone from the sandbox".to_owned(),
         })?;
         if change.new.as_ref().is_some_and(|new| new.kind != meta.kind) {
             return Err(StrategyError::Moved {
                 path: change.path.clone(),
-                what: "its type changed in the sandbox",
+                what: "its type changed in the sandbox".to_owned(),
             });
         }
         let file = self.source.root.file(&change.path, &meta);
