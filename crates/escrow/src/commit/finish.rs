@@ -3,8 +3,7 @@
 use super::shared_layers;
 use super::{Execution, Member, scratch_name, written};
 use crate::error::{Error, Result, chain};
-use crate::fs::atomic_file;
-use crate::fs::remove;
+use crate::fs::workspace;
 use crate::model::{JournaledWork, SandboxState};
 use crate::strategy::PreviewNote;
 
@@ -40,9 +39,9 @@ impl Execution<'_> {
     }
 
     fn finish_rollback(&self) -> Result<()> {
-        remove::remove(self.engine.areas, &scratch_name(&self.plan))?;
+        self.engine.areas.remove_own(&scratch_name(&self.plan))?;
         let areas = self.members.iter().map(|member| &member.sandbox.area);
-        atomic_file::sync_file_systems(areas.map(|area| area.as_path()))?;
+        workspace::sync_file_systems(areas.map(|area| area.as_path()))?;
         let mut states = Vec::new();
         for member in &self.members {
             let next = member.sandbox.state.go(SandboxState::RolledBack)?;
@@ -101,7 +100,7 @@ impl Execution<'_> {
             .iter()
             .zip(&intents)
             .filter(|(_, last)| last.is_some());
-        atomic_file::sync_file_systems(changed.filter_map(|(member, _)| member.resource.root()))
+        workspace::sync_file_systems(changed.filter_map(|(member, _)| member.resource.root()))
             .map_err(|error| unrecorded(error.into()))?;
         engine
             .store
@@ -146,7 +145,7 @@ impl Execution<'_> {
         member.call(|strategy| strategy.cleanup(reference))?;
         match shared_layers::is_needed(&self.engine, &sandbox.area, sandbox.id)? {
             true => Ok(()),
-            false => super::remove_sandbox_area(sandbox),
+            false => Ok(workspace::remove(sandbox.area.as_path())?),
         }
     }
 }

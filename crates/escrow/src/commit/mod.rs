@@ -71,14 +71,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 pub(crate) use prepare::{Return, prepare_discard, prepare_restore};
-pub use preview::{CommitPreview, CommitTerms, MemberPreview};
+pub(crate) use preview::Previewed;
+pub use preview::{CommitPreview, CommitTerms, MemberPreview, check_expected};
 pub use recover::{RecoveredPlan, RecoveredTo};
 pub use undo::UndoReport;
 
-use super::fs::state_dir;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::{Dir, remove, times};
+use crate::fs::workspace::Workspaces;
 use crate::model::text::Location;
 use crate::model::{IdSource, JournaledWork, Phase};
 use crate::store::{JournalEntry, Plan, Resource, SandboxRecord, Store};
@@ -96,10 +96,8 @@ pub(crate) struct CommitEngine<'a> {
     pub(crate) observer: &'a dyn Observer,
     /// Whether sandboxes stay when their commit is over.
     pub(crate) keeps: bool,
-    /// Where the state lives.
-    pub(crate) home: &'a Dir,
-    /// Where the areas of sandboxes lie, unless they lie beside their originals.
-    pub(crate) areas: &'a Dir,
+    /// Where areas are made and removed.
+    pub(crate) areas: Workspaces<'a>,
 }
 
 impl CommitEngine<'_> {
@@ -335,7 +333,7 @@ impl<'a> Execution<'a> {
     /// removes later.
     fn remove_areas(&self) -> Vec<String> {
         let areas = self.journal.members.iter().map(|member| &member.area);
-        let removed = areas.map(|area| remove_area(self.engine.home, area));
+        let removed = areas.map(|area| self.engine.areas.remove(area.as_path()));
         removed
             .filter_map(|removed| removed.err().map(|error| chain(&error)))
             .collect()
@@ -354,51 +352,7 @@ fn written(intent: &Intent) -> String {
     serde_json::to_string(intent).expect("an intent is JSON")
 }
 
-/// Removes the area of a commit; done already if it is not there, or if there never was one.
-pub(crate) fn remove_area(home: &Dir, area: &Location) -> Result<()> {
-    let path = area.as_path();
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Ok(());
-    };
-    let parent = match Dir::open(parent) {
-        Err(error) if error.is_absent() => return Ok(()),
-        parent => parent?,
-    };
-    let name = name.as_encoded_bytes();
-    if parent.stat(name)?.is_none() {
-        return Ok(());
-    }
-    times::traceless(home, &parent, name, || remove::remove(&parent, name))?;
-    Ok(())
-}
-
 /// What commands of a plan wrote beside its sandboxes, among the areas.
 pub(crate) fn scratch_name(plan: &Plan) -> Vec<u8> {
     format!("{}.scratch", plan.id).into_bytes()
-}
-
-/// Removes the area of a sandbox; done already if it is not there.
-pub(crate) fn remove_sandbox_area(sandbox: &SandboxRecord) -> Result<()> {
-    let area = sandbox.area.as_path();
-    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
-        return Ok(());
-    };
-    match Dir::open(parent) {
-        // The directory the area lay in is gone, and the area with it.
-        Err(error) if error.is_absent() => Ok(()),
-        parent => Ok(remove::remove(&parent?, name.as_encoded_bytes())?),
-    }
-}
-
-/// Makes the area of a commit, empty and private; returns the directory it lies in, which the caller syncs.
-fn make_area(home: &Dir, area: &Location) -> Result<Dir> {
-    let path = area.as_path();
-    let parent = Dir::open(path.parent().unwrap_or(path))?;
-    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let made = times::traceless(home, &parent, name, || {
-        remove::remove(&parent, name)?;
-        state_dir::make_plain(&parent, name)
-    })?;
-    state_dir::keep_reserve(&made);
-    Ok(parent)
 }

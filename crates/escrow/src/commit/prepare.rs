@@ -4,11 +4,10 @@
 use super::execute::{Decided, Prepared};
 use super::preview::{CommitTerms, Looked, Previewed, check_expected};
 use super::shared_layers;
-use super::{CommitEngine, Execution, Member, make_area, written};
+use super::{CommitEngine, Execution, Member, written};
 use crate::error::{Error, Result};
 use crate::failpoints;
-use crate::fs::Dir;
-use crate::fs::{atomic_file, state_dir};
+use crate::fs::{state_dir, workspace};
 use crate::model::text::Location;
 use crate::model::{CheckpointId, CommitId, Expected, JournaledWork, Phase, PlanDigest};
 use crate::store::{JournalEntry, JournalMember, Plan};
@@ -98,7 +97,7 @@ pub(crate) fn prepare_restore<'a>(
     let staged = this.stage(|this, position| {
         let (member, way) = (&this.members[position], &ways[position]);
         let area = &this.journal.members[position].area;
-        make_area(engine.home, area)?.sync()?;
+        engine.areas.make(area.as_path(), true)?;
         let request = RestoreRequest {
             from: &way.from,
             to: &way.to,
@@ -201,7 +200,7 @@ impl<'a> Execution<'a> {
         }
         let has_area = !area.as_bytes().is_empty();
         if has_area {
-            make_area(engine.home, area)?;
+            engine.areas.make(area.as_path(), false)?;
         }
         // Layers that others live on, and those of others, are not to become the original's.
         let keeps = engine.keeps
@@ -239,7 +238,7 @@ impl<'a> Execution<'a> {
         let areas = self.journal.members.iter().map(|member| &member.area);
         let staged = areas.filter(|area| !area.as_bytes().is_empty());
         if self.journal.work == JournaledWork::Commit && !failpoints::bug("no-stage-sync") {
-            atomic_file::sync_file_systems(staged.map(Location::as_path))?;
+            workspace::sync_file_systems(staged.map(Location::as_path))?;
         }
         Ok(self.engine.store.put_intents(&self.journal)?)
     }
@@ -265,7 +264,7 @@ fn area_of(member: &Member, preview: &Preview, part: Option<CommitId>) -> Result
     }
     let (sandbox, root) = (&member.sandbox, member.resource.root());
     // Of a resource without a path everything lies beside its sandbox.
-    let near = Dir::open(root.unwrap_or(sandbox.area.as_path()))?;
-    let area = state_dir::commit_area(sandbox.area.as_path(), &near, sandbox.id, part)?;
+    let near = root.unwrap_or(sandbox.area.as_path());
+    let area = state_dir::commit_area(sandbox.area.as_path(), near, sandbox.id, part)?;
     Ok(Location::from(area))
 }

@@ -6,7 +6,7 @@ use super::step::Direction;
 use super::{Batch, CommitEngine, Member, select};
 use crate::error::{Error, Result};
 use crate::failpoints;
-use crate::fs::Dir;
+use crate::fs::workspace;
 use crate::model::text::Location;
 use crate::model::{
     AutorunChange, Change, Conflict, DiffView, Expected, JournaledWork, PlanDigest,
@@ -238,7 +238,7 @@ impl Previewed<'_> {
 }
 
 /// Refuses what is not what was expected. No choice between two versions settles that.
-pub(crate) fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> Result<()> {
+pub fn check_expected(plan: &Plan, expected: &Expected, found: &PlanDigest) -> Result<()> {
     let (same, differs) = match expected {
         Expected::Digest(text) => (found.text().as_ref() == Some(text), Vec::new()),
         Expected::Shown(shown) => (shown == found, shown.differences(found)),
@@ -258,21 +258,12 @@ fn check_room(member: &Member, preview: &Preview) -> Result<()> {
     let Some(at) = member.resource.root() else {
         return Ok(());
     };
-    let area = member.sandbox.area.as_path();
-    let (Ok(area), Ok(original)) = (Dir::open(area), Dir::open(at)) else {
-        // The strategy will say what is missing.
-        return Ok(());
-    };
-    if area.meta()?.mount == original.meta()?.mount {
-        return Ok(());
-    }
-    let free = original.free_space()?;
-    match preview.bytes <= free {
-        true => Ok(()),
-        false => Err(Error::NoSpace {
+    match workspace::free_for_copies(member.sandbox.area.as_path(), at)? {
+        Some(free) if preview.bytes > free => Err(Error::NoSpace {
             at: member.resource.at.clone(),
             needed: preview.bytes,
             free,
         }),
+        _ => Ok(()),
     }
 }

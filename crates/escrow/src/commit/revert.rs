@@ -4,7 +4,7 @@ use super::step::{self, Direction};
 use super::{Execution, chain};
 use crate::error::{Error, Result};
 use crate::failpoints;
-use crate::fs::{Dir, times};
+use crate::fs::workspace::is_there;
 use crate::model::text::Location;
 use crate::model::{JournaledWork, Phase, ResourcePath};
 use crate::store::Plan;
@@ -159,7 +159,7 @@ impl Execution<'_> {
             return Ok(false);
         }
         let aside = self.aside(position);
-        let there = |at: &Location| Dir::open(at.as_path()).is_ok();
+        let there = |at: &Location| is_there(at.as_path());
         if !recorded.area.as_bytes().is_empty() && !there(&recorded.area) && there(&aside) {
             // A process before this one took it back, and died before the journal knew.
             let path = ResourcePath::root();
@@ -191,16 +191,7 @@ impl Execution<'_> {
                 continue;
             }
             let aside = self.aside(position);
-            let (Some(parent), Some(name), Some(to)) =
-                (area.parent(), area.file_name(), aside.as_path().file_name())
-            else {
-                continue;
-            };
-            let parent = Dir::open(parent)?;
-            let (name, to) = (name.as_encoded_bytes(), to.as_encoded_bytes());
-            let rename = || parent.rename(name, &parent, to);
-            times::traceless(self.engine.home, &parent, name, rename)?;
-            parent.sync()?;
+            self.engine.areas.set_aside(area, aside.as_path())?;
             for (_, _, at) in &mut reverted.kept {
                 if let Ok(below) = at.as_path().strip_prefix(area) {
                     *at = Location::from(aside.as_path().join(below));

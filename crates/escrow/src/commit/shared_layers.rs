@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::{CommitEngine, remove_area};
+use super::CommitEngine;
 use crate::error::Result;
 use crate::model::text::Location;
 use crate::model::{PlanId, SandboxId, SandboxState};
@@ -49,7 +49,7 @@ pub(crate) fn reclaim(engine: &CommitEngine<'_>, areas: &[Location]) -> Result<(
         if let Some(owner) = owner
             && !is_needed(engine, area, owner.id)?
         {
-            remove_area(engine.home, area)?;
+            engine.areas.remove(area.as_path())?;
         }
     }
     Ok(())

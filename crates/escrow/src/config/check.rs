@@ -23,10 +23,12 @@ pub(super) fn settle(
     file: &Path,
     registry: &Registry,
 ) -> Checked<Settings> {
+    let own = config.sandbox.custom_strategies.keys();
+    let own = own.filter(|name| registry.get(name).is_err());
     let checker = Checker {
         places,
         strategies: registry.names(),
-        custom: config.sandbox.custom_strategies.keys().cloned().collect(),
+        custom: own.cloned().collect(),
     };
     for (name, custom) in &config.sandbox.custom_strategies {
         checker.check_custom(name, custom)?;

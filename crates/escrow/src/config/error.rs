@@ -56,7 +56,7 @@ impl ConfigError {
     }
 
     /// The file, and why it does not count, where one goes on without it.
-    pub fn passed_over(&self) -> PassedOver {
+    pub(crate) fn passed_over(&self) -> PassedOver {
         let why = format!("it cannot be used as it is ({self}); fix it");
         (self.file.clone(), why)
     }

@@ -35,10 +35,8 @@ pub struct ConfigSources {
 
 /// How a configuration came to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigOrigin {
-    /// It is that of the system.
+pub(crate) enum ConfigOrigin {
     System,
-    /// It is that of the user.
     User,
     /// The user named it.
     Named,
@@ -48,19 +46,15 @@ pub enum ConfigOrigin {
 
 /// One configuration file, as it was read.
 #[derive(Debug, Clone)]
-pub struct ConfigLevel {
-    /// How it came to count.
-    pub origin: ConfigOrigin,
-    /// Where it is.
-    pub file: Location,
-    /// Its text.
-    pub text: Vec<u8>,
-    /// The digest of its text.
-    pub digest: String,
+pub(crate) struct ConfigLevel {
+    pub(crate) origin: ConfigOrigin,
+    pub(crate) file: Location,
+    pub(crate) text: Vec<u8>,
+    pub(crate) digest: String,
     /// Why others may have changed it, and how to fix that: then it only tightens, and is never trusted.
-    pub shared: Option<String>,
+    pub(crate) shared: Option<String>,
     /// The policy in it; one that makes no sense denies everything.
-    pub policy: Option<Policy>,
+    pub(crate) policy: Option<Policy>,
     /// What it says, with defaults for what it does not say.
     pub(super) alone: Settings,
     /// The keys of the table that it has.
@@ -69,33 +63,26 @@ pub struct ConfigLevel {
 
 /// Everything that was read.
 #[derive(Debug, Clone, Default)]
-pub struct LoadedConfigs {
-    /// The file of the system.
-    pub system: Option<ConfigLevel>,
-    /// The file of the user.
-    pub user: Option<ConfigLevel>,
+pub(crate) struct LoadedConfigs {
+    pub(crate) system: Option<ConfigLevel>,
+    pub(crate) user: Option<ConfigLevel>,
     /// The file that was named, or the nearest that was found.
-    pub project: Option<ConfigLevel>,
+    pub(crate) project: Option<ConfigLevel>,
     /// Files that do not count, and why.
-    pub passed_over: Vec<PassedOver>,
+    pub(crate) passed_over: Vec<PassedOver>,
 }
 
 /// A file that does not count, and why.
-pub type PassedOver = (Location, String);
+pub(crate) type PassedOver = (Location, String);
 
 /// The text of a file that was named.
 pub(super) fn text(file: &Path) -> Result<Vec<u8>, ConfigError> {
     owned::read_named(file, MOST).map_err(unreadable)
 }
 
-/// The digest of a text.
-fn digest(text: &[u8]) -> String {
-    blake3::hash(text).to_hex().to_string()
-}
-
 impl ConfigLevel {
     /// Reads the text of `file`.
-    pub fn parse(
+    pub(crate) fn parse(
         origin: ConfigOrigin,
         file: &Path,
         text: Vec<u8>,
@@ -110,7 +97,7 @@ impl ConfigLevel {
             policy: policy.unwrap_or_else(|error| Some(Policy::unreadable(error))),
             origin,
             file: Location::from(file),
-            digest: digest(&text),
+            digest: blake3::hash(&text).to_hex().to_string(),
             shared: None,
             text,
             alone,
@@ -119,12 +106,16 @@ impl ConfigLevel {
     }
 
     /// Whether it has commands that validate a commit.
-    pub fn validates(&self) -> bool {
+    pub(crate) fn validates(&self) -> bool {
         !self.alone.validate.is_empty()
     }
 
     /// Reads the one file that `path` means, as it would be found: what others can change is refused.
-    pub fn examine(path: &Path, home: &Path, registry: &Registry) -> Result<Self, ConfigError> {
+    pub(crate) fn examine(
+        path: &Path,
+        home: &Path,
+        registry: &Registry,
+    ) -> Result<Self, ConfigError> {
         let path = resolved(path);
         let refuse = |why: String| {
             let what = format!("it cannot be trusted: {why}");
@@ -151,7 +142,7 @@ impl ConfigLevel {
     }
 
     /// What stands in the same place now; nothing where it is gone or does not count any more.
-    pub fn again(&self, registry: &Registry) -> Result<Option<Self>, ConfigError> {
+    pub(crate) fn again(&self, registry: &Registry) -> Result<Option<Self>, ConfigError> {
         let path = self.file.as_path();
         let (text, shared) = match (self.origin, path.parent(), path.file_name()) {
             (ConfigOrigin::Found, Some(directory), Some(name)) => {
@@ -175,7 +166,7 @@ impl ConfigLevel {
 impl LoadedConfigs {
     /// Reads every file that counts. `home` is the engine's own: nothing in it counts, nor in any
     /// sandbox elsewhere, because those who work in a sandbox write it.
-    pub fn read(
+    pub(crate) fn read(
         sources: &ConfigSources,
         home: &Path,
         registry: &Registry,
@@ -244,7 +235,7 @@ impl LoadedConfigs {
 
     /// The nearest file that counts, from `here` upward, and those that were passed over on the way. A file of the
     /// user or the system is no project's, also where it lies above; nothing is read above one of `known`.
-    pub fn search(
+    pub(crate) fn search(
         &self,
         here: &Path,
         known: &[Location],
@@ -291,7 +282,7 @@ fn is_inside(directory: &Path, home: &Path) -> bool {
 }
 
 /// The path of a file with the links on the way to it resolved; not one that is the file.
-pub fn resolved(file: &Path) -> PathBuf {
+pub(crate) fn resolved(file: &Path) -> PathBuf {
     let parent = match file.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,

@@ -30,18 +30,16 @@ pub struct IgnoredKey {
 
 /// What counts, of all files together.
 #[derive(Debug, Clone, Default)]
-pub struct EffectiveConfig {
-    /// What they say.
-    pub settings: Settings,
+pub(crate) struct EffectiveConfig {
+    pub(crate) settings: Settings,
     /// Who may do what: each of these must permit.
-    pub policies: Policies,
-    /// What does not count.
-    pub ignored: Vec<IgnoredKey>,
+    pub(crate) policies: Policies,
+    pub(crate) ignored: Vec<IgnoredKey>,
 }
 
 impl EffectiveConfig {
     /// What the caller says by itself; no file can relax its policy.
-    pub fn new(settings: Settings, policy: Policy) -> Self {
+    pub(crate) fn new(settings: Settings, policy: Policy) -> Self {
         Self {
             settings,
             policies: Policies::of(policy),
@@ -50,7 +48,7 @@ impl EffectiveConfig {
     }
 
     /// Lays a file over what counts so far; without trust only what tightens.
-    pub fn lay(&mut self, level: &ConfigLevel, trusted: bool, registry: &Registry) {
+    pub(crate) fn lay(&mut self, level: &ConfigLevel, trusted: bool, registry: &Registry) {
         let mut laying = LevelMerge::new(level, trusted, registry);
         // A name means the innermost; rules speak of all of them.
         let own = laying.resources(&self.policies);
@@ -63,7 +61,7 @@ impl EffectiveConfig {
     }
 
     /// Adds the policy of a file of another project, and the names of resources that its rules speak of.
-    pub fn lay_rules(&mut self, level: &ConfigLevel, trusted: bool, registry: &Registry) {
+    pub(crate) fn lay_rules(&mut self, level: &ConfigLevel, trusted: bool, registry: &Registry) {
         let mut laying = LevelMerge::new(level, trusted, registry);
         let own = laying.resources(&self.policies);
         self.settings.resources.extend(own);

@@ -36,13 +36,16 @@ pub use begin::{FILE_NAME, InitialConfig, begin, write_new};
 pub use duration::RetentionPeriod;
 pub use error::ConfigError;
 pub use keys::table;
-pub use load::{ConfigLevel, ConfigOrigin, ConfigSources, LoadedConfigs, PassedOver, resolved};
-pub use merge::{EffectiveConfig, IgnoredKey};
+pub use load::ConfigSources;
+pub(crate) use load::{ConfigLevel, ConfigOrigin, LoadedConfigs, PassedOver, resolved};
+pub(crate) use merge::EffectiveConfig;
+pub use merge::IgnoredKey;
 pub use parse::read_policy;
 pub use schema::schema;
 pub use settings::{ConfigResource, RunDefaults, Settings, UntrustedResource};
 
 use crate::model::resource::FS_DIRECTORY;
+use crate::model::words::words;
 use crate::model::{CleanupPolicy, Options};
 
 /// What `escrow.yaml` says. Every key may be left out.
@@ -111,30 +114,21 @@ impl Default for CheckpointConfig {
     }
 }
 
-/// When a checkpoint is taken without being asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum AutoCheckpoint {
-    /// Before a command is run inside.
-    BeforeRun,
-    /// Before a checkpoint is restored.
-    BeforeRestore,
-    /// When a command failed.
-    OnError,
-    /// Before a commit.
-    BeforeCommit,
-}
-
-impl AutoCheckpoint {
-    /// The word in the configuration, in the store and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BeforeRun => "before_run",
-            Self::BeforeRestore => "before_restore",
-            Self::OnError => "on_error",
-            Self::BeforeCommit => "before_commit",
-        }
+words! {
+    /// When a checkpoint is taken without being asked for.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AutoCheckpoint {
+        /// Before a command is run inside.
+        BeforeRun = "before_run",
+        /// Before a checkpoint is restored.
+        BeforeRestore = "before_restore",
+        /// When a command failed.
+        OnError = "on_error",
+        /// Before a commit.
+        BeforeCommit = "before_commit",
     }
+    else |word| format!("no checkpoint is taken '{word}'")
 }
 
 /// A strategy that is a program of your own: `command`, or `module` and `class`.

@@ -43,6 +43,7 @@ pub mod fingerprint;
 pub mod flags;
 pub mod generation;
 pub mod handle;
+pub mod layering;
 pub mod lease;
 pub mod manifest;
 pub mod meta;
@@ -55,6 +56,7 @@ pub mod state_dir;
 pub mod times;
 pub mod usage;
 pub mod walk;
+pub mod workspace;
 pub mod xattr;
 
 pub use dir::{Dir, Resolver};

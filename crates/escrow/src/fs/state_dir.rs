@@ -361,14 +361,15 @@ pub fn is_area_beside(name: &[u8]) -> bool {
 /// it; else, where nothing else is, in the original itself. A commit of a `part` has one of its own.
 pub fn commit_area(
     area: &Path,
-    original: &Dir,
+    original: &Path,
     id: SandboxId,
     part: Option<CommitId>,
 ) -> Result<PathBuf> {
+    let original = Dir::open(original)?;
     let part = part.map(|commit| format!("-{commit}")).unwrap_or_default();
     let place = |dir: &Dir| dir.meta().map(|meta| (meta.mount, meta.dev));
     if let Some(parent) = area.parent()
-        && place(&Dir::open(parent)?)? == place(original)?
+        && place(&Dir::open(parent)?)? == place(&original)?
     {
         let mut name = area.file_name().unwrap_or_default().to_owned();
         name.push(UNDO);

@@ -156,13 +156,7 @@ impl Manager {
         {
             decision = policies.trusted().authorize(principal, action, names, form);
         }
-        match decision.permitted {
-            true => Ok(()),
-            false => Err(Error::Denied {
-                decision: Box::new(decision),
-                others: 0,
-            }),
-        }
+        permitted(decision)
     }
 
     /// Whether a plan is the caller's own: then a file that the caller does not trust cannot keep it from being
@@ -221,13 +215,8 @@ impl Manager {
         view: &SandboxView,
         path: Option<&ResourcePath>,
     ) -> Result<()> {
-        let reference = &view.sandbox.reference;
-        if self
-            .registry()
-            .get(&reference.strategy_name)?
-            .capabilities()
-            .isolates
-        {
+        let strategy = self.registry().get(&view.sandbox.reference.strategy_name)?;
+        if strategy.capabilities().isolates {
             return Ok(());
         }
         let name = &view.resource.name;
@@ -283,13 +272,8 @@ impl Manager {
         resource: &Resource,
     ) -> Result<()> {
         let within = Scope::Within(Some(resource.name.clone()));
-        let (plan, action) = (Some(plan.id), action);
-        self.authorize(
-            plan,
-            action,
-            &self.names_of(plan, within)?,
-            ResultingEntry::Entry,
-        )
+        let names = self.names_of(Some(plan.id), within)?;
+        self.authorize(Some(plan.id), action, &names, ResultingEntry::Entry)
     }
 
     fn authorize_each(
@@ -374,5 +358,16 @@ impl Manager {
             self.note_denial(Ok(about), &decision.reason);
         }
         authorized
+    }
+}
+
+/// What a decision means for who asked.
+pub(super) fn permitted(decision: Decision) -> Result<()> {
+    match decision.permitted {
+        true => Ok(()),
+        false => Err(Error::Denied {
+            decision: Box::new(decision),
+            others: 0,
+        }),
     }
 }

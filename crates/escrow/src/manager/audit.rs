@@ -142,6 +142,19 @@ impl Manager {
         })
     }
 
+    /// The same, with what the user said about it, or what else belongs to it.
+    pub(super) fn about_with<'a>(
+        &self,
+        action: &'a str,
+        plan: &'a Plan,
+        message: Option<&'a str>,
+    ) -> Result<OperationSubject<'a>> {
+        Ok(OperationSubject {
+            message,
+            ..self.about(action, Some(plan.id), &plan.name)?
+        })
+    }
+
     /// Does `work` and records it.
     pub(super) fn record<T>(
         &self,
@@ -201,21 +214,22 @@ impl Manager {
     pub fn note_refusal(&self, plan: &Plan, asked: &str, reason: &str) -> Result<()> {
         let target: String = asked.chars().take(200).collect();
         let about = self.about("ask", Some(plan.id), &target)?;
-        let ended = OperationEnd {
+        Ok(self
+            .store
+            .note(&self.operation(about)?, &self.denial(reason))?)
+    }
+
+    fn denial(&self, reason: &str) -> OperationEnd {
+        OperationEnd {
             reason: Some(reason.to_owned()),
             ..OperationEnd::plain(OperationOutcome::Denied, self.options.origin.now())
-        };
-        Ok(self.store.note(&self.operation(about)?, &ended)?)
+        }
     }
 
     /// Notes what was denied before it began.
     pub(super) fn note_denial(&self, about: Result<OperationSubject<'_>>, reason: &str) {
-        let ended = OperationEnd {
-            reason: Some(reason.to_owned()),
-            ..OperationEnd::plain(OperationOutcome::Denied, self.options.origin.now())
-        };
         let operation = about.and_then(|about| self.operation(about));
-        let noted = operation.and_then(|operation| Ok(self.store.note(&operation, &ended)?));
+        let noted = operation.and_then(|one| Ok(self.store.note(&one, &self.denial(reason))?));
         // It stays denied, whether the log knows or not.
         if let Err(error) = noted {
             let why = chain(&error);

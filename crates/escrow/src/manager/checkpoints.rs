@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::audit::OperationSubject;
-use super::content::looking_as;
+use super::content::{check_readable, looking_as};
 use super::creation::NewSandbox;
 use super::sessions::SessionState;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
@@ -76,7 +75,7 @@ impl Manager {
     ) -> Result<Checkpoint> {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.begin_call(plan, false)?;
-        let about = self.snapshot_error("checkpoint", plan, label)?;
+        let about = self.about_with("checkpoint", plan, label)?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             let paused = self.pause(plan)?;
@@ -120,23 +119,34 @@ impl Manager {
         self.prune(plan, &[taken.id], true)
     }
 
+    /// The same before something, which goes on where the sandboxes keep no checkpoints.
+    pub(super) fn checkpoint_before(
+        &self,
+        plan: &Plan,
+        why: AutoCheckpoint,
+        what: &str,
+        observer: &dyn Observer,
+    ) -> Result<()> {
+        match self.checkpoint_automatically(plan, why, observer) {
+            Err(error) if error.kind() == Kind::Unsupported => {
+                let why = chain(&error);
+                self.notice(format!("no checkpoint was taken before the {what}: {why}"));
+                Ok(())
+            }
+            kept => kept,
+        }
+    }
+
+    /// Says what was heard while something was done.
+    fn tell(&self, heard: BufferedObserver<'_>) {
+        heard.heard().into_iter().for_each(|told| self.notice(told));
+    }
+
     /// No process commits into the originals while they are looked at.
     pub(super) fn steady_originals(&self, plan: &Plan) -> Result<Vec<DirLock>> {
         let views = self.live_sandboxes(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         self.lock_originals(&resources, true)
-    }
-
-    fn snapshot_error<'a>(
-        &self,
-        action: &'a str,
-        plan: &'a Plan,
-        message: Option<&'a str>,
-    ) -> Result<OperationSubject<'a>> {
-        Ok(OperationSubject {
-            message,
-            ..self.about(action, Some(plan.id), &plan.name)?
-        })
     }
 
     /// Keeps every sandbox; `in_use`: the commands inside are paused.
@@ -148,9 +158,7 @@ impl Manager {
         (in_use, observer): (bool, &dyn Observer),
     ) -> Result<Checkpoint> {
         let views = self.live_sandboxes(plan)?;
-        for view in &views {
-            super::content::check_readable(plan, view)?;
-        }
+        check_readable(plan, &views)?;
         let last = self.store.checkpoints(plan.id)?.pop();
         let sessions = self.sessions(plan, &views, in_use)?;
         let kept = self.snapshot_each(&views, sessions, last.as_ref(), observer);
@@ -278,7 +286,7 @@ impl Manager {
         let checkpoint = &self.fresh(plan, checkpoint)?;
         let views = self.live_sandboxes(plan)?;
         let target = checkpoint.id.to_string();
-        let about = self.snapshot_error("restore", plan, Some(&target))?;
+        let about = self.about_with("restore", plan, Some(&target))?;
         self.record_about(about, |_| {
             let _originals = self.steady_originals(plan)?;
             for view in &views {
@@ -302,9 +310,7 @@ impl Manager {
             }
             let prepared = prepare_restore(engine, plan, checkpoint.id, ways)?;
             let ended = prepared.decide()?.execute()?;
-            for told in listening.heard() {
-                self.notice(told);
-            }
+            self.tell(listening);
             for (_, why) in ended.left {
                 self.notice(format!("what was staged for the restore is left: {why}"));
             }
@@ -347,7 +353,7 @@ impl Manager {
         self.permit_plan(Action::Checkpoint, plan)?;
         let _lock = self.begin_call(plan, false)?;
         let target = checkpoint.id.to_string();
-        let about = self.snapshot_error("checkpoint delete", plan, Some(&target))?;
+        let about = self.about_with("checkpoint delete", plan, Some(&target))?;
         self.record_about(about, |_| {
             self.store.forget_checkpoint(checkpoint.id)?;
             self.release_checkpoints(plan, self.live(plan)? == SessionState::Idle)
@@ -505,7 +511,7 @@ impl Manager {
             };
             let mut from = Vec::new();
             for view in views {
-                super::content::check_readable(plan, &view)?;
+                check_readable(plan, [&view])?;
                 let snapshot = needed_snapshot(&at, &view)?;
                 from.push((view, snapshot));
             }
@@ -519,9 +525,7 @@ impl Manager {
             let id = PlanId::new(&*self.options.origin);
             let config = self.store.plan_config(plan.id)?;
             let fork = self.make_plan(id, config, name, &directory, &new, &listening)?;
-            for told in listening.heard() {
-                self.notice(told);
-            }
+            self.tell(listening);
             Ok(fork)
         })
     }

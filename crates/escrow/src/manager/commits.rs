@@ -1,19 +1,19 @@
 //! Commit, undo and recover: all sandboxes of a plan or none.
 
-use std::path::Path;
 use std::time::Duration;
 
-use super::audit::OperationSubject;
-use super::content::looking_as;
+use super::content::{check_readable, looking_as};
 use super::{Manager, SandboxView, half};
 use crate::commit::{
-    Batch, CommitEngine, CommitPreview, CommitTerms, Execution, Member, MemberPreview, UndoReport,
+    Batch, CommitEngine, CommitPreview, CommitTerms, Execution, Member, MemberPreview, Previewed,
+    UndoReport,
 };
 use crate::config::AutoCheckpoint;
-use crate::error::{Error, Kind, Result, chain};
+use crate::error::{Error, Result, chain};
 use crate::event::{Observer, Unobserved};
 use crate::fs::Dir;
 use crate::fs::state_dir::{self, DirLock};
+use crate::fs::workspace::is_absent;
 use crate::model::text::Location;
 use crate::model::{Action, CleanupPolicy, Expected, JournaledWork, Phase, PlanState};
 use crate::policy::select::ReleaseSelection;
@@ -49,8 +49,7 @@ impl Manager {
             origin: &*self.options.origin,
             observer,
             keeps: self.settings().cleanup == CleanupPolicy::Manual,
-            home: &self.home,
-            areas: &self.areas,
+            areas: self.workspaces(),
         }
     }
 
@@ -136,9 +135,7 @@ impl Manager {
     /// The sandboxes of a plan that are to be committed.
     fn committable(&self, plan: &Plan) -> Result<Vec<SandboxView>> {
         let views = self.live_sandboxes(plan)?;
-        for view in &views {
-            super::content::check_readable(plan, view)?;
-        }
+        check_readable(plan, &views)?;
         Ok(views)
     }
 
@@ -172,16 +169,27 @@ impl Manager {
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
         let _paused = self.pause_for(plan, &views, alone)?;
-        let engine = self.engine_of(plan, &Unobserved)?;
-        let members = self.members(&engine, views.clone())?;
-        let batch = Batch::new(engine, plan.clone(), members);
-        let previewed = batch.preview(terms, &looking_as(alone))?;
-        let previewed = previewed.select(selection)?;
+        let looked = (terms, &looking_as(alone), selection);
+        let previewed = self.look(plan, &views, looked, &Unobserved)?;
         let mut preview = previewed.show();
         let authorized = self.authorize_release(&preview, &views);
         self.denied(Action::Commit, Some(plan), authorized)?;
         preview.digest = digest.then(|| previewed.digest()).transpose()?;
         Ok(preview)
+    }
+
+    /// Looks at what a commit would do, of what was selected.
+    fn look<'a>(
+        &'a self,
+        plan: &Plan,
+        views: &[SandboxView],
+        (terms, session, selection): (CommitTerms, &Session, &ReleaseSelection),
+        observer: &'a dyn Observer,
+    ) -> Result<Previewed<'a>> {
+        let engine = self.engine_of(plan, observer)?;
+        let members = self.members(&engine, views.to_vec())?;
+        let batch = Batch::new(engine, plan.clone(), members);
+        batch.preview(terms, session)?.select(selection)
     }
 
     /// Refuses to release what the policy protects, however it came into the sandbox.
@@ -219,19 +227,13 @@ impl Manager {
         self.check_quiet(plan)?;
         let views = self.committable(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
-        let about = OperationSubject {
-            message: request.message,
-            ..self.about("commit", Some(plan.id), &plan.name)?
-        };
-        let released = self.record_about(about, |touched| {
+        let about = self.about_with("commit", plan, request.message)?;
+        let looked = (request.terms, &Session::Exclusive, selection);
+        let mut released = self.record_about(about, |touched| {
             if !selection.is_everything() && !self.validations(plan)?.is_empty() {
                 // What is wrong with a pattern is said before anything runs.
                 let _originals = self.lock_originals(&resources, true)?;
-                let engine = self.engine_of(plan, observer)?;
-                let members = self.members(&engine, views.clone())?;
-                let batch = Batch::new(engine, plan.clone(), members);
-                let previewed = batch.preview(request.terms, &Session::Exclusive)?;
-                previewed.select(selection)?;
+                self.look(plan, &views, looked, observer)?;
             }
             self.validate(plan, &views, observer)?;
             let _originals = self.lock_originals(&resources, false)?;
@@ -240,24 +242,13 @@ impl Manager {
             self.activate(&views)?;
             // A process that was killed at a checkpoint may have left what looks like further names of files.
             self.release_checkpoints(plan, false)?;
-            let engine = self.engine_of(plan, observer)?;
-            let members = self.members(&engine, views.clone())?;
-            let batch = Batch::new(engine, plan.clone(), members);
-            let previewed = batch.preview(request.terms, &Session::Exclusive)?;
-            let previewed = previewed.select(selection)?;
+            let previewed = self.look(plan, &views, looked, observer)?;
             let preview = previewed.show();
             for member in &preview.members {
                 touched.all(&member.resource, &member.diff);
             }
             self.authorize_release(&preview, &views)?;
-            match self.checkpoint_automatically(plan, AutoCheckpoint::BeforeCommit, observer) {
-                // What cannot be kept can still be committed, and undone.
-                Err(error) if error.kind() == Kind::Unsupported => {
-                    let why = chain(&error);
-                    self.notice(format!("no checkpoint was taken before the commit: {why}"));
-                }
-                kept => kept?,
-            }
+            self.checkpoint_before(plan, AutoCheckpoint::BeforeCommit, "commit", observer)?;
             let prepared = previewed.prepare(request.message, request.expected)?;
             let ended = prepared.decide()?.execute()?;
             Ok(CommitReport {
@@ -265,7 +256,6 @@ impl Manager {
                 left: ended.left,
             })
         })?;
-        let mut released = released;
         if released.preview.left() > 0 {
             drop(lock);
             return Ok(released);
@@ -337,7 +327,6 @@ impl Manager {
 
     /// What the commits of a plan keep that is out of reach: it is there, unless its file system is not.
     pub(super) fn away_commits(&self, plan: &Plan) -> Result<Vec<(String, Error)>> {
-        let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
         let mut away = Vec::new();
         let views = self.all_sandboxes(plan)?;
         let journals = self.store.journals_of(plan.id)?;
@@ -349,7 +338,7 @@ impl Manager {
             let name = view.map_or_else(|| position.to_string(), |view| view.resource.name.clone());
             let area = &member.area;
             let beside = !area.as_path().starts_with(self.home()) && !area.as_bytes().is_empty();
-            if beside && absent(area.as_path()) {
+            if beside && is_absent(area.as_path()) {
                 away.push((name, Error::Away { area: area.clone() }));
             }
         }
@@ -374,8 +363,8 @@ impl Manager {
         }
         for journal in journals {
             for member in &journal.members {
-                if let Err(error) = crate::commit::remove_area(&self.home, &member.area) {
-                    failed.push((member.area.to_string(), error));
+                if let Err(error) = self.workspaces().remove(member.area.as_path()) {
+                    failed.push((member.area.to_string(), error.into()));
                 }
             }
         }

@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::access::permitted;
 use super::audit::OperationSubject;
 use super::{Manager, ManagerOptions};
 use crate::config::{
@@ -288,14 +289,9 @@ impl Manager {
     /// Says what does not count of the files that were read when this manager was opened.
     pub(super) fn tell_files(&self) {
         let loaded = &self.configured.loaded;
-        loaded
-            .passed_over
-            .iter()
-            .for_each(|one| self.pass_over(one));
-        loaded
-            .project
-            .iter()
-            .for_each(|level| self.tell_shared(level));
+        let (files, project) = (&loaded.passed_over, &loaded.project);
+        files.iter().for_each(|one| self.pass_over(one));
+        project.iter().for_each(|level| self.tell_shared(level));
     }
 
     /// What a new plan is bound to: the configuration that the user named, else the one found from its first
@@ -421,14 +417,12 @@ impl Manager {
 
     /// Reads a configuration that may be trusted: the one that is named, else the one that is found.
     pub fn examine_config(&self, file: Option<&Path>) -> Result<ExaminedConfig> {
-        let level = match file {
-            Some(file) => ConfigLevel::examine(file, self.home(), self.registry())?,
-            None => {
-                let found = self.found_config()?;
-                // What others may have changed is refused there.
-                ConfigLevel::examine(found.file.as_path(), self.home(), self.registry())?
-            }
+        let file = match file {
+            Some(file) => file,
+            None => self.found_config()?.file.as_path(),
         };
+        // What others may have changed is refused there.
+        let level = ConfigLevel::examine(file, self.home(), self.registry())?;
         let mut outermost = outermost(&self.configured.loaded, &self.options);
         outermost.lay(&level, false, self.registry());
         let all = self.store.trusted_configs()?;
@@ -486,22 +480,10 @@ impl Manager {
     /// Who may do anything may trust, by the policies that no project has a part in.
     fn permit_trust(&self) -> Result<()> {
         let outermost = outermost(&self.configured.loaded, &self.options);
-        let principal = &self.options.principal;
+        let (principal, all) = (&self.options.principal, [Scope::All]);
         let policies = &outermost.policies;
-        let decision = policies.authorize(
-            principal,
-            Action::Admin,
-            &[Scope::All],
-            ResultingEntry::Entry,
-        );
-        let authorized = match decision.permitted {
-            true => Ok(()),
-            false => Err(Error::Denied {
-                decision: Box::new(decision),
-                others: 0,
-            }),
-        };
-        self.denied(Action::Admin, None, authorized)
+        let decision = policies.authorize(principal, Action::Admin, &all, ResultingEntry::Entry);
+        self.denied(Action::Admin, None, permitted(decision))
     }
 }
 

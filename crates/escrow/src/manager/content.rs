@@ -77,7 +77,7 @@ impl Manager {
                 known,
             });
         };
-        check_readable(plan, &view)?;
+        check_readable(plan, [&view])?;
         Ok((view, prefix))
     }
 
@@ -243,9 +243,7 @@ impl Manager {
                     Some(path) => below(&prefix, &resource.inner(path)),
                     None => whole(&prefix, resource),
                 };
-                let mut path = cwd.as_path().to_owned();
-                path.extend(within.parts().map(OsStr::from_bytes));
-                *cwd = Location::from(path);
+                *cwd = Location::from(native(cwd, &within));
             }
             Ok(access)
         })
@@ -266,14 +264,10 @@ impl Manager {
         }
         // One whose original or area is gone has no path either; using it will say why.
         let only = whole(&ResourcePath::root(), &view.resource);
-        let within = |cwd: Location| {
-            let mut path = cwd.as_path().to_owned();
-            path.extend(only.parts().map(OsStr::from_bytes));
-            path
-        };
         let opened = strategy.open(reference, Session::Shared);
-        let access = opened.and_then(|sandbox| sandbox.access());
-        Ok(access.ok().and_then(|access| access.cwd).map(within))
+        let access = opened.and_then(|sandbox| sandbox.access()).ok();
+        let cwd = access.and_then(|access| access.cwd);
+        Ok(cwd.map(|cwd| native(&cwd, &only)))
     }
 
     /// What every sandbox of the plan changed, or that of one resource.
@@ -350,9 +344,7 @@ impl Manager {
         views: &[SandboxView],
         alone: bool,
     ) -> Result<Option<PausedProcesses>> {
-        for view in views {
-            check_readable(plan, view)?;
-        }
+        check_readable(plan, views)?;
         match alone {
             true => self.pause(plan),
             false => Ok(None),
@@ -411,8 +403,12 @@ fn below(prefix: &ResourcePath, path: &ResourcePath) -> ResourcePath {
         .fold(prefix.clone(), |whole, part| whole.join(part))
 }
 
-pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
-    match view.sandbox.state {
+/// Refuses sandboxes that cannot be read and compared.
+pub(super) fn check_readable<'a>(
+    plan: &Plan,
+    views: impl IntoIterator<Item = &'a SandboxView>,
+) -> Result<()> {
+    let one = |view: &SandboxView| match view.sandbox.state {
         SandboxState::Errored => Err(Error::HalfRemoved {
             plan: plan.name.clone(),
         }),
@@ -425,7 +421,15 @@ pub(super) fn check_readable(plan: &Plan, view: &SandboxView) -> Result<()> {
             resource: view.resource.name.clone(),
             state,
         }),
-    }
+    };
+    views.into_iter().try_for_each(one)
+}
+
+/// A path of a sandbox, from the directory where native tools work.
+fn native(cwd: &Location, within: &ResourcePath) -> PathBuf {
+    let mut path = cwd.as_path().to_owned();
+    path.extend(within.parts().map(OsStr::from_bytes));
+    path
 }
 
 struct BothVersions<'a> {

@@ -13,13 +13,11 @@ use std::time::Duration;
 use super::audit::OperationSubject;
 use super::resources::{check_name, free_name};
 use super::{Manager, PlanView, SandboxView};
-use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
 use crate::failpoints;
-use crate::fs::Dir;
-use crate::fs::atomic_file;
 use crate::fs::state_dir::{self, AreaLocation, Lock};
+use crate::fs::workspace;
 use crate::model::text::Location;
 use crate::model::{Action, PlanId, PlanState, SandboxId, SandboxRef, SandboxState, Scope};
 use crate::resource::{ResourceGraph, accept};
@@ -266,7 +264,7 @@ impl Manager {
             // Nothing of it stays. Should even that fail, the record stays as pending, where
             // `cleanup` finds it.
             let forget = || Ok(self.store.forget_sandbox(sandbox.id)?);
-            let swept = remove_sandbox_area(sandbox).and_then(|()| forget());
+            let swept = Ok(workspace::remove(sandbox.area.as_path())?).and_then(|()| forget());
             return Err(error.and_left(swept));
         }
         self.store.put_sandbox(sandbox)?;
@@ -340,7 +338,7 @@ impl Manager {
         resources: &[Resource],
         observer: &dyn Observer,
     ) -> Result<()> {
-        make_room(sandbox)?;
+        workspace::make(sandbox.area.as_path())?;
         let (resource, plan) = (&new.resource, sandbox.reference.plan_id);
         let (registry, area) = (self.registry(), sandbox.area.as_path());
         let mut choice = None;
@@ -429,17 +427,7 @@ fn with_state(plan: &Plan, state: PlanState) -> Plan {
     }
 }
 
-/// The area of a new sandbox.
-fn make_room(sandbox: &SandboxRecord) -> Result<()> {
-    let area = sandbox.area.as_path();
-    let parent = Dir::open(area.parent().unwrap_or(area))?;
-    let name = area.file_name().unwrap_or_default();
-    let made = state_dir::make_plain(&parent, name.as_encoded_bytes())?;
-    state_dir::keep_reserve(&made);
-    Ok(())
-}
-
 fn sync_areas(sandboxes: &[SandboxRecord]) -> Result<()> {
     let areas = sandboxes.iter().map(|sandbox| sandbox.area.as_path());
-    Ok(atomic_file::sync_file_systems(areas)?)
+    Ok(workspace::sync_file_systems(areas)?)
 }

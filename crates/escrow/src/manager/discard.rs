@@ -74,7 +74,7 @@ impl Manager {
         let mut failed = Vec::new();
         for view in views {
             let check = || -> Result<()> {
-                check_readable(plan, view)?;
+                check_readable(plan, [view])?;
                 view.sandbox.state.go(SandboxState::RolledBack)?;
                 let name = &view.sandbox.reference.strategy_name;
                 if !self.registry().get(name)?.capabilities().isolates {

@@ -1,11 +1,9 @@
 //! Disk usage of plans. Walks every tree, so it runs only on request.
 
-use std::path::Path;
-
 use super::{Manager, PlanView};
 use crate::error::Result;
-use crate::fs::Dir;
-use crate::fs::usage::{self, Usage};
+use crate::fs::usage::Usage;
+use crate::fs::workspace::measured;
 use crate::model::{PlanId, PlanState, SandboxState};
 use crate::store::{CommitArea, Plan};
 
@@ -35,22 +33,6 @@ impl std::ops::AddAssign for DiskUsage {
         self.shared += other.shared;
         self.undo += other.undo;
         self.unread += other.unread;
-    }
-}
-
-/// Measures something; what cannot be looked at is counted as unread.
-pub(super) fn measured(path: &Path) -> Usage {
-    let unread = Usage {
-        unread: 1,
-        ..Usage::default()
-    };
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return unread;
-    };
-    match Dir::open(parent) {
-        Err(error) if error.is_absent() => Usage::default(),
-        Err(_) => unread,
-        Ok(parent) => usage::measure(&parent, name.as_encoded_bytes()).unwrap_or(unread),
     }
 }
 

@@ -10,13 +10,13 @@
 //! |---|---|
 //! | `builder` | what the caller says, and defaults for the rest |
 //! | `resources` | which real things there are, and which must not be touched |
-//! | `configured` | which configuration counts, in general and for each plan, and which files are trusted |
-//! | `declared` | resources of the configuration become known when they are used |
+//! | `configuration` | which configuration counts, in general and for each plan, and which files are trusted |
+//! | `config_resources` | resources of the configuration become known when they are used |
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
 //! | `creation` | a plan is made with all its sandboxes, or not at all |
 //! | `sandboxes` | which there are in a plan, and one more made once for a resource |
 //! | `removal` | a plan goes as a whole, and from its first step on nothing else can be done with it |
-//! | `work` | read, write, diff |
+//! | `content` | read, write, diff |
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo: all sandboxes of a plan or none |
@@ -24,10 +24,10 @@
 //! | `validation` | commands of the configuration that a plan must pass before it is committed |
 //! | `access` | every way in is authorized by the policy |
 //! | `report` | one resource of a plan, and what is reported to a caller, in the fields that programs read |
-//! | `records` | whatever is done or denied is in the log |
+//! | `audit` | whatever is done or denied is in the log |
 //! | `garbage` | what finished work left goes, what is not finished never does |
 //! | `disk` | how much of the disk plans take |
-//! | `survey` | what there is and what works here, without changing anything |
+//! | `status` | what there is and what works here, without changing anything |
 
 mod access;
 mod audit;
@@ -80,6 +80,7 @@ use super::fs::state_dir::{self, Lock, ScratchDir};
 use crate::config::{ConfigSources, LoadedConfigs, Settings};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
+use crate::fs::workspace::Workspaces;
 use crate::model::{IdSource, PlanId, PlanState, Retention, SandboxId};
 use crate::policy::Policy;
 use crate::run::Console;
@@ -170,6 +171,13 @@ impl Manager {
     /// The directory of all state.
     pub fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    fn workspaces(&self) -> Workspaces<'_> {
+        Workspaces {
+            home: &self.home,
+            own: &self.areas,
+        }
     }
 
     /// Makes room for what frees space, such as a cleanup: where the file system of the home is nearly full, the

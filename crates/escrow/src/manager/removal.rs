@@ -9,12 +9,12 @@ use std::path::Path;
 
 use super::{Manager, SandboxView};
 use crate::commit::shared_layers;
-use crate::commit::{RecoveredPlan, RecoveredTo, remove_sandbox_area};
+use crate::commit::{RecoveredPlan, RecoveredTo};
 use crate::error::{Error, Result};
 use crate::event::Unobserved;
 use crate::failpoints;
-use crate::fs::Dir;
 use crate::fs::state_dir::Lock;
+use crate::fs::workspace::{self, is_absent};
 use crate::model::text::Location;
 use crate::model::{Action, JournaledWork, Phase, PlanState, SandboxState};
 use crate::store::{Plan, Resource};
@@ -155,7 +155,7 @@ impl Manager {
         }
         let needs = sandbox.reference.depends_on();
         if !is_needed {
-            remove_sandbox_area(sandbox)?;
+            workspace::remove(area)?;
         }
         Ok(needs)
     }
@@ -222,8 +222,7 @@ impl Manager {
     /// Whether a sandbox beside its original is out of reach together with it: then their file
     /// system is not mounted, or the directory they lie in was moved.
     pub(super) fn is_out_of_reach(&self, area: &Path, original: &Resource) -> bool {
-        let absent = |path: &Path| Dir::open(path).is_err_and(|error| error.is_absent());
-        let gone = original.root().is_some_and(absent);
-        !area.starts_with(self.areas.path()) && absent(area) && gone
+        let gone = original.root().is_some_and(is_absent);
+        !area.starts_with(self.areas.path()) && is_absent(area) && gone
     }
 }

@@ -6,15 +6,15 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::content::check_readable;
 use super::sessions::NamespaceEntry;
-use super::validation::forked;
 use super::{Manager, SandboxView};
 use crate::commit::scratch_name;
 use crate::config::{AutoCheckpoint, RunDefaults};
-use crate::error::{Error, Kind, Result, chain};
+use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::fs::state_dir;
-use crate::fs::{Cause, Dir, EntryHandle, exposure, remove};
+use crate::fs::{Dir, exposure, layering};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::model::view::{Layers, View};
@@ -83,7 +83,7 @@ impl Manager {
         let mut lock = Some(self.begin_call(plan, false)?);
         let views = self.live_sandboxes(plan)?;
         for view in &views {
-            super::content::check_readable(plan, view)?;
+            check_readable(plan, [view])?;
             self.permit_release(plan, view, None)?;
         }
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
@@ -91,14 +91,7 @@ impl Manager {
         let entry = self.enter_namespace(plan)?;
         if entry.there.is_none() {
             let _originals = self.lock_originals(&resources, true)?;
-            match self.checkpoint_automatically(plan, AutoCheckpoint::BeforeRun, &Unobserved) {
-                // What cannot be kept can still be worked in.
-                Err(error) if error.kind() == Kind::Unsupported => {
-                    let why = chain(&error);
-                    self.notice(format!("no checkpoint was taken before the command: {why}"));
-                }
-                kept => kept?,
-            }
+            self.checkpoint_before(plan, AutoCheckpoint::BeforeRun, "command", &Unobserved)?;
         }
         self.activate(&views)?;
         let attached = self.attach()?;
@@ -305,7 +298,7 @@ impl Manager {
     }
 
     /// How the namespace looks: as it was asked for, unless it is there already.
-    fn look(
+    fn namespace_options(
         &self,
         plan: &Plan,
         views: &[SandboxView],
@@ -388,7 +381,7 @@ impl Manager {
         fork: Option<&Dir>,
     ) -> Result<RunSpec> {
         let there = entry.there.as_ref();
-        let look = self.look(plan, views, request, there.map(|(_, look)| look))?;
+        let look = self.namespace_options(plan, views, request, there.map(|(_, look)| look))?;
         let (mut shown, mut variables) = (Vec::new(), Vec::new());
         for view in views {
             let name = &view.sandbox.reference.strategy_name;
@@ -407,7 +400,10 @@ impl Manager {
             variables.extend(access.env.iter().map(of_the_sandbox));
             for Mount { at, view: seen } in access.mounts {
                 let seen = match fork {
-                    Some(fork) => forked(fork, shown.len(), seen, view.resource.shape)?,
+                    Some(fork) => {
+                        let is_file = view.resource.shape == Shape::File;
+                        layering::forked(fork, shown.len(), seen, is_file)?
+                    }
                     None => seen,
                 };
                 shown.push(MountedSandbox {
@@ -474,26 +470,8 @@ impl Manager {
         if lower.path().parent().is_none() || views.iter().any(sandboxed) {
             return Ok(None);
         }
-        let home = Location::from(lower.path());
-        let mode = (lower.meta()?.mode | 0o700) & !0o022;
-        let area = state_dir::room(&self.areas, &scratch_name(plan))?;
-        let mut below = vec![home.clone()];
-        let area = match fork {
-            None => area,
-            Some(fork) => {
-                // What earlier commands wrote there is seen, and stays as it is.
-                if area.stat(b"upper")?.is_some() {
-                    below.insert(0, Location::from(area.path().join("upper")));
-                }
-                state_dir::room(fork, b"home")?
-            }
-        };
-        let layers = layer_over(&area, below)?;
-        let upper = Dir::open(layers.upper.as_path())?;
-        EntryHandle::of(&upper)
-            .set_mode(mode)
-            .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
-        Ok(Some((home, layers)))
+        let layers = layering::over_home(&self.areas, &scratch_name(plan), &lower, fork)?;
+        Ok(Some((Location::from(lower.path()), layers)))
     }
 
     /// Where it is.
@@ -504,7 +482,7 @@ impl Manager {
 
     /// Removes what was written beside the sandboxes.
     pub(super) fn drop_scratch(&self, plan: &Plan) -> Result<()> {
-        Ok(remove::remove(&self.areas, &scratch_name(plan))?)
+        Ok(self.workspaces().remove_own(&scratch_name(plan))?)
     }
 
     /// What commands wrote beside the sandboxes, into the home directory.
@@ -550,19 +528,6 @@ impl Manager {
 fn line(command: &[OsString]) -> String {
     let words = command.iter().map(|word| word.to_string_lossy());
     words.collect::<Vec<_>>().join(" ")
-}
-
-/// A layer in an area, over others.
-pub(super) fn layer_over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
-    let upper = state_dir::room(area, b"upper")?;
-    // What the kernel left from an earlier command would be refused.
-    remove::remove(area, b"work")?;
-    let work = state_dir::room(area, b"work")?;
-    Ok(Layers {
-        below,
-        upper: Location::from(upper.path()),
-        work: Location::from(work.path()),
-    })
 }
 
 fn text(word: &OsString) -> Location {

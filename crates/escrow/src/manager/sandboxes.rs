@@ -4,9 +4,9 @@ use super::Manager;
 use super::audit::OperationSubject;
 use super::content::check_readable;
 use super::creation::NewSandbox;
-use crate::commit::remove_sandbox_area;
 use crate::error::{Error, Result};
 use crate::event::Observer;
+use crate::fs::workspace;
 use crate::model::{Action, PlanId, ResourceId, SandboxState, Scope};
 use crate::resource::{INHERIT, ResourceGraph};
 use crate::store::{Plan, Resource, SandboxRecord};
@@ -128,7 +128,7 @@ impl Manager {
         let mut unfinished = None;
         if let Some(view) = found {
             if view.sandbox.state != SandboxState::Pending {
-                check_readable(plan, &view)?;
+                check_readable(plan, [&view])?;
                 return Ok(SandboxCreation {
                     view,
                     created: false,
@@ -144,7 +144,7 @@ impl Manager {
         let about = OperationSubject::one("create", plan, &resource.name, resource);
         self.record_about(about, |_| {
             if let Some(old) = unfinished {
-                remove_sandbox_area(&old)?;
+                workspace::remove(old.area.as_path())?;
                 self.store.forget_sandbox(old.id)?;
             }
             let new = NewSandbox {

@@ -6,21 +6,13 @@
 //! may change until the originals are locked; conflicts are found on changed paths only. The layers lie beside the plan's scratch layer and go when the
 //! commands have ended; those of a crashed process go when the plan is locked next, with `recover`, or with the plan.
 
-use std::path::Path;
-
 use super::sessions::SessionState;
 use super::{Manager, RunRequest, SandboxView};
 use crate::commit::scratch_name;
 use crate::error::{Error, Result, chain};
 use crate::event::Observer;
-use crate::fs::content::Reflinks;
-use crate::fs::place::{CopyOptions, DirAndName, copy_leaf};
-use crate::fs::state_dir;
-use crate::fs::{Cause, Dir, EntryHandle, remove};
-use crate::manager::runs::layer_over;
-use crate::model::text::Location;
-use crate::model::view::{Layers, View};
-use crate::model::{Action, EntryKind, Shape};
+use crate::fs::{Dir, remove, state_dir};
+use crate::model::Action;
 use crate::run::{CommandExit, Output};
 use crate::store::Plan;
 
@@ -113,40 +105,4 @@ impl Manager {
             SessionState::Passing | SessionState::Inside(_) => Ok(false),
         }
     }
-}
-
-/// A sandbox as a validation sees it: under a layer that takes its writes. A file is copied.
-pub(super) fn forked(fork: &Dir, number: usize, seen: View, shape: Shape) -> Result<View> {
-    let name = number.to_string();
-    let is_new = fork.stat(name.as_bytes())?.is_none();
-    let area = state_dir::room(fork, name.as_bytes())?;
-    let below = match seen {
-        View::Directory(from) if shape == Shape::File => {
-            if is_new {
-                let path = from.as_path();
-                let dir = Dir::open(path.parent().unwrap_or(Path::new("/")))?;
-                let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-                let to: DirAndName<'_> = (&area, b"file");
-                let (kind, reflinks) = (EntryKind::File, Reflinks::wanted());
-                // What cannot be kept, a validation does without.
-                let options = CopyOptions {
-                    lossy: true,
-                    ..CopyOptions::QUIET
-                };
-                copy_leaf((&dir, name), to, kind, &reflinks, options)?;
-            }
-            return Ok(View::Directory(Location::from(area.path().join("file"))));
-        }
-        View::Directory(from) => vec![from],
-        View::Layers(Layers { below, upper, .. }) => [vec![upper], below].concat(),
-    };
-    let mut look = Dir::open(below[0].as_path())?.meta()?;
-    look.mode |= 0o700;
-    let layers = layer_over(&area, below)?;
-    let upper = Dir::open(layers.upper.as_path())?;
-    if is_new {
-        let set = EntryHandle::of(&upper).reapply_metadata(&look);
-        set.map_err(|errno| upper.error("set the metadata of", b"", Cause::Os(errno)))?;
-    }
-    Ok(View::Layers(layers))
 }

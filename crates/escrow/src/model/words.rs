@@ -37,7 +37,7 @@ macro_rules! words {
         impl std::str::FromStr for $name {
             type Err = String;
 
-            fn from_str(word: &str) -> Result<Self, String> {
+            fn from_str(word: &str) -> std::result::Result<Self, String> {
                 let unknown: fn(&str) -> String = $unknown;
                 let found = Self::ALL.into_iter().find(|one| one.as_str() == word);
                 found.ok_or_else(|| unknown(word))

@@ -207,7 +207,7 @@ pub struct Checkpoint {
 
 /// A snapshot of a checkpoint that its strategy rewrote.
 #[derive(Debug)]
-pub struct RenewedSnapshot {
+pub(crate) struct RenewedSnapshot {
     /// The checkpoint.
     pub checkpoint: CheckpointId,
     /// The sandbox that it is of.

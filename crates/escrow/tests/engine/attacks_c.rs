@@ -41,7 +41,7 @@ pub(crate) fn assert_no_file(sandbox: &Sandboxed, path: &str, expected: &str) {
     let (read, write) = (sandbox.read(path), sandbox.write(path, b"x"));
     for error in [read.err(), write.err()] {
         let kind = match &error {
-            Some(Error::Strategy(StrategyError::NotAFile { kind, .. })) => kind,
+            Some(Error::Strategy(StrategyError::NotAFile { kind, .. })) => kind.as_str(),
             _ => "something else",
         };
         assert_eq!(kind, expected, "{path}: {error:?}");

@@ -212,7 +212,7 @@ fn imports_going_the_wrong_way_are_seen() {
 }
 
 /// What the executor and the manager may use of `fs`: nothing in it knows what a tree is made of.
-const OPEN_TO_ALL: [&str; 3] = ["process", "state_dir", "accounts"];
+const OPEN_TO_ALL: [&str; 5] = ["process", "state_dir", "accounts", "workspace", "layering"];
 
 /// The modules of `strategy` that are the contract; the others belong to single strategies.
 const CONTRACT: [&str; 4] = ["conformance", "error", "preview", "registry"];
@@ -220,25 +220,17 @@ const CONTRACT: [&str; 4] = ["conformance", "error", "preview", "registry"];
 /// What `commit` and `manager` still use of the tree code, and why. The list only shrinks: what is not used any more is
 /// a fault, too.
 const TREES: &str = "
-commit/finish.rs | remove atomic_file | removes its areas, and syncs the file systems of what it changed
-commit/mod.rs | Dir remove times | removes its areas, without a trace in the times of their parents
-commit/prepare.rs | Dir atomic_file | finds a place for its area, and syncs what was staged
-commit/preview.rs | Dir | compares the disks of area and original, for the room that is needed
-commit/revert.rs | Dir times | moves what it sets aside
-manager/commits.rs | Dir | locks an original, and tells one that is gone
+manager/commits.rs | Dir | locks originals, and sweeps what commits left in them
 manager/config_resources.rs | Dir | finds out what lies at a declared path
 manager/content.rs | Dir content | spools what is written, and reads originals for patches
-manager/creation.rs | Dir atomic_file | makes areas and syncs them
-manager/disk.rs | Dir usage | measures areas
-manager/garbage/find.rs | Dir Meta Stamp areas | finds areas that belong to no plan
-manager/garbage/mod.rs | areas | finds areas that belong to no plan
+manager/disk.rs | usage | adds up what areas take
+manager/garbage/find.rs | Dir Stamp areas | finds areas that belong to no plan
 manager/garbage/orphans.rs | Dir areas | finds areas that belong to no plan
 manager/mod.rs | Dir Resolver | holds its home open, and says how paths are resolved
 manager/recovery.rs | times | gives parents of areas their times back after a crash
-manager/removal.rs | Dir | tells an original that is gone
-manager/runs.rs | Cause Dir EntryHandle exposure overlay remove | mounts the layers of a run and watches who can write them
+manager/runs.rs | Dir exposure overlay | mounts the layers of a run and watches who can write them
 manager/status.rs | Dir Resolver | probes strategies in a scratch directory
-manager/validation.rs | Cause Dir EntryHandle content copy remove | copies the throw-away fork of a validation
+manager/validation.rs | Dir remove | removes the throw-away fork of a validation
 ";
 
 /// The names after `module::` in code that is no test, whatever leads there.

@@ -4,18 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::find::GarbageCandidate;
 use super::{GarbageRequest, LeftoverKind};
-
-/// What counts for the choice.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WeighedLeftover {
-    pub(super) kind: LeftoverKind,
-    /// Since when it is of no use but for undo.
-    pub(super) ended: Timestamp,
-    pub(super) bytes: u64,
-    /// How long its commit can be undone.
-    pub(super) undo: Duration,
-}
 
 /// How long ago something ended. What seems to end in the future did so just now.
 pub(super) fn age(ended: Timestamp, now: Timestamp) -> Duration {
@@ -24,32 +14,31 @@ pub(super) fn age(ended: Timestamp, now: Timestamp) -> Duration {
 }
 
 /// Says of each whether it goes. What belongs to nothing always does; all else only before its time
-/// where a size is to be kept to, and then the oldest first.
+/// where a size is to be kept to, and then the oldest first. `undo` says how long a commit can be undone.
 pub(super) fn choose(
-    things: &[WeighedLeftover],
+    things: &[GarbageCandidate],
+    undo: impl Fn(&GarbageCandidate) -> Duration,
     request: &GarbageRequest,
     now: Timestamp,
 ) -> Vec<bool> {
-    let old = |one: &WeighedLeftover| {
-        let limit = request.older_than.unwrap_or_default();
-        age(one.ended, now) >= limit
-    };
+    let limit = request.older_than.unwrap_or_default();
+    let old = |one: &GarbageCandidate| age(one.ended, now) >= limit;
+    let is_undo = |one: &GarbageCandidate| one.kind == LeftoverKind::Undo;
     let loose =
-        |one: &WeighedLeftover| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
-    let expired =
-        |one: &WeighedLeftover| one.kind != LeftoverKind::Undo || age(one.ended, now) >= one.undo;
+        |one: &GarbageCandidate| matches!(one.kind, LeftoverKind::Orphan | LeftoverKind::Lock);
     let Some(most) = request.max_size else {
-        let goes = |one: &WeighedLeftover| old(one) && (loose(one) || expired(one));
+        let expired = |one: &GarbageCandidate| !is_undo(one) || age(one.ended, now) >= undo(one);
+        let goes = |one: &GarbageCandidate| old(one) && (loose(one) || expired(one));
         return things.iter().map(goes).collect();
     };
     let mut goes: Vec<bool> = things.iter().map(|one| loose(one) && old(one)).collect();
     let mut order: Vec<usize> = (0..things.len()).filter(|n| !loose(&things[*n])).collect();
-    order.sort_by_key(|n| (things[*n].ended, things[*n].kind == LeftoverKind::Undo));
-    let mut total: u64 = order.iter().map(|n| things[*n].bytes).sum();
+    order.sort_by_key(|n| (things[*n].ended, is_undo(&things[*n])));
+    let mut total: u64 = order.iter().map(|n| things[*n].bytes()).sum();
     for n in order {
         if total > most && old(&things[n]) {
             goes[n] = true;
-            total -= things[n].bytes;
+            total -= things[n].bytes();
         }
     }
     goes
@@ -58,17 +47,17 @@ pub(super) fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::text::Location;
 
     const HOUR: i64 = 3600;
 
-    fn thing(kind: LeftoverKind, hours_ago: i64, bytes: u64) -> WeighedLeftover {
+    fn thing(kind: LeftoverKind, hours_ago: i64, bytes: u64) -> GarbageCandidate {
         let now = now().as_second();
-        let ended = Timestamp::from_second(now - hours_ago * HOUR).expect("a time");
-        WeighedLeftover {
+        GarbageCandidate {
             kind,
-            ended,
-            bytes,
-            undo: Duration::from_secs(48 * 3600),
+            plan: None,
+            ended: Timestamp::from_second(now - hours_ago * HOUR).expect("a time"),
+            parts: vec![(Location::from("x"), bytes)],
         }
     }
 
@@ -77,7 +66,7 @@ mod tests {
     }
 
     fn goes(
-        things: &[WeighedLeftover],
+        things: &[GarbageCandidate],
         older_than: Option<u64>,
         max_size: Option<u64>,
     ) -> Vec<bool> {
@@ -86,7 +75,7 @@ mod tests {
             max_size,
             dry_run: true,
         };
-        choose(things, &request, now())
+        choose(things, |_| Duration::from_secs(48 * 3600), &request, now())
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::commit::shared_layers;
 use crate::error::{Result, chain};
 use crate::failpoints;
 use crate::fs::areas::{self, Area};
-use crate::fs::{Dir, Meta, Stamp};
-use crate::manager::{Manager, disk};
+use crate::fs::workspace::{is_absent, measured};
+use crate::fs::{Dir, Stamp};
+use crate::manager::Manager;
 use crate::model::text::Location;
 use crate::model::{Phase, PlanId, PlanState, SandboxId, SandboxState};
 use crate::store::{CommitArea, OperationOutcome, Plan, Resource, SandboxRecord};
@@ -27,6 +28,10 @@ pub(super) struct GarbageCandidate {
 }
 
 impl GarbageCandidate {
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, bytes)| bytes).sum()
+    }
+
     pub(super) fn leftovers(&self) -> impl Iterator<Item = Leftover> + '_ {
         self.parts.iter().map(|(path, bytes)| Leftover {
             kind: self.kind,
@@ -54,7 +59,7 @@ pub(super) struct GarbageScan {
 struct ListedArea {
     path: PathBuf,
     own: bool,
-    meta: Meta,
+    changed: Timestamp,
     area: Option<Area>,
 }
 
@@ -132,14 +137,14 @@ impl StoreRows {
 impl Manager {
     /// Looks at everything and measures it, which walks every tree; or only at where this home puts
     /// things as it is now, which costs the same for many resources as for few.
-    pub(super) fn find_garbage(&self, measured: bool) -> Result<GarbageScan> {
+    pub(super) fn find_garbage(&self, measure: bool) -> Result<GarbageScan> {
         let mut found = GarbageScan::default();
         // Listed before the store is read: whatever is made meanwhile was recorded before.
-        let listed = self.list_areas(measured, &mut found)?;
+        let listed = self.list_areas(measure, &mut found)?;
         let locks = self.locks.entries()?;
-        let rows = self.rows(measured)?;
-        let size = |path: &Path| match measured {
-            true => disk::measured(path).private,
+        let rows = self.rows(measure)?;
+        let size = |path: &Path| match measure {
+            true => measured(path).private,
             false => 0,
         };
         for plan in rows.plans.iter().rev() {
@@ -177,11 +182,14 @@ impl Manager {
         size: &dyn Fn(&Path) -> u64,
     ) {
         let (ended, is_open) = (rows.ended(plan), plan.state == PlanState::Open);
-        let left = |kind, path: &Location| Leftover {
-            kind,
-            plan: Some(plan.name.clone()),
-            path: path.clone(),
-            bytes: size(path.as_path()),
+        let kept = |kind, path: &Location, why: &str| {
+            let left = Leftover {
+                kind,
+                plan: Some(plan.name.clone()),
+                path: path.clone(),
+                bytes: size(path.as_path()),
+            };
+            (left, why.to_owned())
         };
         let candidate = |kind, parts| GarbageCandidate {
             kind,
@@ -197,16 +205,14 @@ impl Manager {
             let area = &sandbox.area;
             if is_open {
                 let why = "its plan is open; `escrow cleanup` removes it with what was done in it";
-                found
-                    .kept
-                    .push((left(LeftoverKind::Open, area), why.into()));
+                found.kept.push(kept(LeftoverKind::Open, area, why));
                 continue;
             }
             let original = self.store.resource(sandbox.reference.resource_id);
             let original = original.ok().flatten();
             let away = |one: Resource| self.is_out_of_reach(area.as_path(), &one);
             if original.is_some_and(away) {
-                found.kept.push((left(kind, area), AWAY.into()));
+                found.kept.push(kept(kind, area, AWAY));
             } else {
                 let part = (area.clone(), size(area.as_path()));
                 found.candidates.push(candidate(kind, vec![part]));
@@ -224,12 +230,10 @@ impl Manager {
             });
             if commit.phase.is_unfinished() {
                 let why = "its commit is half way; `escrow recover` finishes it or rolls it back";
-                let kept = area.map(|area| (left(LeftoverKind::Undo, area), why.into()));
-                found.kept.extend(kept);
+                let half = area.map(|area| kept(LeftoverKind::Undo, area, why));
+                found.kept.extend(half);
             } else if let Some(area) = away {
-                found
-                    .kept
-                    .push((left(LeftoverKind::Undo, area), AWAY.into()));
+                found.kept.push(kept(LeftoverKind::Undo, area, AWAY));
                 (undo, parts) = (false, Vec::new());
                 break;
             } else {
@@ -284,15 +288,15 @@ impl Manager {
                 return Ok(());
             }
             (Some(Area::Scratch(_)), Some(plan)) if plan.state == PlanState::Open => {
-                found
-                    .kept
-                    .push(left(LeftoverKind::Open, "its plan is open"));
+                let why = "its plan is open";
+                found.kept.push(left(LeftoverKind::Open, why));
                 return Ok(());
             }
             (Some(Area::Scratch(_)), Some(_)) => LeftoverKind::Scratch,
             (Some(Area::Temporary), _) => {
-                let (parent, name) = split(&one.path)?;
-                if areas::is_held(&parent, &name)? {
+                let parent = Dir::open(one.path.parent().unwrap_or(&one.path))?;
+                let name = one.path.file_name().unwrap_or_default();
+                if areas::is_held(&parent, name.as_encoded_bytes())? {
                     return Ok(());
                 }
                 LeftoverKind::Orphan
@@ -311,7 +315,7 @@ impl Manager {
                 return Ok(());
             }
         };
-        let ended = plan.map_or_else(|| time(one.meta.ctime), |plan| rows.ended(plan));
+        let ended = plan.map_or_else(|| one.changed, |plan| rows.ended(plan));
         found.candidates.push(GarbageCandidate {
             kind,
             plan: plan.cloned(),
@@ -346,7 +350,7 @@ impl Manager {
                 Ok(entries) => listed.extend(entries.into_iter().map(|entry| ListedArea {
                     path: place.join(name(&entry.name)),
                     own,
-                    meta: entry.meta,
+                    changed: time(entry.meta.ctime),
                     area: entry.area,
                 })),
                 Err(error) if own => return Err(error.into()),
@@ -400,19 +404,18 @@ fn is_of(commit: &CommitArea, area: Area) -> Option<&Location> {
         return None;
     };
     let (_, at) = commit.area.as_ref().filter(|(of, _)| *of == id)?;
-    let name = at.as_path().file_name().unwrap_or_default();
-    let name = name.as_encoded_bytes();
-    let named = Area::named(name, false).or_else(|| Area::named(name, true));
-    (named == Some(area)).then_some(at)
+    (area_at(at.as_path()) == Some(area)).then_some(at)
+}
+
+/// What something is by its name, among the engine's own areas or beside an original.
+pub(super) fn area_at(path: &Path) -> Option<Area> {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    Area::named(name, false).or_else(|| Area::named(name, true))
 }
 
 const UNRECORDED: &str = "it has no record; `escrow gc --orphans` lists it, and only you can decide whether to delete it";
 const AWAY: &str = "it cannot be reached; is its file system not mounted?";
 const ASIDE: &str = "another program's work, set aside when a commit was rolled back; `escrow cleanup` of its plan deletes it";
-
-fn is_absent(path: &Path) -> bool {
-    Dir::open(path).is_err_and(|error| error.is_absent())
-}
 
 pub(super) fn time(stamp: Stamp) -> Timestamp {
     Timestamp::new(stamp.sec, stamp.nsec.cast_signed()).unwrap_or_default()
@@ -420,11 +423,4 @@ pub(super) fn time(stamp: Stamp) -> Timestamp {
 
 fn name(bytes: &[u8]) -> &std::ffi::OsStr {
     std::os::unix::ffi::OsStrExt::from_bytes(bytes)
-}
-
-/// The directory that something lies in, and its name there.
-fn split(path: &Path) -> Result<(Dir, Vec<u8>)> {
-    let parent = Dir::open(path.parent().unwrap_or(path))?;
-    let name = path.file_name().unwrap_or_default();
-    Ok((parent, name.as_encoded_bytes().to_vec()))
 }

@@ -17,19 +17,18 @@ mod orphans;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use self::choose::{WeighedLeftover, age, choose};
-use self::find::{GarbageCandidate, GarbageScan};
+use self::choose::{age, choose};
+use self::find::{GarbageCandidate, GarbageScan, area_at};
 pub use self::orphans::Orphan;
 use super::Manager;
 use super::sessions;
-use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
-use crate::fs::areas::Area;
 use crate::fs::state_dir::Lock;
 use crate::model::text::Location;
+use crate::model::words::words;
 use crate::model::{Phase, PlanId, PlanState};
-use crate::store::{CommitArea, Plan};
+use crate::store::Plan;
 
 /// Who works on a plan for longer than this is at it; a process that is just being started may hold the
 /// locks of the one that starts it.
@@ -47,41 +46,27 @@ pub struct GarbageRequest {
     pub dry_run: bool,
 }
 
-/// What is left of something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeftoverKind {
-    /// A workspace of a plan that is over.
-    Workspace,
-    /// What is kept to undo a commit.
-    Undo,
-    /// What commands wrote into the home directory.
-    Scratch,
-    /// What belongs to nothing any more.
-    Orphan,
-    /// A lock of a plan that is no more.
-    Lock,
-    /// What belongs to an open plan.
-    Open,
-    /// Another process's work, set aside by an undo.
-    Aside,
-    /// What is not known to be ours.
-    Unknown,
-}
-
-impl LeftoverKind {
-    /// The word in JSON and on the screen.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Workspace => "workspace",
-            Self::Undo => "undo",
-            Self::Scratch => "scratch",
-            Self::Orphan => "orphan",
-            Self::Lock => "lock",
-            Self::Open => "open",
-            Self::Aside => "aside",
-            Self::Unknown => "unknown",
-        }
+words! {
+    /// What is left of something.
+    pub enum LeftoverKind {
+        /// A workspace of a plan that is over.
+        Workspace = "workspace",
+        /// What is kept to undo a commit.
+        Undo = "undo",
+        /// What commands wrote into the home directory.
+        Scratch = "scratch",
+        /// What belongs to nothing any more.
+        Orphan = "orphan",
+        /// A lock of a plan that is no more.
+        Lock = "lock",
+        /// What belongs to an open plan.
+        Open = "open",
+        /// Another process's work, set aside by an undo.
+        Aside = "aside",
+        /// What is not known to be ours.
+        Unknown = "unknown",
     }
+    else |word| format!("nothing that is left is called '{word}'")
 }
 
 /// Something that is left on disk.
@@ -151,14 +136,7 @@ impl Manager {
             let effective = self.effective(one.plan.as_ref().map(|plan| plan.id));
             effective.map_or(Duration::MAX, |effective| effective.settings.undo_keep)
         };
-        let weigh = |one: &GarbageCandidate| WeighedLeftover {
-            kind: one.kind,
-            ended: one.ended,
-            bytes: one.parts.iter().map(|(_, bytes)| bytes).sum(),
-            undo: undo(one),
-        };
-        let weighed: Vec<WeighedLeftover> = candidates.iter().map(weigh).collect();
-        let goes = choose(&weighed, request, now);
+        let goes = choose(&candidates, undo, request, now);
         let own = |plan: PlanId| self.is_maker(plan).unwrap_or(false);
         let mine = |plan: Option<PlanId>| !only_own || plan.is_some_and(own);
         let (mut chosen, mut spared, mut denied) = (Vec::new(), Vec::new(), Vec::new());
@@ -236,23 +214,14 @@ impl Manager {
         held: bool,
         collected: &mut GarbageReport,
     ) {
-        let name = plan.id.to_string();
-        let lock = match Lock::take(&self.locks, name.as_bytes(), false, LOCK_PATIENCE) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return collected.keep(&things, "another process works on its plan"),
+        let lock = match self.lock_over(plan) {
+            Ok(Ok(lock)) => lock,
+            Ok(Err(why)) => return collected.keep(&things, why),
             Err(error) => {
                 let why = chain(&error);
                 return things.iter().for_each(|one| collected.fail(one, &why));
             }
         };
-        match self.check_still_over(plan) {
-            Ok(None) => {}
-            Ok(Some(why)) => return collected.keep(&things, why),
-            Err(error) => {
-                let why = chain(&error);
-                return things.iter().for_each(|one| collected.fail(one, &why));
-            }
-        }
         let (before, mut failed) = (collected.failed.len(), Vec::new());
         let done = match things.is_empty() {
             true => Ok(()),
@@ -283,28 +252,32 @@ impl Manager {
             let lock = Leftover {
                 kind: LeftoverKind::Lock,
                 plan: Some(plan.name.clone()),
-                path: Location::from(self.locks.path().join(name)),
+                path: Location::from(self.locks.path().join(plan.id.to_string())),
                 bytes: 0,
             };
             collected.failed.push((lock, chain(&error)));
         }
     }
 
-    /// Why nothing of a plan may go, looked at under its lock.
-    fn check_still_over(&self, plan: &Plan) -> Result<Option<&'static str>> {
+    /// The lock of a plan that is over, or why nothing of it may go, looked at under the lock.
+    fn lock_over(&self, plan: &Plan) -> Result<std::result::Result<Lock, &'static str>> {
+        let name = plan.id.to_string();
+        let Some(lock) = Lock::take(&self.locks, name.as_bytes(), false, LOCK_PATIENCE)? else {
+            return Ok(Err("another process works on its plan"));
+        };
         let now = self.store.plan(plan.id)?;
         if now.is_none_or(|now| now.state != plan.state) {
-            return Ok(Some("its plan changed meanwhile"));
+            return Ok(Err("its plan changed meanwhile"));
         }
         if self.live(plan)? != sessions::SessionState::Idle {
-            return Ok(Some("a command runs inside its plan"));
+            return Ok(Err("a command runs inside its plan"));
         }
         self.mark_interrupted(plan.id)?;
-        let commits = self.store.commit_areas()?;
-        let half = |one: &CommitArea| one.plan_id == plan.id && one.phase.is_unfinished();
-        Ok(match commits.iter().any(half) {
-            true => Some("its commit is half way; `escrow recover` finishes it or rolls it back"),
-            false => None,
+        Ok(match self.store.journal_of(plan.id)? {
+            Some(journal) if journal.phase.is_unfinished() => {
+                Err("its commit is half way; `escrow recover` finishes it or rolls it back")
+            }
+            _ => Ok(lock),
         })
     }
 
@@ -334,7 +307,8 @@ impl Manager {
             // First the need for it is forgotten: a process that is killed after this finds the rest by its name.
             self.store.forget_commit(journal.id)?;
             for member in &journal.members {
-                first = first.and(remove_area(&self.home, &member.area));
+                let removed = self.workspaces().remove(member.area.as_path());
+                first = first.and(removed.map_err(Error::from));
             }
         }
         first
@@ -344,11 +318,8 @@ impl Manager {
     fn remove_orphan(&self, thing: &GarbageCandidate) -> Result<()> {
         let rows = self.rows(false)?;
         for (path, _) in &thing.parts {
-            let name = path.as_path().file_name().unwrap_or_default();
-            let name = name.as_encoded_bytes();
-            let area = Area::named(name, false).or_else(|| Area::named(name, true));
-            if area.is_some_and(|area| rows.record(area).is_none()) {
-                remove_area(&self.home, path)?;
+            if area_at(path.as_path()).is_some_and(|area| rows.record(area).is_none()) {
+                self.workspaces().remove(path.as_path())?;
             }
         }
         Ok(())

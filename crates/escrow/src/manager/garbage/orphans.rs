@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::find::time;
+use super::find::{area_at, time};
 use super::{GarbageReport, KeptLeftover, Leftover, LeftoverKind};
-use crate::commit::remove_area;
 use crate::error::{Error, Result, chain};
 use crate::fs::Dir;
 use crate::fs::areas::{self, Area};
 use crate::fs::state_dir;
-use crate::manager::{Manager, disk};
+use crate::fs::workspace::measured;
+use crate::manager::Manager;
 use crate::model::text::Location;
 use crate::model::{Action, Scope};
 
@@ -34,9 +34,7 @@ pub struct Orphan {
 
 impl Orphan {
     fn at(path: &Path, bytes: u64, why: String) -> Self {
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        let area = Area::named(name, false).or_else(|| Area::named(name, true));
-        let (what, made) = match area {
+        let (what, made) = match area_at(path) {
             Some(Area::Sandbox(id)) => ("sandbox", id.made_at()),
             Some(Area::Commit(id)) => ("undo data", id.made_at()),
             Some(Area::Part(_, commit)) => ("undo data", commit.made_at()),
@@ -74,14 +72,9 @@ impl Manager {
         for path in paths {
             let known = state_dir::known_as(path).unwrap_or_else(|| path.clone());
             let found = orphans.iter().find(|one| one.path.as_path() == known);
-            match found {
-                Some(one) => chosen.push(one),
-                None => {
-                    return Err(Error::NoOrphan {
-                        path: Location::from(path.as_path()),
-                    });
-                }
-            }
+            chosen.push(found.ok_or_else(|| Error::NoOrphan {
+                path: Location::from(path.as_path()),
+            })?);
         }
         chosen.dedup_by(|one, other| one.path == other.path);
         let mut collected = GarbageReport::default();
@@ -95,7 +88,9 @@ impl Manager {
             let target = one.path.to_string();
             let removed = match dry_run {
                 true => Ok(()),
-                false => self.record("gc", None, &target, || remove_area(&self.home, &one.path)),
+                false => self.record("gc", None, &target, || {
+                    Ok(self.workspaces().remove(one.path.as_path())?)
+                }),
             };
             match removed {
                 Ok(()) => collected.removed.push(left),
@@ -116,7 +111,7 @@ impl Manager {
         let found = areas::list(&dir, false)?.into_iter().map(|found| {
             let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&found.name);
             let path = dir.path().join(name);
-            Orphan::at(&path, disk::measured(&path).private, why.to_owned())
+            Orphan::at(&path, measured(&path).private, why.to_owned())
         });
         Ok(found.collect())
     }

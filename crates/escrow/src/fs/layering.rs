@@ -1,0 +1,84 @@
+//! Layers for one command: over the home directory, and over what a validation sees. What is written goes into them.
+
+use std::path::Path;
+
+use super::content::Reflinks;
+use super::dir::Dir;
+use super::handle::EntryHandle;
+use super::place::{CopyOptions, copy_leaf};
+use super::state_dir::room;
+use super::{Cause, Result, remove};
+use crate::model::EntryKind;
+use crate::model::text::Location;
+use crate::model::view::{Layers, View};
+
+/// A layer in an area, over others.
+fn over(area: &Dir, below: Vec<Location>) -> Result<Layers> {
+    let upper = room(area, b"upper")?;
+    // What the kernel left from an earlier command would be refused.
+    remove::remove(area, b"work")?;
+    let work = room(area, b"work")?;
+    Ok(Layers {
+        below,
+        upper: Location::from(upper.path()),
+        work: Location::from(work.path()),
+    })
+}
+
+/// A layer over the home directory, in the area called `name`. In a fork it lies there, over what earlier commands
+/// wrote, which stays as it is.
+pub fn over_home(areas: &Dir, name: &[u8], home: &Dir, fork: Option<&Dir>) -> Result<Layers> {
+    let mode = (home.meta()?.mode | 0o700) & !0o022;
+    let area = room(areas, name)?;
+    let mut below = vec![Location::from(home.path())];
+    let area = match fork {
+        None => area,
+        Some(fork) => {
+            if area.stat(b"upper")?.is_some() {
+                below.insert(0, Location::from(area.path().join("upper")));
+            }
+            room(fork, b"home")?
+        }
+    };
+    let layers = over(&area, below)?;
+    let upper = Dir::open(layers.upper.as_path())?;
+    EntryHandle::of(&upper)
+        .set_mode(mode)
+        .map_err(|errno| upper.error("set the mode of", b"", Cause::Os(errno)))?;
+    Ok(layers)
+}
+
+/// What a command sees, as a fork of it: under a layer that takes its writes. One file is copied.
+pub fn forked(fork: &Dir, number: usize, seen: View, is_file: bool) -> Result<View> {
+    let name = number.to_string();
+    let is_new = fork.stat(name.as_bytes())?.is_none();
+    let area = room(fork, name.as_bytes())?;
+    let below = match seen {
+        View::Directory(from) if is_file => {
+            if is_new {
+                let path = from.as_path();
+                let dir = Dir::open(path.parent().unwrap_or(Path::new("/")))?;
+                let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+                let (from, to) = ((&dir, name), (&area, &b"file"[..]));
+                // What cannot be kept, a validation does without.
+                let options = CopyOptions {
+                    lossy: true,
+                    ..CopyOptions::QUIET
+                };
+                copy_leaf(from, to, EntryKind::File, &Reflinks::wanted(), options)?;
+            }
+            return Ok(View::Directory(Location::from(area.path().join("file"))));
+        }
+        View::Directory(from) => vec![from],
+        View::Layers(Layers { below, upper, .. }) => [vec![upper], below].concat(),
+    };
+    let mut look = Dir::open(below[0].as_path())?.meta()?;
+    look.mode |= 0o700;
+    let layers = over(&area, below)?;
+    let upper = Dir::open(layers.upper.as_path())?;
+    if is_new {
+        let set = EntryHandle::of(&upper).reapply_metadata(&look);
+        set.map_err(|errno| upper.error("set the metadata of", b"", Cause::Os(errno)))?;
+    }
+    Ok(View::Layers(layers))
+}

@@ -1,0 +1,123 @@
+//! The areas of sandboxes and commits as a whole: made, set aside, removed. Nothing here looks into them.
+
+use std::path::Path;
+
+pub use super::atomic_file::sync_file_systems;
+use super::dir::Dir;
+use super::state_dir::{keep_reserve, make_plain};
+use super::usage::{self, Usage};
+use super::{Result, remove, times};
+
+/// Where the areas of a home are made and removed.
+#[derive(Clone, Copy)]
+pub struct Workspaces<'a> {
+    /// Where the state lives.
+    pub home: &'a Dir,
+    /// Where areas lie, unless they lie beside their originals.
+    pub own: &'a Dir,
+}
+
+impl Workspaces<'_> {
+    /// Makes an area, empty and private; `synced`: also durable.
+    pub fn make(&self, area: &Path, synced: bool) -> Result<()> {
+        let parent = Dir::open(area.parent().unwrap_or(area))?;
+        let name = area.file_name().unwrap_or_default().as_encoded_bytes();
+        let made = times::traceless(self.home, &parent, name, || {
+            remove::remove(&parent, name)?;
+            make_plain(&parent, name)
+        })?;
+        keep_reserve(&made);
+        match synced {
+            true => parent.sync(),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the area of a commit; done already if it is not there, or if there never was one.
+    pub fn remove(&self, area: &Path) -> Result<()> {
+        let Some((parent, name)) = place(area)? else {
+            return Ok(());
+        };
+        match parent.stat(name)? {
+            Some(_) => times::traceless(self.home, &parent, name, || remove::remove(&parent, name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts an area out of the way of everything that removes, durably.
+    pub fn set_aside(&self, area: &Path, aside: &Path) -> Result<()> {
+        let (Some((parent, name)), Some(to)) = (place(area)?, aside.file_name()) else {
+            return Ok(());
+        };
+        let rename = || parent.rename(name, &parent, to.as_encoded_bytes());
+        times::traceless(self.home, &parent, name, rename)?;
+        parent.sync()
+    }
+
+    /// Removes what lies among the engine's own areas under a name.
+    pub fn remove_own(&self, name: &[u8]) -> Result<()> {
+        remove::remove(self.own, name)
+    }
+}
+
+/// Makes the area of a new sandbox.
+pub fn make(area: &Path) -> Result<()> {
+    let parent = Dir::open(area.parent().unwrap_or(area))?;
+    let name = area.file_name().unwrap_or_default();
+    keep_reserve(&make_plain(&parent, name.as_encoded_bytes())?);
+    Ok(())
+}
+
+/// Removes the area of a sandbox; done already if it, or the directory it lay in, is not there.
+pub fn remove(area: &Path) -> Result<()> {
+    match place(area)? {
+        Some((parent, name)) => remove::remove(&parent, name),
+        None => Ok(()),
+    }
+}
+
+/// Whether something is there that can be opened.
+pub fn is_there(area: &Path) -> bool {
+    Dir::open(area).is_ok()
+}
+
+/// Whether nothing is there.
+pub fn is_absent(area: &Path) -> bool {
+    Dir::open(area).is_err_and(|error| error.is_absent())
+}
+
+/// The bytes that are free for what is staged in an original from an area; `None` where nothing is copied, since both
+/// lie on one mount, and where the strategy will say what is missing.
+pub fn free_for_copies(area: &Path, original: &Path) -> Result<Option<u64>> {
+    let (Ok(area), Ok(original)) = (Dir::open(area), Dir::open(original)) else {
+        return Ok(None);
+    };
+    match area.meta()?.mount == original.meta()?.mount {
+        true => Ok(None),
+        false => original.free_space().map(Some),
+    }
+}
+
+/// Measures an area; what cannot be looked at is counted as unread.
+pub fn measured(area: &Path) -> Usage {
+    let unread = Usage {
+        unread: 1,
+        ..Usage::default()
+    };
+    match place(area) {
+        Ok(Some((parent, name))) => usage::measure(&parent, name).unwrap_or(unread),
+        Ok(None) => Usage::default(),
+        Err(_) => unread,
+    }
+}
+
+/// The directory that an area lies in, and its name there; `None` where there is none.
+fn place(area: &Path) -> Result<Option<(Dir, &[u8])>> {
+    let (Some(parent), Some(name)) = (area.parent(), area.file_name()) else {
+        return Ok(None);
+    };
+    match Dir::open(parent) {
+        Err(error) if error.is_absent() => Ok(None),
+        parent => Ok(Some((parent?, name.as_encoded_bytes()))),
+    }
+}
