@@ -76,14 +76,15 @@ pub fn names(dir: impl AsRef<Path>) -> Vec<String> {
     paths.filter_map(name).collect()
 }
 
-/// Every path below a directory, parents first.
+/// Every path below a directory, parents first. What cannot be listed counts as empty.
 #[track_caller]
 pub fn below(dir: impl AsRef<Path>) -> Vec<PathBuf> {
     let mut found = paths(dir);
     let mut at = 0;
     while let Some(path) = found.get(at).cloned() {
         at += 1;
-        if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+        let is_dir = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if is_dir && fs::read_dir(&path).is_ok() {
             found.extend(paths(&path));
         }
     }

@@ -76,7 +76,7 @@ fn a_denial_counts_under_every_name_of_a_file() {
             let wanted = "denied";
             assert_eq!(json_error(&cli, line, 3)["kind"], wanted, "{scope}: {line}");
         }
-        put(&cli, "try docs neighbour", "x");
+        crate::put(&cli, "try docs neighbour", "x");
         cli.ok("cleanup try");
     }
     assert_eq!(text(&docs.join("notes.txt")), "one\n");
