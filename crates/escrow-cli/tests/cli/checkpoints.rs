@@ -66,7 +66,7 @@ fn a_restore_is_exact_and_can_be_taken_back() {
         assert_eq!(cli.ok("diff try --name-status"), "");
         let between = cli.ok("diff try --since nothing --until first --name-status");
         assert!(between.contains("A\tdir/deep/er/file\n"), "{between}");
-        unchanged(&original, &world.at("app"));
+        unchanged(&original, world.at("app"));
         // What is restored is what is committed.
         cli.ok("restore try first");
         cli.ok("commit try");
@@ -76,7 +76,7 @@ fn a_restore_is_exact_and_can_be_taken_back() {
 "
         );
         cli.ok("undo try");
-        unchanged(&original, &world.at("app"));
+        unchanged(&original, world.at("app"));
         cli.ok("cleanup try");
         assert_eq!(world.areas(), [""; 0], "{strategy}");
     }

@@ -73,7 +73,7 @@ fn a_dry_run_writes_nothing_at_all() {
     let shown = failed(&cli, "commit try --dry-run", 4);
     assert_eq!(shown["conflicts"][0]["path"], "a.txt");
     write(world.at("app/a.txt"), "one\ntwo\nthree\n");
-    unchanged(&home, &world.home().join("sandboxes"));
+    unchanged(&home, world.home().join("sandboxes"));
     let ignore = Ignore {
         times: true,
         ..Ignore::default()
@@ -425,6 +425,6 @@ fn an_ordinary_user_commits_into_closed_directories() {
         assert_eq!(read(closed.join("main.rs")), "// mine\n");
         assert_eq!(mode(&closed), 0o555, "{strategy}");
         cli.ok(format!("undo {strategy}"));
-        unchanged(&before, &world.at("app"));
+        unchanged(&before, world.at("app"));
     }
 }

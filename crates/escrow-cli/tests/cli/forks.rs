@@ -33,7 +33,7 @@ fn a_fork_of_a_copy_is_exact() {
             ("start", "--at nothing", &fresh),
         ] {
             cli.ok(format!("plan fork try {fork} {at}"));
-            unchanged(expected, &tree(&cli, fork));
+            unchanged(expected, tree(&cli, fork));
         }
         assert_eq!(cli.ok("diff then --name-status"), listed);
         assert_eq!(cli.ok("diff start --name-status"), "");
@@ -46,7 +46,7 @@ fn a_fork_of_a_copy_is_exact() {
         cli.ok("restore then mine");
         same(&there, &look(&cli, "then"), strategy);
         // Nothing of one can be changed through the other.
-        unchanged(&after, &tree(&cli, "try"));
+        unchanged(&after, tree(&cli, "try"));
         let now = signature(&world.at("app"));
         assert_same(&original, &now, &Ignore::default());
         for plan in ["try", "now", "then", "start"] {

@@ -11,7 +11,7 @@ fn sandboxes(world: &World) -> Vec<String> {
 }
 
 fn write(cli: &Cli, plan: &str, text: &str) {
-    put(&cli, &format!("{plan} app a.txt"), text);
+    put(cli, &format!("{plan} app a.txt"), text);
 }
 
 /// A plan that is open, with a change in it.
@@ -64,7 +64,7 @@ fn open_plans_are_named_and_left_alone() {
         assert_eq!(keys(kept), "bytes kind path plan why");
         assert_eq!(kept["plan"], "try");
         assert!(kept["bytes"].as_u64().expect("a number") > 0);
-        unchanged(&before, &world.home().join("sandboxes"));
+        unchanged(&before, world.home().join("sandboxes"));
     }
     assert_eq!(cli.ok("read try app a.txt"), "try\n");
     let said = cli.run("gc").stderr_text();
@@ -120,7 +120,7 @@ fn a_dry_run_says_what_would_go_and_removes_nothing() {
     let told = json(&cli, "gc --dry-run --max-size 0");
     assert_eq!(told["dry_run"], true);
     assert_eq!(kinds(&told["removed"]), ["undo", "orphan"]);
-    unchanged(&before, &world.home().join("sandboxes"));
+    unchanged(&before, world.home().join("sandboxes"));
     assert_eq!(json(&cli, "log"), log);
     let text = cli.ok("gc --dry-run --max-size 0");
     assert!(text.starts_with("would remove undo of done  "), "{text}");

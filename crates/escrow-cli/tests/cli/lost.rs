@@ -5,7 +5,7 @@ use crate::*;
 /// A plan that is open, with a change in it.
 fn open(cli: &Cli, plan: &str) {
     cli.ok(format!("plan create {plan} --resource ./app"));
-    put(&cli, &format!("{plan} app a.txt"), "unreleased\n");
+    put(cli, &format!("{plan} app a.txt"), "unreleased\n");
 }
 
 fn state(world: &World) -> PathBuf {

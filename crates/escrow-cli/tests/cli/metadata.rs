@@ -233,7 +233,7 @@ fn a_failed_write_left_directories_open() {
 fn a_rollback_copied_everything_anew_because_of_one_hard_link() {
     let (world, cli) = world();
     sh(
-        &world.path().join("app"),
+        world.path().join("app"),
         "echo one > f; ln f g; echo other > h",
     );
     cli.ok(words(

@@ -58,7 +58,7 @@ fn goes_through(cli: &Cli, at: &Path) {
         json(cli, &format!("plan create try --resource {path}/data"))["sandboxes"][0]["type"],
         "fs-file"
     );
-    put(&cli, "try data .", "two\n");
+    put(cli, "try data .", "two\n");
     cli.ok("commit try");
     assert_eq!(text(), "two\n");
     cli.ok("undo try");

@@ -58,7 +58,7 @@ fn a_moved_home_keeps_its_plans_and_its_undo_data() {
         let before = signature(&world.at("app"));
         cli.ok("commit forked");
         cli.ok("undo forked");
-        unchanged(&before, &world.at("app"));
+        unchanged(&before, world.at("app"));
         cli.ok("undo released");
         let source = fs::read_to_string(world.at("app/src/main.rs"));
         assert_eq!(source.expect("it is back"), "fn main() {}\n", "{strategy}");

@@ -207,11 +207,11 @@ fn what_others_can_have_written_never_counts() {
     remove(&file);
     let home = world.dir("user-home/.config/escrow");
     write(&home, "policy: {mode: enforce}\n");
-    chown(&home.join("escrow.yaml"), UID, GID);
+    chown(home.join("escrow.yaml"), UID, GID);
     check(&root, false, "belongs to another user");
     check(&user, true, "the user's own");
     // What others can write would be lost with its policy, so it is an error.
-    chmod(&home.join("escrow.yaml"), 0o666);
+    chmod(home.join("escrow.yaml"), 0o666);
     let told = user.fails(line, 2);
     assert!(told.contains("chmod go-w"), "{told}");
 }

@@ -374,7 +374,7 @@ fn state_is_private() {
     let cli = cli.env("ESCROW_HOME", &home);
     cli.ok("plan create try --resource ./app");
     assert_eq!(mode(&home), 0o700);
-    assert_eq!(mode(&home.join("state.db")), 0o600);
+    assert_eq!(mode(home.join("state.db")), 0o600);
     for area in paths(home.join("sandboxes")) {
         assert_eq!(mode(area), 0o700);
     }

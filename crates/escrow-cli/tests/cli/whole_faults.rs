@@ -22,7 +22,7 @@ fn resources() -> (World, Cli) {
 
 fn change_all(cli: &Cli) {
     for name in NAMES {
-        put(&cli, &format!("try {name} f"), "new\n");
+        put(cli, &format!("try {name} f"), "new\n");
     }
 }
 

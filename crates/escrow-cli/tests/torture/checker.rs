@@ -81,7 +81,7 @@ pub(crate) fn nothing_left(subject: &Subject) -> Result<(), String> {
 pub(crate) fn leftovers(subject: &Subject) -> Vec<String> {
     let mut found = Vec::new();
     for room in ["sandboxes", "locks"] {
-        for name in names(&subject.home.join(room)) {
+        for name in names(subject.home.join(room)) {
             found.push(format!("left in {room}: {name}"));
         }
     }

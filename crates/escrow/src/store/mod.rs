@@ -28,9 +28,9 @@ pub(crate) use configs::PlanConfig;
 pub use configs::TrustedConfig;
 pub use identity::LostRecords;
 pub(crate) use lifecycle::BeginOutcome;
-pub(crate) use rows::{CommitArea, RenewedSnapshot};
 pub use rows::{
     Checkpoint, JournalEntry, JournalMember, LogCheck, LogFault, LoggedOperation, Operation,
     OperationEnd, OperationOutcome, Plan, Resource, SandboxRecord,
 };
+pub(crate) use rows::{CommitArea, RenewedSnapshot};
 pub use sqlite::{Store, StoreError};
