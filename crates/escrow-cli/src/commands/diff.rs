@@ -95,7 +95,7 @@ impl DiffArgs {
         };
         // A list of names reads no content.
         let digest = match since.is_none() && !self.name_status {
-            true => context.manager.digest(&found)?.and_then(|all| all.text()),
+            true => context.manager.digest(&found)?.text(),
             false => None,
         };
         let diffs = &found.resources;

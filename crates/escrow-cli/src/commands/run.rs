@@ -217,7 +217,7 @@ impl RunArgs {
         let asks = changed == Some(true) && !self.commit && !self.rollback && ui.asks();
         // What is released then is what this says.
         let mut shown = match &seen {
-            Some(found) if asks => context.manager.digest(found)?,
+            Some(found) if asks => Some(context.manager.digest(found)?),
             _ => None,
         };
         drop(seen);
@@ -319,7 +319,7 @@ fn ask(
         match word.as_str() {
             "d" | "diff" => {
                 let found = context.manager.diff(plan, None)?;
-                *shown = context.manager.digest(&found)?;
+                *shown = Some(context.manager.digest(&found)?);
                 // Standard output is the command's.
                 let aside = ui.aside();
                 for one in &found.resources {

@@ -7,7 +7,6 @@ use std::io::Write;
 use crate::*;
 
 const EIO: i32 = 5;
-const EACCES: i32 = 13;
 const NOSPC: i32 = 28;
 const EROFS: i32 = 30;
 
@@ -122,7 +121,7 @@ fn a_sandbox_that_cannot_be_removed_shares_nothing() {
         let last = hits[hits.len() - 1];
         let faults = [
             (hits[0], Fault::Forever(EIO)),
-            (hits[0], Fault::Once(EACCES)),
+            (hits[0], Fault::Once(EROFS)),
             (hits[1], Fault::Once(EIO)),
             (hits[hits.len() / 2], Fault::Forever(EROFS)),
             (last, Fault::Once(EIO)),

@@ -329,8 +329,7 @@ fn any_thread_can_take_a_checkpoint_under_a_command() {
     }
 }
 
-/// What lies in the original is never opened, also where only its own user closed it: it is restored once no
-/// command is inside, when nothing needs to be read.
+/// What lies in the original is read, also where its own user closed it, and stays as it is.
 // rule C2, R3
 #[test]
 fn a_restore_under_a_command_leaves_closed_originals_alone() {
@@ -348,17 +347,9 @@ fn a_restore_under_a_command_leaves_closed_originals_alone() {
     let command = Running::ready(cli.command(in_try(WAIT)));
     cli.ok("checkpoint create try -m one");
     run(&cli, "echo more >> dark; echo other > other");
-    let restored = cli.run("restore try one");
-    assert_eq!(seen(), before);
-    if !is_root() {
-        let said = restored.stderr_text();
-        assert_eq!(restored.status, 1, "{said}");
-        assert!(said.contains("dark"), "{said}");
-        assert_eq!(run(&cli, "stat -c %s dark; cat other"), "10\nother\n");
-    }
-    command.finish();
     cli.ok("restore try one");
     let expected = "200 5\na.txt\ndark\nlink\nsrc\n";
     assert_eq!(run(&cli, "stat -c '%a %s' dark; ls"), expected);
+    command.finish();
     assert_eq!(seen(), before);
 }

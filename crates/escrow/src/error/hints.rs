@@ -272,9 +272,6 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         }
         StrategyError::Carved { .. } => "name that resource instead",
         StrategyError::Moved { .. } => "look at `escrow diff`, and try again",
-        StrategyError::Closed { .. } => {
-            "its owner can open it; `escrow rollback` discards the sandbox's changes"
-        }
         StrategyError::Lost { .. } => {
             "nothing was changed; `escrow checkpoint list` shows the others, and `escrow rollback` begins anew from the original as it is now"
         }
@@ -291,7 +288,8 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Fs(error)
             if error.is(rustix::io::Errno::ACCESS) && !error.action.contains("create") =>
         {
-            "this user may not read it; run as its owner, or change its mode"
+            let open = format!("`chmod u+rwx '{}'`", error.path);
+            return vec![format!("run as its owner, or let its owner use it: {open}")];
         }
         StrategyError::Fs(error) if error.is(rustix::io::Errno::NOSPC) => {
             "free some space, or use `--strategy overlay`, which copies nothing"

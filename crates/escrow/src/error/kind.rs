@@ -110,17 +110,6 @@ impl Error {
     }
 }
 
-impl Error {
-    /// Whether a directory of a sandbox is closed, and might be opened.
-    pub(crate) fn is_of_closed(&self) -> bool {
-        match self {
-            Self::Strategy(StrategyError::Closed { .. }) => true,
-            Self::Member { cause, .. } | Self::Snapshot { cause, .. } => cause.is_of_closed(),
-            _ => false,
-        }
-    }
-}
-
 fn strategy_kind(error: &StrategyError) -> Kind {
     match error {
         StrategyError::NotThere { .. } => Kind::NotFound,
@@ -130,7 +119,6 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         | StrategyError::Carved { .. } => Kind::Usage,
         StrategyError::Leaves { .. }
         | StrategyError::ForgedMark { .. }
-        | StrategyError::Closed { .. }
         | StrategyError::Displaced { .. }
         | StrategyError::Forbidden { .. } => Kind::Denied,
         StrategyError::Replaced { .. }

@@ -7,7 +7,6 @@
 //!
 //! A path may be longer than the kernel takes at once: it is resolved in pieces (rule F5).
 
-use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -22,6 +21,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::as_owner::as_owner;
 use super::handle::EntryHandle;
 use super::{Cause, FsError, Meta, Result};
 use crate::model::text::Location;
@@ -75,15 +75,11 @@ pub struct Dir {
     path: PathBuf,
     resolver: Resolver,
     mount: u64,
-    modes: Option<Arc<ModeOverrides>>,
     last: Option<Arc<Last>>,
 }
 
 /// The directory beneath a root that was opened last as the parent of a path, and where it is.
 type Last = Mutex<Option<(PathBuf, Arc<OwnedFd>)>>;
-
-/// Directories that are open to their owner temporarily, by number: the mode they have meanwhile, and their own.
-pub type ModeOverrides = HashMap<u64, (u16, u16)>;
 
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -101,14 +97,13 @@ impl Dir {
     pub fn open_with(path: &Path, resolver: Resolver) -> Result<Self> {
         let fail = |errno| failed("open the directory", path.to_owned(), errno);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = fs::open(path, flags, Mode::empty()).map_err(fail)?;
+        let fd = as_owner(|| fs::open(path, flags, Mode::empty())).map_err(fail)?;
         let mount = stat_fd(&fd).map_err(fail)?.mount;
         Ok(Self {
             fd: Arc::new(fd),
             path: path.to_owned(),
             resolver,
             mount,
-            modes: None,
             last: None,
         })
     }
@@ -123,14 +118,14 @@ impl Dir {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve =
             ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let fd = fs::openat2(&root, path, flags, Mode::empty(), resolve).map_err(fail)?;
+        let fd = as_owner(|| fs::openat2(&root, path, flags, Mode::empty(), resolve));
+        let fd = fd.map_err(fail)?;
         let mount = stat_fd(&fd).map_err(fail)?.mount;
         Ok(Self {
             fd: Arc::new(fd),
             path: located,
             resolver: Resolver::here(),
             mount,
-            modes: None,
             last: None,
         })
     }
@@ -156,31 +151,6 @@ impl Dir {
         self
     }
 
-    /// The same directory, in which, and in all beneath it, these are seen with their own modes.
-    pub fn with_modes(mut self, modes: Arc<ModeOverrides>) -> Self {
-        self.modes = Some(modes);
-        self
-    }
-
-    /// The same directory, in which is seen what is seen in another.
-    pub fn with_modes_of(mut self, other: &Self) -> Self {
-        self.modes.clone_from(&other.modes);
-        self
-    }
-
-    /// Whether some directories are seen with another mode than they have.
-    pub fn is_seeing(&self) -> bool {
-        self.modes.is_some()
-    }
-
-    fn shown(&self, meta: Meta) -> Meta {
-        let modes = self.modes.as_ref().filter(|_| meta.is_dir());
-        match modes.and_then(|modes| modes.get(&meta.ino)) {
-            Some((open, own)) if *open == meta.mode => Meta { mode: *own, ..meta },
-            _ => meta,
-        }
-    }
-
     /// Where it was opened; for messages, never for access.
     pub fn path(&self) -> &Path {
         &self.path
@@ -199,7 +169,10 @@ impl Dir {
         FsError {
             action,
             path: Location::from(self.path.join(OsStr::from_bytes(name))),
-            cause,
+            cause: match cause {
+                Cause::Os(errno) => Cause::from(errno),
+                cause => cause,
+            },
         }
     }
 
@@ -214,7 +187,6 @@ impl Dir {
             path,
             resolver: self.resolver,
             mount: self.mount,
-            modes: self.modes.clone(),
             last: self.last.clone(),
         }
     }
@@ -321,7 +293,7 @@ impl Dir {
                     | ResolveFlags::NO_MAGICLINKS
                     | ResolveFlags::NO_XDEV;
                 for _ in 0..RACES {
-                    match fs::openat2(from, path, flags, Mode::empty(), resolve) {
+                    match as_owner(|| fs::openat2(from, path, flags, Mode::empty(), resolve)) {
                         Err(Errno::AGAIN | Errno::INTR) => continue,
                         answer => return answer,
                     }
@@ -329,7 +301,8 @@ impl Dir {
                 Err(Errno::AGAIN)
             }
             Resolver::Checked => {
-                let opened = fs::openat(from, path, flags | OFlags::NOFOLLOW, Mode::empty());
+                let flags = flags | OFlags::NOFOLLOW;
+                let opened = as_owner(|| fs::openat(from, path, flags, Mode::empty()));
                 let fd = opened.map_err(|errno| match stat_at(from, path) {
                     // A link answers ENOTDIR where a directory was asked for.
                     Ok(meta) if meta.kind == EntryKind::Symlink => Errno::LOOP,
@@ -370,7 +343,7 @@ impl Dir {
     pub fn handle(&self, name: &[u8]) -> Result<EntryHandle<'static>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // NO_SYMLINKS would refuse to hold a link itself; a single name cannot lead anywhere.
-        fs::openat(&self.fd, name, flags, Mode::empty())
+        as_owner(|| fs::openat(&self.fd, name, flags, Mode::empty()))
             .map(EntryHandle::Unopened)
             .map_err(self.fail("look at", name))
     }
@@ -378,7 +351,7 @@ impl Dir {
     /// What stands at `name`; `None` where nothing does.
     pub fn stat(&self, name: &[u8]) -> Result<Option<Meta>> {
         match stat_at(self.fd.as_fd(), name) {
-            Ok(meta) => Ok(Some(self.shown(meta))),
+            Ok(meta) => Ok(Some(meta)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.fail("look at", name)(errno)),
         }
@@ -398,8 +371,7 @@ impl Dir {
 
     /// The metadata of this directory.
     pub fn meta(&self) -> Result<Meta> {
-        let meta = stat_fd(&self.fd).map_err(self.fail("look at", b""))?;
-        Ok(self.shown(meta))
+        stat_fd(&self.fd).map_err(self.fail("look at", b""))
     }
 
     /// The metadata of an open file of this directory.
@@ -483,7 +455,7 @@ impl Dir {
 
     /// Where the symbolic link `name` points.
     pub fn read_link(&self, name: &[u8]) -> Result<Vec<u8>> {
-        fs::readlinkat(&self.fd, name, Vec::new())
+        as_owner(|| fs::readlinkat(&self.fd, name, Vec::new()))
             .map(CString::into_bytes)
             .map_err(self.fail("read the link", name))
     }
@@ -502,7 +474,7 @@ impl Dir {
     pub fn create(&self, name: &[u8], mode: u16) -> Result<File> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        fs::openat(&self.fd, name, flags, raw_mode(mode))
+        as_owner(|| fs::openat(&self.fd, name, flags, raw_mode(mode)))
             .map(File::from)
             .map_err(self.fail("create", name))
     }
@@ -510,7 +482,7 @@ impl Dir {
     /// The file `name` for writing over what it holds, or a new one. Its length stays until it is set.
     pub fn write_over(&self, name: &[u8], mode: u16) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        fs::openat(&self.fd, name, flags, raw_mode(mode))
+        as_owner(|| fs::openat(&self.fd, name, flags, raw_mode(mode)))
             .map(File::from)
             .map_err(self.fail("create", name))
     }
@@ -518,7 +490,7 @@ impl Dir {
     /// A new file without a name, with the group and access control list of any new file here.
     pub fn create_unnamed(&self, mode: u16) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        fs::openat(&self.fd, c".", flags, raw_mode(mode))
+        as_owner(|| fs::openat(&self.fd, c".", flags, raw_mode(mode)))
             .map(File::from)
             .map_err(self.fail("create a file in", b""))
     }
@@ -526,29 +498,31 @@ impl Dir {
     /// Gives a file without a name its name; fails where `name` exists.
     pub fn name_it(&self, file: &File, name: &[u8]) -> Result<()> {
         let path = EntryHandle::of(file).proc_path();
-        fs::linkat(fs::CWD, path, &self.fd, name, AtFlags::SYMLINK_FOLLOW)
+        as_owner(|| fs::linkat(fs::CWD, &*path, &self.fd, name, AtFlags::SYMLINK_FOLLOW))
             .map_err(self.fail("create", name))
     }
 
     /// A new directory; fails where `name` exists. The umask applies to `mode`.
     pub fn make_dir(&self, name: &[u8], mode: u16) -> Result<()> {
-        fs::mkdirat(&self.fd, name, raw_mode(mode)).map_err(self.fail("create the directory", name))
+        as_owner(|| fs::mkdirat(&self.fd, name, raw_mode(mode)))
+            .map_err(self.fail("create the directory", name))
     }
 
     /// A new symbolic link.
     pub fn make_link(&self, name: &[u8], target: &[u8]) -> Result<()> {
-        fs::symlinkat(target, &self.fd, name).map_err(self.fail("create the link", name))
+        as_owner(|| fs::symlinkat(target, &self.fd, name))
+            .map_err(self.fail("create the link", name))
     }
 
     /// A new named pipe.
     pub fn make_fifo(&self, name: &[u8], mode: u16) -> Result<()> {
-        fs::mknodat(&self.fd, name, FileType::Fifo, raw_mode(mode), 0)
+        as_owner(|| fs::mknodat(&self.fd, name, FileType::Fifo, raw_mode(mode), 0))
             .map_err(self.fail("create the named pipe", name))
     }
 
     /// What hides a name in a layer: a character device 0:0, which every user may make.
     pub fn make_whiteout(&self, name: &[u8]) -> Result<()> {
-        fs::mknodat(&self.fd, name, FileType::CharacterDevice, raw_mode(0), 0)
+        as_owner(|| fs::mknodat(&self.fd, name, FileType::CharacterDevice, raw_mode(0), 0))
             .map_err(self.fail("hide", name))
     }
 
@@ -560,43 +534,67 @@ impl Dir {
 
     /// Another name for the entry `first` of `dir`.
     pub fn link_to(&self, name: &[u8], dir: &Self, first: &[u8]) -> Result<()> {
-        fs::linkat(&dir.fd, first, &self.fd, name, AtFlags::empty())
+        as_owner(|| fs::linkat(&dir.fd, first, &self.fd, name, AtFlags::empty()))
             .map_err(self.fail("create the hard link", name))
     }
 
     /// Removes a name that is no directory.
     pub fn unlink(&self, name: &[u8]) -> Result<()> {
-        fs::unlinkat(&self.fd, name, AtFlags::empty()).map_err(self.fail("remove", name))
+        as_owner(|| fs::unlinkat(&self.fd, name, AtFlags::empty()))
+            .map_err(self.fail("remove", name))
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, name: &[u8]) -> Result<()> {
         self.forget(name);
-        fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
+        as_owner(|| fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR))
             .map_err(self.fail("remove the directory", name))
     }
 
     /// Moves `name` to `to_name` in `to`, replacing what is there.
     pub fn rename(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
-        self.forget(name);
-        to.forget(to_name);
-        fs::renameat(&self.fd, name, &to.fd, to_name).map_err(self.fail("move", name))
+        self.rename_with(name, (to, to_name), RenameFlags::empty(), "move")
     }
 
     /// Moves `name` to `to_name` in `to`, where nothing may stand.
     pub fn rename_new(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
-        self.forget(name);
-        to.forget(to_name);
-        fs::renameat_with(&self.fd, name, &to.fd, to_name, RenameFlags::NOREPLACE)
-            .map_err(self.fail("move", name))
+        self.rename_with(name, (to, to_name), RenameFlags::NOREPLACE, "move")
     }
 
     /// Swaps two entries in one step.
     pub fn exchange(&self, name: &[u8], to: &Self, to_name: &[u8]) -> Result<()> {
+        self.rename_with(name, (to, to_name), RenameFlags::EXCHANGE, "exchange")
+    }
+
+    fn rename_with(
+        &self,
+        name: &[u8],
+        (to, to_name): (&Self, &[u8]),
+        flags: RenameFlags,
+        action: &'static str,
+    ) -> Result<()> {
         self.forget(name);
         to.forget(to_name);
-        fs::renameat_with(&self.fd, name, &to.fd, to_name, RenameFlags::EXCHANGE)
-            .map_err(self.fail("exchange", name))
+        let step = || match flags.is_empty() {
+            true => fs::renameat(&self.fd, name, &to.fd, to_name),
+            false => fs::renameat_with(&self.fd, name, &to.fd, to_name, flags),
+        };
+        as_owner(step).map_err(self.fail(action, name))
+    }
+
+    /// Refuses if this directory is closed to writing, to its owner too.
+    pub fn check_open(&self) -> Result<()> {
+        self.writable(b".").map_err(self.fail("write in", b""))
+    }
+
+    /// Refuses a directory in which this user cannot change names, not as its owner either: this one (`.`), or `name`.
+    pub fn check_writable(&self, name: &[u8]) -> Result<()> {
+        as_owner(|| self.writable(name)).map_err(self.fail("write in", name))
+    }
+
+    fn writable(&self, name: &[u8]) -> std::result::Result<(), Errno> {
+        let access = fs::Access::WRITE_OK | fs::Access::EXEC_OK;
+        fs::accessat(&self.fd, name, access, AtFlags::EACCESS)
     }
 
     /// Opens the directory `name` to its owner, who may have closed it. By handle: whatever is
@@ -661,7 +659,7 @@ pub(super) fn raw_mode(mode: u16) -> Mode {
 
 fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> std::result::Result<Meta, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    fs::statx(dir, name, flags, wanted()).map(Meta::from)
+    as_owner(|| fs::statx(dir, name, flags, wanted())).map(Meta::from)
 }
 
 pub(super) fn stat_fd(fd: impl AsFd) -> std::result::Result<Meta, Errno> {
@@ -676,7 +674,7 @@ fn failed(action: &'static str, path: PathBuf, errno: Errno) -> FsError {
     let cause = match errno {
         Errno::LOOP => Cause::Link,
         Errno::XDEV if action.starts_with("open") => Cause::Mount,
-        errno => Cause::Os(errno),
+        errno => Cause::from(errno),
     };
     FsError {
         action,

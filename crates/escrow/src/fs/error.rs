@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 
+use super::as_owner;
 use crate::model::text::Location;
 
 /// Why an operation on a path failed.
@@ -10,6 +11,10 @@ pub enum Cause {
     /// The kernel said so.
     #[error("{}", std::io::Error::from(*.0))]
     Os(Errno),
+    /// It is closed to this user, who cannot use it as its owner either, for this reason.
+    #[error("{}; its owner could use it in a user namespace, but none can be made here ({})",
+        std::io::Error::from(Errno::ACCESS), std::io::Error::from(*.0))]
+    Closed(Errno),
     /// A symbolic link stands where none may be followed.
     #[error("a symbolic link is on the way, and links are never followed")]
     Link,
@@ -33,6 +38,15 @@ pub enum Cause {
     Damaged(&'static str),
 }
 
+impl From<Errno> for Cause {
+    fn from(errno: Errno) -> Self {
+        match (errno == Errno::ACCESS).then(as_owner::forbidden).flatten() {
+            Some(why) => Self::Closed(why),
+            None => Self::Os(errno),
+        }
+    }
+}
+
 /// An operation on a path that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot {action} '{path}'")]
@@ -49,7 +63,11 @@ pub struct FsError {
 impl FsError {
     /// Whether the kernel gave this reason.
     pub fn is(&self, errno: Errno) -> bool {
-        self.cause == Cause::Os(errno)
+        match self.cause {
+            Cause::Os(cause) => cause == errno,
+            Cause::Closed(_) => errno == Errno::ACCESS,
+            _ => false,
+        }
     }
 
     /// Whether there is nothing at the path.

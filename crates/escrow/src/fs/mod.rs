@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `accounts` | what the machine's account files say of users and groups |
 //! | `areas` | whose an entry among areas is, recognized by its name |
+//! | `as_owner` | one step on what is closed to its own owner, without opening it |
 //! | `dir` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `codec` | records as bytes, of a fixed width but for texts |
 //! | `meta` | what the kernel says of one entry |
@@ -31,6 +32,7 @@
 
 pub mod accounts;
 pub mod areas;
+mod as_owner;
 pub mod atomic_file;
 pub(crate) mod codec;
 pub mod content;

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io::Errno;
+
 use super::dir::{Dir, DirEntry};
 use super::extents;
 use super::walk::{Shared, walk};
@@ -45,8 +47,7 @@ fn shared_of(dir: &Dir, entry: &DirEntry) -> u64 {
     }
 }
 
-/// Measures `name` and everything in it; nothing where it is not there. Changes nothing, also no
-/// mode: what is closed to us is counted as unread.
+/// Measures `name` and everything in it; nothing where it is not there. What is closed to us is counted as unread.
 pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
     let Some(meta) = parent.stat(name)? else {
         return Ok(Usage::default());
@@ -56,8 +57,11 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
     // Files of several names: bytes, names, and how many of these are in the tree.
     let several = Shared::new(HashMap::<u64, (u64, u32, u32)>::new());
     let root = rustix::process::geteuid().is_root();
-    let closed = |meta: &Meta| !root && meta.mode & 0o500 != 0o500;
-    if meta.is_dir() && closed(&meta) {
+    let closed = |dir: &Dir, name: &[u8], meta: &Meta| {
+        let open = root || meta.mode & 0o500 == 0o500;
+        !open && dir.subdir(name).is_err_and(|error| error.is(Errno::ACCESS))
+    };
+    if meta.is_dir() && closed(parent, name, &meta) {
         unread.store(1, Ordering::Relaxed);
     } else if meta.is_dir() && !parent.is_mount_point(&meta) {
         let top = parent.subdir(name)?;
@@ -82,7 +86,7 @@ pub fn measure(parent: &Dir, name: &[u8]) -> Result<Usage> {
                 shared.fetch_add(elsewhere, Ordering::Relaxed);
                 private.fetch_add(on_disk(&meta) - elsewhere, Ordering::Relaxed);
                 match meta.is_dir() {
-                    true if closed(&meta) => {
+                    true if closed(visit.dir, &entry.name, &meta) => {
                         unread.fetch_add(1, Ordering::Relaxed);
                     }
                     true => next.push((entry.name, ())),

@@ -5,6 +5,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::{Errno, Result};
 
 use super::Dir;
+use super::as_owner::as_owner;
 use super::handle::EntryHandle;
 
 /// Attributes and their values, sorted by name.
@@ -74,14 +75,14 @@ pub fn get_at(dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<Option<Vec<u8>
 /// Calls with a larger buffer until the answer fits. Most answers fit into the first.
 fn grow(call: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut small = [0u8; 256];
-    match call(&mut small) {
+    match as_owner(|| call(&mut small)) {
         Ok(length) => return Ok(small[..length].to_owned()),
         Err(Errno::RANGE) => {}
         Err(errno) => return Err(errno),
     }
     let mut buffer = vec![0; 4096];
     loop {
-        match call(&mut buffer) {
+        match as_owner(|| call(&mut buffer)) {
             Ok(length) => {
                 buffer.truncate(length);
                 return Ok(buffer);
@@ -95,10 +96,10 @@ fn grow(call: impl Fn(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
 
 /// Sets one attribute.
 pub fn set(of: &EntryHandle<'_>, name: &[u8], value: &[u8]) -> Result<()> {
-    match of {
+    as_owner(|| match of {
         EntryHandle::Open(fd) => sys::fsetxattr(fd, name, value, XattrFlags::empty()),
         EntryHandle::Unopened(_) => sys::setxattr(of.proc_path(), name, value, XattrFlags::empty()),
-    }
+    })
 }
 
 /// Whether a failed [`set`] says that this user or this file system cannot keep the attribute.
@@ -108,15 +109,15 @@ pub fn cannot_be_kept(errno: Errno) -> bool {
 
 /// Removes one attribute.
 pub fn remove(of: &EntryHandle<'_>, name: &[u8]) -> Result<()> {
-    match of {
+    as_owner(|| match of {
         EntryHandle::Open(fd) => sys::fremovexattr(fd, name),
         EntryHandle::Unopened(_) => sys::removexattr(of.proc_path(), name),
-    }
+    })
 }
 
 /// Removes one attribute of the entry `name` of a directory; done already if it has none of that name.
 pub fn remove_at(dir: &Dir, name: &[u8], attribute: &[u8]) -> Result<()> {
-    match sys::lremovexattr(dir.proc_path(name), attribute) {
+    match as_owner(|| sys::lremovexattr(dir.proc_path(name), attribute)) {
         Err(Errno::NODATA) => Ok(()),
         answer => answer,
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::content::{check_readable, looking_as};
+use super::content::check_readable;
 use super::creation::NewSandbox;
 use super::sessions::SessionState;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
@@ -456,34 +456,24 @@ impl Manager {
         until: Option<&Checkpoint>,
     ) -> Result<PlanDiff> {
         self.permit_within(Action::Diff, plan)?;
-        self.looking(|alone| self.since_as(plan, checkpoint, until, alone))
-    }
-
-    fn since_as(
-        &self,
-        plan: &Plan,
-        checkpoint: &Checkpoint,
-        until: Option<&Checkpoint>,
-        alone: bool,
-    ) -> Result<PlanDiff> {
-        let _lock = self.begin_call(plan, !alone)?;
+        let _lock = self.begin_call(plan, true)?;
         let checkpoint = self.fresh(plan, checkpoint)?;
         let until = until.map(|until| self.fresh(plan, until)).transpose()?;
         let _originals = self.steady_originals(plan)?;
         let views = self.live_sandboxes(plan)?;
-        let _paused = self.pause_for(plan, &views, alone)?;
+        check_readable(plan, &views)?;
         let mut found = Vec::new();
         for view in views {
             let snapshot = needed_snapshot(&checkpoint, &view)?;
             let until = until.as_ref().map(|until| needed_snapshot(until, &view));
             let until = until.transpose()?;
-            let sandbox = self.open_sandbox(&view, looking_as(alone))?;
+            let sandbox = self.open_sandbox(&view, Session::Shared)?;
             let diff = sandbox.diff(Some(&snapshot), until.as_ref())?;
             let authorized = self.authorize_changes(Action::Diff, &view, &diff);
             self.denied(Action::Diff, Some(plan), authorized)?;
             found.push(ResourceDiff { view, diff });
         }
-        Ok(PlanDiff::new(found, plan, alone))
+        Ok(PlanDiff::new(found, plan))
     }
 
     /// A new plan that begins where another one is, or was at a checkpoint.

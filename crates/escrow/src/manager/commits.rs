@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::content::{check_readable, looking_as};
+use super::content::check_readable;
 use super::{Manager, SandboxView, half};
 use crate::commit::{
     Batch, CommitEngine, CommitPreview, CommitTerms, Execution, Member, MemberPreview, Previewed,
@@ -154,22 +154,12 @@ impl Manager {
         digest: bool,
     ) -> Result<CommitPreview> {
         self.permit_commit(plan)?;
-        self.looking(|alone| self.preview_as(plan, terms, (selection, digest), alone))
-    }
-
-    fn preview_as(
-        &self,
-        plan: &Plan,
-        terms: CommitTerms,
-        (selection, digest): (&ReleaseSelection, bool),
-        alone: bool,
-    ) -> Result<CommitPreview> {
-        let _lock = self.begin_call(plan, !alone)?;
+        let _lock = self.begin_call(plan, true)?;
         let views = self.live_sandboxes(plan)?;
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
-        let _paused = self.pause_for(plan, &views, alone)?;
-        let looked = (terms, &looking_as(alone), selection);
+        check_readable(plan, &views)?;
+        let looked = (terms, &Session::Shared, selection);
         let previewed = self.look(plan, &views, looked, &Unobserved)?;
         let mut preview = previewed.show();
         let authorized = self.authorize_release(&preview, &views);

@@ -16,7 +16,6 @@ use crate::model::text::Location;
 use crate::model::{
     Action, Change, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
 };
-use crate::run::PausedProcesses;
 use crate::store::{Plan, Resource};
 use crate::strategy::{Access, Exposes, Sandbox, Session, StrategyError, unsupported};
 
@@ -36,25 +35,14 @@ pub struct PlanDiff {
     /// One entry for each sandbox.
     pub resources: Vec<ResourceDiff>,
     plan: Plan,
-    /// Whether something had to be opened, so that no other process could look meanwhile.
-    alone: bool,
 }
 
 impl PlanDiff {
-    pub(super) fn new(resources: Vec<ResourceDiff>, plan: &Plan, alone: bool) -> Self {
+    pub(super) fn new(resources: Vec<ResourceDiff>, plan: &Plan) -> Self {
         Self {
             resources,
             plan: plan.clone(),
-            alone,
         }
-    }
-}
-
-/// The session of a process that looks, alone or with others.
-pub(super) fn looking_as(alone: bool) -> Session {
-    match alone {
-        true => Session::Exclusive,
-        false => Session::Shared,
     }
 }
 
@@ -285,11 +273,7 @@ impl Manager {
             Some(resource) => self.authorize_resource(Action::Diff, plan, resource)?,
             None => self.authorize_plan(Action::Diff, plan)?,
         }
-        self.looking(|alone| self.compare_as(plan, only, alone))
-    }
-
-    fn compare_as(&self, plan: &Plan, only: Option<&Resource>, alone: bool) -> Result<PlanDiff> {
-        let _lock = self.begin_call(plan, !alone)?;
+        let _lock = self.begin_call(plan, true)?;
         let (views, prefix) = match only {
             Some(resource) => {
                 let (view, prefix) = self.sandbox_of(plan, resource)?;
@@ -299,56 +283,32 @@ impl Manager {
         };
         let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
         let _originals = self.lock_originals(&resources, true)?;
-        let _paused = self.pause_for(plan, &views, alone)?;
+        check_readable(plan, &views)?;
         let mut diffs = Vec::new();
         for view in views.clone() {
-            let sandbox = self.open_sandbox(&view, looking_as(alone))?;
+            let sandbox = self.open_sandbox(&view, Session::Shared)?;
             let mut diff = sandbox.diff(None, None)?;
             diff.changes.retain(|change| change.path.lies_in(&prefix));
             self.authorize_changes(Action::Diff, &view, &diff)?;
             diffs.push(ResourceDiff { view, diff });
         }
-        Ok(PlanDiff::new(diffs, plan, alone))
+        Ok(PlanDiff::new(diffs, plan))
     }
 
-    /// The digest of what was found, for which contents are read; `None` where they cannot be: they lie in a closed
-    /// directory, and a command is inside.
-    pub fn digest(&self, found: &PlanDiff) -> Result<Option<PlanDigest>> {
-        let _lock = self.begin_call(&found.plan, !found.alone)?;
-        let views: Vec<SandboxView> = found.resources.iter().map(|one| one.view.clone()).collect();
-        let _paused = self.pause_for(&found.plan, &views, found.alone)?;
+    /// The digest of what was found, for which contents are read.
+    pub fn digest(&self, found: &PlanDiff) -> Result<PlanDigest> {
+        let _lock = self.begin_call(&found.plan, true)?;
         let mut all = PlanDigest::default();
         for ResourceDiff { view, diff } in &found.resources {
-            let sandbox = self.open_sandbox(view, looking_as(found.alone))?;
-            match sandbox.digests(&diff.changes) {
-                Err(StrategyError::Closed { .. }) => return Ok(None),
-                digests => all.add(&view.resource.name, &diff.changes, digests?),
-            }
+            check_readable(&found.plan, [view])?;
+            let sandbox = self.open_sandbox(view, Session::Shared)?;
+            all.add(
+                &view.resource.name,
+                &diff.changes,
+                sandbox.digests(&diff.changes)?,
+            );
         }
-        Ok(Some(all))
-    }
-
-    /// Looks at a plan together with others; where something in it is closed to its own user, once more and alone, when
-    /// that can be opened temporarily.
-    pub(super) fn looking<T>(&self, look: impl Fn(bool) -> Result<T>) -> Result<T> {
-        match look(false) {
-            Err(error) if error.is_of_closed() => look(true),
-            found => found,
-        }
-    }
-
-    /// For a process that looks `alone`, at a plan that is locked: those inside are paused.
-    pub(super) fn pause_for(
-        &self,
-        plan: &Plan,
-        views: &[SandboxView],
-        alone: bool,
-    ) -> Result<Option<PausedProcesses>> {
-        check_readable(plan, views)?;
-        match alone {
-            true => self.pause(plan),
-            false => Ok(None),
-        }
+        Ok(all)
     }
 
     /// Opens a sandbox.
@@ -368,14 +328,13 @@ impl Manager {
         of: &'a PlanDiff,
         view: &'a SandboxView,
     ) -> Result<impl VersionContents + 'a> {
-        let lock = self.begin_call(&of.plan, !of.alone)?;
-        let views = std::slice::from_ref(view);
+        let lock = self.begin_call(&of.plan, true)?;
+        check_readable(&of.plan, [view])?;
         Ok(BothVersions {
             manager: self,
             view,
             original: view.resource.root().map(Dir::open).transpose()?,
-            _paused: self.pause_for(&of.plan, views, of.alone)?,
-            sandbox: self.open_sandbox(view, looking_as(of.alone))?,
+            sandbox: self.open_sandbox(view, Session::Shared)?,
             _lock: lock,
         })
     }
@@ -438,7 +397,6 @@ struct BothVersions<'a> {
     /// Where the original's files are; `None` where it has none.
     original: Option<Dir>,
     sandbox: Box<dyn Sandbox>,
-    _paused: Option<PausedProcesses>,
     _lock: Lock,
 }
 

@@ -35,9 +35,6 @@ pub enum StrategyError {
     /// A change that is never committed.
     #[error("'{path}' cannot be committed: {why}")]
     Forbidden { path: ResourcePath, why: String },
-    /// A directory of the sandbox is closed to this user.
-    #[error("the directory '{path}' of the sandbox is closed to this user")]
-    Closed { path: ResourcePath },
     /// What a snapshot had at a path is nowhere any more.
     #[error("'{path}' cannot be restored: {what}")]
     Lost { path: ResourcePath, what: String },

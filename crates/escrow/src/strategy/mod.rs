@@ -31,8 +31,6 @@ mod tree;
 mod tree_commit;
 mod tree_digest;
 mod tree_intent;
-mod unreadable;
-mod unreadable_dirs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -245,8 +243,7 @@ pub struct Access {
 pub enum Session {
     /// To look, or to write one item, while others may look too. The original may be gone.
     Shared,
-    /// To change it, while no other process looks or works in it; the original is there. Whatever is closed to
-    /// the sandbox's own user is opened where that is needed, until the session ends.
+    /// To change it, while no other process looks or works in it; the original is there.
     Exclusive,
     /// The same while a command works in the sandbox, and is paused.
     Live(LiveView),

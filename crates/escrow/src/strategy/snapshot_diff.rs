@@ -3,9 +3,7 @@
 use super::error::Result;
 use super::tree;
 use super::tree_commit::VersionSource;
-use super::unreadable;
 use crate::fs::xattr::Xattrs;
-use crate::fs::{Dir, Meta};
 use crate::model::{Change, ChangedField, EntryInfo, EntryKind, ResourcePath};
 
 /// One snapshot: in what it differs from the original, in the order of the paths, and where its versions
@@ -92,14 +90,7 @@ fn differences(
         return Ok(Vec::new());
     }
     let (old, new) = ((&old_dir, &old), (&new_dir, &new));
-    tree::differences(&name, old, new, visible, || same_bytes(old, new, &name))
-}
-
-/// Whether two versions of a file hold the same. One that its own user closed to reading is known by its
-/// time, which goes with it into a checkpoint and back.
-fn same_bytes(old: (&Dir, &Meta), new: (&Dir, &Meta), name: &[u8]) -> Result<bool> {
-    if unreadable::is_closed(old.1) || unreadable::is_closed(new.1) {
-        return Ok(old.1.mtime == new.1.mtime);
-    }
-    tree::same_content((old.0, name), (new.0, name))
+    tree::differences(&name, old, new, visible, || {
+        tree::same_content((&old_dir, &name), (&new_dir, &name))
+    })
 }

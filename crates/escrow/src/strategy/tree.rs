@@ -327,6 +327,7 @@ pub(super) fn make_directories(root: &Dir, path: &ResourcePath) -> Result<Dir> {
         walked = walked.join(name);
         dir = match dir.subdir(name) {
             Err(error) if error.is(Errno::NOENT) => {
+                dir.check_open()?;
                 dir.make_dir(name, 0o777)?;
                 dir.subdir(name)?
             }
@@ -369,6 +370,8 @@ pub(super) fn put(
     before: Option<(Meta, Xattrs)>,
     content: &mut dyn Read,
 ) -> Result<Change> {
+    // Who writes a file is held by modes, as with any other program.
+    to.check_open()?;
     let old = before.as_ref().map(|(meta, _)| meta.facts());
     let draft = AtomicFile {
         stage,

@@ -10,7 +10,7 @@ use escrow::diff;
 use escrow::error::Error;
 use escrow::strategy::StrategyError;
 use escrow_testkit::signature::{Ignore, assert_same, signature};
-use escrow_testkit::skip::is_root;
+use escrow_testkit::skip::{is_root, require_root};
 use escrow_testkit::tree::build;
 use escrow_testkit::user::rerun_test_as_user;
 use escrow_testkit::{Fs, LoopFs, World};
@@ -18,7 +18,8 @@ use rustix::fs::XattrFlags;
 
 use crate::commit_support::{Must, all_succeed, child, start_child};
 use crate::support::{
-    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, chain, open, sh,
+    ALL, COPIES, ISOLATING, Sandboxed, assert_swept, assert_untouched, chain, given, open,
+    run_as_user_with, sh,
 };
 
 /// A diff as text, which must not wait for anything either.
@@ -371,34 +372,53 @@ fn c14_a_file_that_changes_while_it_is_copied() {
     }
 }
 
-/// What an ordinary user cannot read cannot be copied: refused by name, and nothing stays.
+/// What an ordinary user cannot read cannot be copied: refused by name, and nothing stays. What only its own modes close to
+/// its owner can.
 // rule F1
 #[test]
 fn c15_what_cannot_be_read() {
-    if is_root() {
-        return rerun_test_as_user("attacks_c::c15_what_cannot_be_read");
-    }
-    let world = World::new();
-    for (text, culprit) in [
-        ("a \"a\"\nd/closed 0000 \"secret\"", "d/closed"),
-        ("a \"a\"\nd/shut/ 0000", "d/shut"),
-        ("a \"a\"\nd/blind/f \"f\"\nd/blind/ 0600", "d/blind"),
-    ] {
+    if let Some(original) = given() {
+        let world = World::new();
         for strategy in COPIES {
-            let original = world.dir("original");
-            build(&original, text);
-            let before = signature(&original);
             let answer = Sandboxed::attempt(&world.home(), &original, strategy);
-            let error = answer
-                .err()
-                .unwrap_or_else(|| panic!("{culprit} was copied"));
-            assert!(error.to_string().contains(culprit), "{error}");
+            if !original.ends_with("refused") {
+                let sandbox = answer.unwrap_or_else(|error| panic!("{}", chain(&error)));
+                assert_eq!(sandbox.listing(), [""; 0], "{strategy}");
+                sandbox.cleanup();
+                continue;
+            }
+            let error = answer.err().expect("it cannot be copied");
+            assert!(error.to_string().contains("d/culprit"), "{error}");
             assert!(chain(&error).contains("ermission"), "{}", chain(&error));
             assert_swept(&world.home());
             let manager = open(&world.home());
             assert!(manager.plans().expect("they can be listed").is_empty());
+        }
+        return;
+    }
+    if !require_root("files of another owner") {
+        return;
+    }
+    for text in [
+        "a \"a\"\nd/culprit 0000 \"secret\"",
+        "a \"a\"\nd/culprit/ 0000",
+        "a \"a\"\nd/culprit/f \"f\"\nd/culprit/ 0600",
+    ] {
+        for (name, owner) in [
+            ("taken", "54321:54321"),
+            ("refused", "0:0"),
+            ("refused", "54321:12345"),
+        ] {
+            let world = World::new();
+            let original = world.dir(name);
+            build(&original, text);
+            sh(
+                &original,
+                &format!("chown -R 54321:54321 .; chown {owner} d/culprit"),
+            );
+            let before = signature(&original);
+            run_as_user_with("attacks_c::c15_what_cannot_be_read", &original);
             assert_untouched(&before, &original);
-            sh(world.path(), "chmod -R u+rwx original; rm -r original");
         }
     }
 }

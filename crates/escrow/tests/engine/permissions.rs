@@ -90,27 +90,6 @@ fn rolling_back_what_was_closed() {
     assert_swept(&world.home());
 }
 
-/// A file of the sandbox that was closed is a change like others, not the end of the diff.
-// rule F6
-#[test]
-fn a_file_that_was_closed_is_listed() {
-    if is_root() {
-        return rerun_test_as_user("permissions::a_file_that_was_closed_is_listed");
-    }
-    let world = World::new();
-    for strategy in ISOLATING {
-        let original = original(&world, strategy, "file \"file\"\nother \"other\"");
-        let sandbox = Sandboxed::new(&world.home(), &original, strategy);
-        sandbox.native("chmod 000 file; printf more >> other");
-        let listing = sandbox.listing();
-        assert!(
-            listing == ["P file", "M other"] || listing == ["M file", "M other"],
-            "{strategy}: {listing:?}"
-        );
-        sandbox.cleanup();
-    }
-}
-
 /// Who writes beside files of others changes what was written, and nothing else.
 // rule F8
 #[test]

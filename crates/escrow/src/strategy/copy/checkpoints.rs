@@ -35,7 +35,6 @@ use crate::strategy::tree::{self, Original, STAGE};
 use crate::strategy::tree_commit::{
     self, OriginalBase, StageRequest, StageSource, TreePreview, VersionSource,
 };
-use crate::strategy::unreadable;
 use crate::strategy::{Intent, OnConflict, Preview, RestoreRequest, Snapshot};
 
 const SNAPSHOTS: &[u8] = b"moments";
@@ -173,7 +172,6 @@ pub(in crate::strategy) fn checkpoint(
     paths.extend(touched.into_iter().map(|(path, _)| path));
     let store = new.subdir(TREE)?;
     let keeping = SnapshotWriter {
-        area,
         tree: copied.tree,
         store: &store,
         last: last.as_ref(),
@@ -213,7 +211,6 @@ fn numbers(room: &Dir) -> Result<Vec<u32>> {
 }
 
 struct SnapshotWriter<'a> {
-    area: &'a Dir,
     tree: &'a Dir,
     store: &'a Dir,
     last: Option<&'a OpenSnapshot>,
@@ -264,7 +261,7 @@ impl SnapshotWriter<'_> {
             None => {
                 let (from, name) = self.tree.parent(path)?;
                 let (from, options) = ((&from, name), CopyOptions::LIVE);
-                unreadable::copy(self.area, &self.placer, from, to, meta, options)?;
+                self.placer.copy(from, to, meta.kind, options)?;
             }
         }
         Ok(((), true))

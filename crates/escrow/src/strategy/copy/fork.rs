@@ -17,12 +17,10 @@ use crate::strategy::copy::checkpoints::{FROM_THE_ORIGINAL, OpenSnapshot, Snapsh
 use crate::strategy::copy::diff::{CopiedTree, OriginalState, remark};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree;
-use crate::strategy::unreadable;
 
 /// Copies the tree as it was at a snapshot into the empty directory `to`.
 pub(in crate::strategy) fn fork(
     copied: &CopiedTree<'_>,
-    area: &Dir,
     snapshot: &OpenSnapshot,
     to: &Dir,
     observer: &dyn Observer,
@@ -37,7 +35,6 @@ pub(in crate::strategy) fn fork(
     let gone = gone.filter(|change| change.new.is_none());
     let fork = CopyFork {
         copied,
-        area,
         snapshot,
         to,
         below,
@@ -77,7 +74,6 @@ pub(in crate::strategy) fn message(report: &CopyReport) -> String {
 
 struct CopyFork<'a> {
     copied: &'a CopiedTree<'a>,
-    area: &'a Dir,
     snapshot: &'a OpenSnapshot,
     to: &'a Dir,
     /// What was kept, by the directory it lies in.
@@ -275,7 +271,7 @@ impl CopyFork<'_> {
             let meta = from.stat(name)?;
             let meta = meta.ok_or_else(|| from.absent("find what was kept of", name))?;
             let (from, options) = ((&from, name), CopyOptions::QUIET);
-            unreadable::copy(self.area, &self.placer, from, to, &meta, options)?;
+            self.placer.copy(from, to, meta.kind, options)?;
             Ok(((), true))
         })?;
         Ok(())

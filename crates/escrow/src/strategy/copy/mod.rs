@@ -14,7 +14,6 @@ pub(super) mod checkpoints;
 pub(super) mod diff;
 pub(super) mod fork;
 
-use std::cell::RefCell;
 use std::io::Read;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -28,8 +27,6 @@ use super::moves::MoveLog;
 use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
 use super::tree_commit::{LastPreview, StageRequest, TreePreview};
-use super::unreadable_dirs;
-use super::unreadable_dirs::OpenedDirs;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
     Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest,
@@ -89,8 +86,6 @@ struct CopySession<K> {
     moves: Arc<MoveLog>,
     /// What the last preview found.
     found: LastPreview,
-    /// What is open in the copy until the session ends.
-    opened: RefCell<Vec<OpenedDirs>>,
     kind: PhantomData<K>,
 }
 
@@ -114,13 +109,8 @@ struct OpenCopy {
 }
 
 fn open(sandbox: &SandboxRef) -> Result<OpenCopy> {
-    let area = area_of(sandbox)?;
-    let opened = open_in(sandbox, unreadable_dirs::enter(area.again())?);
-    opened.map_err(|error| unreadable_dirs::in_the_sandbox(&area, &[root()], error))
-}
-
-fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenCopy> {
     let metadata: CopyMetadata = tree::metadata(sandbox)?;
+    let area = Dir::open(metadata.area.as_path())?;
     Ok(OpenCopy {
         original: metadata.original,
         tree: area.subdir(COPY)?.subdir(TREE)?,
@@ -134,28 +124,7 @@ fn with<T>(
     sandbox: &SandboxRef,
     work: impl FnOnce(&CopiedTree<'_>, &OpenCopy) -> Result<T>,
 ) -> Result<T> {
-    let done = with_it(open(sandbox)?, work);
-    let area = area_of(sandbox)?;
-    done.map_err(|error| unreadable_dirs::in_the_sandbox(&area, &[root()], error))
-}
-
-/// The same while no other process works in it: directories that are closed are opened for the time it takes.
-fn alone<T>(
-    sandbox: &SandboxRef,
-    work: impl Fn(&CopiedTree<'_>, &OpenCopy, bool) -> Result<T>,
-) -> Result<T> {
-    let area = area_of(sandbox)?;
-    let all = || Ok(vec![OpenedDirs::all(&area, &[root()])?]);
-    unreadable_dirs::with_open(&area, &[root()], all, |area, again| {
-        let open = open_in(sandbox, area.again())?;
-        with_it(open, |copied, open| work(copied, open, again))
-    })
-}
-
-fn with_it<T>(
-    open: OpenCopy,
-    work: impl FnOnce(&CopiedTree<'_>, &OpenCopy) -> Result<T>,
-) -> Result<T> {
+    let open = open(sandbox)?;
     let manifest = present_manifest(&open.area, &open.tree)?;
     let copied = CopiedTree {
         original: &open.original.open()?,
@@ -169,18 +138,6 @@ fn with_it<T>(
 fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
     let metadata: CopyMetadata = tree::metadata(sandbox)?;
     Ok(Dir::open(metadata.area.as_path())?)
-}
-
-/// The sandbox itself, from its area.
-fn root() -> ResourcePath {
-    ResourcePath::root().join(COPY).join(TREE)
-}
-
-/// Goes back, or forth, in a sandbox's own tree.
-fn go<T>(area: &Location, work: impl Fn() -> Result<T>) -> Result<T> {
-    let area = Dir::open(area.as_path())?;
-    let all = || Ok(vec![OpenedDirs::all(&area, &[root()])?]);
-    unreadable_dirs::with_open(&area, &[root()], all, |_, _| work())
 }
 
 /// Makes a fresh copy in `copy.new`. The caller syncs it before anything relies on it.
@@ -273,7 +230,7 @@ impl<K: CopyKind> TreeCopy<K> {
         request: &CreateRequest<'_>,
     ) -> Result<Created> {
         let area = empty_area(place)?;
-        let report = alone(sandbox, |copied, open, _| {
+        let report = with(sandbox, |copied, open| {
             // What was released would not be the fork's, also once the release is taken back.
             if !PartialCommits::read(&open.area, &identity(&open.tree)?)?.is_empty() {
                 let why = "a part of its plan is committed: commit the rest, or undo the part with `escrow undo`";
@@ -281,7 +238,7 @@ impl<K: CopyKind> TreeCopy<K> {
             }
             let snapshot = checkpoints::open(copied, &open.area, snapshot)?;
             make_new(&area, |tree| {
-                fork::fork(copied, &open.area, &snapshot, tree, request.observer)
+                fork::fork(copied, &snapshot, tree, request.observer)
             })
         })?;
         let metadata = tree::metadata(sandbox)?;
@@ -395,21 +352,17 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
             session,
             moves: Arc::clone(&self.moves),
             found: LastPreview::default(),
-            opened: RefCell::default(),
             kind: PhantomData,
         }))
     }
 
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        match tree_commit::own_area(intent)? {
-            Some(area) => go(&area, || tree_commit::apply(intent, observer)),
-            None => tree_commit::apply(intent, observer),
-        }
+        tree_commit::apply(intent, observer)
     }
 
     fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
         match tree_commit::own_area(intent)? {
-            Some(area) => Ok(go(&area, || tree_commit::undo(intent))?.0),
+            Some(_) => Ok(tree_commit::undo(intent)?.0),
             None => tree_intent::undo(intent, &self.moves),
         }
     }
@@ -435,19 +388,6 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
 }
 
 impl<K: CopyKind> CopySession<K> {
-    /// Looks; where something is closed to its own user, once more with it open, if no other process looks.
-    fn unlocked<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
-        let alone = self.session != Session::Shared && self.opened.borrow().is_empty();
-        match look() {
-            Err(error) if alone && unreadable_dirs::refused(&error) => {
-                let opened = OpenedDirs::all(&area_of(&self.reference)?, &[root()])?;
-                self.opened.replace(vec![opened]);
-                look()
-            }
-            done => done,
-        }
-    }
-
     fn check(&self, open: &OpenCopy, path: &ResourcePath) -> Result<()> {
         open.original.check(path)?;
         tree::check_carved(path, &open.carved)
@@ -511,14 +451,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(&self.reference)?;
         self.check(&open, path)?;
-        // A file that is closed is reported as any other that cannot be opened.
-        let hidden = |error| match &error {
-            StrategyError::Fs(cause) if cause.action == "open the directory" => {
-                unreadable_dirs::in_the_sandbox(&open.area, &[root()], error)
-            }
-            _ => error,
-        };
-        self.unlocked(|| tree::read(&open.tree, path).map_err(hidden))
+        tree::read(&open.tree, path)
     }
 
     fn write(&self, path: &ResourcePath, content: &mut dyn Read) -> Result<Change> {
@@ -541,15 +474,15 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
         };
-        self.unlocked(|| with(&self.reference, compare))
+        with(&self.reference, compare)
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        self.unlocked(|| {
-            let OpenCopy { area, tree, .. } = open(&self.reference)?;
-            tree_digest::sandbox(&tree, |attributes| attributes, changes)
-                .map_err(|error| unreadable_dirs::in_the_sandbox(&area, &[root()], error))
-        })
+        tree_digest::sandbox(
+            &open(&self.reference)?.tree,
+            |attributes| attributes,
+            changes,
+        )
     }
 
     fn rollback(&self, observer: &dyn Observer) -> Result<String> {
@@ -583,7 +516,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
     }
 
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
-        alone(&self.reference, |copied, open, _| {
+        with(&self.reference, |copied, open| {
             checkpoints::checkpoint(copied, &open.area, parent, observer)
         })
     }
@@ -594,7 +527,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
-        let found = self.unlocked(|| self.look_at(options))?;
+        let found = self.look_at(options)?;
         Ok(self.found.keep(found))
     }
 
@@ -602,8 +535,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
         let area = tree::commit_area(K::NAME, request.area)?;
         let look = || self.look_at(&PreviewOptions::default());
         let found = self.found.take(request, look)?;
-        alone(&self.reference, |copied, open, again| {
-            tree_commit::begin(area, again)?;
+        with(&self.reference, |copied, open| {
             let moves = self.moves(copied.original)?;
             let source = tree_commit::StageSource {
                 area: &open.area,
@@ -622,8 +554,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
         let area = tree::commit_area(K::NAME, request.area)?;
-        alone(&self.reference, |copied, open, again| {
-            tree_commit::begin(area, again)?;
+        with(&self.reference, |copied, open| {
             checkpoints::prepare_restore(copied, &open.area, request, area)
         })
     }

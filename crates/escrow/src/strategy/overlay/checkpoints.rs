@@ -13,14 +13,14 @@ use super::super::tree::{self, STAGE};
 use super::super::{CreateRequest, Created, Intent, LiveView, RestoreRequest, Snapshot};
 use super::layers::{self, LayerDirMetadata};
 use super::stack::{self, LayerRef, LayerStack, LayerState};
-use super::{NAME, OpenLayers, OverlayMetadata, alone, base, diff};
+use super::{NAME, OpenLayers, OverlayMetadata, area_of, base, diff, open};
 use super::{clear, live_checkpoint, live_restore, squash};
 use crate::event::Observer;
 use crate::failpoints;
 use crate::fs::{Dir, exposure, remove};
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, SandboxRef};
-use crate::strategy::{snapshot_diff, unreadable_dirs};
+use crate::strategy::snapshot_diff;
 
 /// A stack of more layers is flattened: a kernel mounts 500, and forks and restores lay one more over a snapshot.
 const MOST: usize = 400;
@@ -69,11 +69,10 @@ impl StackSwitch {
         match &self.live {
             Some(live) if live.process.is_alive()? => {
                 let through = tree::view(live)?;
-                alone(&self.switch, |open, _| {
-                    // The topmost one is empty.
-                    let target = LayerStack::open(&to[1..], &open.area)?;
-                    live_restore::go(open, &target, &through)
-                })
+                let open = open(&self.switch)?;
+                // The topmost one is empty.
+                let target = LayerStack::open(&to[1..], &open.area)?;
+                live_restore::go(&open, &target, &through)
             }
             _ => switch(&self.switch, to),
         }
@@ -81,8 +80,7 @@ impl StackSwitch {
 }
 
 fn switch(sandbox: &SandboxRef, layers: Vec<LayerRef>) -> Result<()> {
-    let OverlayMetadata { area, .. } = tree::metadata(sandbox)?;
-    let area = unreadable_dirs::enter(Dir::open(area.as_path())?)?;
+    let area = area_of(sandbox)?;
     let Some((top, below)) = layers.split_first() else {
         return Ok(());
     };
@@ -212,7 +210,7 @@ pub(super) fn retain(
     now.sweep(&area, kept.iter().chain(&renewed))?;
     if renewed == kept && may_squash {
         // No user asked for it: what cannot be squashed stays as it is.
-        if let Ok(Some(squashed)) = alone(sandbox, |open, _| squash::squash(open, &kept)) {
+        if let Ok(Some(squashed)) = open(sandbox).and_then(|open| squash::squash(&open, &kept)) {
             now = squashed;
             renewed = renew(&now);
         }

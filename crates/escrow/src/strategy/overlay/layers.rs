@@ -166,15 +166,11 @@ pub(super) fn mark(dir: &Dir, name: &[u8], meta: &Meta, path: &ResourcePath) -> 
     match meta.kind {
         EntryKind::File if meta.size == 0 && has(WHITEOUT) => Ok(LayerMark::Whiteout),
         EntryKind::Directory if has(OPAQUE) => {
-            match xattr::get_at(dir, name, OPAQUE.as_bytes()) {
-                // Closed to its own user, so it cannot be looked into either; what is in it counts as
-                // changed.
-                Err(Errno::ACCESS) => Ok(LayerMark::Plain),
-                value => Ok(match value.map_err(fail)?.as_deref() {
-                    Some(b"y") => LayerMark::Opaque,
-                    _ => LayerMark::Plain,
-                }),
-            }
+            let value = xattr::get_at(dir, name, OPAQUE.as_bytes()).map_err(fail)?;
+            Ok(match value.as_deref() {
+                Some(b"y") => LayerMark::Opaque,
+                _ => LayerMark::Plain,
+            })
         }
         _ => Ok(LayerMark::Plain),
     }
@@ -397,19 +393,10 @@ fn graft(parent: &Dir, stage: &Dir, chain: &[MissingDir]) -> Result<Dir> {
         tree::refuse_lost(lower, b"", &lost)?;
         made.push((at.again(), lower.meta()?.mode));
     }
-    for (dir, mode) in made.iter().skip(1).rev() {
+    for (dir, mode) in made.iter().rev() {
         set_mode(dir, *mode)?;
     }
-    // The kernel copies up into directories that are closed to the user, so we do too. A
-    // directory can be moved only while it is open itself.
-    let mode = parent.meta()?.mode;
-    set_mode(parent, mode | 0o700)?;
-    let moved = stage.rename(top, parent, top);
-    set_mode(parent, mode)?;
-    moved?;
-    for (dir, mode) in made.iter().take(1) {
-        set_mode(dir, *mode)?;
-    }
+    stage.rename(top, parent, top)?;
     let mut deepest = parent.again();
     for MissingDir { name, .. } in chain {
         deepest = deepest.subdir(name)?;
@@ -471,6 +458,7 @@ pub(super) fn set_mode(dir: &Dir, mode: u16) -> Result<()> {
 
 /// A directory that the lower layer does not have, or that was deleted and comes back empty.
 fn make_new(parent: &Dir, stage: &Dir, name: &[u8]) -> Result<Dir> {
+    parent.check_open()?;
     match parent.stat(name)? {
         None => parent.make_dir(name, 0o777)?,
         // A whiteout stands there: what it hides must stay hidden.

@@ -21,7 +21,6 @@ use crate::fs::dir::DirEntry;
 use crate::fs::place::{CopyOptions, DirLook, Placer};
 use crate::fs::{Dir, Meta, Stamp, remove};
 use crate::model::{EntryKind, ResourcePath};
-use crate::strategy::unreadable;
 
 const SEEN: &[u8] = b"seen";
 
@@ -160,7 +159,6 @@ fn copy(
     let root = ResourcePath::root();
     let trace = EntryTrace::of(&from.meta()?);
     let mut copying = LayerCopier {
-        area: &open.area,
         touched: earlier.and_then(|all| all.get(&root)) != Some(&trace),
         earlier,
         placer: Placer::new(&to, observer),
@@ -189,7 +187,6 @@ fn copy(
 }
 
 struct LayerCopier<'a> {
-    area: &'a Dir,
     earlier: Option<&'a HashMap<ResourcePath, EntryTrace>>,
     placer: Placer<'a>,
     seen: Vec<(ResourcePath, EntryTrace)>,
@@ -231,9 +228,8 @@ impl LayerCopier<'_> {
                 match meta.kind {
                     EntryKind::Device if meta.is_whiteout() => to.0.make_whiteout(to.1)?,
                     EntryKind::Device | EntryKind::Socket => to.0.link_to(to.1, from.0, from.1)?,
-                    _ => {
-                        let (area, options) = (self.area, CopyOptions::QUIET);
-                        unreadable::copy(area, &self.placer, from, to, &meta, options)?;
+                    kind => {
+                        self.placer.copy(from, to, kind, CopyOptions::QUIET)?;
                     }
                 }
                 Ok(((), true))

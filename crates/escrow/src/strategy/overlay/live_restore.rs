@@ -6,8 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustix::io::Errno;
-
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::layers::{self, LayerEntry};
@@ -17,7 +15,6 @@ use crate::event::Unobserved;
 use crate::fs::place::{CopyOptions, DirLook, Placer};
 use crate::fs::{Dir, Meta};
 use crate::model::{EntryKind, ResourcePath};
-use crate::strategy::unreadable;
 
 /// A version of a path: where it is, and what the kernel says of it.
 type PathVersion = Option<(Dir, Meta)>;
@@ -26,7 +23,6 @@ type PathVersion = Option<(Dir, Meta)>;
 pub(super) fn go(open: &OpenLayers, target: &LayerStack, root: &Dir) -> Result<()> {
     let differing = differing(open, target)?;
     let mut going = LiveRestore {
-        area: &open.area,
         root,
         open: &open.lower,
         target,
@@ -113,7 +109,6 @@ fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>)
 }
 
 struct LiveRestore<'a> {
-    area: &'a Dir,
     root: &'a Dir,
     open: &'a Dir,
     target: &'a LayerStack,
@@ -123,24 +118,10 @@ struct LiveRestore<'a> {
 }
 
 impl LiveRestore<'_> {
-    /// The directory at `path`, opened to us if it was closed, and to be dressed in the end.
+    /// The directory at `path`, which gets its metadata in the end.
     fn dir(&mut self, path: &ResourcePath) -> Result<Dir> {
-        let mut at = self.root.again();
-        let mut walked = ResourcePath::root();
-        for part in path.parts() {
-            walked = walked.join(part);
-            at = match at.subdir(part) {
-                Err(error) if error.is(Errno::ACCESS) => {
-                    at.make_readable(part)?;
-                    self.dirs.insert(walked.clone());
-                    at.subdir(part)?
-                }
-                dir => dir?,
-            };
-        }
         self.dirs.insert(path.clone());
-        layers::set_mode(&at, at.meta()?.mode | 0o700)?;
-        Ok(at)
+        Ok(self.root.dir(path)?)
     }
 
     /// Removes what must be gone before something else can stand in its place.
@@ -198,13 +179,14 @@ impl LiveRestore<'_> {
         let temporary = free_name(&dir)?;
         let key = (meta.nlink > 1).then_some((meta.dev, meta.ino));
         let (from, to) = ((from, name), (&dir, &*temporary));
-        // As it is to be seen. Of an original that no process may read nothing is taken.
+        // As it is to be seen.
         let options = CopyOptions {
             look: &|_, attributes| *attributes = layers::visible(std::mem::take(attributes)),
             ..CopyOptions::QUIET
         };
-        self.placer.entry(key, path, to, || {
-            unreadable::copy(self.area, &self.placer, from, to, meta, options).map(|_| ((), true))
+        self.placer.entry(key, path, to, || -> Result<_> {
+            self.placer.copy(from, to, meta.kind, options)?;
+            Ok(((), true))
         })?;
         if let Err(error) = dir.rename(&temporary, &dir, name) {
             dir.unlink(&temporary)?;

@@ -24,7 +24,6 @@ mod squash;
 mod stack;
 mod unmapped;
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -40,8 +39,6 @@ use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
 use super::tree_commit::{LastPreview, StageRequest, TreePreview};
-use super::unreadable_dirs;
-use super::unreadable_dirs::OpenedDirs;
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
     Intent, Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Remember,
@@ -82,8 +79,6 @@ struct OverlaySession {
     moves: Arc<MoveLog>,
     /// What the last preview found.
     found: LastPreview,
-    /// What is open in the layers until the session ends.
-    opened: RefCell<Vec<OpenedDirs>>,
 }
 
 impl Overlay {
@@ -150,13 +145,8 @@ fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
 }
 
 fn open(sandbox: &SandboxRef) -> Result<OpenLayers> {
-    let area = area_of(sandbox)?;
-    let opened = open_in(sandbox, unreadable_dirs::enter(area.again())?);
-    opened.map_err(|error| in_the_sandbox(sandbox, error))
-}
-
-fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenLayers> {
     let metadata: OverlayMetadata = tree::metadata(sandbox)?;
+    let area = Dir::open(metadata.area.as_path())?;
     let now = LayerState::read(&area)?;
     Ok(OpenLayers {
         lower: metadata.original.open()?,
@@ -166,64 +156,6 @@ fn open_in(sandbox: &SandboxRef, area: Dir) -> Result<OpenLayers> {
         original: metadata.original,
         carved: metadata.carved,
     })
-}
-
-/// Does something that only looks.
-fn look<T>(sandbox: &SandboxRef, work: impl FnOnce(&OpenLayers) -> Result<T>) -> Result<T> {
-    let open = open(sandbox)?;
-    work(&open).map_err(|error| in_the_sandbox(sandbox, error))
-}
-
-/// Does something while no other process works in the sandbox: directories of its layers that are closed are
-/// opened for the time it takes, those of other sandboxes among them.
-fn alone<T>(sandbox: &SandboxRef, work: impl Fn(&OpenLayers, bool) -> Result<T>) -> Result<T> {
-    let area = area_of(sandbox)?;
-    let roots = roots(&area)?;
-    let all = || make_readable(sandbox, &area);
-    unreadable_dirs::with_open(&area, &roots, all, |area, again| {
-        work(&open_in(sandbox, area.again())?, again)
-    })
-}
-
-/// The layers of an area.
-fn roots(area: &Dir) -> Result<Vec<ResourcePath>> {
-    let layers = LayerState::room(area)?.entries()?;
-    let names = layers.iter().map(|entry| &*entry.name);
-    Ok(names.map(stack::layer).collect())
-}
-
-/// Opens what is closed in the layers of an area, and in those of other sandboxes that this one is made of.
-fn make_readable(sandbox: &SandboxRef, area: &Dir) -> Result<Vec<OpenedDirs>> {
-    let metadata: OverlayMetadata = tree::metadata(sandbox)?;
-    let layers = LayerState::read(area)?.layers;
-    let mut opened = vec![OpenedDirs::all(area, &roots(area)?)?];
-    for other in &metadata.depends_on {
-        let theirs = layers.iter().filter(|one| one.area.as_ref() == Some(other));
-        let roots: Vec<ResourcePath> = theirs.map(|one| stack::layer(&one.name())).collect();
-        opened.push(OpenedDirs::all(&Dir::open(other.as_path())?, &roots)?);
-    }
-    Ok(opened)
-}
-
-/// A refusal in terms of the sandbox, not of its layers.
-fn in_the_sandbox(sandbox: &SandboxRef, error: StrategyError) -> StrategyError {
-    let Ok(OverlayMetadata {
-        area, depends_on, ..
-    }) = tree::metadata(sandbox)
-    else {
-        return error;
-    };
-    [area]
-        .into_iter()
-        .chain(depends_on)
-        .fold(error, |error, area| {
-            let area = Dir::open(area.as_path());
-            let area = area.map(|area| (roots(&area), area));
-            match area {
-                Ok((Ok(roots), area)) => unreadable_dirs::in_the_sandbox(&area, &roots, error),
-                _ => error,
-            }
-        })
 }
 
 /// In what a layer differs from the directory below it.
@@ -295,9 +227,7 @@ impl Strategy for Overlay {
     fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
         let (at, place) = tree::places(NAME, request)?;
         if let Some((sandbox, snapshot)) = request.from {
-            return alone(sandbox, |open, _| {
-                checkpoints::fork(open, snapshot, place, request)
-            });
+            return checkpoints::fork(&open(sandbox)?, snapshot, place, request);
         }
         let (original, lower) = Original::take(at)?;
         let area = Dir::open(place)?;
@@ -336,7 +266,6 @@ impl Strategy for Overlay {
             session,
             moves: Arc::clone(&self.moves),
             found: LastPreview::default(),
-            opened: RefCell::default(),
         }))
     }
 
@@ -367,8 +296,7 @@ impl Strategy for Overlay {
 
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         tree_intent::finish(intent, &self.moves, |area| {
-            let area = unreadable_dirs::enter(area.again())?;
-            base::identity(LayerState::read(&area)?.open(&area)?.top())
+            base::identity(LayerState::read(area)?.open(area)?.top())
         })
     }
 
@@ -379,48 +307,34 @@ impl Strategy for Overlay {
 }
 
 impl OverlaySession {
-    /// Looks; where something is closed to its own user, once more with it open, if no other process looks.
-    fn unlocked<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
-        let alone = self.session != Session::Shared && self.opened.borrow().is_empty();
-        match look() {
-            Err(error) if alone && unreadable_dirs::refused(&error) => {
-                let opened = make_readable(&self.reference, &area_of(&self.reference)?)?;
-                self.opened.replace(opened);
-                look()
-            }
-            done => done,
-        }
-    }
-
     fn moves(&self, lower: &Dir) -> Result<MovedEntries> {
         self.moves.read(lower.meta()?.dev)
     }
 
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
-        look(&self.reference, |open| {
-            let moves = self.moves(&open.lower)?;
-            let (upper, lower) = (&open.upper, &open.lower);
-            let released = open.released()?;
-            let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
-            tree::check_stray(&found.changes, &open.carved)?;
-            tree::only_own(&mut found.changes, &open.carved);
-            let base = base::LayerBase::open(upper, lower, &found.gone, &moves, &released)?;
-            let diff = DiffView::new(found.changes);
-            let mut found = tree_commit::look(
-                lower,
-                &upper.keeping(),
-                diff,
-                found.kept,
-                &base,
-                &open.carved,
-            )?;
-            if options.strict {
-                let moved = base.everything_moved(&open.carved)?;
-                found.preview.conflicts.extend(moved);
-            }
-            tree_commit::sort(&mut found.preview.conflicts);
-            Ok(found)
-        })
+        let open = open(&self.reference)?;
+        let moves = self.moves(&open.lower)?;
+        let (upper, lower) = (&open.upper, &open.lower);
+        let released = open.released()?;
+        let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
+        tree::check_stray(&found.changes, &open.carved)?;
+        tree::only_own(&mut found.changes, &open.carved);
+        let base = base::LayerBase::open(upper, lower, &found.gone, &moves, &released)?;
+        let diff = DiffView::new(found.changes);
+        let mut found = tree_commit::look(
+            lower,
+            &upper.keeping(),
+            diff,
+            found.kept,
+            &base,
+            &open.carved,
+        )?;
+        if options.strict {
+            let moved = base.everything_moved(&open.carved)?;
+            found.preview.conflicts.extend(moved);
+        }
+        tree_commit::sort(&mut found.preview.conflicts);
+        Ok(found)
     }
 }
 
@@ -428,11 +342,7 @@ impl Sandbox for OverlaySession {
     fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
         let open = open(&self.reference)?;
         tree::check_carved(path, &open.carved)?;
-        let found = self.unlocked(|| {
-            let found = layers::find(&open.upper, &open.lower, path);
-            found.map_err(|error| in_the_sandbox(&self.reference, error))
-        })?;
-        let (dir, meta) = match found {
+        let (dir, meta) = match layers::find(&open.upper, &open.lower, path)? {
             LayerEntry::Nothing => return Err(StrategyError::NotThere { path: path.clone() }),
             LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta) => (dir, meta),
         };
@@ -489,15 +399,11 @@ impl Sandbox for OverlaySession {
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
         };
-        self.unlocked(|| look(&self.reference, compare))
+        compare(&open(&self.reference)?)
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
-        self.unlocked(|| {
-            look(&self.reference, |open| {
-                tree_digest::sandbox(&open.upper, layers::visible, changes)
-            })
-        })
+        tree_digest::sandbox(&open(&self.reference)?.upper, layers::visible, changes)
     }
 
     fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
@@ -517,10 +423,11 @@ impl Sandbox for OverlaySession {
     }
 
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
-        alone(&self.reference, |open, _| match self.session {
-            Session::Live(_) => checkpoints::checkpoint_live(open, parent, observer),
-            _ => checkpoints::checkpoint(open),
-        })
+        let open = open(&self.reference)?;
+        match self.session {
+            Session::Live(_) => checkpoints::checkpoint_live(&open, parent, observer),
+            _ => checkpoints::checkpoint(&open),
+        }
     }
 
     fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
@@ -528,7 +435,7 @@ impl Sandbox for OverlaySession {
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
-        let found = self.unlocked(|| self.look_at(options))?;
+        let found = self.look_at(options)?;
         Ok(self.found.keep(found))
     }
 
@@ -536,20 +443,18 @@ impl Sandbox for OverlaySession {
         let area = tree::commit_area(NAME, request.area)?;
         let look = || self.look_at(&PreviewOptions::default());
         let found = self.found.take(request, look)?;
-        alone(&self.reference, |open, again| {
-            tree_commit::begin(area, again)?;
-            let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
-            let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
-            let source = tree_commit::StageSource {
-                area: &open.area,
-                root: &upper.keeping(),
-                visible: layers::visible,
-                whole: false,
-                base: &base::LayerBase::open(upper, lower, &gone, &moves, &released)?,
-            };
-            let staged = StageRequest::new(request, &found, area, &open.area);
-            tree_commit::prepare(&open.original, &source, &staged)
-        })
+        let open = open(&self.reference)?;
+        let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
+        let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
+        let source = tree_commit::StageSource {
+            area: &open.area,
+            root: &upper.keeping(),
+            visible: layers::visible,
+            whole: false,
+            base: &base::LayerBase::open(upper, lower, &gone, &moves, &released)?,
+        };
+        let staged = StageRequest::new(request, &found, area, &open.area);
+        tree_commit::prepare(&open.original, &source, &staged)
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
@@ -557,9 +462,7 @@ impl Sandbox for OverlaySession {
             Session::Live(view) => Some(view),
             _ => None,
         };
-        alone(&self.reference, |open, _| {
-            checkpoints::prepare_restore(open, &self.reference, request, live)
-        })
+        checkpoints::prepare_restore(&open(&self.reference)?, &self.reference, request, live)
     }
 
     /// Its layers become one directory only inside a private mount: outside there is no path.

@@ -24,7 +24,6 @@ use crate::fs::walk::{NextDirs, descend};
 use crate::fs::xattr::{self, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Meta, remove};
 use crate::model::{EntryKind, ResourcePath};
-use crate::strategy::unreadable;
 
 /// So many layers must be saved by it: each file gets another name once in as many checkpoints.
 const WORTH: usize = 16;
@@ -127,7 +126,6 @@ impl LowestVersion {
 }
 
 struct LayerSquash<'a> {
-    area: &'a Dir,
     stack: &'a LayerStack,
     /// What it will lie on.
     below: (&'a LayerStack, &'a Dir),
@@ -150,7 +148,6 @@ fn build(
     let to = state_dir::make_plain(&room, &name)?;
     let below = LayerStack::open(below, &open.area)?;
     let squashing = LayerSquash {
-        area: &open.area,
         stack,
         below: (&below, &open.lower),
         to: &to,
@@ -344,8 +341,7 @@ impl LayerSquash<'_> {
             match meta.kind {
                 EntryKind::Device | EntryKind::Socket => to.0.link_to(to.1, from.0, from.1)?,
                 _ => {
-                    let (area, options) = (self.area, CopyOptions::QUIET);
-                    unreadable::copy(area, &self.placer, from, to, meta, options)?;
+                    self.placer.copy(from, to, meta.kind, CopyOptions::QUIET)?;
                 }
             }
             Ok(((), true))

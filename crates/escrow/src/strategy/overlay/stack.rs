@@ -26,7 +26,6 @@ use crate::fs::dir::DirEntry;
 use crate::fs::{Cause, Dir, Meta, remove};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
-use crate::strategy::unreadable_dirs;
 
 const LAYERS: &[u8] = b"layers";
 const NOW: &[u8] = b"now";
@@ -83,16 +82,11 @@ impl LayerRef {
 
     pub(super) fn open(&self, area: &Dir) -> Result<Dir> {
         let dir = match &self.area {
-            Some(area) => unreadable_dirs::enter(Dir::open(area.as_path())?)?,
+            Some(area) => Dir::open(area.as_path())?,
             None => area.again(),
         };
         Ok(dir.subdir(LAYERS)?.subdir(&self.name())?)
     }
-}
-
-/// Where a layer is, from its area.
-pub(super) fn layer(name: &[u8]) -> ResourcePath {
-    ResourcePath::root().join(LAYERS).join(name)
 }
 
 impl LayerState {

@@ -30,9 +30,8 @@ pub(in crate::strategy) fn apply_and(
     if records.is_empty() {
         return Ok(());
     }
-    let original = intent.root()?.keeping();
+    let original = intent.original.open()?.keeping();
     let stage = intent.stage()?.keeping();
-    intent.open_closed(&original)?;
     let shared = shared(records);
     let links: HashMap<ResourcePath, KeptLink> = records
         .links()
@@ -70,14 +69,9 @@ pub(in crate::strategy) fn apply_and(
     if synced {
         stage.sync()?;
     }
-    touched.check(&original, |dir| match dir {
-        _ if !synced => Ok(()),
-        Some(dir) => match dir.sync() {
-            Err(_) if failpoints::bug("sync-twice") => dir.sync(),
-            answer => answer,
-        },
-        // Its owner closed it: all of the file system instead.
-        None => original.sync_file_system(),
+    touched.check(&original, |dir| match synced.then(|| dir.sync()) {
+        Some(Err(_)) if failpoints::bug("sync-twice") => dir.sync(),
+        answer => answer.unwrap_or(Ok(())),
     })
 }
 
@@ -99,24 +93,20 @@ impl Touched {
         Ok(())
     }
 
-    /// Refuses what another process put something else in the place of, and does something with each; with `None` where
-    /// its owner closed it.
+    /// Refuses what another process put something else in the place of, and does something with each.
     pub(super) fn check(
         &self,
         original: &Dir,
-        mut each: impl FnMut(Option<&Dir>) -> crate::fs::Result<()>,
+        mut each: impl FnMut(&Dir) -> crate::fs::Result<()>,
     ) -> Result<()> {
         for (path, seen) in &self.0 {
-            let dir = match original.dir(path) {
-                Err(error) if error.is(Errno::ACCESS) => None,
-                dir => Some(dir?),
-            };
-            if let (Some(seen), Some(dir)) = (seen, &dir)
+            let dir = original.dir(path)?;
+            if let Some(seen) = seen
                 && !seen.is(&dir.meta()?)
             {
                 return Err(moved(path, "another directory was put in its place"));
             }
-            each(dir.as_ref())?;
+            each(&dir)?;
         }
         Ok(())
     }
@@ -155,44 +145,16 @@ fn moved(path: &ResourcePath, what: &'static str) -> StrategyError {
     }
 }
 
-/// Opens the directory of a path, to its owner too, who may have closed it.
+/// The directory of a path, and the last name of that; `None` where it is gone.
 pub(super) fn open_parent<'p>(
     original: &Dir,
     path: &'p ResourcePath,
 ) -> Result<Option<(Dir, &'p [u8])>> {
     match original.parent(path) {
-        Ok((dir, name)) => {
-            make_readable(&dir)?;
-            Ok(Some((dir, name)))
-        }
+        Ok(found) => Ok(Some(found)),
         Err(error) if error.is_absent() || error.leaves() => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Lets the owner change names in a directory; it is closed again when it is dressed.
-fn make_readable(dir: &Dir) -> Result<()> {
-    let me = rustix::process::geteuid();
-    if me.is_root() {
-        return Ok(());
-    }
-    let fail = |errno| dir.error("open", b"", Cause::Os(errno));
-    // As it is, not as it is seen.
-    let meta = EntryHandle::of(dir).meta().map_err(fail)?;
-    if me.as_raw() != meta.uid || meta.mode & 0o300 == 0o300 {
-        return Ok(());
-    }
-    EntryHandle::of(dir)
-        .set_mode(meta.mode | 0o300)
-        .map_err(|errno| fail(errno).into())
-}
-
-/// A directory can be moved to another one only while its owner may write in it.
-pub(super) fn make_readable_to_move(dir: &Dir, name: &[u8], meta: &Meta) -> Result<()> {
-    if !meta.is_dir() || rustix::process::geteuid().is_root() {
-        return Ok(());
-    }
-    Ok(dir.make_readable(name)?)
 }
 
 /// One step on its way.
@@ -228,10 +190,9 @@ impl RunningStep<'_> {
         {
             return retime(&dir, name, new);
         }
-        let Some(staged) = staged.filter(|staged| new.looks_the_same(staged)) else {
+        if !staged.is_some_and(|staged| new.looks_the_same(&staged)) {
             return Err(moved(path, "its new version was changed or lost"));
-        };
-        make_readable_to_move(stage, &slot, &staged)?;
+        }
         match (&step.top.old, there) {
             (None, None) => match stage.rename_new(&slot, &dir, name) {
                 Err(error) if error.is(Errno::EXIST) => {
@@ -247,8 +208,7 @@ impl RunningStep<'_> {
             (Some(old), Some(there)) if !self.is_as_planned(old, &there)? => {
                 Err(moved(path, "another program changed it"))
             }
-            (Some(old), Some(there)) => {
-                make_readable_to_move(&dir, name, &there)?;
+            (Some(old), Some(_)) => {
                 if failpoints::bug("no-exchange") {
                     let aside = [&slot[..], b"-old"].concat();
                     dir.rename(name, stage, &aside)?;
@@ -292,8 +252,7 @@ impl RunningStep<'_> {
             Some(there) if !self.is_as_planned(old, &there)? => {
                 Err(moved(path, "another program changed it"))
             }
-            Some(there) => {
-                make_readable_to_move(dir, name, &there)?;
+            Some(_) => {
                 dir.rename_new(name, stage, slot)?;
                 if self.came_out(old)? {
                     return Ok(());
@@ -316,8 +275,7 @@ impl RunningStep<'_> {
         let out = self.stage.stat(&step.slot())?;
         let top = step.top.path.as_bytes().len();
         let shift = |path: &ResourcePath| staged_path(step.slot, &path.as_bytes()[top..]);
-        let same = |out: &Meta| old.looks_the_same(out) || old_opened(old, out);
-        Ok(out.is_some_and(|out| same(&out)) && self.is_below(self.stage, &shift)?)
+        Ok(out.is_some_and(|out| old.looks_the_same(&out)) && self.is_below(self.stage, &shift)?)
     }
 
     /// Whether everything in a directory that goes is what it was: nothing was put into it, and nothing
@@ -371,15 +329,6 @@ pub(super) fn retime(dir: &Dir, name: &[u8], seen: &Fingerprint) -> Result<()> {
     Ok(handle.reapply_metadata(&model).map_err(fail)?)
 }
 
-/// A directory that was opened to be moved differs in its mode only.
-fn old_opened(old: &Fingerprint, now: &Meta) -> bool {
-    let opened = Meta {
-        mode: old.mode,
-        ..*now
-    };
-    now.is_dir() && now.mode == old.mode | 0o700 && old.looks_the_same(&opened)
-}
-
 fn make_link(link: &KeptLink, original: &Dir) -> Result<()> {
     let Some(file) = stat(original, &link.to)?.filter(|now| link.file.is(now)) else {
         return Err(moved(&link.to, "another program replaced it"));
@@ -404,12 +353,6 @@ pub(super) fn apply_metadata(
     let path = &dressing.path;
     let dir = match original.dir(path) {
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
-        // Its owner may have closed it to reading; by its name it can be reached all the same.
-        Err(error) if error.is(Errno::ACCESS) => {
-            let (parent, name) = original.parent(path)?;
-            parent.make_readable(name)?;
-            original.dir(path)?
-        }
         answer => answer?,
     };
     let handle = EntryHandle::of(&dir);
@@ -429,10 +372,6 @@ pub(super) fn apply_metadata(
                 .collect(),
             wanted.iter().filter(|one| !have.contains(one)).collect(),
         );
-        // What may not be written has no attributes of its user set either.
-        if now.mode & 0o200 == 0 && !(gone.is_empty() && new.is_empty()) {
-            handle.set_mode(now.mode | 0o300).map_err(fail)?;
-        }
         for (name, _) in gone {
             xattr::remove(&handle, name).map_err(fail)?;
         }
@@ -441,8 +380,7 @@ pub(super) fn apply_metadata(
         }
     }
     let (before, after) = (&dressing.before, &dressing.after);
-    let open = |mode: u16| [mode, mode | 0o300, mode | 0o700].contains(&now.mode);
-    let mode = match open(before.mode) || open(after.mode) {
+    let mode = match [before.mode, after.mode].contains(&now.mode) {
         true => looks.mode,
         false => now.mode,
     };
@@ -470,11 +408,7 @@ pub(super) fn is_as_left(original: &Dir, dressing: &DirUpdate, now: &Meta) -> Re
     let Some(wanted) = &after.xattrs else {
         return Ok(true);
     };
-    let dir = match original.dir(&dressing.path) {
-        // No process can have changed what no process may read but its owner.
-        Err(error) if error.is(Errno::ACCESS) => return Ok(true),
-        dir => dir?,
-    };
+    let dir = original.dir(&dressing.path)?;
     let have = xattr::read(&EntryHandle::of(&dir))
         .map_err(|errno| dir.error("read the attributes of", b"", Cause::Os(errno)))?;
     Ok(have == *wanted)

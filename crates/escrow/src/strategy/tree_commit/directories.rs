@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rustix::fs::{Access, AtFlags, accessat};
 use rustix::io::Errno;
 
 use super::stage::StageJob;
 use super::steps::AffectedDirs;
 use super::{DirMetadata, DirUpdate, check_loose, stat};
 use crate::fs::{Cause, Dir, Fingerprint, Meta};
-use crate::model::{ChangedField, ResourcePath};
+use crate::model::{ChangedField, EntryKind, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{tree, tree_digest};
 
@@ -27,19 +26,25 @@ impl StageJob<'_> {
         let meta = match known {
             Some((_, meta)) => *meta,
             None => {
-                let Ok(dir) = self.original.dir(&parent) else {
+                let dir = match self.original.dir(&parent) {
                     // Its directory is put there by another step.
-                    return Ok(());
+                    Err(error) if error.is_absent() || error.leaves() => return Ok(()),
+                    dir => dir?,
                 };
                 let meta = dir.meta()?;
                 check_loose(&parent, meta.fixed)?;
-                check_open(&dir)?;
+                dir.check_writable(b".")?;
                 self.checked = Some((parent, meta));
                 meta
             }
         };
-        if old.is_some() {
+        if let Some(old) = old {
             check_loose(path, self.fixed.contains(path))?;
+            // What names a directory lies in is written in it.
+            if old.kind == EntryKind::Directory {
+                let (dir, name) = self.original.parent(path)?;
+                dir.check_writable(name)?;
+            }
         }
         // Only within one file system, and one subvolume of it, can a version be put in its place.
         if meta.dev != self.device {
@@ -117,10 +122,6 @@ impl StageJob<'_> {
             }
             all.insert(path.clone(), dressing);
         }
-        for (path, looks) in std::mem::take(&mut self.finals) {
-            let dressing = made(&path, looks);
-            all.insert(path, dressing);
-        }
         for link in &self.links {
             self.records.link(link).map_err(self.unwritten)?;
         }
@@ -166,20 +167,6 @@ fn made(path: &ResourcePath, looks: DirMetadata) -> DirUpdate {
         before: looks.clone(),
         after: looks,
         known: false,
-    }
-}
-
-/// Whether names can be changed in a directory, now or once its owner opens it.
-fn check_open(dir: &Dir) -> Result<()> {
-    match accessat(
-        dir,
-        c".",
-        Access::WRITE_OK | Access::EXEC_OK,
-        AtFlags::EACCESS,
-    ) {
-        Ok(()) => Ok(()),
-        Err(Errno::ACCESS) => check_owner(dir, dir.meta()?.uid),
-        Err(errno) => Err(dir.error("write in", b"", Cause::Os(errno)).into()),
     }
 }
 

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use super::intent::{self, FINISHED, IntentEntry};
 use super::unshare::{ReplacementCopies, separate};
-use super::{CAPABILITY, PathState, TreeIntent, inline, reference, stat_if_open};
+use super::{CAPABILITY, TreeIntent, inline, reference, stat};
 use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, xattr};
 use crate::model::{EntryKind, ResourcePath};
 use crate::strategy::error::Result;
@@ -56,7 +56,7 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
         writer.link(&link).map_err(unwritten)?;
     }
     for mut dressing in records.directories() {
-        if let PathState::Is(now) = stat_if_open(&original, &dressing.path)? {
+        if let Some(now) = stat(&original, &dressing.path)? {
             dressing.after.mtime = Some(now.mtime);
         }
         writer.directory(&dressing).map_err(unwritten)?;
@@ -75,8 +75,7 @@ fn settle(original: &Dir, copies: &ReplacementCopies, entry: &mut IntentEntry) -
     let Some(seen) = &mut entry.new else {
         return Ok(());
     };
-    // What lies in a directory that is closed was copied there, and nothing happened to it.
-    let now = stat_if_open(original, path)?.there();
+    let now = stat(original, path)?;
     let ours = |now: &Meta| seen.is(now) || copies.stand_for(seen, now);
     let Some(mut now) = now.filter(ours) else {
         // What another process replaced meanwhile keeps its description, and so shows as replaced.
@@ -84,10 +83,6 @@ fn settle(original: &Dir, copies: &ReplacementCopies, entry: &mut IntentEntry) -
     };
     if seen.kind == EntryKind::File && entry.linked {
         now = part(original, path, seen, now)?;
-    }
-    // One that was opened to be moved has its own mode by now.
-    if seen.kind == EntryKind::Directory {
-        seen.mode = now.mode;
     }
     if seen.ino != now.ino || seen.looks_the_same(&now) {
         *seen = Fingerprint::from(&now);
@@ -121,21 +116,9 @@ fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> 
         found => found?,
     };
     let fail = |errno| dir.error("unmark", name, Cause::Os(errno));
-    let take_off = || {
-        let mut marks = marks.iter();
-        marks.try_for_each(|mark| xattr::remove_at(&dir, name, mark))
-    };
-    match take_off() {
+    let mut marks = marks.iter();
+    match marks.try_for_each(|mark| xattr::remove_at(&dir, name, mark)) {
         Err(Errno::NOENT) => Ok(()),
-        // Its owner made it unreadable; it is opened for the time it takes.
-        Err(Errno::ACCESS) => {
-            let handle = dir.handle(name)?;
-            let mode = handle.meta().map_err(fail)?.mode;
-            handle.set_mode(mode | 0o200).map_err(fail)?;
-            let taken = take_off();
-            handle.set_mode(mode).map_err(fail)?;
-            Ok(taken.map_err(fail)?)
-        }
         answer => Ok(answer.map_err(fail)?),
     }
 }

@@ -54,14 +54,13 @@ pub(super) use conflicts::{OriginalBase, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
 pub(super) use partial::{area_of, part_of, released};
-pub(super) use stage::{StageSource, begin, prepare};
+pub(super) use stage::{StageSource, prepare};
 pub(super) use undo::{check, undo};
 
 use self::intent::{IntentRecords, IntentReference, RecordFileDigest};
 use super::Intent;
 use super::error::{Result, StrategyError};
 use super::tree::{Original, STAGE};
-use super::unreadable_dirs;
 use crate::fs::xattr::{Digest, Xattrs};
 use crate::fs::{Dir, Fingerprint, Meta, Stamp};
 use crate::model::text::Location;
@@ -254,50 +253,7 @@ impl TreeIntent {
     }
 
     fn stage(&self) -> Result<Dir> {
-        let area = Dir::open(self.area.as_path())?;
-        Ok(self.seen(area)?.subdir(STAGE)?)
-    }
-
-    /// The tree that is changed.
-    fn root(&self) -> Result<Dir> {
-        self.seen(self.original.open()?)
-    }
-
-    /// A directory as the sandbox's own is seen, if it is one of that.
-    fn seen(&self, dir: Dir) -> Result<Dir> {
-        match &self.own {
-            Some(area) => {
-                let area = unreadable_dirs::enter(Dir::open(area.as_path())?)?;
-                Ok(dir.with_modes_of(&area))
-            }
-            None => Ok(dir),
-        }
-    }
-
-    /// Opens directories that a commit closes, or finds closed, to their owner; they get their modes when they are
-    /// dressed. Where they are open already nothing is done.
-    fn open_closed(&self, original: &Dir) -> Result<()> {
-        // Backwards every directory comes after the one it lies in.
-        for dressing in self.records.directories().rev() {
-            let modes = [dressing.before.mode, dressing.after.mode];
-            let Some((parent, name)) = dressing.path.split() else {
-                continue;
-            };
-            if modes.iter().all(|mode| mode & 0o500 == 0o500) {
-                continue;
-            }
-            let parent = match original.dir(&parent) {
-                Err(error) if error.is_absent() || error.leaves() => continue,
-                parent => parent?,
-            };
-            match parent.stat(name)? {
-                Some(now) if unreadable_dirs::is_closed(&now) && modes.contains(&now.mode) => {
-                    parent.make_readable(name)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        Ok(Dir::open(self.area.as_path())?.subdir(STAGE)?)
     }
 }
 
@@ -317,31 +273,6 @@ fn check_loose(path: &ResourcePath, fixed: bool) -> Result<()> {
 pub(super) fn sort(conflicts: &mut Vec<Conflict>) {
     conflicts.sort_by(|a, b| a.path.cmp(&b.path));
     conflicts.dedup_by(|a, b| a.path == b.path);
-}
-
-/// The same; an error that says nothing where it cannot be looked at, because it lies in a directory that is closed.
-fn stat_if_open(root: &Dir, path: &ResourcePath) -> Result<PathState> {
-    match stat(root, path) {
-        Err(error) if unreadable_dirs::refused(&error) => Ok(PathState::Hidden),
-        answer => Ok(answer?.map_or(PathState::Nothing, PathState::Is)),
-    }
-}
-
-/// What stands at a path.
-enum PathState {
-    Is(Meta),
-    Nothing,
-    /// It lies in a directory that is closed: no process but its owner can have been at it.
-    Hidden,
-}
-
-impl PathState {
-    fn there(self) -> Option<Meta> {
-        match self {
-            Self::Is(meta) => Some(meta),
-            Self::Nothing | Self::Hidden => None,
-        }
-    }
 }
 
 /// What stands at `path`; `None` where nothing does, or where its directory is none any more.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::intent::IntentEntry;
 use super::stage::StageSource;
-use super::{SandboxVersion, StageRequest, TreeIntent, inline, reference, stat_if_open};
+use super::{SandboxVersion, StageRequest, TreeIntent, inline, reference, stat};
 use crate::failpoints;
 use crate::fs::copy::{clock, settle};
 use crate::fs::xattr::{self, Xattrs};
@@ -13,22 +13,20 @@ use crate::model::text::Location;
 use crate::model::{Change, ChangeKind, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::partial_commits::{PartialCommit, ReleasedPath, ReleasedVersion};
-use crate::strategy::unreadable;
 use crate::strategy::{Intent, tree};
 
-/// Tells every path that is released, as the sandbox has it. Those that are to be looked at again are returned instead.
+/// Tells every path that is released, as the sandbox has it.
 pub(super) fn ours(
     source: &StageSource<'_>,
     request: &StageRequest<'_>,
     mut tell: impl FnMut(&SandboxVersion) -> Result<()>,
-) -> Result<Vec<SandboxVersion>> {
+) -> Result<()> {
     // Whatever is written from here on gets a later ctime; where it might not, none is believed.
     let settled = settle(clock());
     let skipped = request.preview.preview.left_out(request.on_conflict);
     let found = request.preview;
     let changes = found.preview.diff.changes.iter();
     let changes = changes.zip(&found.seen).enumerate();
-    let mut again = Vec::new();
     for (_, (change, old)) in changes.filter(|(number, _)| !skipped.contains(number)) {
         let mut one = our(source, change)?;
         let gone = old.filter(|_| one.seen.is_none());
@@ -38,39 +36,7 @@ pub(super) fn ours(
         {
             seen.ctime = Stamp::default();
         }
-        match one.seen.is_some_and(|seen| is_unreadable(&seen)) {
-            true => again.push(one),
-            false => tell(&one)?,
-        }
-    }
-    Ok(again)
-}
-
-/// A file that its own user may not read.
-fn is_unreadable(seen: &Fingerprint) -> bool {
-    seen.mode & 0o400 == 0
-}
-
-/// Looks again at files that their own user may not read: they were open temporarily, which moved their ctimes.
-pub(super) fn look_again(source: &StageSource<'_>, all: &mut [SandboxVersion]) -> Result<()> {
-    let mut seen: Vec<(&ResourcePath, &mut Fingerprint)> = Vec::new();
-    for one in all {
-        if let Some(file) = one.seen.as_mut().filter(|seen| is_unreadable(seen)) {
-            seen.push((&one.path, file));
-        }
-    }
-    if seen.is_empty() {
-        return Ok(());
-    }
-    let settled = settle(clock());
-    for (path, seen) in seen {
-        let now = source.root.meta(path)?.filter(unreadable::is_closed);
-        if let Some(now) = now.filter(|now| seen.is(now) && seen.looks_the_same(now))
-            && settled
-            && seen.ctime != Stamp::default()
-        {
-            seen.ctime = now.ctime;
-        }
+        tell(&one)?;
     }
     Ok(())
 }
@@ -84,9 +50,9 @@ fn our(source: &StageSource<'_>, change: &Change) -> Result<SandboxVersion> {
     let attributes: Xattrs = match meta {
         None => Vec::new(),
         Some(meta) if meta.is_dir() => tree::xattrs_of(&source.root.dir(path)?)?,
-        Some(meta) => {
+        Some(_) => {
             let (dir, name) = source.root.parent(path)?;
-            unreadable::xattrs(source.area, (&dir, name), &meta)?
+            tree::xattrs(&dir, name)?
         }
     };
     let target = change
@@ -138,7 +104,7 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<PartialCommit> {
                     Some(seen) => Some(*seen),
                     // A directory that was there, or another name for a file that was.
                     None => {
-                        let now = stat_if_open(&original, &one.path)?.there();
+                        let now = stat(&original, &one.path)?;
                         now.as_ref().map(Fingerprint::from)
                     }
                 };
@@ -163,7 +129,7 @@ pub(in crate::strategy) fn released(intent: &Intent) -> Result<PartialCommit> {
     }
     let mut directories = Vec::new();
     for dressing in tree.records.directories() {
-        let now = stat_if_open(&original, &dressing.path)?.there();
+        let now = stat(&original, &dressing.path)?;
         let same = now.filter(|now| dressing.seen.is_some_and(|seen| seen.is(now)));
         directories.extend(same.map(|now| (now.ino, now.ctime, dressing.known)));
     }

@@ -6,7 +6,7 @@
 //! original must not change with it later. Where something outside may still write the sandbox's
 //! files, everything is copied. So nothing changes what is staged, and digests are made of that.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 
 use rustix::io::Errno;
@@ -16,21 +16,18 @@ use super::flags::OriginalFlags;
 use super::intent::{self, FINISHED, INTENT, IntentEntry, IntentReference, RecordFileWriter};
 use super::partial;
 use super::steps::{PlannedStep, StagedContent, plan};
-use super::{
-    CAPABILITY, DirMetadata, KeptLink, StageRequest, VersionSource, check_loose, stat, without,
-};
+use super::{CAPABILITY, KeptLink, StageRequest, VersionSource, check_loose, stat, without};
 use crate::event::Observer;
 use crate::failpoints;
 use crate::fs::lease::is_quiet;
 use crate::fs::place::{CopyOptions, DirAndName, DirLook, Placed, Placer, refuse_lost};
 use crate::fs::xattr::Xattrs;
-use crate::fs::{Dir, Fingerprint, Meta, exposure, remove};
+use crate::fs::{Dir, Fingerprint, Meta, exposure};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::tree::{self, Original, STAGE};
-use crate::strategy::unreadable;
 use crate::strategy::{Intent, StagedCommit, tree_digest};
 
 /// Where the new versions come from.
@@ -47,46 +44,24 @@ pub(in crate::strategy) struct StageSource<'a> {
     pub(in crate::strategy) base: &'a dyn OriginalBase,
 }
 
-/// Makes an area empty in which something was staged before.
-pub(in crate::strategy) fn begin(area: &std::path::Path, again: bool) -> Result<()> {
-    match again {
-        true => {
-            let area = Dir::open(area)?;
-            let made = [STAGE, INTENT.as_bytes(), FINISHED.as_bytes()];
-            Ok(made
-                .iter()
-                .try_for_each(|name| remove::remove(&area, name))?)
-        }
-        false => Ok(()),
-    }
-}
-
 /// Stages everything and returns what is needed to put it in place.
 pub(in crate::strategy) fn prepare(
     original: &Original,
     source: &StageSource<'_>,
     request: &StageRequest<'_>,
 ) -> Result<StagedCommit> {
-    let mut root = original.open()?;
-    let mut area = Dir::open(request.area)?;
-    if source.whole {
-        (root, area) = (
-            root.with_modes_of(source.area),
-            area.with_modes_of(source.area),
-        );
-    }
-    let root = root.keeping();
+    let root = original.open()?.keeping();
+    let area = Dir::open(request.area)?;
     area.make_dir(STAGE, 0o700)?;
     let stage = area.subdir(STAGE)?.keeping();
     let mut records = intent::create(&area, INTENT)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
     // Looked at before anything is copied: what is written meanwhile is no part of it.
-    let mut closed = match request.part_of.is_some() {
-        true => partial::ours(source, request, |ours| {
+    if request.part_of.is_some() {
+        partial::ours(source, request, |ours| {
             records.part(ours).map_err(unwritten)
-        })?,
-        false => Vec::new(),
-    };
+        })?;
+    }
     let mut staging = StageJob {
         original: &root,
         source,
@@ -104,15 +79,6 @@ pub(in crate::strategy) fn prepare(
         names: &request.preview.kept,
         links: Vec::new(),
         flags: OriginalFlags::of(&root),
-        finals: Vec::new(),
-        closing: request
-            .preview
-            .preview
-            .diff
-            .changes
-            .iter()
-            .filter_map(closes)
-            .collect(),
         records: &mut records,
         unwritten: &unwritten,
     };
@@ -124,12 +90,8 @@ pub(in crate::strategy) fn prepare(
         })?;
         Ok(())
     })?;
-    partial::look_again(source, &mut closed)?;
     staging.directories(&around)?;
     let digests = staging.digests.take().unwrap_or_default();
-    for ours in &closed {
-        records.part(ours).map_err(unwritten)?;
-    }
     let written = intent::close(&area, INTENT, records)?;
     intent::reserve(&area, FINISHED, written.length)?;
     let reference = IntentReference {
@@ -174,10 +136,6 @@ pub(super) struct StageJob<'a> {
     names: &'a [ResourcePath],
     pub(super) links: Vec<KeptLink>,
     flags: OriginalFlags<'a>,
-    /// New directories that get their own mode last.
-    pub(super) finals: Vec<(ResourcePath, DirMetadata)>,
-    /// Directories that no process can look into afterwards.
-    closing: HashSet<ResourcePath>,
     /// Where everything is noted that is to be done.
     pub(super) records: &'a mut RecordFileWriter,
     pub(super) unwritten: &'a dyn Fn(std::io::Error) -> StrategyError,
@@ -199,14 +157,6 @@ struct StagedFile {
     marks: Vec<Vec<u8>>,
     /// The file, if it was opened.
     opened: Option<(File, Meta)>,
-}
-
-/// The directory that a change closes to its owner.
-fn closes(change: &Change) -> Option<ResourcePath> {
-    let new = change.new.as_ref();
-    let closed =
-        new.is_some_and(|new| new.kind == EntryKind::Directory && new.mode & 0o500 != 0o500);
-    (closed && !rustix::process::geteuid().is_root()).then(|| change.path.clone())
 }
 
 /// Where in the stage the slot of a step is, or what lies `below` it.
@@ -300,9 +250,8 @@ impl StageJob<'_> {
 
     /// Gives a staged directory its looks, when everything is in it: its times and mode move with that.
     fn close(&mut self, done: &StagedDir<'_>, own: &mut IntentEntry) -> Result<()> {
-        let is_top = *done.path == own.path;
-        let seen = Fingerprint::from(&self.apply_metadata(done.path, &done.to, is_top)?);
-        if is_top {
+        let seen = Fingerprint::from(&self.apply_metadata(done.path, &done.to)?);
+        if *done.path == own.path {
             own.new = Some(seen);
             return Ok(());
         }
@@ -321,26 +270,15 @@ impl StageJob<'_> {
         }
     }
 
-    /// Makes a staged directory look like the sandbox's. One that is yet to be moved stays open
-    /// to its owner until it is in place.
-    fn apply_metadata(
-        &mut self,
-        path: &ResourcePath,
-        to: &ResourcePath,
-        is_top: bool,
-    ) -> Result<Meta> {
+    /// Makes a staged directory look like the sandbox's.
+    fn apply_metadata(&mut self, path: &ResourcePath, to: &ResourcePath) -> Result<Meta> {
         let model = self.source.root.dir(path)?;
         let staged = self.stage.dir(to)?;
         let attributes = (self.source.visible)(model.xattrs()?);
-        let mut look = DirLook::new(self.looks(path, &model)?, attributes);
+        let look = DirLook::new(self.looks(path, &model)?, attributes);
         self.digest(path, || {
             Ok(tree_digest::directory(&look.meta, &look.attributes))
         })?;
-        if is_top && look.meta.mode & 0o700 != 0o700 {
-            self.finals
-                .push((path.clone(), DirMetadata::of(&look.meta)));
-            look.meta.mode |= 0o700;
-        }
         refuse_lost((&model, b""), &look.apply(&staged)?)?;
         if !self.source.whole {
             self.flags.give_dir(path, &staged)?;
@@ -395,18 +333,12 @@ impl StageJob<'_> {
         meta: &Meta,
         staged: &mut StagedFile,
     ) -> Result<Option<VersionDigest>> {
-        let attributes = unreadable::xattrs(self.source.area, (from, name), meta)?;
+        let attributes = tree::xattrs(from, name)?;
         let dropped = match meta.kind {
             EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
             _ => Vec::new(),
         };
-        // In a directory that is closed by then no process could take off what shows the sandbox.
-        let closing = !self.closing.is_empty()
-            && change
-                .path
-                .ancestors()
-                .any(|path| self.closing.contains(&path));
-        let linkable = dropped.is_empty() && !self.source.whole && !closing && !self.exposed;
+        let linkable = dropped.is_empty() && !self.source.whole && !self.exposed;
         let linked = match linkable {
             true => self.link((from, name), at, meta, &attributes)?,
             false => None,
@@ -495,10 +427,7 @@ impl StageJob<'_> {
         if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
             return Ok(None);
         }
-        // What its own user may not read becomes the original's as a copy: no process can tell later whether it
-        // is still written to.
         let opened = match meta.is_file() {
-            true if unreadable::is_closed(meta) => return Ok(None),
             true => Some(from.file(name)?),
             false => None,
         };
@@ -530,10 +459,6 @@ impl StageJob<'_> {
         meta: &Meta,
     ) -> Result<Meta> {
         let look = |look: &mut Meta, attributes: &mut Xattrs| {
-            // One that its own user may not read is open meanwhile.
-            if unreadable::is_closed(meta) {
-                look.mode = meta.mode;
-            }
             if look.is_file() && !self.source.whole {
                 let dropped = introduced(change, look.mode, attributes);
                 look.mode = without(&dropped, look.mode);
@@ -547,9 +472,7 @@ impl StageJob<'_> {
             look: &look,
             ..CopyOptions::QUIET
         };
-        let mut leaf = unreadable::read(self.source.area, from, meta, || {
-            Ok(self.placer.copy(from, at, meta.kind, options)?)
-        })?;
+        let mut leaf = self.placer.copy(from, at, meta.kind, options)?;
         leaf.lost.retain(|name| name != CAPABILITY);
         refuse_lost(from, &leaf.lost)?;
         Ok(leaf.original)

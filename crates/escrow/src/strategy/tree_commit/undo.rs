@@ -9,15 +9,13 @@ use std::collections::HashSet;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::apply::{
-    Touched, apply_metadata, is_as_left, make_readable_to_move, open_parent, retime,
-};
+use super::apply::{Touched, apply_metadata, is_as_left, open_parent, retime};
 use super::intent::{IntentRecords, RenameStep};
 use super::stage::staged_path;
-use super::{DirUpdate, KeptLink, PathState, TreeIntent, sort, stat, stat_if_open};
+use super::{DirUpdate, KeptLink, TreeIntent, sort, stat};
 use crate::failpoints;
 use crate::fs::atomic_file;
-use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
+use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
 use crate::model::text::Location;
 use crate::model::{Conflict, EntryInfo, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
@@ -45,7 +43,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
     if records.is_empty() {
         return Ok(Vec::new());
     }
-    let original = tree.root()?.keeping();
+    let original = tree.original.open()?.keeping();
     let stage = match tree.stage() {
         Err(StrategyError::Fs(error)) if error.is_absent() => None,
         stage => Some(stage?),
@@ -63,9 +61,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
             tell(path, what, now.map(Meta::facts));
         })?;
         let path = &step.top.path;
-        if let Err(error) = original.parent(path)
-            && !error.is(Errno::ACCESS)
-        {
+        if let Err(error) = original.parent(path) {
             match error.is_absent() || error.leaves() {
                 true => tell(path.clone(), "its directory was deleted there since", None),
                 false => return Err(error.into()),
@@ -81,11 +77,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
         }
     }
     for link in records.links() {
-        let now = match stat_if_open(&original, &link.path)? {
-            PathState::Is(now) => Some(now),
-            PathState::Nothing => None,
-            PathState::Hidden => continue,
-        };
+        let now = stat(&original, &link.path)?;
         if !now.is_some_and(|now| link.file.is(&now)) {
             let theirs = now.as_ref().map(Meta::facts);
             tell(link.path, "replaced there since", theirs);
@@ -94,7 +86,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
     // The directory that holds a file is not part of it.
     let own = |_: &DirUpdate| tree.original.only().is_none();
     for dressing in records.directories().filter(own) {
-        let PathState::Is(now) = stat_if_open(&original, &dressing.path)? else {
+        let Some(now) = stat(&original, &dressing.path)? else {
             continue;
         };
         if !is_as_left(&original, &dressing, &now)? {
@@ -123,7 +115,7 @@ fn foreign(
         if linked.contains(&top.path) {
             return Ok(());
         }
-        if let PathState::Is(now) = stat_if_open(root, &shift(&top.path))? {
+        if let Some(now) = stat(root, &shift(&top.path))? {
             tell(top.path.clone(), "added there since", Some(&now));
         }
         return Ok(());
@@ -134,18 +126,14 @@ fn foreign(
         let (path, Some(seen)) = (&entry.path, &entry.new) else {
             continue;
         };
-        let now = match stat_if_open(root, &shift(path))? {
-            PathState::Is(now) => Some(now),
-            PathState::Nothing => None,
-            PathState::Hidden => continue,
-        };
+        let now = stat(root, &shift(path))?;
         let same = |now: &Meta| match exact {
             Some(moved) => {
                 let same = moved.leads(now.ino, now.ctime, seen.ctime);
                 let ctime = if same { seen.ctime } else { now.ctime };
                 seen.is_untouched(&Meta { ctime, ..*now })
             }
-            // While the commit is under way a directory may be open temporarily.
+            // While the commit is under way a directory may lack its metadata.
             None => seen.looks_the_same(now) || now.is_dir(),
         };
         let what = match &now {
@@ -160,16 +148,7 @@ fn foreign(
         if !now.is_some_and(|now| now.is_dir() && seen.is(&now)) {
             continue;
         }
-        let dir = match root.dir(&shift(path)) {
-            // No process can have put anything into what no process may open.
-            Err(error) if error.is(Errno::ACCESS) => continue,
-            answer => answer?,
-        };
-        let entries = match dir.entries() {
-            Err(error) if error.is(Errno::ACCESS) => continue,
-            entries => entries?,
-        };
-        for entry in entries {
+        for entry in root.dir(&shift(path))?.entries()? {
             let path = path.join(&entry.name);
             if !known.contains(&path) && !linked.contains(&path) {
                 tell(path, "added there since", Some(&entry.meta));
@@ -248,8 +227,7 @@ struct UndoJob<'a> {
 impl<'a> UndoJob<'a> {
     fn begin(tree: &'a TreeIntent) -> Result<Self> {
         let area = Dir::open(tree.area.as_path())?;
-        let (original, stage) = (tree.root()?.keeping(), tree.stage()?.keeping());
-        tree.open_closed(&original)?;
+        let (original, stage) = (tree.original.open()?.keeping(), tree.stage()?.keeping());
         let mut undoing = Self {
             tree,
             original,
@@ -347,12 +325,6 @@ impl<'a> UndoJob<'a> {
             let Some((dir, name)) = open_parent(&self.original, path)? else {
                 return Err(gone(&self.original, path).into());
             };
-            if let Some(there) = &there {
-                make_readable_to_move(&dir, name, there)?;
-            }
-            if let Some(staged) = &staged {
-                make_readable_to_move(&self.stage, &slot, staged)?;
-            }
             let has_old = match (&step.top.old, &staged) {
                 (Some(old), Some(staged)) => old.is(staged),
                 _ => false,
@@ -364,17 +336,16 @@ impl<'a> UndoJob<'a> {
                 (None, false) => {}
             }
         }
-        if let (Some(old), Some(now)) = (&step.top.old, stat(&self.original, path)?) {
-            if self.made.contains(&step.slot) && old.is(&now) {
-                let (dir, name) = self.original.parent(path)?;
-                retime(&dir, name, old)?;
-            }
-            close_again(&self.original, path, old, &now)?;
+        if !self.made.contains(&step.slot) {
+            return Ok(());
         }
-        match self.made.contains(&step.slot) {
-            true => self.kept(step),
-            false => Ok(()),
+        if let (Some(old), Some(now)) = (&step.top.old, stat(&self.original, path)?)
+            && old.is(&now)
+        {
+            let (dir, name) = self.original.parent(path)?;
+            retime(&dir, name, old)?;
         }
+        self.kept(step)
     }
 
     /// Names what lies in the slot of a step now and is not ours: another process wrote it into the
@@ -500,19 +471,6 @@ fn read_found(area: &Dir) -> Result<Option<UndoScan>> {
 fn write_found(area: &Dir, found: &UndoScan) -> Result<()> {
     let text = serde_json::to_vec(found).expect("numbers and paths are JSON");
     Ok(atomic_file::create(area, MADE, &text)?)
-}
-
-/// Gives a directory that was opened to be moved its own mode again.
-fn close_again(original: &Dir, path: &ResourcePath, old: &Fingerprint, now: &Meta) -> Result<()> {
-    let opened = now.is_dir() && old.is(now) && now.mode == old.mode | 0o700;
-    if !opened || now.mode == old.mode {
-        return Ok(());
-    }
-    let (dir, name) = original.parent(path)?;
-    let handle: EntryHandle<'_> = dir.handle(name)?;
-    handle
-        .set_mode(old.mode)
-        .map_err(|errno| dir.error("close", name, Cause::Os(errno)).into())
 }
 
 fn gone(original: &Dir, path: &ResourcePath) -> FsError {

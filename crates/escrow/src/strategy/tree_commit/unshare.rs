@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::apply::{apply_metadata, open_parent};
 use super::intent::IntentEntry;
-use super::{DirUpdate, TreeIntent, stat_if_open};
+use super::{DirUpdate, TreeIntent, stat};
 use crate::failpoints;
 use crate::fs::content::Reflinks;
 use crate::fs::place::{CopyOptions, copy_leaf};
@@ -183,7 +183,7 @@ fn names(
         if seen.kind == EntryKind::Directory || !files.contains(&seen.ino) {
             continue;
         }
-        let Some(now) = stat_if_open(original, &path)?.there() else {
+        let Some(now) = stat(original, &path)? else {
             continue;
         };
         if copies.stand_for(&seen, &now) {
@@ -234,7 +234,7 @@ fn stage(
     for name in names {
         let number = from + staged.len();
         if let Some(path) = standing
-            && let Some(copy) = stat_if_open(original, path)?.there()
+            && let Some(copy) = stat(original, path)?
         {
             let next = format!("{}{number}", prefix(name.now.ino, &copy)).into_bytes();
             area.hard_link(&next, original, path)?;
@@ -292,9 +292,7 @@ fn reapply_metadata(
             let handle = EntryHandle::of(&dir);
             let fail = |errno| dir.error("set the metadata of", b"", Cause::Os(errno));
             let now = handle.meta().map_err(fail)?;
-            let opened = now.mode == seen.mode | 0o300;
             let model = Meta {
-                mode: if opened { seen.mode } else { now.mode },
                 mtime: seen.mtime,
                 ..now
             };
