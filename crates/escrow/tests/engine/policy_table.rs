@@ -111,7 +111,7 @@ x | read | app | no | rule 10
 agent | destroy | app | no | there is no action 'destroy'
 agent | Read | app | no | there is no action 'Read'
 agent | "" | app | no | there is no action ''
-agent | * | app | no | there is it cannot be '*'
+agent | * | app | no | there is no action '*'
 "" | read | app | no | cannot be a principal: it is empty
 " agent" | read | app | no | cannot be a principal
 "agent\n" | read | app | no | cannot be a principal
