@@ -42,10 +42,6 @@ pub const ALL: &[&str] = &[
     "fork-one-by-one",
     // Garbage collection does not know that a fork lives on what another plan left.
     "gc-takes-shared-layers",
-    // That a part was released is over before its sandboxes know.
-    "part-recorded-late",
-    // That a part was taken back is over before its sandboxes know.
-    "part-returned-late",
     // The sandboxes of a plan are removed one by one, while the plan is open.
     "cleanup-one-by-one",
     // The sandboxes of a plan are rolled back one by one, without a record of it.

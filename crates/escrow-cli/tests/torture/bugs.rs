@@ -10,7 +10,7 @@ use crate::door::Door;
 use crate::life::PlanVerb;
 use crate::sweep::{say, spread};
 use crate::*;
-use crate::{checkpoints, damage, forward, full, next, parts, power, sweep, unlinks};
+use crate::{checkpoints, damage, forward, full, next, power, sweep, unlinks};
 
 const EIO: i32 = 5;
 
@@ -18,7 +18,7 @@ const EIO: i32 = 5;
 type Find = fn(&'static str) -> Option<(String, usize)>;
 
 /// The ways to look for a bug.
-const WAYS: [(&str, Find); 20] = [
+const WAYS: [(&str, Find); 19] = [
     ("commit killed", |bug| at_every_call(commit(bug))),
     ("commit meets errors", |bug| {
         at_every_call(fails(commit(bug)))
@@ -38,7 +38,6 @@ const WAYS: [(&str, Find); 20] = [
     (CUT_CHECKPOINT, |bug| {
         checkpoints::finds_dark(Act::Checkpoint, bug)
     }),
-    (PART, parts::finds),
     ("strategy check", check),
     (CREATE, |bug| next::finds(PlanVerb::Create, bug)),
     (CLEANUP, |bug| next::finds(PlanVerb::Cleanup, bug)),
@@ -49,7 +48,6 @@ const WAYS: [(&str, Find); 20] = [
     ("steps that cannot be taken back", forward::finds),
 ];
 const CUT_CHECKPOINT: &str = "power cut in a checkpoint";
-const PART: &str = "part killed, or its undo";
 const CREATE: &str = "plan create interrupted, then commit";
 const CLEANUP: &str = "cleanup interrupted, then commit";
 const ROLLBACK: &str = "rollback interrupted, then commit";
@@ -66,7 +64,6 @@ fn likely(bug: &str) -> &'static str {
         "fork-one-by-one" => "fork killed",
         "gc-takes-shared-layers" => "gc killed",
         "checkpoint-not-synced" => CUT_CHECKPOINT,
-        "part-recorded-late" | "part-returned-late" => PART,
         "part-forgets-a-path" => "strategy check",
         "create-one-by-one" => CREATE,
         "cleanup-one-by-one" => CLEANUP,

@@ -13,13 +13,13 @@ use escrow_testkit::signature::{Ignore, Kind as Entry, Sig, differences, signatu
 use escrow_testkit::stepper::{Run, Step, require_stepper};
 
 use crate::checker::leftovers;
-use crate::door::{Door, Session};
+use crate::door::Door;
 use crate::errors::{ALL, SOME};
 use crate::form::Form;
 use crate::kills::WRITES;
 use crate::point::{Verdict, known_listing};
 use crate::scenario::Kind::{Copy, Cow, Overlay};
-use crate::scenario::{Scenario, Size};
+use crate::scenario::Scenario;
 use crate::subject::{Member, PLAN, Subject};
 use crate::sweep::{self, Figures, Trial};
 
@@ -49,33 +49,23 @@ struct Turn {
     n: u64,
     fault: Fault,
     only: Option<&'static [&'static str]>,
-    bug: Option<&'static str>,
 }
 
-/// What is asked for, and what comes along: the new directories that a new file lies in.
-fn part(size: Size) -> (&'static [&'static str], &'static [&'static str]) {
-    match size {
-        Size::Tiny => (&["modify.txt", "gone.txt"], &[]),
-        Size::Full => (
-            &[
-                "modify.txt",
-                "gone.txt",
-                "mode.txt",
-                "link",
-                "doomed",
-                "file-to-dir",
-                "new/dir/deep.txt",
-            ],
-            &["new", "new/dir"],
-        ),
-    }
-}
+/// What is asked for.
+const SELECTED: &[&str] = &[
+    "modify.txt",
+    "gone.txt",
+    "mode.txt",
+    "link",
+    "doomed",
+    "file-to-dir",
+    "new/dir/deep.txt",
+];
 
-/// Whether a path belongs to the part.
-fn is_released(size: Size, path: &str) -> bool {
-    let (only, along) = part(size);
+/// Whether a path belongs to the part: new directories that a new file lies in come along.
+fn is_released(path: &str) -> bool {
     let below = |word: &&str| path == *word || path.starts_with(&format!("{word}/"));
-    only.iter().any(below) || along.contains(&path)
+    SELECTED.iter().any(below) || ["new", "new/dir"].contains(&path)
 }
 
 /// Without the times of directories, which come as they do while only a part is there.
@@ -94,32 +84,19 @@ impl Turn {
             n: 1,
             fault: Fault::Kill,
             only: None,
-            bug: None,
         }
     }
 
     fn name(&self, hit: Option<&Step>) -> String {
         let what = format!("{:?} of a part", self.act);
         let fault = (self.n, self.fault);
-        sweep::name(&self.scenario, &what, self.bug, fault, hit)
-    }
-
-    fn selected(&self) -> &'static [&'static str] {
-        part(self.scenario.size).0
-    }
-
-    /// Only the command has the bug.
-    fn enter<'a>(&self, subject: &'a Subject) -> Session<'a> {
-        match self.bug {
-            Some(_) => Door::Command.enter(subject),
-            None => Door::Inside.enter(subject),
-        }
+        sweep::name(&self.scenario, &what, None, fault, hit)
     }
 
     fn subject(&self) -> Result<Subject, String> {
-        let subject = Subject::new(&self.scenario).bugged(self.bug);
+        let subject = Subject::new(&self.scenario);
         if self.act == Act::Undo {
-            let released = self.enter(&subject).release(self.selected());
+            let released = Door::Inside.enter(&subject).release(SELECTED);
             released.map_err(|error| format!("the release before failed: {error}"))?;
         }
         Ok(subject)
@@ -131,7 +108,7 @@ impl Turn {
             Act::Undo => vec!["undo", PLAN, "--yes"],
         };
         if self.act == Act::Release {
-            words.extend(self.selected().iter().flat_map(|path| ["--only", path]));
+            words.extend(SELECTED.iter().flat_map(|path| ["--only", path]));
         }
         let stepper = subject.cli.stepper(words);
         match self.only {
@@ -151,7 +128,7 @@ impl Turn {
     /// What an original must be; times of directories apart.
     fn original(&self, member: &Member, stands: Stands) -> Sig {
         let (old, new) = (&member.sides.old, &member.sides.new);
-        let chosen = |path: &[u8]| is_released(self.scenario.size, &String::from_utf8_lossy(path));
+        let chosen = |path: &[u8]| is_released(&String::from_utf8_lossy(path));
         let mut sig = old.clone();
         match stands {
             Stands::Old => {}
@@ -188,7 +165,7 @@ impl Turn {
         let whole = known_listing(&self.scenario, Door::Inside)?;
         let stays = |line: &&str| {
             let path = line.splitn(3, ' ').nth(2).unwrap_or_default();
-            stands == Stands::Old || !is_released(self.scenario.size, path)
+            stands == Stands::Old || !is_released(path)
         };
         let wanted: Vec<&str> = whole.lines().filter(stays).collect();
         let found = Door::Inside.enter(subject).listing()?;
@@ -213,7 +190,7 @@ impl Turn {
 
     /// Checks everything that must hold after a run.
     fn judge(&self, subject: &Subject, run: &Run) -> Result<(), String> {
-        let session = self.enter(subject);
+        let session = Door::Inside.enter(subject);
         let status = run.outcome.status;
         let (before, after) = match self.act {
             Act::Release => (Stands::Old, Stands::Parted),
@@ -233,13 +210,21 @@ impl Turn {
             other => return Err(format!("the exit code {other} says nothing")),
         };
         self.expect(subject, stands, "the fault")?;
+        // Without room for the memory of moves there is a conflict that is none, as promised.
+        let memory = |step: &Step| {
+            let about = step.to.as_ref().or(step.path.as_ref());
+            about.is_some_and(|path| path.parent().is_some_and(|dir| dir.ends_with("memory")))
+        };
+        if status == 0 && run.hit.as_ref().is_some_and(memory) {
+            return Ok(());
+        }
         if stands == Stands::Old {
-            session.release(self.selected())?;
+            session.release(SELECTED)?;
             self.expect(subject, Stands::Parted, "the release")?;
         }
         session.undo()?;
         self.expect(subject, Stands::Old, "the undo")?;
-        session.release(self.selected())?;
+        session.release(SELECTED)?;
         self.expect(subject, Stands::Parted, "the release again")?;
         session.commit()?;
         self.expect(subject, Stands::Whole, "the rest")?;
@@ -306,18 +291,6 @@ pub(crate) fn faults(form: Form) -> Figures {
         }
     }
     form.run(turns, 120)
-}
-
-/// Whether a seeded bug shows when a release, or its undo, is killed at some call.
-pub(crate) fn finds(bug: &'static str) -> Option<(String, usize)> {
-    let scenario = Scenario::tiny(&[Copy, Overlay]);
-    let turns = [Act::Release, Act::Undo].into_iter().flat_map(|act| {
-        every(Turn {
-            bug: Some(bug),
-            ..Turn::kill(scenario, act)
-        })
-    });
-    sweep::first_wrong(&sweep::spread(turns.collect()))
 }
 
 // rule C1, C3, C4, C6

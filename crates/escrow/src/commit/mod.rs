@@ -52,8 +52,8 @@
 //! | `undoing` | take back, last first | `Execution::undo` | taken back further: old |
 //! | `undone` | – | – | it is over |
 //!
-//! Of a plan of which only a part was asked for, nothing is removed: `finish` tells each sandbox what of
-//! it is released now, the plan stays open, and the commit can be undone for as long as it does.
+//! Of a plan of which only a part was asked for, nothing is removed: the plan stays open, the commit can be undone for as
+//! long as it does, and until then each sandbox is opened with its intent, which says what of it is released.
 
 mod execute;
 mod finish;
@@ -147,8 +147,9 @@ impl Member {
     }
 
     /// Opens a session with the sandbox.
-    pub(crate) fn open(&self, session: Session) -> Result<Box<dyn OpenSandbox>> {
-        self.call(|strategy| strategy.open(&self.sandbox.reference, session))
+    pub(crate) fn open(&self, store: &Store, session: Session) -> Result<Box<dyn OpenSandbox>> {
+        let parts = standing_parts(store, &self.sandbox)?;
+        self.call(|strategy| strategy.open(&self.sandbox.reference, session, &parts))
     }
 
     /// Calls the strategy; a panic is a failure like any other (rule C4).
@@ -338,6 +339,16 @@ impl<'a> Execution<'a> {
             .filter_map(|removed| removed.err().map(|error| chain(&error)))
             .collect()
     }
+}
+
+/// The partial commits of a sandbox that can be undone, oldest first: what they released is no change of it.
+pub fn standing_parts(store: &Store, sandbox: &SandboxRecord) -> Result<Vec<Intent>> {
+    let parts = store.standing_parts(sandbox.id)?;
+    let parts = parts.iter().map(|text| read_intent(text));
+    let mut parts = parts.collect::<Result<Vec<_>>>()?;
+    // In some of them it had no share.
+    parts.retain(|intent| !intent.0.is_null());
+    Ok(parts)
 }
 
 fn read_intent(text: &str) -> Result<Intent> {

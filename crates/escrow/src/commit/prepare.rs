@@ -104,7 +104,7 @@ pub(crate) fn prepare_restore<'a>(
             area: Some(area.as_path()),
             observer: engine.observer,
         };
-        let session = member.open(way.session.clone())?;
+        let session = member.open(engine.store, way.session.clone())?;
         member.session(&*session, |session| session.prepare_restore(&request))
     })?;
     staged.seal()

@@ -106,7 +106,7 @@ impl<'a> Batch<'a> {
             let options = PreviewOptions {
                 strict: terms.strict,
             };
-            let session = member.open(session.clone())?;
+            let session = member.open(self.engine.store, session.clone())?;
             let preview = member.session(&*session, |session| session.preview(&options))?;
             members.push((member, session, preview));
         }

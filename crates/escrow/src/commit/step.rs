@@ -41,7 +41,7 @@ pub(super) fn apply(
     let observer = engine.observer;
     let message = match work {
         JournaledWork::Rollback => {
-            let session = member.open(Session::Exclusive)?;
+            let session = member.open(engine.store, Session::Exclusive)?;
             member.session(&*session, |session| session.rollback(observer))?
         }
         _ => {

@@ -3,7 +3,7 @@
 use super::xattr::Xattrs;
 use super::{Fingerprint, Stamp};
 use crate::model::text::Location;
-use crate::model::{ChangeKind, EntryKind, ResourcePath};
+use crate::model::{EntryKind, ResourcePath};
 
 /// Bytes that are still to be decoded.
 pub(crate) struct RecordBytes<'a>(pub(crate) &'a [u8]);
@@ -88,7 +88,6 @@ macro_rules! choice {
 }
 
 choice!(EntryKind: File, Directory, Symlink, Fifo, Socket, Device);
-choice!(ChangeKind: Added, Modified, Deleted, TypeChanged, ModeChanged, Inserted, Updated);
 
 impl RecordField for bool {
     fn put(&self, to: &mut Vec<u8>) {

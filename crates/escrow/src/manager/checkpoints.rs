@@ -6,7 +6,7 @@ use super::content::check_readable;
 use super::creation::NewSandbox;
 use super::sessions::SessionState;
 use super::{Manager, PlanDiff, PlanView, ResourceDiff, SandboxView};
-use crate::commit::{Return, prepare_restore};
+use crate::commit::{Return, prepare_restore, standing_parts};
 use crate::config::AutoCheckpoint;
 use crate::error::{Error, Kind, Result, chain};
 use crate::event::{BufferedObserver, Observer, Unobserved};
@@ -15,7 +15,7 @@ use crate::model::Shape;
 use crate::model::text::Location;
 use crate::model::{Action, CheckpointId, PlanId, SandboxId, SandboxState};
 use crate::store::{Checkpoint, Plan, RenewedSnapshot, Resource};
-use crate::strategy::{Checkpoints, Session, Snapshot, StrategyError};
+use crate::strategy::{Base, Checkpoints, Session, Snapshot, StrategyError};
 
 /// Why a checkpoint is taken with which a fork begins.
 const FORK: &str = "fork";
@@ -348,6 +348,22 @@ impl Manager {
         }
     }
 
+    /// Refuses to fork a sandbox that knows its original as it was, of which a part is committed: that would be a change
+    /// of the fork, and a conflict.
+    fn check_whole(&self, view: &SandboxView) -> Result<()> {
+        let strategy = self.registry().get(&view.sandbox.reference.strategy_name)?;
+        let frozen = strategy.capabilities().base == Base::Frozen;
+        match frozen && !standing_parts(&self.store, &view.sandbox)?.is_empty() {
+            true => Err(Error::from(StrategyError::Unsupported {
+                strategy: strategy.name().to_owned(),
+                what: "be forked".to_owned(),
+                why: "a part of its plan is committed: commit the rest, or undo the part with `escrow undo`"
+                    .to_owned(),
+            })),
+            false => Ok(()),
+        }
+    }
+
     /// Deletes a checkpoint.
     pub fn delete_checkpoint(&self, plan: &Plan, checkpoint: &Checkpoint) -> Result<()> {
         self.permit_plan(Action::Checkpoint, plan)?;
@@ -502,6 +518,7 @@ impl Manager {
             let mut from = Vec::new();
             for view in views {
                 check_readable(plan, [&view])?;
+                self.check_whole(&view)?;
                 let snapshot = needed_snapshot(&at, &view)?;
                 from.push((view, snapshot));
             }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::audit::OperationSubject;
 use super::{Manager, SandboxView};
+use crate::commit::standing_parts;
 use crate::diff::VersionContents;
 use crate::error::{Error, Result};
 use crate::fs::Dir;
@@ -252,7 +253,7 @@ impl Manager {
         }
         // One whose original or area is gone has no path either; using it will say why.
         let only = whole(&ResourcePath::root(), &view.resource);
-        let opened = strategy.open(reference, Session::Shared);
+        let opened = strategy.open(reference, Session::Shared, &[]);
         let access = opened.and_then(|sandbox| sandbox.access()).ok();
         let cwd = access.and_then(|access| access.cwd);
         Ok(cwd.map(|cwd| native(&cwd, &only)))
@@ -319,7 +320,8 @@ impl Manager {
     ) -> Result<Box<dyn Sandbox>> {
         let reference = &view.sandbox.reference;
         let strategy = self.registry().get(&reference.strategy_name)?;
-        Ok(strategy.open(reference, session)?)
+        let parts = standing_parts(&self.store, &view.sandbox)?;
+        Ok(strategy.open(reference, session, &parts)?)
     }
 
     /// Where the bytes of one sandbox of a diff come from. No other process changes the plan while this lives.

@@ -207,6 +207,26 @@ impl Store {
         self.all(query, &[], |row| row.get(0))
     }
 
+    /// What each partial commit left of a sandbox, of those that can be undone, oldest first.
+    pub(crate) fn standing_parts(&self, sandbox: SandboxId) -> Result<Vec<String>> {
+        let parts: Vec<(String, Option<Vec<u8>>)> = self.all(
+            "SELECT intent, checksum FROM journal JOIN journal_member ON journal_id = id
+             WHERE sandbox_id = ?1 AND part AND phase = 'committed' AND intent IS NOT NULL
+             ORDER BY seq",
+            params![sandbox],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        let read = |(text, stored): (String, Option<Vec<u8>>)| match Some(checksum(&text)) == stored
+        {
+            true => Ok(self.found_text(text)),
+            false => Err(StoreError::Damaged {
+                path: Location::from(self.path()),
+                what: "the intent of a partial commit is damaged".to_owned(),
+            }),
+        };
+        parts.into_iter().map(read).collect()
+    }
+
     fn journals(&self, which: &str, params: &[&dyn ToSql]) -> Result<Vec<JournalEntry>> {
         let query = format!(
             "SELECT id, plan_id, phase, message, created_at, checkpoint, part, kind

@@ -23,7 +23,6 @@ mod filesystem_copy;
 mod moves;
 mod none;
 pub mod overlay;
-mod partial_commits;
 mod preview;
 pub mod registry;
 mod snapshot_diff;
@@ -420,7 +419,15 @@ pub trait Strategy: Send + Sync {
     ///
     /// *Guarantees:* changes nothing. *Errors:* the sandbox is gone or damaged; in a session that changes it, also
     /// [`Gone`](StrategyError::Gone) and [`Replaced`](StrategyError::Replaced) originals.
-    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>>;
+    ///
+    /// `parts` are what [`finish`](Self::finish) returned for each partial commit of the sandbox that was not undone,
+    /// oldest first: what they released is the original's, and no change of the sandbox any more.
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>>;
 
     /// Carries out what was prepared: a commit, or a return to a snapshot.
     ///
@@ -449,9 +456,9 @@ pub trait Strategy: Send + Sync {
     /// *Guarantees:* changes nothing.
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>>;
 
-    /// Ends a commit, once the sandbox is gone unless it stays: nothing of the sandbox is shared with the original any more, and
-    /// a sandbox of which only a part was released counts that part as the original's. Returns the intent by which the commit
-    /// can be undone later. *Idempotent:* yes, from the intent that was committed.
+    /// Ends a commit, once the sandbox is gone unless it stays: nothing of the sandbox is shared with the original any more.
+    /// Returns the intent by which the commit can be undone later, and, of a part, by which
+    /// [`open`](Self::open) learns what was released. *Idempotent:* yes, from the intent that was committed.
     fn finish(&self, intent: Intent) -> Result<FinishedCommit>;
 
     /// Removes everything the sandbox has outside its area directory; the area itself is

@@ -80,7 +80,12 @@ impl Strategy for NoIsolation {
         Ok(tree::created(NAME, request, &metadata, message, warnings))
     }
 
-    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        _parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
         let metadata: NoneMetadata = tree::metadata(sandbox)?;
         if session == Session::Exclusive {
             metadata.original.open()?;

@@ -500,6 +500,27 @@ pub(super) fn xattrs_if_open(dir: &Dir, name: &[u8]) -> Result<Option<Xattrs>> {
     }
 }
 
+/// The fields without the owner, where this user could not have made an entry with that of `old`.
+pub(super) fn ownable(mut fields: Vec<ChangedField>, old: &Meta) -> Vec<ChangedField> {
+    fields.retain(|field| *field != ChangedField::Owner || can_own(old));
+    fields
+}
+
+/// Whether this user could have made an entry with this owner. One who cannot gets copies of
+/// their own, which is no change that any process made.
+fn can_own(meta: &Meta) -> bool {
+    let user = rustix::process::geteuid();
+    if user.is_root() || meta.uid != user.as_raw() {
+        return user.is_root();
+    }
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let own = rustix::process::getegid();
+    groups
+        .iter()
+        .chain([&own])
+        .any(|group| group.as_raw() == meta.gid)
+}
+
 /// Whether no process has a file open for writing.
 pub(super) fn is_quiet(dir: &Dir, name: &[u8]) -> Result<bool> {
     let (file, _) = dir.file(name)?;

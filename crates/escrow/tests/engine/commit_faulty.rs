@@ -224,7 +224,7 @@ impl Core {
     }
 
     fn tree(&self, sandbox: &SandboxRef) -> PathBuf {
-        let session = self.inner.open(sandbox, Session::Shared);
+        let session = self.inner.open(sandbox, Session::Shared, &[]);
         let access = session.and_then(|session| session.access());
         let tree = access.expect("a copy gives a path").cwd;
         tree.expect("a copy gives a path").as_path().to_owned()
@@ -294,11 +294,17 @@ impl Strategy for Faulty {
         self.0.inner.create(request)
     }
 
-    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
+        let parts: Vec<Intent> = parts.iter().map(|part| unsigned(part).1).collect();
         Ok(Box::new(FaultySession {
             core: Arc::clone(&self.0),
             sandbox: sandbox.clone(),
-            inner: self.0.inner.open(sandbox, session)?,
+            inner: self.0.inner.open(sandbox, session, &parts)?,
         }))
     }
 

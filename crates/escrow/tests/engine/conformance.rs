@@ -51,12 +51,6 @@ enum Lie {
     UndoesNothing,
     /// What was released lies in the original under another name when it is taken back.
     UndoLeavesATrace,
-    /// What was taken back stays released for the sandbox.
-    NeverRetreats,
-    /// A second retreat takes the first one back.
-    RetreatIsASwitch,
-    /// A part counts as released once it is staged.
-    AdvancesEarly,
     /// To drop a part discards what was to be released.
     DropDiscards,
     /// What was applied of a part that is given up stays.
@@ -104,9 +98,6 @@ const LIES: &[(Lie, &[&str])] = &[
     (Lie::TrustsEverybody, &[WORKED_ON]),
     (Lie::UndoesNothing, &[TAKEN_BACK]),
     (Lie::UndoLeavesATrace, &[TAKEN_BACK]),
-    (Lie::NeverRetreats, &[TAKEN_BACK]),
-    (Lie::RetreatIsASwitch, &[TAKEN_BACK]),
-    (Lie::AdvancesEarly, &[GIVEN_UP]),
     (Lie::DropDiscards, &[GIVEN_UP]),
     (Lie::GivesUpInTheMiddle, &[GIVEN_UP]),
     (Lie::RollsBackTooFar, &[DISCARDED]),
@@ -118,8 +109,8 @@ const LIES_OF_FILES: &[(Lie, &[&str])] = &[
     (Lie::ReleasesLess, &[RELEASED]),
     (Lie::NeverAdvances, &[FOLLOWED]),
     (Lie::TrustsEverybody, &[WORKED_ON]),
-    (Lie::NeverRetreats, &[TAKEN_BACK]),
-    (Lie::AdvancesEarly, &[GIVEN_UP]),
+    (Lie::UndoesNothing, &[TAKEN_BACK]),
+    (Lie::DropDiscards, &[GIVEN_UP]),
     (Lie::RollsBackTooFar, &[DISCARDED]),
 ];
 
@@ -130,14 +121,7 @@ struct Part {
     paths: Vec<ResourcePath>,
     committed: bool,
     finished: usize,
-    undone: usize,
-}
-
-impl Part {
-    /// Whether it is released at present.
-    fn stands(&self) -> bool {
-        self.finished > 0 && self.undone == 0
-    }
+    undone: bool,
 }
 
 /// A strategy with a mistake; shared with its sessions.
@@ -172,15 +156,6 @@ impl Core {
     /// Does something with a commit, if it is one of a part.
     fn of<T>(&self, intent: &Intent, work: impl FnOnce(&mut Part) -> T) -> Option<T> {
         held(&self.parts).get_mut(&name_of(intent)).map(work)
-    }
-
-    /// The paths of the parts of a sandbox that are in some state.
-    fn paths(&self, sandbox: &SandboxRef, state: fn(&Part) -> bool) -> Vec<ResourcePath> {
-        let parts = held(&self.parts);
-        let own = parts.values().filter(|part| part.sandbox == *sandbox);
-        own.filter(|part| state(part))
-            .flat_map(|part| part.paths.clone())
-            .collect()
     }
 
     fn original(&self, sandbox: &SandboxRef) -> PathBuf {
@@ -223,11 +198,20 @@ impl Strategy for Wrong {
         self.0.inner.create(request)
     }
 
-    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
+        let parts = match self.0.lie {
+            Lie::NeverAdvances => &[],
+            _ => parts,
+        };
         Ok(Box::new(WrongSession {
             core: Arc::clone(&self.0),
             sandbox: sandbox.clone(),
-            inner: self.0.inner.open(sandbox, session)?,
+            inner: self.0.inner.open(sandbox, session, parts)?,
         }))
     }
 
@@ -251,7 +235,7 @@ impl Strategy for Wrong {
         let core = &self.0;
         let part = core.of(intent, |part| {
             let over = part.finished > 0;
-            part.undone += usize::from(over);
+            part.undone |= over;
             (over, part.committed, part.sandbox.clone())
         });
         let Some((over, committed, sandbox)) = part else {
@@ -261,7 +245,7 @@ impl Strategy for Wrong {
             Lie::UndoesNothing if over => Ok(RollbackReport::default()),
             Lie::GivesUpInTheMiddle if !over => Ok(RollbackReport::default()),
             Lie::DropDiscards if !committed => {
-                let session = core.inner.open(&sandbox, Session::Exclusive)?;
+                let session = core.inner.open(&sandbox, Session::Exclusive, &[])?;
                 session.rollback(observer)?;
                 core.inner.undo(intent, observer)
             }
@@ -283,7 +267,7 @@ impl Strategy for Wrong {
         self.0.inner.check_undo(intent)
     }
 
-    fn finish(&self, mut intent: Intent) -> Result<FinishedCommit> {
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
         let times = self.0.of(&intent, |part| {
             part.finished += 1;
             part.finished
@@ -292,11 +276,6 @@ impl Strategy for Wrong {
             Lie::FinishesOnce if times > Some(1) => Err(StrategyError::Damaged {
                 what: "it is finished already".to_owned(),
             }),
-            Lie::NeverAdvances => {
-                let said = intent.0.as_object_mut().expect("it is an object");
-                said.remove("part_of");
-                self.0.inner.finish(intent)
-            }
             _ => self.0.inner.finish(intent),
         }
     }
@@ -308,7 +287,11 @@ impl Strategy for Wrong {
 
 impl WrongSession {
     fn released(&self) -> Vec<ResourcePath> {
-        self.core.paths(&self.sandbox, Part::stands)
+        let parts = held(&self.core.parts);
+        let own = parts.values().filter(|part| part.sandbox == self.sandbox);
+        own.filter(|part| part.finished > 0 && !part.undone)
+            .flat_map(|part| part.paths.clone())
+            .collect()
     }
 }
 
@@ -322,21 +305,10 @@ impl Sandbox for WrongSession {
     }
 
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
-        let mut found = self.inner.diff(from, to)?;
-        let hidden = match self.core.lie {
-            Lie::AdvancesTooFar if !self.released().is_empty() => return Ok(DiffView::default()),
-            Lie::AdvancesEarly => self.core.paths(&self.sandbox, |part| part.undone == 0),
-            Lie::NeverRetreats => self.core.paths(&self.sandbox, |part| part.undone > 0),
-            Lie::RetreatIsASwitch => {
-                let again = |part: &Part| part.undone > 0 && part.undone.is_multiple_of(2);
-                self.core.paths(&self.sandbox, again)
-            }
-            _ => Vec::new(),
-        };
-        found
-            .changes
-            .retain(|change| !hidden.contains(&change.path));
-        Ok(found)
+        match self.core.lie {
+            Lie::AdvancesTooFar if !self.released().is_empty() => Ok(DiffView::default()),
+            _ => self.inner.diff(from, to),
+        }
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
@@ -422,7 +394,7 @@ impl Sandbox for WrongSession {
                 paths: changes.map(|change| change.path.clone()).collect(),
                 committed: false,
                 finished: 0,
-                undone: 0,
+                undone: false,
             };
             held(&self.core.parts).insert(name_of(intent), part);
         }

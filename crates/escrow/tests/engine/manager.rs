@@ -84,7 +84,7 @@ fn another_process_goes_on() {
         assert_eq!(back, stored);
         let registry = Registry::builtin();
         let alone = registry.get(&back.strategy_name).expect("it is built in");
-        let alone = alone.open(&back, Session::Exclusive);
+        let alone = alone.open(&back, Session::Exclusive, &[]);
         let alone = alone.expect("the reference is enough");
         let found = alone.diff(None, None).expect("the reference is enough");
         assert!(found.is_empty());

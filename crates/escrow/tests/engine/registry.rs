@@ -71,7 +71,7 @@ impl Strategy for Seeing {
         nothing()
     }
 
-    fn open(&self, _: &SandboxRef, _: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(&self, _: &SandboxRef, _: Session, _: &[Intent]) -> Result<Box<dyn Sandbox>> {
         nothing()
     }
 

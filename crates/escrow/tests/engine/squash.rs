@@ -14,7 +14,7 @@ const KEEP: usize = 20;
 const ROUNDS: usize = 250;
 
 fn open(overlay: &dyn Strategy, reference: &SandboxRef) -> Box<dyn Sandbox> {
-    let session = overlay.open(reference, Session::Exclusive);
+    let session = overlay.open(reference, Session::Exclusive, &[]);
     session.expect("it can be opened")
 }
 

@@ -127,7 +127,7 @@ impl Strategy for Toy {
         })
     }
 
-    fn open(&self, sandbox: &SandboxRef, _session: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(&self, sandbox: &SandboxRef, _: Session, _: &[Intent]) -> Result<Box<dyn Sandbox>> {
         Ok(Box::new(parse::<Opened>(&sandbox.metadata)?))
     }
 

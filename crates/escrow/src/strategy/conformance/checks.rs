@@ -1,5 +1,6 @@
 //! The conformance checks. Each is one function from a strategy and a case to a problem.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io::{Cursor, Read};
 
@@ -122,6 +123,8 @@ pub(super) struct Subject<'a> {
     pub(super) strategy: &'a dyn Strategy,
     pub(super) case: &'a dyn Case,
     pub(super) sandbox: SandboxRef,
+    /// The partial commits that stand, as the caller of a strategy knows them.
+    pub(super) standing: RefCell<Vec<Intent>>,
 }
 
 impl<'a> Subject<'a> {
@@ -137,6 +140,7 @@ impl<'a> Subject<'a> {
             strategy,
             case,
             sandbox: must("create", created)?.sandbox,
+            standing: RefCell::default(),
         })
     }
 
@@ -153,15 +157,17 @@ impl<'a> Subject<'a> {
 
     /// A session that changes the sandbox.
     pub(super) fn open(&self) -> Result<Box<dyn Sandbox>, String> {
-        must(
-            "open",
-            self.strategy.open(&self.sandbox, Session::Exclusive),
-        )
+        must("open", self.session(Session::Exclusive))
     }
 
     /// A session that only looks.
     fn look(&self) -> Result<Box<dyn Sandbox>, String> {
-        must("open", self.strategy.open(&self.sandbox, Session::Shared))
+        must("open", self.session(Session::Shared))
+    }
+
+    fn session(&self, session: Session) -> Result<Box<dyn Sandbox>, StrategyError> {
+        let standing = self.standing.borrow();
+        self.strategy.open(&self.sandbox, session, &standing)
     }
 
     pub(super) fn content(&self, path: &ResourcePath) -> Result<Vec<u8>, String> {
@@ -204,8 +210,7 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn rollback(&self) -> Result<String, StrategyError> {
-        let opened = self.strategy.open(&self.sandbox, Session::Exclusive)?;
-        opened.rollback(&Unobserved)
+        self.session(Session::Exclusive)?.rollback(&Unobserved)
     }
 
     /// Nothing can be read or written at these paths.
@@ -610,7 +615,7 @@ fn replaced(strategy: &dyn Strategy, case: &dyn Case) -> CheckOutcome {
     if !case.replace_original()? {
         return Ok(());
     }
-    let opened = strategy.open(&it.sandbox, Session::Shared);
+    let opened = strategy.open(&it.sandbox, Session::Shared, &[]);
     match opened.and_then(|opened| opened.diff(None, None)) {
         Err(StrategyError::Replaced { .. }) => Ok(()),
         Err(other) => Err(format!("it is refused with: {other}")),

@@ -158,7 +158,9 @@ pub(in crate::strategy) fn checkpoint(
         Err(StrategyError::Lost { .. }) => None,
         last => last?,
     };
-    let CopyScan { changes, touched } = tree::steady(|| copied.look())?;
+    let CopyScan {
+        changes, touched, ..
+    } = tree::steady(|| copied.look())?;
     if area.stat(SNAPSHOTS)?.is_none() {
         area.make_dir(SNAPSHOTS, 0o700)?;
     }
@@ -614,7 +616,7 @@ fn stage_restore(
         keeps: true,
         digests: false,
         area: to,
-        part_of: None,
+        part: None,
         observer,
     };
     let (tree, _) = Original::take(copied.tree.path())?;

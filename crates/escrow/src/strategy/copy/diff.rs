@@ -13,13 +13,15 @@ use crate::fs::{Cause, Dir, EntryHandle, Meta, MovedEntries, xattr};
 use crate::model::{Change, ChangedField, Conflict, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::error::Result;
 use crate::strategy::tree;
-use crate::strategy::tree_commit::OriginalBase;
+use crate::strategy::tree_commit::{OriginalBase, Released};
 
 /// A copy, what it was made from, and the record of how it was made.
 pub(in crate::strategy) struct CopiedTree<'a> {
     pub(in crate::strategy) original: &'a Dir,
     pub(in crate::strategy) tree: &'a Dir,
     pub(in crate::strategy) manifest: &'a Manifest,
+    /// What was released of it.
+    pub(in crate::strategy) released: &'a Released,
     /// The file, if not everything in the original is meant.
     pub(in crate::strategy) only: Option<&'a ResourcePath>,
 }
@@ -67,10 +69,12 @@ pub(in crate::strategy) struct CopyScan {
     pub(in crate::strategy) changes: Vec<Change>,
     /// What another process touched, whether it differs or not.
     pub(in crate::strategy) touched: Vec<(ResourcePath, RecordIndex)>,
+    /// Files that were released, and are the same in the original.
+    pub(in crate::strategy) same: Vec<ResourcePath>,
 }
 
 impl CopiedTree<'_> {
-    /// One walk over the copy.
+    /// One walk over the copy; what was released is then compared with the original.
     pub(in crate::strategy) fn look(&self) -> Result<CopyScan> {
         let all = Shared::new(CopyScan::default());
         let report = |found: CopyScan| {
@@ -91,7 +95,42 @@ impl CopiedTree<'_> {
             report(found);
             Ok::<_, crate::strategy::StrategyError>(next)
         })?;
-        Ok(all.into_inner())
+        let mut all = all.into_inner();
+        all.changes.retain(|one| !self.released.has(&one.path));
+        for path in self.released.paths() {
+            self.compare_released(path, &mut all)?;
+        }
+        Ok(all)
+    }
+
+    /// Compares what was released with what the original has.
+    fn compare_released(&self, path: &ResourcePath, found: &mut CopyScan) -> Result<()> {
+        let (own, theirs) = (entry_at(self.tree, path)?, self.original_of(path)?);
+        let name = path.split().map_or(&b"."[..], |(_, name)| name);
+        found.changes.extend(match (own, theirs) {
+            (None, None) => None,
+            (Some((dir, new)), None) => Some(Change::added(path.clone(), dir.facts(name, &new)?)),
+            (None, Some((dir, old))) => Some(Change::deleted(path.clone(), dir.facts(name, &old)?)),
+            (Some((own, new)), Some((theirs, old))) => {
+                let fields = match new.kind == old.kind {
+                    true => {
+                        let (old, new) = ((&theirs, &old), (&own, &new));
+                        let same = || tree::same_content((&own, name), (&theirs, name));
+                        let visible = |attributes| attributes;
+                        let fields = tree::differences(name, old, new, visible, same)?;
+                        tree::ownable(fields, old.1)
+                    }
+                    false => Vec::new(),
+                };
+                let facts = (theirs.facts(name, &old)?, own.facts(name, &new)?);
+                let change = Change::between(path.clone(), facts.0, facts.1, fields);
+                if change.is_none() && !new.is_dir() {
+                    found.same.push(path.clone());
+                }
+                change
+            }
+        });
+        Ok(())
     }
 
     /// Merges a directory of the copy with the records of it; both are sorted.
@@ -179,6 +218,9 @@ impl CopiedTree<'_> {
             return Ok(());
         }
         found.touched.push((path.clone(), index));
+        if self.released.has(path) {
+            return Ok(());
+        }
         let mut fields = Vec::new();
         if record.kind == meta.kind {
             if record.kind != EntryKind::Symlink && record.mode != meta.mode {
@@ -251,13 +293,7 @@ impl CopiedTree<'_> {
         &self,
         path: &ResourcePath,
     ) -> Result<Option<(Dir, Meta)>> {
-        let (dir, name) = match self.original.parent(path) {
-            Ok(found) => found,
-            // Another process removed the directory, or put a link in its place.
-            Err(error) if error.is_absent() || error.leaves() => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(dir.stat(name)?.map(|meta| (dir, meta)))
+        entry_at(self.original, path)
     }
 
     /// Whether what is no directory is still in the original as it was copied. What a link points to is
@@ -292,6 +328,20 @@ impl CopiedTree<'_> {
     }
 }
 
+/// The entry at `path`, with the directory it lies in; the root itself for the root.
+fn entry_at(root: &Dir, path: &ResourcePath) -> Result<Option<(Dir, Meta)>> {
+    if path.is_root() {
+        return Ok(Some((root.again(), root.meta()?)));
+    }
+    let (dir, name) = match root.parent(path) {
+        Ok(found) => found,
+        // Another process removed the directory, or put a link in its place.
+        Err(error) if error.is_absent() || error.leaves() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(dir.stat(name)?.map(|meta| (dir, meta)))
+}
+
 /// A copy as the measure of its original: whatever is not what was copied has changed since.
 pub(in crate::strategy) struct CopyBase<'a> {
     pub(in crate::strategy) copied: &'a CopiedTree<'a>,
@@ -324,7 +374,7 @@ impl CopyBase<'_> {
         )
     }
 
-    /// Everything in the original that is not what was copied, by any process.
+    /// Everything in the original that is neither what was copied nor what was released, by any process.
     pub(in crate::strategy) fn everything_moved(
         &self,
         carved: &[ResourcePath],
@@ -333,61 +383,60 @@ impl CopyBase<'_> {
         let tell = |path: ResourcePath, theirs: Option<EntryInfo>, what: &str| {
             found.lock().push(Conflict::with(path, what, theirs));
         };
-        let manifest = self.copied.manifest;
-        if let Some(only) = self.copied.only {
-            let now = self.copied.original_of(only)?;
-            match (self.copied.manifest.find(only), now) {
-                (Some(_), None) => tell(only.clone(), None, "deleted there since"),
-                (None, Some((_, now))) => {
-                    tell(only.clone(), Some(now.facts()), "added there since");
-                }
-                (Some(index), Some((dir, now))) => {
-                    let at = only.split().map(|(_, name)| (&dir, name));
-                    if !self.is_same(index, at, &now)? {
-                        tell(only.clone(), Some(now.facts()), "changed there since");
-                    }
-                }
-                (None, None) => {}
-            }
-            return Ok(found.into_inner());
-        }
-        let root = self.copied.original.meta()?;
-        if !self.is_same(Manifest::ROOT, None, &root)? {
-            tell(
-                ResourcePath::root(),
-                Some(root.facts()),
-                "changed there since",
-            );
-        }
-        walk(self.copied.original, Manifest::ROOT, |visit| {
-            let mut next = Vec::new();
-            let mut recorded = manifest.children(visit.state).peekable();
-            let gone = |index: RecordIndex| {
-                let path = visit.path.join(manifest.name(index));
+        let gone = |path: ResourcePath| {
+            if !self.copied.released.has(&path) {
                 tell(path, None, "deleted there since");
-            };
-            for DirEntry { name, meta } in visit.entries {
-                while let Some(index) = recorded.next_if(|index| manifest.name(*index) < &*name) {
-                    gone(index);
-                }
-                let path = visit.path.join(&name);
-                let index = recorded.next_if(|index| manifest.name(*index) == &*name);
-                if carved.contains(&path) || crate::fs::state_dir::is_area_beside(&name) {
-                    continue;
-                }
-                let at = Some((visit.dir, &*name));
-                match index {
-                    None => tell(path, Some(meta.facts()), "added there since"),
-                    Some(index) if !self.is_same(index, at, &meta)? => {
-                        tell(path, Some(meta.facts()), "changed there since");
-                    }
-                    Some(index) if manifest.record(index).is_dir() => next.push((name, index)),
-                    Some(_) => {}
-                }
             }
-            recorded.for_each(gone);
-            Ok::<_, crate::strategy::StrategyError>(next)
-        })?;
+        };
+        let there = |path: &ResourcePath, at: Option<(&Dir, &[u8])>, now: &Meta| -> Result<bool> {
+            let current = self.is_current(path, at, now)?;
+            if !current {
+                let what = match self.copied.manifest.find(path) {
+                    Some(_) => "changed there since",
+                    None => "added there since",
+                };
+                tell(path.clone(), Some(now.facts()), what);
+            }
+            Ok(current)
+        };
+        let manifest = self.copied.manifest;
+        match self.copied.only {
+            Some(only) => match (self.copied.original_of(only)?, only.split()) {
+                (Some((dir, now)), Some((_, name))) => {
+                    there(only, Some((&dir, name)), &now)?;
+                }
+                _ if self.copied.manifest.find(only).is_some() => gone(only.clone()),
+                _ => {}
+            },
+            None => {
+                there(&ResourcePath::root(), None, &self.copied.original.meta()?)?;
+                walk(self.copied.original, Some(Manifest::ROOT), |visit| {
+                    let mut next = Vec::new();
+                    let recorded = visit.state.map_or(0..0, |index| manifest.children(index));
+                    let mut recorded = recorded.peekable();
+                    for DirEntry { name, meta } in visit.entries {
+                        while let Some(index) =
+                            recorded.next_if(|index| manifest.name(*index) < &*name)
+                        {
+                            gone(visit.path.join(manifest.name(index)));
+                        }
+                        let path = visit.path.join(&name);
+                        let index = recorded.next_if(|index| manifest.name(*index) == &*name);
+                        if carved.contains(&path) || crate::fs::state_dir::is_area_beside(&name) {
+                            continue;
+                        }
+                        let current = there(&path, Some((visit.dir, &*name)), &meta)?;
+                        let index = index.filter(|index| manifest.record(*index).is_dir());
+                        let known = index.is_some() || self.copied.released.has(&path);
+                        if current && meta.is_dir() && known {
+                            next.push((name, index));
+                        }
+                    }
+                    recorded.for_each(|index| gone(visit.path.join(manifest.name(index))));
+                    Ok::<_, crate::strategy::StrategyError>(next)
+                })?;
+            }
+        }
         Ok(found.into_inner())
     }
 }
@@ -399,19 +448,28 @@ impl OriginalBase for CopyBase<'_> {
         at: Option<(&Dir, &[u8])>,
         now: &Meta,
     ) -> Result<bool> {
-        match self.copied.manifest.find(path) {
-            Some(index) => self.is_same(index, at, now),
-            None => Ok(false),
+        let place = at.unwrap_or((self.copied.original, b"."));
+        match self
+            .copied
+            .released
+            .is_current(path, place, now, self.moved)?
+        {
+            Some(current) => Ok(current),
+            None => match self.copied.manifest.find(path) {
+                Some(index) => self.is_same(index, at, now),
+                None => Ok(false),
+            },
         }
     }
 
     fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
         let index = self.copied.manifest.find(path);
         index.is_some_and(|index| self.copied.manifest.record(index).mtime == now.mtime)
+            || self.copied.released.is_still(path, now)
     }
 
-    fn was_there(&self, _path: &ResourcePath) -> Result<bool> {
-        // What stood there has a record, and is not called added.
-        Ok(false)
+    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
+        // What was copied has a record, and is not called added.
+        Ok(self.copied.released.was_there(path) == Some(true))
     }
 }

@@ -24,9 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::moves::MoveLog;
-use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
-use super::tree_commit::{LastPreview, StageRequest, TreePreview};
+use super::tree_commit::{LastPreview, Released, StageRequest, TreePreview};
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
     Intent, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, RestoreRequest,
@@ -83,6 +82,8 @@ impl<K> TreeCopy<K> {
 struct CopySession<K> {
     reference: SandboxRef,
     session: Session,
+    /// The partial commits that stand.
+    parts: Vec<Intent>,
     moves: Arc<MoveLog>,
     /// What the last preview found.
     found: LastPreview,
@@ -119,17 +120,19 @@ fn open(sandbox: &SandboxRef) -> Result<OpenCopy> {
     })
 }
 
-/// Does something with the copy, its original and its record.
+/// Does something with the copy, its original and its record, and what was released of it by these partial commits.
 fn with<T>(
     sandbox: &SandboxRef,
+    parts: &[Intent],
     work: impl FnOnce(&CopiedTree<'_>, &OpenCopy) -> Result<T>,
 ) -> Result<T> {
     let open = open(sandbox)?;
-    let manifest = present_manifest(&open.area, &open.tree)?;
+    let manifest = read_manifest(&open.area)?;
     let copied = CopiedTree {
         original: &open.original.open()?,
         tree: &open.tree,
         manifest: &manifest,
+        released: &Released::read(parts, &identity(&open.tree)?)?,
         only: open.original.only(),
     };
     work(&copied, &open)
@@ -195,11 +198,6 @@ fn identity(tree: &Dir) -> Result<String> {
     Ok(format!("{} {}.{}", meta.ino, born.sec, born.nsec))
 }
 
-/// The record of the copy, as if it had been made after what was released of it since.
-fn present_manifest(area: &Dir, tree: &Dir) -> Result<Manifest> {
-    PartialCommits::read(area, &identity(tree)?)?.apply(read_manifest(area)?)
-}
-
 /// Takes the changes back one by one; `false` where that is not possible.
 fn discard(
     (original, from): (&Original, &Dir),
@@ -207,15 +205,12 @@ fn discard(
     observer: &dyn Observer,
 ) -> Result<bool> {
     let tree = area.subdir(COPY)?.subdir(TREE)?;
-    // What was released would be a change again once the release is taken back.
-    if !PartialCommits::read(area, &identity(&tree)?)?.is_empty() {
-        return Ok(false);
-    }
     let manifest = read_manifest(area)?;
     let copied = CopiedTree {
         original: from,
         tree: &tree,
         manifest: &manifest,
+        released: &Released::default(),
         only: original.only(),
     };
     checkpoints::discard(&copied, area, observer)
@@ -230,12 +225,7 @@ impl<K: CopyKind> TreeCopy<K> {
         request: &CreateRequest<'_>,
     ) -> Result<Created> {
         let area = empty_area(place)?;
-        let report = with(sandbox, |copied, open| {
-            // What was released would not be the fork's, also once the release is taken back.
-            if !PartialCommits::read(&open.area, &identity(&open.tree)?)?.is_empty() {
-                let why = "a part of its plan is committed: commit the rest, or undo the part with `escrow undo`";
-                return Err(unsupported(K::NAME, "be forked", why));
-            }
+        let report = with(sandbox, &[], |copied, open| {
             let snapshot = checkpoints::open(copied, &open.area, snapshot)?;
             make_new(&area, |tree| {
                 fork::fork(copied, &snapshot, tree, request.observer)
@@ -333,7 +323,12 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         Self::created(request, &area, metadata, &report, K::message(&report))
     }
 
-    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
         let metadata: CopyMetadata = tree::metadata(sandbox)?;
         let area = area_of(sandbox)?;
         if session == Session::Exclusive {
@@ -350,6 +345,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         Ok(Box::new(CopySession::<K> {
             reference: sandbox.clone(),
             session,
+            parts: parts.to_vec(),
             moves: Arc::clone(&self.moves),
             found: LastPreview::default(),
             kind: PhantomData,
@@ -376,9 +372,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
     }
 
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        tree_intent::finish(intent, &self.moves, |area| {
-            identity(&area.subdir(COPY)?.subdir(TREE)?)
-        })
+        tree_intent::finish(intent, &self.moves)
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
@@ -398,7 +392,7 @@ impl<K: CopyKind> CopySession<K> {
     }
 
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
-        with(&self.reference, |copied, open| {
+        with(&self.reference, &self.parts, |copied, open| {
             let moves = self.moves(copied.original)?;
             let mut found = tree::steady(|| copied.look())?;
             open.original.check_changes(&found.changes)?;
@@ -411,17 +405,9 @@ impl<K: CopyKind> CopySession<K> {
             };
             let file = |index| !copied.manifest.record(index).is_dir();
             let touched = found.touched.into_iter();
-            let mut kept: Vec<ResourcePath> = touched
-                .filter(|(path, index)| file(*index) && !changed(path))
-                .map(|(path, _)| path)
-                .collect();
-            // Another name may have been left for later.
-            let released = PartialCommits::read(&open.area, &identity(&open.tree)?)?;
-            for path in released.files().filter(|path| !changed(path)) {
-                let there = copied.original_of(path)?;
-                let same = there.filter(|(_, meta)| released.knows(meta, &moves));
-                kept.extend(same.map(|_| path.clone()));
-            }
+            let touched = touched.filter(|(path, index)| file(*index) && !changed(path));
+            let touched = touched.map(|(path, _)| path);
+            let kept = touched.chain(found.same).collect();
             let base = CopyBase {
                 copied,
                 moved: &moves,
@@ -474,7 +460,12 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
         };
-        with(&self.reference, compare)
+        // Between two snapshots what was released plays no part.
+        let parts = match from.or(to) {
+            Some(_) => &[],
+            None => &self.parts[..],
+        };
+        with(&self.reference, parts, compare)
     }
 
     fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
@@ -490,7 +481,12 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
         let area = Dir::open(metadata.area.as_path())?;
         let from = metadata.original.open()?;
         let source = (&metadata.original, &from);
-        match discard(source, &area, observer) {
+        // Where something was released the original is not what was copied.
+        let discarded = match self.parts.is_empty() {
+            true => discard(source, &area, observer),
+            false => Ok(false),
+        };
+        match discarded {
             Ok(true) => return Ok("its changes were discarded".to_owned()),
             Ok(false) => {}
             // What cannot even be looked at is replaced as a whole.
@@ -516,7 +512,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
     }
 
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
-        with(&self.reference, |copied, open| {
+        with(&self.reference, &[], |copied, open| {
             checkpoints::checkpoint(copied, &open.area, parent, observer)
         })
     }
@@ -535,7 +531,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
         let area = tree::commit_area(K::NAME, request.area)?;
         let look = || self.look_at(&PreviewOptions::default());
         let found = self.found.take(request, look)?;
-        with(&self.reference, |copied, open| {
+        with(&self.reference, &self.parts, |copied, open| {
             let moves = self.moves(copied.original)?;
             let source = tree_commit::StageSource {
                 area: &open.area,
@@ -547,14 +543,15 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
                     moved: &moves,
                 },
             };
-            let staged = StageRequest::new(request, &found, area, &open.area);
+            let of = identity(&open.tree)?;
+            let staged = StageRequest::new(request, &found, area, of);
             tree_commit::prepare(&open.original, &source, &staged)
         })
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
         let area = tree::commit_area(K::NAME, request.area)?;
-        with(&self.reference, |copied, open| {
+        with(&self.reference, &[], |copied, open| {
             checkpoints::prepare_restore(copied, &open.area, request, area)
         })
     }

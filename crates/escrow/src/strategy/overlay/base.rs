@@ -6,21 +6,25 @@
 
 use std::collections::HashSet;
 
+use rustix::io::Errno;
+
 use super::super::error::{Result, StrategyError};
 use super::super::tree;
-use super::super::tree_commit::OriginalBase;
+use super::super::tree_commit::{OriginalBase, Released};
 use super::layers::{self, LayerDirMetadata};
 use super::stack::{self, LayerStack};
 use crate::fs::copy::{clock, settle};
 use crate::fs::dir::DirEntry;
 use crate::fs::walk::{Shared, walk};
 use crate::fs::xattr::{self, Xattrs};
-use crate::fs::{Cause, Dir, EntryHandle, FsError, Meta, MovedEntries, Stamp};
-use crate::model::{Conflict, ResourcePath};
-use crate::strategy::partial_commits::PartialCommits;
+use crate::fs::{Cause, Dir, EntryHandle, Meta, MovedEntries, Stamp};
+use crate::model::{Change, Conflict, EntryInfo, EntryKind, ResourcePath};
 
 const STAMP: &[u8] = b"user.overlay.escrow-stamp";
 const DERIVED: &[u8] = b"user.overlay.escrow-derived";
+/// On a directory that the original did not have. Once a part was committed it has it, and a kernel that meets both marks
+/// the sandbox's as copied up.
+const MADE: &[u8] = b"user.overlay.escrow-made";
 /// What the kernel leaves on what it copied up, or moved.
 pub(super) const ORIGIN: &[u8] = b"user.overlay.origin";
 
@@ -65,6 +69,22 @@ pub(super) fn is_derived(attributes: &Xattrs) -> bool {
     attributes.iter().any(|(name, _)| name == DERIVED)
 }
 
+/// Marks the directories that a part adds to the original, before it has them.
+pub(super) fn mark_made(upper: &LayerStack, changes: &[Change]) -> Result<()> {
+    let is_dir = |new: &EntryInfo| new.kind == EntryKind::Directory;
+    let added = changes.iter().filter(|one| one.old.is_none());
+    for change in added.filter(|one| one.new.as_ref().is_some_and(is_dir)) {
+        for dir in upper.all(&change.path)? {
+            match xattr::set(&EntryHandle::of(&dir), MADE, b"y") {
+                // Of one that may not be written no mark is made; an undo then leaves a conflict that is none.
+                Ok(()) | Err(Errno::ACCESS) => {}
+                Err(errno) => return Err(dir.error("mark", b"", Cause::Os(errno)).into()),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A layer as the measure of its original.
 pub(super) struct LayerBase<'a> {
     upper: &'a LayerStack,
@@ -73,7 +93,7 @@ pub(super) struct LayerBase<'a> {
     /// Size and time of the files that the layer deletes: one that is moved leaves such a trace.
     gone: &'a HashSet<(u64, Stamp)>,
     moved: &'a MovedEntries,
-    released: &'a PartialCommits,
+    released: &'a Released,
 }
 
 impl<'a> LayerBase<'a> {
@@ -82,7 +102,7 @@ impl<'a> LayerBase<'a> {
         lower: &'a Dir,
         gone: &'a HashSet<(u64, Stamp)>,
         moved: &'a MovedEntries,
-        released: &'a PartialCommits,
+        released: &'a Released,
     ) -> Result<Self> {
         let text = read_stamp(upper.top())?;
         let stamp = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -98,9 +118,18 @@ impl<'a> LayerBase<'a> {
         })
     }
 
-    /// Whether an entry is as it was when the layer was made, or as we released it since.
-    fn is_ours(&self, now: &Meta) -> bool {
-        self.is_older(now) || self.released.knows(now, self.moved)
+    /// Whether an entry is as it was when the layer was made, or as a partial commit left it.
+    fn is_ours(&self, path: &ResourcePath, at: (&Dir, &[u8]), now: &Meta) -> Result<bool> {
+        if self.is_older(now) {
+            return Ok(true);
+        }
+        let known = self.released.is_current(path, at, now, self.moved)?;
+        Ok(known == Some(true))
+    }
+
+    /// Whether the ctime of a directory, but for what we moved ourselves, is that of a change to what is in it.
+    fn came_with_a_name(&self, now: &Meta) -> bool {
+        self.moved.settled(now.ino, now.ctime) == now.mtime
     }
 
     fn is_older(&self, now: &Meta) -> bool {
@@ -123,7 +152,8 @@ impl<'a> LayerBase<'a> {
         walk(self.lower, (), |visit| {
             let mut next = Vec::new();
             let own = visit.dir.meta()?;
-            if !self.is_ours(&own) {
+            let still = self.released.is_still(visit.path, &own) && self.came_with_a_name(&own);
+            if !still && !self.is_ours(visit.path, (visit.dir, b"."), &own)? {
                 tell(visit.path.clone(), &own);
             }
             for DirEntry { name, meta } in visit.entries {
@@ -131,13 +161,13 @@ impl<'a> LayerBase<'a> {
                 if carved.contains(&path) || crate::fs::state_dir::is_area_beside(&name) {
                     continue;
                 }
-                if !meta.is_dir() && !self.is_ours(&meta) {
+                if !meta.is_dir() && !self.is_ours(&path, (visit.dir, &name), &meta)? {
                     tell(path, &meta);
                 } else if meta.is_dir() && !visit.dir.is_mount_point(&meta) {
                     next.push((name, ()));
                 }
             }
-            Ok::<_, FsError>(next)
+            Ok::<_, StrategyError>(next)
         })?;
         Ok(found.into_inner())
     }
@@ -150,25 +180,21 @@ impl OriginalBase for LayerBase<'_> {
         at: Option<(&Dir, &[u8])>,
         now: &Meta,
     ) -> Result<bool> {
-        if self.is_ours(now) {
+        let place = at.unwrap_or((self.lower, b"."));
+        if let Some(current) = self.released.is_current(path, place, now, self.moved)? {
+            return Ok(current);
+        }
+        if self.is_older(now) {
             return Ok(true);
         }
-        if !now.is_dir() {
-            return Ok(false);
-        }
-        // One that was made since was never seen, unless we made it.
-        let released = self.released.version(path);
-        if now.born > self.stamp && !self.released.put(path, now) {
+        // One that was made since was never seen.
+        if !now.is_dir() || now.born > self.stamp {
             return Ok(false);
         }
         // The ctime of a directory moves with every name in it. Where we know how it looked, that
         // decides; else a ctime that came with a name tells nothing against it.
-        let made = match released {
-            Some(both) => Some(LayerDirMetadata::released(both)),
-            None => stack::remembered(&self.upper.all(path)?)?,
-        };
-        let Some(made) = made else {
-            return Ok(now.ctime == now.mtime && !self.released.is_foreign(now));
+        let Some(made) = stack::remembered(&self.upper.all(path)?)? else {
+            return Ok(self.came_with_a_name(now));
         };
         let theirs = match at {
             Some((dir, name)) => LayerDirMetadata::of(&dir.subdir(name)?)?,
@@ -179,8 +205,8 @@ impl OriginalBase for LayerBase<'_> {
             && (!owned || made.owner == theirs.owner))
     }
 
-    fn is_still(&self, _path: &ResourcePath, now: &Meta) -> bool {
-        now.mtime <= self.stamp || self.released.knows(now, self.moved)
+    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
+        now.mtime <= self.stamp || self.released.is_still(path, now)
     }
 
     fn was_there(&self, path: &ResourcePath) -> Result<bool> {
@@ -208,6 +234,9 @@ impl OriginalBase for LayerBase<'_> {
         if is_derived(&attributes) {
             return Ok(true);
         }
+        if attributes.iter().any(|(name, _)| name == MADE) {
+            return Ok(false);
+        }
         let Some(meta) = dir.stat(name)? else {
             return Ok(false);
         };
@@ -217,13 +246,11 @@ impl OriginalBase for LayerBase<'_> {
             return Ok(copied || LayerDirMetadata::remembered(&dir.subdir(name)?)?.is_some());
         }
         // A file that the kernel marked may also have been moved, or linked, from elsewhere.
-        let moved = self.gone.contains(&(meta.size, meta.mtime))
-            || self.released.took(meta.size, meta.mtime);
+        let moved = self.gone.contains(&(meta.size, meta.mtime));
         if !copied || meta.nlink > 1 || moved {
             return Ok(false);
         }
         let lower = layers::parent_below(self.lower, &parent)?;
-        let came = |meta: Meta| meta.mtime > self.stamp && !self.released.knows(&meta, self.moved);
-        Ok(lower.is_none_or(came))
+        Ok(lower.is_none_or(|meta| !self.is_still(&parent, &meta)))
     }
 }

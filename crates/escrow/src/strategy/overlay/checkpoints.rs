@@ -21,6 +21,7 @@ use crate::fs::{Dir, exposure, remove};
 use crate::model::text::Location;
 use crate::model::{Change, DiffView, SandboxRef};
 use crate::strategy::snapshot_diff;
+use crate::strategy::tree_commit::Released;
 
 /// A stack of more layers is flattened: a kernel mounts 500, and forks and restores lay one more over a snapshot.
 const MOST: usize = 400;
@@ -229,7 +230,8 @@ pub(super) fn since(
     let until = until.map(at).transpose()?;
     let later = until.as_ref().unwrap_or(&open.upper);
     let look = |stack: &LayerStack| -> Result<Vec<Change>> {
-        let mut changes = tree::steady(|| diff::look(stack, &open.lower))?.changes;
+        let mut changes =
+            tree::steady(|| diff::look(stack, &open.lower, &Released::default()))?.changes;
         tree::only_own(&mut changes, &open.carved);
         Ok(DiffView::new(changes).changes)
     };

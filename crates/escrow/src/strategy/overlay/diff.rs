@@ -12,9 +12,9 @@ use super::layers::{self, LayerDirMetadata, LayerMark};
 use super::stack::{LayerStack, StackedDir};
 use crate::fs::dir::DirEntry;
 use crate::fs::walk::{DirVisit, NextDirs, Shared, descend, walk};
-use crate::fs::{Dir, Meta, MovedEntries, Stamp};
-use crate::model::{Change, ChangedField, EntryKind, ResourcePath};
-use crate::strategy::partial_commits::{PartialCommits, ReleasedVersion};
+use crate::fs::{Dir, Meta, Stamp};
+use crate::model::{Change, ChangedField, ResourcePath};
+use crate::strategy::tree_commit::Released;
 
 /// What is known of a directory of the layers before it is listed.
 #[derive(Clone)]
@@ -41,16 +41,7 @@ pub(super) struct OverlayScan {
 }
 
 /// One walk over the layers.
-pub(super) fn look(upper: &LayerStack, lower: &Dir) -> Result<OverlayScan> {
-    look_beside(upper, lower, &PartialCommits::default())
-}
-
-/// The same, where some of it was released.
-pub(super) fn look_beside(
-    upper: &LayerStack,
-    lower: &Dir,
-    released: &PartialCommits,
-) -> Result<OverlayScan> {
+pub(super) fn look(upper: &LayerStack, lower: &Dir, released: &Released) -> Result<OverlayScan> {
     let all = Shared::new(OverlayScan::default());
     let report = |found: OverlayScan| {
         let mut all = all.lock();
@@ -59,6 +50,10 @@ pub(super) fn look_beside(
         all.directories.extend(found.directories);
         all.gone.extend(found.gone);
     };
+    report(OverlayScan {
+        gone: released.removed().collect(),
+        ..OverlayScan::default()
+    });
     let root = upper.root()?;
     report(OverlayScan {
         changes: root_change(&root, lower, released)?.into_iter().collect(),
@@ -78,33 +73,25 @@ pub(super) fn look_beside(
     Ok(all.into_inner())
 }
 
-fn root_change(
-    upper: &StackedDir,
-    lower: &Dir,
-    released: &PartialCommits,
-) -> Result<Option<Change>> {
+fn root_change(upper: &StackedDir, lower: &Dir, released: &Released) -> Result<Option<Change>> {
     let root = ResourcePath::root();
-    let fields = directory_fields(upper, released.version(&root))?.unwrap_or_default();
-    let (old, new) = (lower.meta()?.facts(), upper.dirs[0].meta()?.facts());
-    Ok(Change::between(root, old, new, fields))
+    let (old, new) = (lower.meta()?, upper.dirs[0].meta()?);
+    let fields = match released.has(&root) {
+        true => compare((&upper.dirs[0], &new), (lower, &old), b".", None, true)?,
+        false => directory_fields(upper)?.unwrap_or_default(),
+    };
+    Ok(Change::between(root, old.facts(), new.facts(), fields))
 }
 
-/// In what a directory that we made differs from how we made it, or from how it was released; `None` for
-/// one of the kernel's.
-fn directory_fields(
-    level: &StackedDir,
-    released: Option<&ReleasedVersion>,
-) -> Result<Option<Vec<ChangedField>>> {
-    let made = match released {
-        Some(both) => Some(LayerDirMetadata::released(both)),
-        None => level.remembered()?,
-    };
+/// In what a directory that we made differs from how we made it; `None` for one of the kernel's.
+fn directory_fields(level: &StackedDir) -> Result<Option<Vec<ChangedField>>> {
+    let made = level.remembered()?;
     made.map(|made| Ok(made.differences(&LayerDirMetadata::of(&level.dirs[0])?)))
         .transpose()
 }
 
 fn directory(
-    (upper, lower, released): (&LayerStack, &Dir, &PartialCommits),
+    (upper, lower, released): (&LayerStack, &Dir, &Released),
     path: &ResourcePath,
     beside: &PendingDir,
     looked: &mut OverlayScan,
@@ -135,14 +122,7 @@ fn directory(
                 .binary_search_by(|(_, upper)| upper.name.cmp(&entry.name))
                 .is_ok()
         };
-        // What lies in a directory that a release made, and was not released with it, was never hidden.
-        let put = released.version(here).is_some_and(|both| both.made);
-        let theirs = |entry: &DirEntry| {
-            let path = here.join(&entry.name);
-            released.is_gone(&path) || (put && released.version(&path).is_none())
-        };
-        let entries = dir.entries()?.into_iter();
-        for entry in entries.filter(|entry| !known(entry) && !theirs(entry)) {
+        for entry in dir.entries()?.into_iter().filter(|entry| !known(entry)) {
             if !layers::is_hidden(dir, &entry.name, &entry.meta)? {
                 deleted(dir, here, &entry.name, &entry.meta, found)?;
             }
@@ -157,17 +137,9 @@ fn directory(
         let lower_at = lower_dir.as_ref();
         if mark == LayerMark::Whiteout {
             looked.gone.extend(hidden.map(|old| (old.size, old.mtime)));
-            if released.is_gone(&path) {
-                continue;
-            }
             if let (Some(old), Some(dir)) = (hidden, lower_at) {
                 deleted(dir, here, &name, &old, found)?;
             }
-            continue;
-        }
-        if !meta.is_dir() && released.is_untouched(&path, &meta) {
-            let same = hidden.filter(|old| released.knows(old, &MovedEntries::default()));
-            looked.kept.extend(same.map(|_| path));
             continue;
         }
         let below = match meta.is_dir() {
@@ -179,21 +151,14 @@ fn directory(
             upper.level(&path, numbers)
         });
         let inside = inside.transpose()?;
-        let both = released.version(&path);
-        let same_looks = match (&inside, both) {
-            (Some(level), Some(both)) if !level.dirs.is_empty() => {
-                both.ours.kind == EntryKind::Directory
-                    && directory_fields(level, Some(both))?.is_some_and(|fields| fields.is_empty())
-            }
-            _ => false,
-        };
         match (hidden, lower_at) {
-            // Released as it is, whatever became of it there.
-            _ if same_looks => {}
             (Some(old), Some(dir)) => {
                 let at = ((dir_at, &meta), (dir, &old));
                 let fields = match old.kind == meta.kind {
-                    true => compare(at.0, at.1, &name, inside.as_ref(), both)?,
+                    true => {
+                        let known = released.has(&path);
+                        compare(at.0, at.1, &name, inside.as_ref(), known)?
+                    }
                     false => Vec::new(),
                 };
                 let facts = (dir.facts(&name, &old)?, dir_at.facts(&name, &meta)?);
@@ -226,10 +191,12 @@ fn compare(
     (lower, old): (&Dir, &Meta),
     name: &[u8],
     inside: Option<&StackedDir>,
-    released: Option<&ReleasedVersion>,
+    released: bool,
 ) -> Result<Vec<ChangedField>> {
+    // What was released is in the original by the sandbox itself.
+    let inside = inside.filter(|_| !released);
     if let Some(level) = inside.filter(|level| !level.dirs.is_empty()) {
-        if let Some(fields) = directory_fields(level, released)? {
+        if let Some(fields) = directory_fields(level)? {
             return Ok(fields);
         }
         // One that the sandbox made by itself is not compared with one that came since. The lowest
@@ -239,26 +206,10 @@ fn compare(
             return Ok(Vec::new());
         }
     }
-    let same = || tree::same_content((upper, name), (lower, name));
     let (old, new) = ((lower, old), (upper, new));
-    let mut fields = tree::differences(name, old, new, layers::visible, same)?;
-    fields.retain(|field| *field != ChangedField::Owner || can_own(old.1));
-    Ok(fields)
-}
-
-/// Whether this user could have made an entry with this owner. One who cannot gets copies of
-/// their own, which is no change that any process made.
-fn can_own(meta: &Meta) -> bool {
-    let user = rustix::process::geteuid();
-    if user.is_root() || meta.uid != user.as_raw() {
-        return user.is_root();
-    }
-    let groups = rustix::process::getgroups().unwrap_or_default();
-    let own = rustix::process::getegid();
-    groups
-        .iter()
-        .chain([&own])
-        .any(|group| group.as_raw() == meta.gid)
+    let same = || tree::same_content((upper, name), (lower, name));
+    let fields = tree::differences(name, old, new, layers::visible, same)?;
+    Ok(tree::ownable(fields, old.1))
 }
 
 fn deleted(

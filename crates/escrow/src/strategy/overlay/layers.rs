@@ -13,7 +13,6 @@ use crate::fs::state_dir;
 use crate::fs::xattr::{self, Digest, Xattrs};
 use crate::fs::{Cause, Dir, EntryHandle, Meta, remove};
 use crate::model::{ChangedField, EntryKind, ResourcePath};
-use crate::strategy::partial_commits::ReleasedVersion;
 
 const WHITEOUT: &str = "user.overlay.whiteout";
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
@@ -58,15 +57,6 @@ impl LayerDirMetadata {
             owner: (meta.uid, meta.gid),
             xattrs: xattr::digest(&visible(attributes)),
         })
-    }
-
-    /// How a directory looked when it was released.
-    pub(super) fn released(both: &ReleasedVersion) -> Self {
-        Self {
-            mode: both.ours.mode,
-            owner: both.ours.owner,
-            xattrs: both.xattrs,
-        }
     }
 
     /// How they are written down.

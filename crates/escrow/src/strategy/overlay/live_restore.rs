@@ -15,6 +15,7 @@ use crate::event::Unobserved;
 use crate::fs::place::{CopyOptions, DirLook, Placer};
 use crate::fs::{Dir, Meta};
 use crate::model::{EntryKind, ResourcePath};
+use crate::strategy::tree_commit::Released;
 
 /// A version of a path: where it is, and what the kernel says of it.
 type PathVersion = Option<(Dir, Meta)>;
@@ -54,7 +55,7 @@ fn differing(
 ) -> Result<BTreeMap<ResourcePath, (PathVersion, PathVersion)>> {
     let mut paths = BTreeSet::new();
     for stack in [&open.upper, target] {
-        let looked = tree::steady(|| diff::look(stack, &open.lower))?;
+        let looked = tree::steady(|| diff::look(stack, &open.lower, &Released::default()))?;
         paths.extend(looked.changes.into_iter().map(|change| change.path));
         paths.extend(looked.kept);
         paths.extend(looked.directories);

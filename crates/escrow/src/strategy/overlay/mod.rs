@@ -35,10 +35,9 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StrategyError};
 use super::moves::MoveLog;
-use super::partial_commits::PartialCommits;
 use super::tree::{self, Original, STAGE};
 use super::tree_commit;
-use super::tree_commit::{LastPreview, StageRequest, TreePreview};
+use super::tree_commit::{LastPreview, Released, StageRequest, TreePreview};
 use super::{
     Access, Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit,
     Intent, Mount, Outcome, PrepareRequest, Preview, PreviewOptions, Probe, Remember,
@@ -76,6 +75,8 @@ pub(super) struct Overlay {
 struct OverlaySession {
     reference: SandboxRef,
     session: Session,
+    /// The partial commits that stand.
+    parts: Vec<Intent>,
     moves: Arc<MoveLog>,
     /// What the last preview found.
     found: LastPreview,
@@ -132,13 +133,6 @@ struct OpenLayers {
     carved: Vec<ResourcePath>,
 }
 
-impl OpenLayers {
-    /// What of it was released while the rest stayed.
-    fn released(&self) -> Result<PartialCommits> {
-        PartialCommits::read(&self.area, &base::identity(self.upper.top())?)
-    }
-}
-
 fn area_of(sandbox: &SandboxRef) -> Result<Dir> {
     let metadata: OverlayMetadata = tree::metadata(sandbox)?;
     Ok(Dir::open(metadata.area.as_path())?)
@@ -161,7 +155,7 @@ fn open(sandbox: &SandboxRef) -> Result<OpenLayers> {
 /// In what a layer differs from the directory below it.
 pub fn compare(upper: &Dir, lower: &Dir) -> Result<DiffView> {
     Ok(DiffView::new(
-        tree::steady(|| diff::look(&LayerStack::of(upper)?, lower))?.changes,
+        tree::steady(|| diff::look(&LayerStack::of(upper)?, lower, &Released::default()))?.changes,
     ))
 }
 
@@ -253,7 +247,12 @@ impl Strategy for Overlay {
         ))
     }
 
-    fn open(&self, sandbox: &SandboxRef, session: Session) -> Result<Box<dyn Sandbox>> {
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
         let OverlayMetadata { original, area, .. } = tree::metadata(sandbox)?;
         original.open()?;
         LayerState::read(&Dir::open(area.as_path())?)?;
@@ -264,6 +263,7 @@ impl Strategy for Overlay {
         Ok(Box::new(OverlaySession {
             reference: sandbox.clone(),
             session,
+            parts: parts.to_vec(),
             moves: Arc::clone(&self.moves),
             found: LastPreview::default(),
         }))
@@ -295,9 +295,7 @@ impl Strategy for Overlay {
     }
 
     fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
-        tree_intent::finish(intent, &self.moves, |area| {
-            base::identity(LayerState::read(area)?.open(area)?.top())
-        })
+        tree_intent::finish(intent, &self.moves)
     }
 
     fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
@@ -311,12 +309,17 @@ impl OverlaySession {
         self.moves.read(lower.meta()?.dev)
     }
 
+    /// What was released of it while the rest stayed.
+    fn released(&self, open: &OpenLayers) -> Result<Released> {
+        Released::read(&self.parts, &base::identity(open.upper.top())?)
+    }
+
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
         let open = open(&self.reference)?;
         let moves = self.moves(&open.lower)?;
         let (upper, lower) = (&open.upper, &open.lower);
-        let released = open.released()?;
-        let mut found = tree::steady(|| diff::look_beside(upper, lower, &released))?;
+        let released = self.released(&open)?;
+        let mut found = tree::steady(|| diff::look(upper, lower, &released))?;
         tree::check_stray(&found.changes, &open.carved)?;
         tree::only_own(&mut found.changes, &open.carved);
         let base = base::LayerBase::open(upper, lower, &found.gone, &moves, &released)?;
@@ -393,8 +396,8 @@ impl Sandbox for OverlaySession {
             if from.or(to).is_some() {
                 return checkpoints::since(open, from, to);
             }
-            let released = open.released()?;
-            let look = || diff::look_beside(&open.upper, &open.lower, &released);
+            let released = self.released(open)?;
+            let look = || diff::look(&open.upper, &open.lower, &released);
             let mut found = tree::steady(look)?.changes;
             tree::only_own(&mut found, &open.carved);
             Ok(DiffView::new(found))
@@ -445,7 +448,7 @@ impl Sandbox for OverlaySession {
         let found = self.found.take(request, look)?;
         let open = open(&self.reference)?;
         let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
-        let (upper, lower, released) = (&open.upper, &open.lower, open.released()?);
+        let (upper, lower, released) = (&open.upper, &open.lower, self.released(&open)?);
         let source = tree_commit::StageSource {
             area: &open.area,
             root: &upper.keeping(),
@@ -453,7 +456,11 @@ impl Sandbox for OverlaySession {
             whole: false,
             base: &base::LayerBase::open(upper, lower, &gone, &moves, &released)?,
         };
-        let staged = StageRequest::new(request, &found, area, &open.area);
+        if request.preview.part {
+            base::mark_made(upper, &found.preview.diff.changes)?;
+        }
+        let of = base::identity(upper.top())?;
+        let staged = StageRequest::new(request, &found, area, of);
         tree_commit::prepare(&open.original, &source, &staged)
     }
 

@@ -1,7 +1,7 @@
 //! The binary encoding of what intent records hold.
 
 use super::intent::IntentEntry;
-use super::{DirMetadata, DirUpdate, KeptLink, SandboxVersion};
+use super::{DirMetadata, DirUpdate, KeptLink};
 use crate::fs::codec::{RecordBytes, RecordField, fields};
 
 fields!(IntentEntry {
@@ -18,14 +18,6 @@ fields!(DirUpdate {
     before,
     after,
     known
-});
-fields!(SandboxVersion {
-    path,
-    seen,
-    kind,
-    gone,
-    xattrs,
-    target
 });
 
 /// As wide with a time as without: `finish` learns it.

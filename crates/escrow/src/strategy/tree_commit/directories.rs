@@ -119,6 +119,10 @@ impl StageJob<'_> {
             if change.fields.contains(&ChangedField::Xattrs) {
                 dressing.before.xattrs = Some(tree::xattrs_of(&dir)?);
                 dressing.after.xattrs = Some(attributes);
+            } else if self.part {
+                // What it looks like from now on is the base of what the sandbox changes later.
+                dressing.before.xattrs = Some(tree::xattrs_of(&dir)?);
+                dressing.after.xattrs.clone_from(&dressing.before.xattrs);
             }
             all.insert(path.clone(), dressing);
         }

@@ -61,12 +61,12 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
         }
         writer.directory(&dressing).map_err(unwritten)?;
     }
-    for ours in records.parts() {
-        writer.part(&ours).map_err(unwritten)?;
-    }
     let written = intent::close(&area, FINISHED, writer)?;
     let intent = tree.store(FINISHED, written, true);
-    Ok((FinishedCommit { intent, notes }, still_named(&tree)?))
+    Ok((
+        FinishedCommit { intent, notes },
+        still_named(&tree, &original)?,
+    ))
 }
 
 /// Takes late privileges off what was put at a path, and remembers it as it is now.
@@ -90,9 +90,9 @@ fn settle(original: &Dir, copies: &ReplacementCopies, entry: &mut IntentEntry) -
     Ok(())
 }
 
-/// Old versions that have another name in the original: it is the same file as before, although its
-/// ctime says that something happened to it.
-fn still_named(tree: &TreeIntent) -> Result<Vec<MovedEntry>> {
+/// Old versions that have another name in the original, and files that got one: each is the same file as before,
+/// although its ctime says that something happened to it.
+fn still_named(tree: &TreeIntent, original: &Dir) -> Result<Vec<MovedEntry>> {
     let stage = tree.stage()?;
     let mut moved = Vec::new();
     for step in tree.records.steps() {
@@ -105,6 +105,15 @@ fn still_named(tree: &TreeIntent) -> Result<Vec<MovedEntry>> {
                 after: now.ctime,
             });
         }
+    }
+    for link in tree.records.links() {
+        let now = stat(original, &link.to)?;
+        let same = now.filter(|now| link.file.looks_the_same(now) && now.ctime > link.file.ctime);
+        moved.extend(same.map(|now| MovedEntry {
+            ino: now.ino,
+            before: link.file.ctime,
+            after: now.ctime,
+        }));
     }
     Ok(moved)
 }

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::event::Observer;
-use crate::fs::{Dir, Fingerprint};
+use crate::fs::Fingerprint;
 use crate::model::ResourcePath;
-use crate::model::text::Location;
 use crate::strategy::error::Result;
 use crate::strategy::{OnConflict, PrepareRequest, Preview};
 
@@ -77,18 +76,18 @@ pub(in crate::strategy) struct StageRequest<'a> {
     pub(in crate::strategy) keeps: bool,
     /// The digest of each version that is staged is wanted.
     pub(in crate::strategy) digests: bool,
-    /// The area of the sandbox, where it stays and is to count this as released.
-    pub(in crate::strategy) part_of: Option<Location>,
+    /// Only a part is released, of this sandbox, which stays.
+    pub(in crate::strategy) part: Option<String>,
     pub(in crate::strategy) observer: &'a dyn Observer,
 }
 
 impl<'a> StageRequest<'a> {
-    /// What a commit asks for, of a sandbox in this area.
+    /// What a commit asks for, of this sandbox.
     pub(in crate::strategy) fn new(
         request: &PrepareRequest<'a>,
         preview: &'a TreePreview,
         area: &'a Path,
-        sandbox: &Dir,
+        of: String,
     ) -> Self {
         let part = request.preview.part;
         Self {
@@ -97,7 +96,7 @@ impl<'a> StageRequest<'a> {
             area,
             keeps: request.keeps,
             digests: request.digests,
-            part_of: part.then(|| Location::from(sandbox.path())),
+            part: part.then_some(of),
             observer: request.observer,
         }
     }

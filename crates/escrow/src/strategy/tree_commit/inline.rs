@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::intent::{IntentEntry, IntentRecords, RecordWriter};
-use super::{DirUpdate, KeptLink, SandboxVersion, TreeIntent};
+use super::{DirUpdate, KeptLink, TreeIntent};
 use crate::fs::Fingerprint;
 use crate::model::ResourcePath;
 use crate::model::text::Location;
@@ -25,8 +25,6 @@ struct InlineIntent {
     #[serde(default)]
     own: Option<Location>,
     finished: bool,
-    #[serde(default)]
-    part: Vec<SandboxVersion>,
 }
 
 #[derive(Deserialize)]
@@ -62,7 +60,7 @@ pub(super) fn read(intent: &Intent) -> Result<TreeIntent> {
         original: inline.original,
         area: inline.area,
         own: inline.own,
-        part_of: None,
+        part: None,
         finished: inline.finished,
         records,
     })
@@ -98,6 +96,5 @@ fn encode(inline: &InlineIntent) -> std::io::Result<Vec<u8>> {
     for dressing in &inline.directories {
         writer.directory(dressing)?;
     }
-    inline.part.iter().try_for_each(|ours| writer.part(ours))?;
     Ok(writer.end()?.0)
 }

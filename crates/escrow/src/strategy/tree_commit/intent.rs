@@ -11,7 +11,7 @@
 //! s slot path old new …      a step; with the entries before it, it is one rename
 //! l path to file             another name for a file that stays as it is
 //! d path before after …      a directory that is dressed at the end, deepest first
-//! p path …                   a path of a release of a part
+//! p …                        of a part that an earlier version released; no longer used
 //! ```
 //!
 //! Values have a fixed width (`fs::codec`), but for texts, which do not change. So the file that `finish` writes is as
@@ -30,9 +30,10 @@ use std::ops::Range;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{DirUpdate, KeptLink, SandboxVersion};
+use super::{DirUpdate, KeptLink};
 use crate::fs::codec::{RecordBytes, RecordField};
-use crate::fs::{Cause, Dir, Fingerprint};
+use crate::fs::xattr::Digest;
+use crate::fs::{Cause, Dir, Fingerprint, Stamp};
 use crate::model::ResourcePath;
 use crate::model::text::Location;
 use crate::strategy::error::{Result, StrategyError};
@@ -53,9 +54,9 @@ pub(super) struct IntentReference {
     /// The area of the sandbox whose own tree this is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) own: Option<Location>,
-    /// The area of the sandbox that counts this as released, where it stays.
+    /// Which sandbox this releases a part of, where it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) part_of: Option<Location>,
+    pub(super) part: Option<String>,
     /// The commit is over: what was seen is what it left, to the ctime.
     pub(super) finished: bool,
     /// The name of the file with the records, in the area.
@@ -168,11 +169,6 @@ impl<W: Write> RecordWriter<W> {
         self.append()
     }
 
-    pub(super) fn part(&mut self, ours: &SandboxVersion) -> std::io::Result<()> {
-        ours.put(self.begin(b'p'));
-        self.append()
-    }
-
     /// Ends the file; what was written is with `to`, not yet on disk.
     pub(super) fn end(mut self) -> std::io::Result<(W, RecordFileDigest)> {
         self.to.flush()?;
@@ -236,8 +232,13 @@ pub(super) struct IntentRecords {
     steps: Vec<(usize, usize)>,
     links: Vec<usize>,
     directories: Vec<usize>,
-    parts: Vec<usize>,
 }
+
+/// What earlier versions noted of each path of a part.
+type EarlierPart = (
+    (ResourcePath, (Option<Fingerprint>, u8)),
+    (Option<(u64, Stamp)>, (Digest, Option<Location>)),
+);
 
 /// Why records cannot fail to decode: all of them were, when they were read.
 const DECODED: &str = "every record was decoded once when the file was read";
@@ -267,7 +268,6 @@ impl IntentRecords {
             steps: Vec::new(),
             links: Vec::new(),
             directories: Vec::new(),
-            parts: Vec::new(),
         };
         let mut from = RecordBytes(bytes.strip_prefix(MAGIC)?);
         let at = |from: &RecordBytes<'_>| bytes.len() - from.0.len();
@@ -289,10 +289,7 @@ impl IntentRecords {
                     DirUpdate::take(&mut from)?;
                     records.directories.push(here);
                 }
-                b'p' => {
-                    SandboxVersion::take(&mut from)?;
-                    records.parts.push(here);
-                }
+                b'p' => drop(EarlierPart::take(&mut from)?),
                 _ => return None,
             }
             if bytes[here] != b'e' {
@@ -352,17 +349,12 @@ impl IntentRecords {
     pub(super) fn directories(&self) -> impl DoubleEndedIterator<Item = DirUpdate> {
         self.all(&self.directories)
     }
-
-    pub(super) fn parts(&self) -> impl DoubleEndedIterator<Item = SandboxVersion> {
-        self.all(&self.parts)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::DirMetadata;
     use super::*;
-    use crate::fs::Stamp;
     use crate::model::EntryKind;
 
     fn path(text: &str) -> ResourcePath {
@@ -416,6 +408,13 @@ mod tests {
             writer.entry(&entry("d/e", None, Some(3)))?;
             writer.step(0, &entry("d", None, Some(4)))?;
             writer.step(7, &entry("gone", Some(5), None))?;
+            // What a part of an earlier version left.
+            let earlier: EarlierPart = (
+                (path("d/e"), (Some(seen(6)), 1)),
+                (None, ([7; 16], Some(Location::from_bytes(b"to")))),
+            );
+            earlier.put(writer.begin(b'p'));
+            writer.append()?;
             writer.directory(&dir_update(mtime))?;
             Ok(writer.end()?.0)
         };

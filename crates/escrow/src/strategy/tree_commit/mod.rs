@@ -17,7 +17,7 @@
 //! | `unshare` | what the original still shares with the sandbox becomes its own |
 //! | `finish` | nothing of the sandbox shows in the original, and no inode is shared |
 //! | `undo` | the same backwards, from wherever it stopped |
-//! | `partial` | what is to be known of a release after which the sandbox stays |
+//! | `released` | what partial commits left, as the base of what their sandbox changes since |
 //! | `intent` | all of this on disk before the decision, record by record, known by its digest; `codec`: its values as bytes |
 //! | `inline` | the same as earlier versions stored it, in the journal itself |
 //!
@@ -41,7 +41,7 @@ mod flags;
 mod found;
 mod inline;
 mod intent;
-mod partial;
+mod released;
 mod stage;
 mod steps;
 mod undo;
@@ -53,7 +53,7 @@ pub(super) use apply::{apply, apply_and};
 pub(super) use conflicts::{OriginalBase, introduced, look};
 pub(super) use finish::finish;
 pub(super) use found::{LastPreview, StageRequest, TreePreview};
-pub(super) use partial::{area_of, part_of, released};
+pub(super) use released::Released;
 pub(super) use stage::{StageSource, prepare};
 pub(super) use undo::{check, undo};
 
@@ -61,10 +61,10 @@ use self::intent::{IntentRecords, IntentReference, RecordFileDigest};
 use super::Intent;
 use super::error::{Result, StrategyError};
 use super::tree::{Original, STAGE};
-use crate::fs::xattr::{Digest, Xattrs};
+use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, Fingerprint, Meta, Stamp};
 use crate::model::text::Location;
-use crate::model::{ChangeKind, Conflict, ResourcePath};
+use crate::model::{Conflict, ResourcePath};
 
 /// Where the new versions of a sandbox are.
 pub(super) trait VersionSource {
@@ -110,24 +110,11 @@ struct TreeIntent {
     area: Location,
     /// The area of the sandbox whose own tree this is, if it is one.
     own: Option<Location>,
-    /// The area of the sandbox that counts this as released, where it stays.
-    part_of: Option<Location>,
+    /// Which sandbox this releases a part of, where it stays.
+    part: Option<String>,
     /// The commit is over: what was seen is what it left, to the ctime.
     finished: bool,
     records: IntentRecords,
-}
-
-/// A path as the sandbox had it.
-#[derive(Debug, Clone, Deserialize)]
-struct SandboxVersion {
-    path: ResourcePath,
-    /// `None` where it has nothing there.
-    seen: Option<Fingerprint>,
-    kind: ChangeKind,
-    /// Size and time of what the original had, where the sandbox has nothing.
-    gone: Option<(u64, Stamp)>,
-    xattrs: Digest,
-    target: Option<Location>,
 }
 
 /// Another name for a file that stays as it is.
@@ -187,6 +174,14 @@ pub(super) fn own_area(intent: &Intent) -> Result<Option<Location>> {
     }
 }
 
+/// Where a commit keeps what it replaced.
+fn area_of(intent: &Intent) -> Result<Location> {
+    match inline::is_inline(intent) {
+        true => Ok(inline::read(intent)?.area),
+        false => Ok(reference(intent)?.area),
+    }
+}
+
 /// The file system of what is changed; 0 where that is gone.
 pub(super) fn device(intent: &Intent) -> Result<u64> {
     let original = match inline::is_inline(intent) {
@@ -232,7 +227,7 @@ impl TreeIntent {
             original: reference.original,
             area: reference.area,
             own: reference.own,
-            part_of: reference.part_of,
+            part: reference.part,
             finished: reference.finished,
             records,
         })
@@ -244,7 +239,7 @@ impl TreeIntent {
             original: self.original.clone(),
             area: self.area.clone(),
             own: self.own.clone(),
-            part_of: self.part_of.clone(),
+            part: self.part.clone(),
             finished,
             file: file.to_owned(),
             digest: written.digest,

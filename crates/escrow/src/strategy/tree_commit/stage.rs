@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use super::conflicts::{OriginalBase, introduced};
 use super::flags::OriginalFlags;
 use super::intent::{self, FINISHED, INTENT, IntentEntry, IntentReference, RecordFileWriter};
-use super::partial;
 use super::steps::{PlannedStep, StagedContent, plan};
 use super::{CAPABILITY, KeptLink, StageRequest, VersionSource, check_loose, stat, without};
 use crate::event::Observer;
@@ -56,12 +55,6 @@ pub(in crate::strategy) fn prepare(
     let stage = area.subdir(STAGE)?.keeping();
     let mut records = intent::create(&area, INTENT)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, INTENT, "write", &error);
-    // Looked at before anything is copied: what is written meanwhile is no part of it.
-    if request.part_of.is_some() {
-        partial::ours(source, request, |ours| {
-            records.part(ours).map_err(unwritten)
-        })?;
-    }
     let mut staging = StageJob {
         original: &root,
         source,
@@ -69,7 +62,7 @@ pub(in crate::strategy) fn prepare(
         apart: request.keeps,
         exposed: !failpoints::bug("exposed-files-linked") && exposure::is_exposed(source.area)?,
         digests: request.digests.then(Vec::new),
-        part: request.part_of.is_some(),
+        part: request.part.is_some(),
         fixed: &request.preview.fixed,
         device: stage.meta()?.dev,
         stage: &stage,
@@ -98,7 +91,7 @@ pub(in crate::strategy) fn prepare(
         original: original.clone(),
         area: Location::from(request.area),
         own: source.whole.then(|| Location::from(source.area.path())),
-        part_of: request.part_of.clone(),
+        part: request.part.clone(),
         finished: false,
         file: INTENT.to_owned(),
         digest: written.digest,

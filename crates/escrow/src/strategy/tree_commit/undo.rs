@@ -35,7 +35,7 @@ pub(in crate::strategy) fn check(intent: &Intent, moved: &MovedEntries) -> Resul
     };
     let tree = match TreeIntent::read(intent) {
         Err(StrategyError::Fs(error)) if error.is_absent() => {
-            return Ok(vec![gone(&super::partial::area_of(intent)?)]);
+            return Ok(vec![gone(&super::area_of(intent)?)]);
         }
         tree => tree?,
     };
@@ -164,12 +164,6 @@ pub(in crate::strategy) fn undo(intent: &Intent) -> Result<(RollbackReport, Vec<
     let records = &tree.records;
     if records.is_empty() {
         return Ok(Default::default());
-    }
-    if tree.part_of.is_none() && records.parts().next().is_some() {
-        return Err(StrategyError::Damaged {
-            what: "an earlier version of Escrow released this part; that version can undo it"
-                .to_owned(),
-        });
     }
     let mut undoing = UndoJob::begin(&tree)?;
     for link in records.links().rev() {
