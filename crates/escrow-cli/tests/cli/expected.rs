@@ -133,7 +133,7 @@ fn a_file_that_its_own_user_may_not_read_has_a_digest() {
     let second = digest(&cli, "diff try");
     assert_eq!(refused["error"]["details"]["digest"], second);
     assert!(!world.at("app/one").exists());
-    cli.ok(&format!("commit try --expect {second}"));
+    cli.ok(format!("commit try --expect {second}"));
 }
 
 /// What was staged and refused was taken back through the original, although nothing had been done there.
