@@ -23,12 +23,10 @@ pub(super) fn settle(
     file: &Path,
     registry: &Registry,
 ) -> Checked<Settings> {
-    let own = config.sandbox.custom_strategies.keys();
-    let own = own.filter(|name| registry.get(name).is_err());
     let checker = Checker {
         places,
         strategies: registry.names(),
-        custom: own.cloned().collect(),
+        custom: config.sandbox.custom_strategies.keys().cloned().collect(),
     };
     for (name, custom) in &config.sandbox.custom_strategies {
         checker.check_custom(name, custom)?;
