@@ -127,8 +127,8 @@ pub(crate) fn sandboxed(scene: &Scene, strategy: &str) -> PathBuf {
         return area.join("copy/tree/a.txt");
     }
     let layers = paths(area.join("layers")).into_iter();
-    let files = layers.map(|layer| layer.join("a.txt"));
-    let last = files.filter(|file| file.exists()).next_back();
+    let mut files = layers.map(|layer| layer.join("a.txt"));
+    let last = files.rfind(|file| file.exists());
     last.expect("the file is in one of them")
 }
 

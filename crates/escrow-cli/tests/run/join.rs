@@ -109,7 +109,7 @@ fn the_plan_can_be_used_from_outside_meanwhile() {
         );
         assert_eq!(running.finish().status, 1);
         assert_quiet(&world);
-        unchanged(&before, &world.at("app"));
+        unchanged(&before, world.at("app"));
         cli.ok("commit try");
         assert_eq!(read(world.at("app/late/new/file")), "deep\n");
     }

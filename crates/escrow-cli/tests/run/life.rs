@@ -161,7 +161,7 @@ fn the_supervisor_is_killed_at_any_time() {
         running.end();
         assert_soon_quiet(&world);
     }
-    unchanged(&before, &world.at("app"));
+    unchanged(&before, world.at("app"));
     goes_on(&world, &cli, "killed at any time");
 }
 

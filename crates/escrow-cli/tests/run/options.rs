@@ -60,7 +60,7 @@ fn a_failure_of_escrow_itself_is_125() {
         assert!(outcome.stderr_text().contains("error:"), "{line}");
     }
     no_plans(&cli);
-    unchanged(&before, &world.at("app"));
+    unchanged(&before, world.at("app"));
     assert_clean(&world);
 }
 
@@ -343,7 +343,7 @@ fn a_command_can_be_tried_and_discarded() {
         );
         let said = outcome.stderr_text();
         has(&said, ["deleted", "discarded"]);
-        unchanged(&before, &world.at("app"));
+        unchanged(&before, world.at("app"));
         assert_quiet(&world);
     }
     let (_world, cli) = world();
@@ -361,7 +361,7 @@ fn without_protection_it_runs_in_the_sandbox_itself() {
     let place = cli.ok("path try app");
     assert_eq!(outcome.stdout_text(), place);
     assert_eq!(cli.ok("diff try --name-status"), "A\tf\n");
-    unchanged(&before, &world.at("app"));
+    unchanged(&before, world.at("app"));
     assert_eq!(cli.run(inside(line, "kill -9 $$")).status, 137);
     for with in ["--writable .", "--no-scratch", "--network none"] {
         cli.fails(format!("{line} {with} -- true"), 2);
@@ -394,7 +394,7 @@ fn odd_places_are_places_like_others() {
             said.extend_from_slice(b"\none\ntwo\n1\n");
             assert!(outcome.stdout == said, "{strategy}: {outcome:?}");
             assert_eq!(outcome.status, 0);
-            unchanged(&before, &world.at("app"));
+            unchanged(&before, world.at("app"));
             cli.ok("diff try --scratch");
             cli.ok("commit try");
             assert_eq!(read(sub.join("f")), "x\n");

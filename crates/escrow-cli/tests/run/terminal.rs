@@ -271,7 +271,7 @@ fn the_question_can_be_answered_with_keep_or_discard() {
     let child = run(&cli, &terminal, "cat a.txt");
     terminal.expect("no changes");
     child.ends_with(0);
-    unchanged(&before, &world.at("app"));
+    unchanged(&before, world.at("app"));
 }
 
 /// A line with standard output in the file `out`; standard input and error stay at the terminal.
