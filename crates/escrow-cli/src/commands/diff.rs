@@ -6,7 +6,8 @@ use clap::Args;
 use escrow::diff::{self, ChangeSummary};
 use escrow::error::Error;
 use escrow::manager::ResourceDiff;
-use escrow::model::{Change, ChangeKind, ChangedField, EntryInfo};
+use escrow::model::text::escape;
+use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo};
 use serde_json::{Value, json};
 
 use super::answer::Asker;
@@ -192,7 +193,7 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
             Some(facts) if facts.kind == escrow::model::EntryKind::Directory => "/",
             _ => "",
         };
-        let detail = detail(change);
+        let (detail, lines) = (detail(change), lines(change));
         let path = format!("{}{slash}", change.path);
         match detail.is_empty() {
             true => ui.line(&format!("  {word}  {path}")),
@@ -201,7 +202,20 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
                 paint(Tone::Faint, &detail)
             )),
         }
+        for line in lines {
+            ui.line(&format!("            {}", paint(Tone::Faint, &line)));
+        }
     }
+}
+
+/// What the strategy says of a change that is no file's, line by line.
+fn lines(change: &Change) -> Vec<String> {
+    let Detail::Opaque { detail } = &change.detail else {
+        return Vec::new();
+    };
+    let said = detail.get("lines").and_then(Value::as_array);
+    let said = said.into_iter().flatten().filter_map(Value::as_str);
+    said.map(|line| escape(line.as_bytes())).collect()
 }
 
 /// What is worth knowing of a change beside its path.

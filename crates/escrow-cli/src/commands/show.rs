@@ -6,7 +6,7 @@ use escrow::diff::ChangeSummary;
 use escrow::manager::{PlanView, SandboxView};
 use escrow::model::resource::FS_DIRECTORY;
 use escrow::model::text::Location;
-use escrow::model::{AutorunChange, Change, Conflict, DiffView, EntryInfo, ResourcePath};
+use escrow::model::{AutorunChange, Change, Conflict, Detail, DiffView, EntryInfo, ResourcePath};
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
 
@@ -46,7 +46,10 @@ pub(crate) fn change(change: &Change) -> Value {
         change.old.as_ref().map(facts),
         change.new.as_ref().map(facts),
     );
-    let more = json!({"kind": change.kind, "fields": change.fields, "old": old, "new": new});
+    let mut more = json!({"kind": change.kind, "fields": change.fields, "old": old, "new": new});
+    if let Detail::Opaque { detail } = &change.detail {
+        more["detail"] = detail.clone();
+    }
     with_path(&change.path, more)
 }
 

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use escrow::error::{Error, Kind};
-use escrow::model::resource::FS_FILE;
+use escrow::model::resource::{FS_DIRECTORY, FS_FILE, GIT_CHECKOUT};
 use escrow::strategy::conformance;
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
@@ -91,11 +91,17 @@ impl StrategyCheckArgs {
             .get(&self.name)
             .map_err(Error::from)?;
         let scratch = context.manager.scratch()?;
-        let directories = conformance::DirectoryFixture::new(scratch.path());
-        let mut checks = named(conformance::run(&**strategy, &directories), "");
         let types = &context.manager.settings().types;
-        let files = types.named(FS_FILE);
-        if files.is_some_and(|kind| kind.allowed.iter().any(|name| name == strategy.name())) {
+        let takes = |kind: &str| {
+            let kind = types.named(kind);
+            kind.is_some_and(|kind| kind.allowed.iter().any(|name| name == strategy.name()))
+        };
+        let directories = match !takes(FS_DIRECTORY) && takes(GIT_CHECKOUT) {
+            true => conformance::DirectoryFixture::checkout(scratch.path()),
+            false => conformance::DirectoryFixture::new(scratch.path()),
+        };
+        let mut checks = named(conformance::run(&**strategy, &directories), "");
+        if takes(FS_FILE) {
             let files = conformance::FileFixture::new(scratch.path());
             checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
         }

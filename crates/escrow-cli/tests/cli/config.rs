@@ -233,7 +233,7 @@ fn resources_are_known_by_their_names() {
         "resource_types:\n  - {name: tree, sandbox_strategy: filesystem_copy}\n\
          resources:\n  project: {at: app, strategy: overlay}\n  \
          src: {at: app/src, parent: project, strategy: inherit}\n  data: {type: tree, at: data dir}\n  \
-         git: {type: git-checkout, at: .}\n",
+         db: {type: sqlite, at: .}\n",
     );
     let below = cli.clone().cwd(world.dir("app/src"));
     let plan = json(&below, "plan create one --resource project --resource data");
@@ -254,15 +254,15 @@ fn resources_are_known_by_their_names() {
     assert!(cli.ok("diff two --name-status").contains("src/main.rs"));
     // Also before it is used.
     let all = json(&cli, "resource list");
-    let git = list(&all["resources"])
+    let db = list(&all["resources"])
         .iter()
-        .find(|one| one["name"] == "git")
+        .find(|one| one["name"] == "db")
         .expect("it is listed");
     let expected = (&value!(null), &value!("auto"));
-    assert_eq!((&git["id"], &git["strategy"]), expected);
-    assert_eq!(git, &json(&cli, "resource show git"));
+    assert_eq!((&db["id"], &db["strategy"]), expected);
+    assert_eq!(db, &json(&cli, "resource show db"));
     // What is planned says so, and what is not there names what is.
-    let error = json_error(&cli, "plan create x --resource git", 1);
+    let error = json_error(&cli, "plan create x --resource db", 1);
     assert_eq!(error["kind"], "unsupported");
     world.dir("later");
     let later = cli.clone().env("ESCROW_CONFIG", world.at("later.yaml"));
@@ -339,7 +339,10 @@ fn types_are_listed_shown_and_checked() {
         .filter(|one| one["supported"] == true)
         .filter_map(|one| one["name"].as_str())
         .collect();
-    assert_eq!(usable, ["fs-directory", "fs-mount", "fs-file", "tree"]);
+    assert_eq!(
+        usable.join(" "),
+        "fs-directory fs-mount fs-file git-checkout tree"
+    );
     let tree = json(&cli, "type show tree");
     assert_eq!(
         tree,
@@ -347,7 +350,7 @@ fn types_are_listed_shown_and_checked() {
                 "strategies": ["overlay", "none"], "supported": true})
     );
     assert_eq!(json_error(&cli, "type show teapot", 2)["kind"], "usage");
-    let shown = cli.ok("type show git-checkout");
+    let shown = cli.ok("type show sqlite");
     assert!(shown.contains("not supported yet"), "{shown}");
     assert!(cli.ok("type list").contains("not yet"));
 

@@ -12,6 +12,7 @@ mod attacks_expected;
 mod attacks_files;
 mod attacks_root;
 mod checkpoints;
+mod git;
 mod groups;
 mod jobs;
 mod join;

@@ -127,8 +127,9 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
         StrategyError::Altered { .. } => Kind::RecoveryNeeded,
-        StrategyError::Damaged { .. } | StrategyError::Input { .. } | StrategyError::Fs(_) => {
-            Kind::Failed
-        }
+        StrategyError::Git { .. }
+        | StrategyError::Damaged { .. }
+        | StrategyError::Input { .. }
+        | StrategyError::Fs(_) => Kind::Failed,
     }
 }

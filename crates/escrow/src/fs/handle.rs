@@ -51,6 +51,11 @@ impl<'a> EntryHandle<'a> {
         Ok(sys::readlinkat(self.fd(), c"", Vec::new())?.into_bytes())
     }
 
+    /// Gives it to the owner of another entry, as far as this user may.
+    pub fn give_to(&self, model: &Meta) -> Result<()> {
+        self.set_owner(model.uid, model.gid)
+    }
+
     /// Sets the owner as far as this user may. Who cannot give files away keeps them.
     fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
         let me = rustix::process::geteuid().as_raw();

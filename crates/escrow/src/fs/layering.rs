@@ -69,6 +69,7 @@ pub fn forked(fork: &Dir, number: usize, seen: View, is_file: bool) -> Result<Vi
             }
             return Ok(View::Directory(Location::from(area.path().join("file"))));
         }
+        View::ReadOnly(from) => return Ok(View::ReadOnly(from)),
         View::Directory(from) => vec![from],
         View::Layers(Layers { below, upper, .. }) => [vec![upper], below].concat(),
     };

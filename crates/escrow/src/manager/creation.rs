@@ -264,7 +264,11 @@ impl Manager {
             // Nothing of it stays. Should even that fail, the record stays as pending, where
             // `cleanup` finds it.
             let forget = || Ok(self.store.forget_sandbox(sandbox.id)?);
-            let swept = Ok(workspace::remove(sandbox.area.as_path())?).and_then(|()| forget());
+            let target = new.resource.target();
+            let swept = self.forget_outside(sandbox, &target).and_then(|()| {
+                workspace::remove(sandbox.area.as_path())?;
+                forget()
+            });
             return Err(error.and_left(swept));
         }
         self.store.put_sandbox(sandbox)?;

@@ -17,8 +17,8 @@ use crate::fs::state_dir::Lock;
 use crate::fs::workspace::{self, is_absent};
 use crate::model::text::Location;
 use crate::model::{Action, JournaledWork, Phase, PlanState, SandboxState};
-use crate::store::{Plan, Resource};
-use crate::strategy::Session;
+use crate::store::{Plan, Resource, SandboxRecord};
+use crate::strategy::{Session, Target};
 
 /// What a cleanup removed.
 #[derive(Debug)]
@@ -148,16 +148,24 @@ impl Manager {
                 area: sandbox.area.clone(),
             });
         }
-        // One that was never finished has no metadata: its strategy knows nothing of it.
-        if !sandbox.reference.metadata.is_null() {
-            let strategy = self.registry().get(&sandbox.reference.strategy_name)?;
-            strategy.cleanup(&sandbox.reference)?;
-        }
+        self.forget_outside(sandbox, &view.resource.target())?;
         let needs = sandbox.reference.depends_on();
         if !is_needed {
             workspace::remove(area)?;
         }
         Ok(needs)
+    }
+
+    /// Removes what a sandbox has outside its area.
+    pub(super) fn forget_outside(&self, sandbox: &SandboxRecord, target: &Target) -> Result<()> {
+        let reference = &sandbox.reference;
+        if reference.metadata.is_null() {
+            // It was never finished, and no process knows by which strategy it was begun.
+            let mut all = self.registry().all();
+            return Ok(all.try_for_each(|one| one.cleanup(reference, target))?);
+        }
+        let strategy = self.registry().get(&reference.strategy_name)?;
+        Ok(strategy.cleanup(reference, target)?)
     }
 
     /// Removes one sandbox of a plan that is over.

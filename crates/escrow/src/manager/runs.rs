@@ -398,7 +398,12 @@ impl Manager {
                 (text(name), text(value))
             };
             variables.extend(access.env.iter().map(of_the_sandbox));
-            for Mount { at, view: seen } in access.mounts {
+            for Mount {
+                at,
+                view: seen,
+                area,
+            } in access.mounts
+            {
                 let seen = match fork {
                     Some(fork) => {
                         let is_file = view.resource.shape == Shape::File;
@@ -409,7 +414,7 @@ impl Manager {
                 shown.push(MountedSandbox {
                     at,
                     view: seen,
-                    area: isolates.then(|| view.sandbox.area.clone()),
+                    area: area.filter(|_| isolates),
                     throw_away: fork.is_some(),
                 });
             }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
+use super::change::{Change, ChangeKind};
 use super::path::ResourcePath;
 
 /// What one path becomes, in short.
@@ -49,7 +49,7 @@ impl PlanDigest {
         let mut new: BTreeMap<ResourcePath, VersionDigest> = new.into_iter().collect();
         for change in changes {
             let version = new.remove(&change.path);
-            if version.is_some() || change.new.is_none() {
+            if version.is_some() || change.kind == ChangeKind::Deleted {
                 let at = (resource.to_owned(), change.path.clone());
                 self.0.insert(at, version);
             }

@@ -16,6 +16,9 @@ pub const FS_MOUNT: &str = "fs-mount";
 /// One regular file.
 pub const FS_FILE: &str = "fs-file";
 
+/// A checkout of a git repository.
+pub const GIT_CHECKOUT: &str = "git-checkout";
+
 /// The base of a type of the user's own whose resources have no path: the name of one is all that is known of it.
 pub const OPAQUE: &str = "opaque";
 
@@ -93,12 +96,12 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
         true,
     ),
     (
-        "git-checkout",
+        GIT_CHECKOUT,
         "a checkout of a git repository",
         "git_worktree",
-        "git_worktree",
-        "overlay copy_on_write filesystem_copy none",
-        false,
+        "git_worktree overlay copy_on_write filesystem_copy",
+        "none",
+        true,
     ),
     (
         "sqlite",

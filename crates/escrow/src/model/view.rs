@@ -22,4 +22,6 @@ pub enum View {
     Directory(Location),
     /// Layers as one.
     Layers(Layers),
+    /// A directory that is elsewhere, and cannot be written.
+    ReadOnly(Location),
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::fs::{self, Dir, FsError};
-use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, OPAQUE, URL};
+use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, OPAQUE, URL};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourceType, Shape};
 
@@ -30,7 +30,7 @@ pub enum HandlerError {
 /// What of the machine resources of a type are; `None` where it is not supported.
 pub(crate) fn shape(kind: &ResourceType) -> Option<Shape> {
     match kind.base.as_str() {
-        FS_DIRECTORY | FS_MOUNT => Some(Shape::Tree),
+        FS_DIRECTORY | FS_MOUNT | GIT_CHECKOUT => Some(Shape::Tree),
         FS_FILE => Some(Shape::File),
         OPAQUE => Some(Shape::Opaque),
         URL => Some(Shape::Url),
@@ -82,6 +82,7 @@ struct LocationInfo {
     kind: EntryKind,
     mounted: bool,
     sqlite: bool,
+    git: bool,
 }
 
 impl LocationInfo {
@@ -92,6 +93,7 @@ impl LocationInfo {
             kind: meta.kind,
             mounted: above.is_none_or(|above| above.mount != meta.mount),
             sqlite: meta.is_file() && is_sqlite(at),
+            git: meta.is_dir() && Dir::look(&at.join(".git")).is_ok(),
         })
     }
 }
@@ -113,6 +115,9 @@ fn refusal(kind: &str, there: &LocationInfo) -> Option<&'static str> {
     match (there.kind, kind) {
         (EntryKind::Directory, FS_MOUNT) if !there.mounted => {
             Some("nothing is mounted there; mount it first, or use the type fs-directory")
+        }
+        (EntryKind::Directory, GIT_CHECKOUT) if !there.git => {
+            Some("there is no '.git' in it; use the type fs-directory")
         }
         (EntryKind::Directory, FS_FILE) => Some("it is a directory; use the type fs-directory"),
         (EntryKind::File, FS_FILE) if there.mounted => {
@@ -147,13 +152,14 @@ mod tests {
     #[test]
     fn what_stands_there_decides() {
         let takers = |kind, mounted| -> Vec<&str> {
-            let sqlite = false;
+            let (sqlite, git) = (false, false);
             let there = LocationInfo {
                 kind,
                 mounted,
                 sqlite,
+                git,
             };
-            let types = [FS_MOUNT, FS_DIRECTORY, FS_FILE].into_iter();
+            let types = [FS_MOUNT, FS_DIRECTORY, FS_FILE, GIT_CHECKOUT].into_iter();
             types
                 .filter(|kind| refusal(kind, &there).is_none())
                 .collect()

@@ -40,7 +40,7 @@ mod launcher;
 mod monitor;
 mod mounts;
 mod pause;
-mod program;
+pub(crate) mod program;
 pub mod spec;
 mod supervise;
 mod sys;

@@ -60,6 +60,11 @@ pub(super) fn make(spec: &RunSpec) -> StepResult<Vec<OwnedFd>> {
                 sys::harmless(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
                 fd
             }
+            View::ReadOnly(from) => {
+                let fd = clone_tree(from.as_path(), OpenTreeFlags::AT_SYMLINK_NOFOLLOW)?;
+                sys::fixed(fd.as_fd()).map_err(at(format!("restrict '{from}'")))?;
+                fd
+            }
         };
         held.push(rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(at("hold a sandbox"))?);
         ready.push(DetachedMount {

@@ -50,6 +50,9 @@ pub enum StrategyError {
     /// A command inside put something else where it sees the sandbox.
     #[error("the command inside put something else in the place of '{at}'")]
     Displaced { at: Location },
+    /// git failed.
+    #[error("git cannot {what}: {said}")]
+    Git { what: String, said: String },
     /// The strategy cannot do this at all.
     #[error("{strategy} cannot {what}: {why}")]
     Unsupported {

@@ -20,6 +20,7 @@ mod copy;
 mod copy_on_write;
 mod error;
 mod filesystem_copy;
+mod git;
 mod moves;
 mod none;
 pub mod overlay;
@@ -221,6 +222,8 @@ pub struct Mount {
     pub at: Location,
     /// What.
     pub view: View,
+    /// The area that holds it, if a command can write it: it is marked while a command may have it open.
+    pub area: Option<Location>,
 }
 
 /// How a sandbox is reached: everything that a tool, or a command inside, needs to know.
@@ -465,8 +468,9 @@ pub trait Strategy: Send + Sync {
     /// the caller's.
     ///
     /// *Guarantees:* the original is untouched. *Idempotent:* yes, from every state, also after a
-    /// half-made [`create`](Self::create).
-    fn cleanup(&self, sandbox: &SandboxRef) -> Result<()>;
+    /// half-made [`create`](Self::create), of which only plan and resource are known: then there is no metadata, and every
+    /// strategy is asked that may have begun it.
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()>;
 }
 
 /// An open session with one sandbox.

@@ -115,7 +115,7 @@ impl Strategy for NoIsolation {
         Ok(FinishedCommit { intent, notes })
     }
 
-    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
         // Everything lies in the area.
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Sandbox for NoneMetadata {
     fn access(&self) -> Result<Access> {
         let root = self.original.open()?;
         Ok(Access {
-            mounts: tree::mounts(&self.original, &root)?,
+            mounts: tree::mounts(&self.original, &root, None)?,
             cwd: Some(Location::from(root.path())),
             ..Access::default()
         })

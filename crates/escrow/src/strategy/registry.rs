@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
-use super::{copy_on_write, filesystem_copy, none, overlay};
+use super::{copy_on_write, filesystem_copy, git, none, overlay};
 use crate::model::ResourceType;
 pub use crate::model::resource::AUTO;
 
@@ -147,11 +147,16 @@ impl Registry {
         let copying = |strategy| Registration::new(strategy).or(Fallback::Anyway);
         let copy = Fallback::Use("filesystem_copy".to_owned());
         let moves = Arc::default();
+        let reflinks: Arc<dyn Strategy> = Arc::new(copy_on_write::CopyOnWrite::new(&moves));
+        let full: Arc<dyn Strategy> = Arc::new(filesystem_copy::FilesystemCopy::new(&moves));
+        let layers: Arc<dyn Strategy> = Arc::new(overlay::Overlay::new(&moves));
+        let checkout = git::GitWorktree::new(Arc::clone(&layers));
         Self {
             strategies: vec![
-                copying(Arc::new(copy_on_write::CopyOnWrite::new(&moves))),
-                copying(Arc::new(filesystem_copy::FilesystemCopy::new(&moves))),
-                Registration::new(Arc::new(overlay::Overlay::new(&moves))).or(copy),
+                Registration::new(Arc::new(checkout)).or(Fallback::Use("overlay".to_owned())),
+                copying(reflinks),
+                copying(full),
+                Registration::new(layers).or(copy),
                 Registration::new(Arc::new(none::NoIsolation)),
             ],
             moves,
@@ -315,7 +320,13 @@ impl Registry {
                 warning: Some(limit),
             });
         }
-        self.fall_back(requested, kind, candidates.last().copied(), probes)
+        self.fall_back(
+            requested,
+            kind,
+            (target, area),
+            candidates.last().copied(),
+            probes,
+        )
     }
 
     /// What is used where no probe said yes, as the last one that was asked declares.
@@ -323,8 +334,9 @@ impl Registry {
         &self,
         requested: &str,
         kind: &ResourceType,
+        (target, area): (&Target, Option<&Path>),
         last: Option<&str>,
-        probes: Vec<(String, Probe)>,
+        mut probes: Vec<(String, Probe)>,
     ) -> Result<StrategyChoice, RegistryError> {
         let reason = probes.last().map(|(_, probe)| probe.reason.clone());
         let reason = reason.unwrap_or_else(|| "auto takes none of them; name one".to_owned());
@@ -340,9 +352,18 @@ impl Registry {
             Fallback::Use(other) if kind.allowed.contains(other) => other,
             _ => return Err(nothing(reason)),
         };
-        let other = name != requested;
+        let (strategy, other) = (Arc::clone(self.get(name)?), name != requested);
+        // What is used instead may have to be replaced itself.
+        if name != last && matches!(self.registered(name)?.fallback, Fallback::Use(_)) {
+            let probe = self.probe(&strategy, target, area);
+            let works = probe.works;
+            probes.push((name.to_owned(), probe));
+            if !works {
+                return self.fall_back(requested, kind, (target, area), Some(name), probes);
+            }
+        }
         Ok(StrategyChoice {
-            strategy: Arc::clone(self.get(name)?),
+            strategy,
             probes,
             instead: other.then(|| format!("{requested} does not work here ({reason})")),
             warning: None,

@@ -188,7 +188,7 @@ pub(super) fn check_carved(path: &ResourcePath, carved: &[ResourcePath]) -> Resu
 }
 
 /// What appears at the path of an original: the tree, or the one file in it if it is there.
-pub(super) fn mounts(original: &Original, tree: &Dir) -> Result<Vec<Mount>> {
+pub(super) fn mounts(original: &Original, tree: &Dir, area: Option<&Dir>) -> Result<Vec<Mount>> {
     let shown = match original.only() {
         None => Some(tree.path().to_owned()),
         Some(only) => {
@@ -208,6 +208,7 @@ pub(super) fn mounts(original: &Original, tree: &Dir) -> Result<Vec<Mount>> {
     let mount = |shown| Mount {
         at,
         view: View::Directory(Location::from(shown)),
+        area: area.map(|area| Location::from(area.path())),
     };
     Ok(shown.map(mount).into_iter().collect())
 }

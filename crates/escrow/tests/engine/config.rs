@@ -243,7 +243,9 @@ fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
     for name in tried {
         for text in [
             format!("sandbox: {{strategy: '{name}'}}"),
-            format!("resource_types: [{{name: t, sandbox_strategy: '{name}'}}]"),
+            format!(
+                "resource_types: [{{name: t, extends: git-checkout, sandbox_strategy: '{name}'}}]"
+            ),
         ] {
             let valid = validator.is_valid(&as_json(&text));
             assert_eq!(valid, read(&text).is_ok(), "{text}");

@@ -280,8 +280,8 @@ impl Strategy for Wrong {
         }
     }
 
-    fn cleanup(&self, sandbox: &SandboxRef) -> Result<()> {
-        self.0.inner.cleanup(sandbox)
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
+        self.0.inner.cleanup(sandbox, target)
     }
 }
 

@@ -95,7 +95,7 @@ impl Strategy for Seeing {
         nothing()
     }
 
-    fn cleanup(&self, _: &SandboxRef) -> Result<()> {
+    fn cleanup(&self, _: &SandboxRef, _: &Target) -> Result<()> {
         nothing()
     }
 }

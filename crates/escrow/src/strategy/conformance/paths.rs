@@ -9,6 +9,7 @@ use super::fixture_dir::{FixtureDir, fill, looks, outside, plain, rewrite, text}
 use super::{Case, Fixture};
 use crate::fs::walk::{Shared, walk};
 use crate::fs::{Dir, FsError, Meta};
+use crate::model::resource::{FS_DIRECTORY, FS_FILE, GIT_CHECKOUT};
 use crate::model::{EntryKind, ResourceId, ResourcePath, SystemIdSource};
 
 const CONTENT: &[u8] = b"the original's own\n";
@@ -16,6 +17,7 @@ const CONTENT: &[u8] = b"the original's own\n";
 /// Makes directories below a directory that the caller chose, on the file system that matters.
 pub struct DirectoryFixture {
     base: PathBuf,
+    kind: &'static str,
 }
 
 /// The same for single files.
@@ -26,8 +28,18 @@ pub struct FileFixture {
 impl DirectoryFixture {
     /// Cases are made below `base`, an existing directory.
     pub fn new(base: &Path) -> Self {
-        let base = base.to_owned();
-        Self { base }
+        Self {
+            base: base.to_owned(),
+            kind: FS_DIRECTORY,
+        }
+    }
+
+    /// The same with a git repository in each, which has no commit yet.
+    pub fn checkout(base: &Path) -> Self {
+        Self {
+            kind: GIT_CHECKOUT,
+            ..Self::new(base)
+        }
     }
 }
 
@@ -41,15 +53,18 @@ impl FileFixture {
 
 impl Fixture for DirectoryFixture {
     fn fresh(&self) -> Result<Box<dyn Case>, String> {
-        let case = PathCase::new(&self.base, false)?;
+        let case = PathCase::new(&self.base, self.kind)?;
         case.build_directory().map_err(text)?;
+        if self.kind == GIT_CHECKOUT {
+            build_repository(&case.original().map_err(text)?).map_err(text)?;
+        }
         Ok(Box::new(case))
     }
 }
 
 impl Fixture for FileFixture {
     fn fresh(&self) -> Result<Box<dyn Case>, String> {
-        let case = PathCase::new(&self.base, true)?;
+        let case = PathCase::new(&self.base, FS_FILE)?;
         build_file(&case.original().map_err(text)?).map_err(text)?;
         Ok(Box::new(case))
     }
@@ -59,6 +74,7 @@ struct PathCase {
     room: FixtureDir,
     /// The directory, or the one that holds the file.
     original: PathBuf,
+    kind: &'static str,
     /// The resource is one file in it.
     file: bool,
 }
@@ -72,8 +88,25 @@ fn build_file(holder: &Dir) -> Result<(), FsError> {
     fill(holder, b"neighbour", b"another's\n")
 }
 
+/// A git repository without a commit.
+fn build_repository(checkout: &Dir) -> Result<(), FsError> {
+    checkout.make_dir(b".git", 0o755)?;
+    let dir = checkout.subdir(b".git")?;
+    for name in [&b"objects"[..], b"refs"] {
+        dir.make_dir(name, 0o755)?;
+    }
+    dir.subdir(b"objects")?.make_dir(b"pack", 0o755)?;
+    fill(&dir, b"HEAD", b"ref: refs/heads/main\n")?;
+    fill(&dir, b"config", b"[core]\n\trepositoryformatversion = 0\n")
+}
+
+/// Whether a path belongs to a repository, which a sandbox has as its own.
+fn is_repository(path: &ResourcePath) -> bool {
+    path.lies_in(&plain(".git"))
+}
+
 impl PathCase {
-    fn new(base: &Path, file: bool) -> Result<Self, String> {
+    fn new(base: &Path, kind: &'static str) -> Result<Self, String> {
         let room = FixtureDir::new(base)?;
         let made = room.open().and_then(|dir| {
             let mut names = [&b"original"[..], b"outside"].into_iter();
@@ -83,7 +116,8 @@ impl PathCase {
         Ok(Self {
             original: room.path().join("original"),
             room,
-            file,
+            kind,
+            file: kind == FS_FILE,
         })
     }
 
@@ -145,8 +179,8 @@ impl Case for PathCase {
     fn target(&self) -> Target {
         let id = ResourceId::new(&SystemIdSource);
         match self.file {
-            true => Target::at(id, "fs-file", &self.original.join("known")),
-            false => Target::at(id, "fs-directory", &self.original),
+            true => Target::at(id, self.kind, &self.original.join("known")),
+            false => Target::at(id, self.kind, &self.original),
         }
     }
 
@@ -219,13 +253,17 @@ impl Case for PathCase {
 
     fn state(&self) -> Result<BTreeMap<ResourcePath, String>, String> {
         let found = self.original().and_then(|dir| self.entries(&dir, outside));
-        Ok(found.map_err(text)?.into_iter().collect())
+        let found = found.map_err(text)?.into_iter();
+        Ok(found.filter(|(path, _)| !is_repository(path)).collect())
     }
 
     fn contents(&self) -> Result<Vec<(ResourcePath, Vec<u8>)>, String> {
         let found = Shared::new(Vec::new());
         let file = self.file;
-        let is_part = |path: &ResourcePath| !file || *path == plain("known");
+        let is_part = |path: &ResourcePath| match file {
+            true => *path == plain("known"),
+            false => !is_repository(path),
+        };
         walk(&self.original().map_err(text)?, (), |visit| {
             let mut next = Vec::new();
             for entry in visit.entries {

@@ -375,7 +375,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         tree_intent::finish(intent, &self.moves)
     }
 
-    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
         // Everything lies in the area.
         Ok(())
     }
@@ -563,7 +563,7 @@ impl<K: CopyKind> Sandbox for CopySession<K> {
             _ => Location::from(open.tree.path()),
         };
         Ok(Access {
-            mounts: tree::mounts(&open.original, &open.tree)?,
+            mounts: tree::mounts(&open.original, &open.tree, Some(&open.area))?,
             cwd: Some(cwd),
             ..Access::default()
         })

@@ -298,7 +298,7 @@ impl Strategy for Overlay {
         tree_intent::finish(intent, &self.moves)
     }
 
-    fn cleanup(&self, _sandbox: &SandboxRef) -> Result<()> {
+    fn cleanup(&self, _sandbox: &SandboxRef, _target: &Target) -> Result<()> {
         // Everything lies in the area, and nothing was ever mounted.
         Ok(())
     }
@@ -495,7 +495,11 @@ impl Sandbox for OverlaySession {
         };
         let at = Location::from(open.lower.path());
         Ok(Access {
-            mounts: vec![Mount { at, view }],
+            mounts: vec![Mount {
+                at,
+                view,
+                area: Some(Location::from(open.area.path())),
+            }],
             cwd,
             ..Access::default()
         })

@@ -1,0 +1,289 @@
+//! A git checkout: a private history inside, and a repository of the user that moves only by a commit.
+
+use std::path::Path;
+use std::process::Command;
+
+use escrow_testkit::stepper::Fault;
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::json as value;
+
+use crate::{binary, fails_as, inside, json, read, sh, words};
+
+/// What git says, with the settings of nobody.
+#[track_caller]
+fn git(dir: &Path, line: &str) -> String {
+    let output = Command::new("git")
+        .args(line.split_whitespace())
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .current_dir(dir)
+        .output()
+        .expect("there is a git");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "git {line}: {failed}");
+    said
+}
+
+/// A checkout with a commit, and with files that are changed, staged, untracked and ignored.
+fn checkout(world: &World) -> Cli {
+    let app = world.dir("app");
+    sh(
+        &app,
+        "git init -q -b main . && git config user.name U && git config user.email u@example.org
+         mkdir src && echo one > src/a && echo two > b && echo '*.o' > .gitignore
+         git add -A && git commit -qm first
+         echo dirty >> b && echo staged > s && git add s && echo plain > u && echo object > x.o",
+    );
+    let cli = Cli::new(world, &binary()).cwd(&app);
+    cli.ok(words("resource add app --type git-checkout --at ."));
+    cli
+}
+
+fn world() -> World {
+    World::under(Path::new("/var/tmp"))
+}
+
+/// Everything of a repository that a user could miss: references, reflogs, settings, stash, hooks, entries of the index,
+/// objects that are reached, files.
+fn signature(app: &Path) -> String {
+    let mut all = String::new();
+    for line in [
+        "for-each-ref",
+        "symbolic-ref -q HEAD",
+        "reflog --all",
+        "stash list",
+        "ls-files -s",
+        "status --porcelain=v2 --ignored",
+        "worktree list --porcelain",
+        "rev-list --all --objects",
+    ] {
+        all += &format!("== {line}\n{}", git(app, line));
+    }
+    for file in [".git/config", ".git/HEAD"] {
+        all += &format!("== {file}\n{}", read(app.join(file)));
+    }
+    let listed = Command::new("sh")
+        .args(["-c", "find .git -not -path '*/objects/*' | sort; find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum"])
+        .current_dir(app)
+        .output()
+        .expect("there is a shell");
+    all + &String::from_utf8_lossy(&listed.stdout)
+}
+
+#[track_caller]
+fn assert_sound(app: &Path) {
+    let said = git(app, "fsck --strict");
+    assert!(
+        !said.contains("error") && !said.contains("missing"),
+        "{said}"
+    );
+    let left = Command::new("sh")
+        .args([
+            "-c",
+            "find .git -name '*.lock' -o -name 'tmp_*' -o -path '*refs/escrow*'",
+        ])
+        .current_dir(app)
+        .output()
+        .expect("there is a shell");
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+}
+
+const WORK: &str = "set -e; echo agent >> src/a; git commit -q src/a -m 'agent work'; git stash -q; git stash pop -q;
+    git branch feature; git tag v1; echo new > n; git gc -q; git status --short";
+
+// rules G1, G2
+#[test]
+fn the_repository_does_not_move_until_the_commit_and_moves_back_by_undo() {
+    rerun_test_as_user_with(
+        "git::the_repository_does_not_move_until_the_commit_and_moves_back_by_undo",
+        &[&binary()],
+    );
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let before = signature(&app);
+    cli.ok(words("plan create t -r app --strategy git_worktree"));
+    let said = cli.ok(inside("run --plan t", WORK));
+    assert!(
+        said.contains("A  s") && said.contains(" M b") && said.contains("?? n"),
+        "{said}"
+    );
+    let keep = git(&app, "for-each-ref --format=%(refname) refs/escrow");
+    assert_eq!(keep.lines().count(), 1);
+    let found = json(&cli, "diff t");
+    let changes = found["resources"][0]["changes"].as_array().expect("a list");
+    let main = changes
+        .iter()
+        .find(|one| one["path"] == ".git/refs/heads/main");
+    let main = main.expect("the branch moved");
+    assert_eq!(main["detail"]["commits"][0]["subject"], "agent work");
+    cli.ok(words("rollback t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    assert_eq!(signature(&app), before);
+
+    cli.ok(words("plan create u -r app"));
+    cli.ok(inside("run --plan u", WORK));
+    let done = json(&cli, "commit u -m released");
+    assert_eq!(done["committed"], value!(true), "{done}");
+    assert_eq!(git(&app, "log --format=%s"), "agent work\nfirst\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? n\n?? u\n");
+    assert_eq!(read(app.join("src/a")), "one\nagent\n");
+    assert_eq!(git(&app, "branch --format=%(refname:short)"), "main\n");
+    assert_sound(&app);
+    cli.ok(words("undo u --yes"));
+    assert_eq!(git(&app, "log --format=%s"), "first\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_sound(&app);
+}
+
+// rule G2
+#[test]
+fn both_sides_may_commit_and_are_merged_or_told() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo agent >> src/a; git commit -q src/a -m agent",
+    ));
+    sh(&app, "echo user > w; git add w; git commit -qm user w");
+    cli.ok(words("commit t --yes"));
+    assert_eq!(git(&app, "log --format=%s -2 HEAD^1"), "user\nfirst\n");
+    assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "agent\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_sound(&app);
+    cli.ok(words("undo t --yes"));
+    assert_eq!(git(&app, "log --format=%s"), "user\nfirst\n");
+
+    cli.ok(words("plan create c -r app"));
+    cli.ok(inside(
+        "run --plan c",
+        "echo agent >> src/a; git commit -q src/a -m agent",
+    ));
+    sh(&app, "echo mine >> src/a; git commit -q src/a -m mine");
+    let before = signature(&app);
+    assert_eq!(fails_as(&cli, "commit c", 4), "conflict");
+    assert_eq!(
+        fails_as(&cli, "commit c --on-conflict ours", 1),
+        "unsupported"
+    );
+    assert_eq!(signature(&app), before);
+    // What is told can be done.
+    cli.ok(inside("run --plan c", "git status --short"));
+    cli.ok(words("cleanup c --yes"));
+}
+
+#[test]
+fn checkpoints_and_forks_hold_files_index_references_and_stash() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let state = "git log --format=%s; git stash list; git status --short; git reflog; cat f";
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo 1 > f; git add f; git commit -qm c1 f; echo 2 > f; git stash -q",
+    ));
+    let first = cli.ok(inside("run --plan t", state));
+    cli.ok(words("checkpoint create t -m one"));
+    cli.ok(inside(
+        "run --plan t",
+        "git stash drop -q; echo 3 > f; git commit -qam c2; git checkout -q -b other",
+    ));
+    let second = cli.ok(inside("run --plan t", state));
+    assert_ne!(first, second);
+    cli.ok(words("plan fork t f"));
+    cli.ok(words("restore t one"));
+    assert_eq!(cli.ok(inside("run --plan t", state)), first);
+    assert_eq!(cli.ok(inside("run --plan f", state)), second);
+    cli.ok(inside("run --plan f", "echo 4 > f; git commit -qam c3"));
+    assert_eq!(cli.ok(inside("run --plan t", state)), first);
+    cli.ok(words("commit f --yes"));
+    assert!(git(&app, "log --format=%s").starts_with("c3\nc2\nc1\n"));
+    assert_eq!(git(&app, "symbolic-ref HEAD"), "refs/heads/main\n");
+    cli.ok(words("cleanup t --yes"));
+    assert_sound(&app);
+}
+
+/// Kills `line` at every `stride`th call that changes something, and gives what is left to `check`.
+fn sweep(line: &str, stride: usize, check: impl Fn(&Cli, &Path, u64)) {
+    let prepared = || {
+        let world = world();
+        let cli = checkout(&world);
+        if !line.starts_with("plan create") {
+            cli.ok(words("plan create t -r app"));
+            cli.ok(inside("run --plan t", WORK));
+        }
+        if line.starts_with("undo") {
+            cli.ok(words("commit t --yes"));
+        }
+        (world, cli)
+    };
+    let (_world, cli) = prepared();
+    let calls = cli.stepper(words(line)).run().calls;
+    for n in (1..=calls).step_by(stride) {
+        let (world, cli) = prepared();
+        cli.stepper(words(line)).fault(n, Fault::Kill);
+        cli.ok(words("recover"));
+        check(&cli, &world.path().join("app"), n);
+    }
+}
+
+// rule C1
+#[test]
+fn a_killed_commit_leaves_the_repository_old_or_new() {
+    sweep("commit t --yes", 23, |cli, app, n| {
+        let log = git(app, "log --format=%s");
+        let new = log == "agent work\nfirst\n";
+        assert!(new || log == "first\n", "{n}: {log}");
+        let (content, status) = match new {
+            true => ("one\nagent\n", " M b\nA  s\n?? n\n?? u\n"),
+            false => ("one\n", " M b\nA  s\n?? u\n"),
+        };
+        assert_eq!(read(app.join("src/a")), content, "{n}");
+        assert_eq!(git(app, "status --short"), status, "{n}");
+        cli.ok(words("cleanup t --yes"));
+        assert_sound(app);
+    });
+}
+
+#[test]
+fn a_killed_undo_leaves_the_repository_old_or_new() {
+    sweep("undo t --yes", 23, |cli, app, n| {
+        let log = git(app, "log --format=%s");
+        let new = log == "agent work\nfirst\n";
+        assert!(new || log == "first\n", "{n}: {log}");
+        assert_eq!(read(app.join("src/a")) == "one\nagent\n", new, "{n}");
+        cli.ok(words("cleanup t --yes"));
+        assert_sound(app);
+    });
+}
+
+#[test]
+fn a_killed_creation_or_cleanup_leaves_no_reference() {
+    sweep("plan create t -r app", 23, |cli, app, n| {
+        let there = cli.run(words("plan show t")).status == 0;
+        if there {
+            cli.ok(words("cleanup t --yes"));
+        }
+        assert_eq!(git(app, "for-each-ref refs/escrow"), "", "{n}");
+        assert_sound(app);
+    });
+    sweep("cleanup t --yes", 23, |cli, app, _| {
+        cli.run(words("cleanup t --yes"));
+        assert_sound(app);
+    });
+}
+
+#[test]
+fn a_checkout_without_private_history_is_a_directory_and_says_so() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, "git worktree add -q ../linked");
+    let linked = cli.clone().cwd(world.path().join("linked"));
+    linked.ok(words("resource add linked --type git-checkout --at ."));
+    let made = json(&linked, "plan create l -r linked");
+    assert_eq!(made["sandboxes"][0]["strategy"], "overlay", "{made}");
+    let said = linked.ok(words("plan show l"));
+    assert!(said.contains("linked worktree"), "{said}");
+}

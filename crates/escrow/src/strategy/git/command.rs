@@ -1,0 +1,225 @@
+//! How git is called: one absolute program, a clean environment, no hook, no prompt, no network, a time limit.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use super::super::error::{Result, StrategyError};
+use crate::fs::Dir;
+use crate::run::program::{output, program};
+
+/// Where the program is looked for: never in a directory that a tree could name.
+const PLACES: [&str; 3] = ["/usr/bin/git", "/usr/local/bin/git", "/bin/git"];
+
+/// The oldest version with everything that is used here (`merge-tree --write-tree`).
+const OLDEST: (u32, u32) = (2, 38);
+
+/// What is set for every call, whatever the repository says.
+const SETTINGS: [&str; 9] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.attributesFile=/dev/null",
+    "core.untrackedCache=false",
+    "protocol.allow=never",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "submodule.recurse=false",
+    "core.fsync=all",
+];
+
+/// The program.
+#[derive(Debug, Clone)]
+pub(super) struct Git {
+    program: PathBuf,
+}
+
+impl Git {
+    /// Finds it; says why there is none that can be used.
+    pub(super) fn find() -> std::result::Result<Self, String> {
+        let there = |path: &&&str| Dir::look(Path::new(path)).is_ok();
+        let found = PLACES.iter().find(there);
+        let found = found.ok_or_else(|| format!("git is not installed ({})", PLACES.join(", ")))?;
+        let git = Self {
+            program: PathBuf::from(found),
+        };
+        let version = git.bare(["version"]).map_err(|error| error.to_string())?;
+        let version = String::from_utf8_lossy(&version).into_owned();
+        match read_version(&version) {
+            Some(number) if number >= OLDEST => Ok(git),
+            _ => Err(format!(
+                "{} is too old: version {}.{} or newer is needed",
+                version.trim(),
+                OLDEST.0,
+                OLDEST.1
+            )),
+        }
+    }
+
+    /// A call that needs no repository.
+    fn bare<const N: usize>(&self, args: [&str; N]) -> Result<Vec<u8>> {
+        self.call(None).args(args).run()
+    }
+
+    /// A call about a repository.
+    pub(super) fn at(&self, git_dir: &Path) -> GitCall<'_> {
+        self.call(Some(git_dir))
+    }
+
+    fn call(&self, git_dir: Option<&Path>) -> GitCall<'_> {
+        let mut args: Vec<OsString> = Vec::new();
+        for setting in SETTINGS {
+            args.extend(["-c".into(), setting.into()]);
+        }
+        args.push("--no-replace-objects".into());
+        if let Some(git_dir) = git_dir {
+            let mut option = OsString::from("--git-dir=");
+            option.push(git_dir);
+            args.push(option);
+        }
+        GitCall {
+            git: self,
+            fixed: args.len(),
+            args,
+            env: Vec::new(),
+            input: Vec::new(),
+        }
+    }
+}
+
+fn read_version(said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.split_whitespace().nth(2)?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// One call.
+pub(super) struct GitCall<'g> {
+    git: &'g Git,
+    /// How many arguments every call has.
+    fixed: usize,
+    args: Vec<OsString>,
+    env: Vec<(&'static str, OsString)>,
+    input: Vec<u8>,
+}
+
+impl GitCall<'_> {
+    pub(super) fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
+        let args = args.into_iter().map(|one| one.as_ref().to_owned());
+        self.args.extend(args);
+        self
+    }
+
+    pub(super) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    pub(super) fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.input = bytes.into();
+        self
+    }
+
+    /// Objects are read from these directories, and new ones are written into the first.
+    pub(super) fn objects(self, from: &[PathBuf]) -> Self {
+        let quoted = from.iter().skip(1).map(|path| quote(path));
+        let others = quoted.collect::<Vec<_>>().join(&b':');
+        let call = match from.first() {
+            Some(first) => self.env("GIT_OBJECT_DIRECTORY", first),
+            None => self,
+        };
+        call.env(
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+            OsStr::from_bytes(&others),
+        )
+    }
+
+    /// What it writes, if it succeeds.
+    pub(super) fn run(self) -> Result<Vec<u8>> {
+        let what = self.what();
+        let said = self.output()?;
+        match said.status.success() {
+            true => Ok(said.stdout),
+            false => Err(failed(what, &said)),
+        }
+    }
+
+    /// What it writes; `None` where it answers no (exit status 1).
+    pub(super) fn ask(self) -> Result<Option<Vec<u8>>> {
+        let what = self.what();
+        let said = self.output()?;
+        match said.status.code() {
+            Some(0) => Ok(Some(said.stdout)),
+            Some(1) => Ok(None),
+            _ => Err(failed(what, &said)),
+        }
+    }
+
+    /// Everything it says, and how it ended: 0 or 1; anything else is an error.
+    pub(super) fn either(self) -> Result<(bool, Vec<u8>)> {
+        let what = self.what();
+        let said = self.output()?;
+        match said.status.code() {
+            Some(status @ (0 | 1)) => Ok((status == 0, said.stdout)),
+            _ => Err(failed(what, &said)),
+        }
+    }
+
+    fn what(&self) -> String {
+        let named = self.args[self.fixed..].iter().take(2);
+        let words: Vec<_> = named.map(|one| one.to_string_lossy()).collect();
+        words.join(" ")
+    }
+
+    fn output(self) -> Result<Output> {
+        let mut command = program(self.git.program.as_os_str());
+        command
+            .env_clear()
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", "/nonexistent")
+            .env("LC_ALL", "C")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_ASKPASS", "/bin/false")
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_ATTR_NOSYSTEM", "1")
+            .env("GIT_AUTHOR_NAME", "Escrow")
+            .env("GIT_AUTHOR_EMAIL", "escrow@localhost")
+            .env("GIT_COMMITTER_NAME", "Escrow")
+            .env("GIT_COMMITTER_EMAIL", "escrow@localhost")
+            .envs(self.env)
+            .args(&self.args)
+            .current_dir("/");
+        let what = self.args[self.fixed..].first();
+        let what = what.map_or_else(String::new, |one| one.to_string_lossy().into_owned());
+        output(command, &self.input).map_err(|error| StrategyError::Git {
+            what,
+            said: error.to_string(),
+        })
+    }
+}
+
+fn failed(what: String, said: &Output) -> StrategyError {
+    let text = String::from_utf8_lossy(&said.stderr);
+    let text = text.trim();
+    let said = match text.is_empty() {
+        true => format!("it ended with {}", said.status),
+        false => text.to_owned(),
+    };
+    StrategyError::Git { what, said }
+}
+
+/// A path in a list that is separated by colons.
+fn quote(path: &Path) -> Vec<u8> {
+    let mut quoted = vec![b'"'];
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend([b'\\', byte]),
+            b'\n' => quoted.extend(b"\\n"),
+            _ => quoted.push(byte),
+        }
+    }
+    quoted.push(b'"');
+    quoted
+}

@@ -1,0 +1,193 @@
+//! The private history, read from the sandbox of the git directory as data: no setting in it is followed.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::super::Sandbox;
+use super::super::error::{Result, StrategyError};
+use super::command::{Git, GitCall};
+use super::repository::{Head, Refs, is_id, line, read_refs};
+use crate::fs::Dir;
+use crate::model::text::Location;
+use crate::model::view::View;
+use crate::model::{Change, ChangeKind, DiffView, ResourcePath};
+
+/// How many commits of one branch are named.
+const NAMED: usize = 1000;
+
+/// How many of them are shown to people.
+const SHOWN: usize = 10;
+
+/// Files larger than this hold no references.
+const MOST: u64 = 256 << 20;
+
+/// What the private git directory says.
+pub(super) struct History {
+    pub(super) head: Head,
+    pub(super) refs: Refs,
+    /// The references of the user when the sandbox was made.
+    pub(super) base: Refs,
+    /// Which of its files differ from those it began with.
+    pub(super) files: DiffView,
+    /// Where its objects are: private ones first, the user's last.
+    pub(super) objects: Vec<PathBuf>,
+}
+
+/// The path of a file of the git directory.
+pub(super) fn in_git_dir(name: &[u8]) -> ResourcePath {
+    name.split(|&byte| byte == b'/')
+        .fold(ResourcePath::root(), |path, part| path.join(part))
+}
+
+/// A file of the private git directory; none if it is not there.
+pub(super) fn read_file(sandbox: &dyn Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let file = match sandbox.read(&in_git_dir(name)) {
+        Err(StrategyError::NotThere { .. }) => return Ok(None),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(MOST).read_to_end(&mut bytes);
+    read.map_err(|error| damaged(&format!("'.git/{}' cannot be read ({error})", show(name))))?;
+    Ok(Some(bytes))
+}
+
+fn show(name: &[u8]) -> String {
+    crate::model::text::escape(name)
+}
+
+fn damaged(what: &str) -> StrategyError {
+    StrategyError::Damaged {
+        what: what.to_owned(),
+    }
+}
+
+impl History {
+    /// Reads it.
+    pub(super) fn read(sandbox: &dyn Sandbox, seed: &Dir, user: PathBuf) -> Result<Self> {
+        let files = sandbox.diff(None, None)?;
+        let (mut file, _) = seed.file(b"packed-refs")?;
+        let mut packed = Vec::new();
+        file.read_to_end(&mut packed)
+            .map_err(|error| damaged(&error.to_string()))?;
+        let base = read_refs(&packed)?;
+        let mut refs = match changed(&files, "packed-refs") {
+            true => read_refs(&read_file(sandbox, b"packed-refs")?.unwrap_or_default())?,
+            false => base.clone(),
+        };
+        for change in &files.changes {
+            let name = change.path.as_bytes();
+            let is_file = change
+                .new
+                .as_ref()
+                .is_some_and(|new| new.kind == crate::model::EntryKind::File);
+            if !name.starts_with(b"refs/") || !is_file {
+                continue;
+            }
+            let value = line(&read_file(sandbox, name)?.unwrap_or_default());
+            // One that stands for another one moves with that.
+            if is_id(&value) {
+                refs.insert(String::from_utf8_lossy(name).into_owned(), value);
+            }
+        }
+        let at = line(&read_file(sandbox, b"HEAD")?.unwrap_or_default());
+        let branch = at.strip_prefix("ref: ").map(str::to_owned);
+        let commit = match &branch {
+            Some(branch) => refs.get(branch).cloned(),
+            None => Some(at).filter(|id| is_id(id)),
+        };
+        let mut objects = object_dirs(sandbox)?;
+        objects.push(user);
+        Ok(Self {
+            head: Head { branch, commit },
+            refs,
+            base,
+            files,
+            objects,
+        })
+    }
+
+    /// A call that sees its objects, with settings that are ours.
+    pub(super) fn call<'g>(&self, git: &'g Git, seed: &Path) -> GitCall<'g> {
+        git.at(seed).objects(&self.objects)
+    }
+
+    /// Branches and tags that are not what they were, each with the commits that are new.
+    pub(super) fn changes(&self, git: &Git, seed: &Path) -> Result<Vec<Change>> {
+        let shown = |name: &str| name.starts_with("refs/heads/") || name.starts_with("refs/tags/");
+        let names = self.refs.keys().chain(self.base.keys());
+        let mut names: Vec<&String> = names.filter(|name| shown(name)).collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut changes = Vec::new();
+        for name in names {
+            let (old, new) = (self.base.get(name), self.refs.get(name));
+            let kind = match (old, new) {
+                (old, new) if old == new => continue,
+                (None, _) => ChangeKind::Added,
+                // That a private branch is gone changes nothing of the user's.
+                (_, None) => continue,
+                _ => ChangeKind::Modified,
+            };
+            let mut detail = json!({ "ref": name, "old": old, "new": new });
+            if let Some(new) = new {
+                match self.commits(git, seed, new) {
+                    Ok(commits) => {
+                        let line =
+                            |(id, subject): &(String, String)| format!("{} {subject}", &id[..10]);
+                        detail["lines"] = commits.iter().take(SHOWN).map(line).collect();
+                        if let Some(more) =
+                            commits.len().checked_sub(SHOWN).filter(|&more| more > 0)
+                            && let Some(lines) = detail["lines"].as_array_mut()
+                        {
+                            lines.push(json!(format!("and {more} more")));
+                        }
+                        let one = |(id, subject)| json!({ "id": id, "subject": subject });
+                        detail["commits"] = commits.into_iter().map(one).collect();
+                    }
+                    // What an agent left there is shown all the same.
+                    Err(error) => detail["lines"] = json!([error.to_string()]),
+                }
+            }
+            let path = in_git_dir(format!(".git/{name}").as_bytes());
+            changes.push(Change::opaque(path, kind, detail));
+        }
+        Ok(changes)
+    }
+
+    /// The commits that the user's references did not have, newest first.
+    fn commits(&self, git: &Git, seed: &Path, new: &str) -> Result<Vec<(String, String)>> {
+        let most = format!("--max-count={NAMED}");
+        let args = ["log", "-z", "--format=%H %s", &most, new, "--not", "--all"];
+        let said = self.call(git, seed).args(args).run()?;
+        let all = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
+        let one = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text).into_owned();
+            let (id, subject) = text.split_once(' ').unwrap_or((&text, ""));
+            (id.to_owned(), subject.to_owned())
+        };
+        Ok(all.map(one).collect())
+    }
+}
+
+/// Whether a file of the git directory differs from the one it began with.
+pub(super) fn changed(files: &DiffView, name: &str) -> bool {
+    let mut paths = files.changes.iter().map(|change| change.path.as_bytes());
+    paths.any(|path| path == name.as_bytes())
+}
+
+/// The directories that hold the private objects.
+fn object_dirs(sandbox: &dyn Sandbox) -> Result<Vec<PathBuf>> {
+    let mounts = sandbox.access()?.mounts;
+    let roots: Vec<Location> = mounts
+        .into_iter()
+        .flat_map(|mount| match mount.view {
+            View::Directory(root) => vec![root],
+            View::Layers(layers) => [layers.upper].into_iter().chain(layers.below).collect(),
+            View::ReadOnly(_) => Vec::new(),
+        })
+        .collect();
+    let objects = roots.iter().map(|root| root.as_path().join("objects"));
+    Ok(objects.filter(|path| Dir::open(path).is_ok()).collect())
+}

@@ -1,0 +1,449 @@
+//! `git_worktree`: the working files of a checkout, and a private git directory.
+//!
+//! Both are sandboxes of a directory strategy: one of the checkout without its `.git`, one of a git directory that is
+//! written once (`seed/`). So checkpoints, restores, forks and rollbacks of files, index, references, stash and reflog
+//! are those of directories. Inside, the second one lies where `.git` is, and the user's objects can be read below it.
+//!
+//! ```text
+//! <area>/
+//!   seed/            the private git directory as it was when the sandbox was made
+//!   files/           the area of the sandbox of the working files
+//!   git/             the area of the sandbox of the git directory
+//! ```
+//!
+//! A release is that of the files, then objects, references and index ([`release`]). In the user's repository there is
+//! one reference, `refs/escrow/<plan>-<resource>`, which keeps the base alive; nothing else before a release.
+
+mod command;
+mod history;
+mod release;
+mod repository;
+mod seed;
+mod session;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+
+use self::command::Git;
+use self::release::GitIntent;
+use self::repository::{Head, RefMove, Repository};
+use self::session::GitSession;
+use super::error::{Result, StrategyError};
+use super::tree;
+use super::{
+    Capabilities, CreateRequest, Created, FinishedCommit, Intent, LiveView, Outcome, Probe,
+    Remember, RollbackReport, Sandbox, Session, Snapshot, Strategy, Target, TargetLocation,
+    unsupported,
+};
+use crate::event::Observer;
+use crate::fs::{Dir, remove};
+use crate::model::text::Location;
+use crate::model::{Conflict, PlanId, ResourceId, ResourcePath, SandboxRef};
+
+const NAME: &str = "git_worktree";
+const SEED: &[u8] = b"seed";
+const FILES: &str = "files";
+const GIT: &str = "git";
+const GIT_DIR: &[u8] = b".git";
+
+/// The strategy, over one for directories.
+pub(super) struct GitWorktree {
+    below: Arc<dyn Strategy>,
+    git: OnceLock<std::result::Result<Git, String>>,
+}
+
+/// What is written down about a sandbox.
+#[derive(Serialize, Deserialize)]
+struct GitMetadata {
+    files: SandboxRef,
+    git: SandboxRef,
+    area: Location,
+    checkout: Location,
+    repository: Repository,
+    /// Where the user's HEAD was.
+    head: Head,
+    #[serde(default)]
+    depends_on: Vec<Location>,
+    /// Where the seed is: in its own area, or in that of the sandbox it was forked from.
+    seed: Location,
+}
+
+impl GitMetadata {
+    fn seed(&self) -> PathBuf {
+        self.seed.as_path().to_owned()
+    }
+}
+
+/// A state of both, or an intent of both.
+#[derive(Serialize, Deserialize)]
+struct Both<T> {
+    files: T,
+    git: T,
+}
+
+/// What a commit carries out.
+#[derive(Serialize, Deserialize)]
+struct CommitIntent {
+    files: Intent,
+    repository: Option<GitIntent>,
+}
+
+fn refused(what: &str, why: &str) -> StrategyError {
+    unsupported(NAME, what, why)
+}
+
+fn metadata(sandbox: &SandboxRef) -> Result<GitMetadata> {
+    tree::metadata(sandbox)
+}
+
+fn git_dir() -> ResourcePath {
+    ResourcePath::root().join(GIT_DIR)
+}
+
+fn both<T: for<'de> Deserialize<'de>>(stored: &serde_json::Value) -> Result<Both<T>> {
+    serde_json::from_value(stored.clone()).map_err(|error| StrategyError::Damaged {
+        what: format!("what it stored cannot be read ({error})"),
+    })
+}
+
+impl GitWorktree {
+    pub(super) fn new(below: Arc<dyn Strategy>) -> Self {
+        Self {
+            below,
+            git: OnceLock::new(),
+        }
+    }
+
+    fn git(&self) -> Result<&Git> {
+        let found = self.git.get_or_init(Git::find);
+        found
+            .as_ref()
+            .map_err(|why| refused("keep a private history", why))
+    }
+
+    fn open_both(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<GitSession> {
+        let sandbox = metadata(sandbox)?;
+        let mut released = Vec::new();
+        for part in parts {
+            released.extend(commit_intent(part)?.map(|part| part.files));
+        }
+        let inner = match &session {
+            Session::Live(view) => Session::Live(LiveView {
+                path: Location::from(view.path.as_path().join(".git")),
+                ..view.clone()
+            }),
+            other => other.clone(),
+        };
+        Ok(GitSession {
+            files: self.below.open(&sandbox.files, session, &released)?,
+            private: self.below.open(&sandbox.git, inner, &[])?,
+            program: self.git()?.clone(),
+            sandbox,
+            found: RefCell::default(),
+        })
+    }
+
+    fn create_new(&self, request: &CreateRequest<'_>, at: &Path, area: &Dir) -> Result<Created> {
+        let git = self.git()?;
+        let repository = Repository::of(git, at)?;
+        let head = repository.head(git)?;
+        let mut target = request.target.clone();
+        target.carved.push(git_dir());
+        target.carved.sort_unstable();
+        for name in [SEED, FILES.as_bytes(), GIT.as_bytes()] {
+            remove::remove(area, name)?;
+            area.make_dir(name, 0o700)?;
+        }
+        self.keep(request, &repository, &head, area)?;
+        seed::fill(git, &repository, &head, &area.subdir(SEED)?)?;
+        let seed = Location::from(area.path().join("seed"));
+        let made = |target: &Target, name: &str| {
+            self.below.create(&CreateRequest {
+                target,
+                area: Some(&area.path().join(name)),
+                ..*request
+            })
+        };
+        let files = made(&target, FILES)?;
+        let private = Target {
+            location: TargetLocation::Path(seed.clone()),
+            carved: Vec::new(),
+            ..target.clone()
+        };
+        let private = made(&private, GIT)?;
+        let sandbox = GitMetadata {
+            files: files.sandbox,
+            git: private.sandbox,
+            area: Location::from(area.path()),
+            checkout: Location::from(at),
+            repository,
+            head,
+            depends_on: Vec::new(),
+            seed,
+        };
+        Ok(Created {
+            sandbox: reference(request, &sandbox),
+            message: format!("a private git directory; files: {}", files.message),
+            warnings: files.warnings,
+        })
+    }
+
+    fn fork(&self, request: &CreateRequest<'_>, area: &Dir) -> Result<Created> {
+        let Some((from, snapshot)) = request.from else {
+            return Err(refused("fork", "there is nothing to begin with"));
+        };
+        let (other, snapshot) = (metadata(from)?, both::<Snapshot>(&snapshot.0)?);
+        let made = |from: &SandboxRef, snapshot: &Snapshot, name: &str| {
+            remove::remove(area, name.as_bytes())?;
+            area.make_dir(name.as_bytes(), 0o700)?;
+            self.below.create(&CreateRequest {
+                area: Some(&area.path().join(name)),
+                from: Some((from, snapshot)),
+                ..*request
+            })
+        };
+        self.keep(request, &other.repository, &other.head, area)?;
+        let files = made(&other.files, &snapshot.files, FILES)?;
+        let private = made(&other.git, &snapshot.git, GIT)?;
+        let mut depends_on = other.depends_on;
+        depends_on.push(other.area);
+        let sandbox = GitMetadata {
+            files: files.sandbox,
+            git: private.sandbox,
+            area: Location::from(area.path()),
+            checkout: other.checkout,
+            repository: other.repository,
+            head: other.head,
+            depends_on,
+            seed: other.seed,
+        };
+        Ok(Created {
+            sandbox: reference(request, &sandbox),
+            message: format!("a history of its own; files: {}", files.message),
+            warnings: files.warnings,
+        })
+    }
+}
+
+fn reference(request: &CreateRequest<'_>, sandbox: &GitMetadata) -> SandboxRef {
+    SandboxRef {
+        plan_id: request.plan_id,
+        resource_id: request.target.resource_id,
+        strategy_name: NAME.to_owned(),
+        metadata: tree::stored(sandbox),
+    }
+}
+
+fn commit_intent(intent: &Intent) -> Result<Option<CommitIntent>> {
+    if intent.0.get("repository").is_none() {
+        return Ok(None);
+    }
+    let read = serde_json::from_value(intent.0.clone());
+    read.map(Some).map_err(|error| StrategyError::Damaged {
+        what: format!("the intent cannot be read ({error})"),
+    })
+}
+
+/// A return of both to a snapshot.
+fn restore_intent(intent: &Intent) -> Result<Both<Intent>> {
+    both(&intent.0)
+}
+
+impl Strategy for GitWorktree {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            strength: 7,
+            ..self.below.capabilities()
+        }
+    }
+
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        let Some(at) = target.path() else {
+            return Probe::no("the resource has no path");
+        };
+        let found = self.git().and_then(|git| Repository::of(git, at));
+        let mut answer = match (found, area) {
+            (Err(StrategyError::Unsupported { why, .. }), _) => Probe::no(why),
+            (Err(error), _) => Probe::no(error.to_string()),
+            (Ok(_), area) => match self.below.probe(target, area) {
+                below if below.works => Probe {
+                    reason: "a git checkout, with a git directory of its own".to_owned(),
+                    ..below
+                },
+                below => below,
+            },
+        };
+        answer.remember = Remember::Never;
+        answer
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        let (at, place) = tree::places(NAME, request)?;
+        let area = Dir::open(place)?;
+        match request.from {
+            Some(_) => self.fork(request, &area),
+            None => self.create_new(request, at, &area),
+        }
+    }
+
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
+        Ok(Box::new(self.open_both(sandbox, session, parts)?))
+    }
+
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        match commit_intent(intent)? {
+            Some(intent) => {
+                self.below.commit(&intent.files, observer)?;
+                match &intent.repository {
+                    Some(repository) => repository.apply(self.git()?),
+                    None => Ok(()),
+                }
+            }
+            None => {
+                let Both { files, git } = restore_intent(intent)?;
+                self.below.commit(&files, observer)?;
+                self.below.commit(&git, observer)
+            }
+        }
+    }
+
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RollbackReport> {
+        match commit_intent(intent)? {
+            Some(intent) => {
+                if let Some(repository) = &intent.repository {
+                    repository.undo(self.git()?)?;
+                }
+                self.below.undo(&intent.files, observer)
+            }
+            None => {
+                let Both { files, git } = restore_intent(intent)?;
+                self.below.undo(&git, observer)?;
+                self.below.undo(&files, observer)
+            }
+        }
+    }
+
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        match commit_intent(intent)? {
+            Some(intent) => self.below.outcome(&intent.files),
+            None => {
+                let Both { files, .. } = restore_intent(intent)?;
+                self.below.outcome(&files)
+            }
+        }
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        let Some(intent) = commit_intent(intent)? else {
+            return Ok(Vec::new());
+        };
+        let mut conflicts = self.below.check_undo(&intent.files)?;
+        if let Some(repository) = &intent.repository {
+            conflicts.extend(repository.check_undo(self.git()?)?);
+        }
+        Ok(conflicts)
+    }
+
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
+        let Some(mut commit) = commit_intent(&intent)? else {
+            return Ok(FinishedCommit {
+                intent,
+                notes: Vec::new(),
+            });
+        };
+        let finished = self.below.finish(commit.files)?;
+        commit.files = finished.intent;
+        Ok(FinishedCommit {
+            intent: Intent(tree::stored(&commit)),
+            notes: finished.notes,
+        })
+    }
+
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
+        let name = keep_ref(sandbox.plan_id, sandbox.resource_id);
+        if sandbox.metadata.is_null() {
+            // Its creation was interrupted, by whichever strategy.
+            let Some(at) = target.path() else {
+                return Ok(());
+            };
+            return match self.git().and_then(|git| Repository::of(git, at)) {
+                Ok(repository) => self.forget(&repository, &name, None),
+                Err(_) => Ok(()),
+            };
+        }
+        let sandbox = metadata(sandbox)?;
+        self.below.cleanup(&sandbox.files, target)?;
+        self.below.cleanup(&sandbox.git, target)?;
+        let area = Dir::open(sandbox.area.as_path());
+        // A repository that is gone keeps nothing.
+        match Dir::open(sandbox.repository.git_dir.as_path()) {
+            Err(error) if error.is_absent() => Ok(()),
+            _ => self.forget(&sandbox.repository, &name, area.ok().as_ref()),
+        }
+    }
+}
+
+/// The reference that keeps the base of a sandbox alive.
+fn keep_ref(plan: PlanId, resource: ResourceId) -> String {
+    format!("refs/escrow/{plan}-{resource}")
+}
+
+impl GitWorktree {
+    /// Keeps the base of a new sandbox alive, whatever the user's git collects.
+    fn keep(
+        &self,
+        request: &CreateRequest<'_>,
+        repository: &Repository,
+        head: &Head,
+        area: &Dir,
+    ) -> Result<()> {
+        let (git, name) = (
+            self.git()?,
+            keep_ref(request.plan_id, request.target.resource_id),
+        );
+        if head.commit.is_none() || repository.value(git, &name)? == head.commit {
+            return Ok(());
+        }
+        let kept = RefMove {
+            name,
+            old: None,
+            new: head.commit.clone(),
+        };
+        repository.move_refs(git, &[kept], "escrow: keep the base", Some(area))
+    }
+
+    /// Removes the reference that kept the base alive.
+    fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
+        let git = self.git()?;
+        if let Some(old) = repository.value(git, name)? {
+            let gone = RefMove {
+                name: name.to_owned(),
+                old: Some(old),
+                new: None,
+            };
+            repository.move_refs(git, &[gone], "escrow: cleanup", area)?;
+        }
+        // The directory of the last such reference goes with it.
+        let refs = Dir::open(&repository.git_dir.as_path().join("refs"))?;
+        match refs.remove_dir(b"escrow") {
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The private git directory of a new sandbox: own references, index and settings; the objects are the user's.
+//!
+//! It is written once and never changed: the sandbox of the git directory lies over it. So it is also what git is
+//! asked with from outside, and no setting that an agent made is ever followed there.
+
+use std::io::Write;
+
+use super::super::error::Result;
+use super::command::Git;
+use super::repository::{Head, Repository, subdir};
+use crate::fs::content::{self, Reflinks};
+use crate::fs::{Cause, Dir};
+use rustix::io::Errno;
+
+/// Where the user's objects are seen, in the git directory.
+pub(super) const BORROWED: &str = "escrow/objects";
+
+/// Sections and keys that say how files are stored and shown, and start no program.
+const KEPT: [&str; 24] = [
+    "core.filemode",
+    "core.ignorecase",
+    "core.precomposeunicode",
+    "core.symlinks",
+    "core.autocrlf",
+    "core.eol",
+    "core.safecrlf",
+    "core.quotepath",
+    "core.abbrev",
+    "core.bigfilethreshold",
+    "core.sparsecheckout",
+    "core.sparsecheckoutcone",
+    "core.protecthfs",
+    "core.protectntfs",
+    "core.commentchar",
+    "core.whitespace",
+    "index.version",
+    "index.sparse",
+    "user.name",
+    "user.email",
+    "merge.conflictstyle",
+    "diff.algorithm",
+    "diff.renames",
+    "extensions.objectformat",
+];
+
+/// The same of each branch and remote.
+const KEPT_OF_EACH: [(&str, &[&str]); 2] = [
+    ("branch.", &["remote", "merge", "rebase", "description"]),
+    ("remote.", &["url", "pushurl", "fetch"]),
+];
+
+/// What is set in it, whatever the user's settings say.
+const SET: &str = "\
+[core]
+\tbare = false
+\tlogAllRefUpdates = true
+\tfsmonitor = false
+\tuntrackedCache = false
+[commit]
+\tgpgSign = false
+[tag]
+\tgpgSign = false
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+";
+
+/// Files of `info` that say which files git looks at.
+const INFO: [&str; 3] = ["exclude", "sparse-checkout", "attributes"];
+
+/// Fills an empty directory.
+pub(super) fn fill(git: &Git, repository: &Repository, head: &Head, to: &Dir) -> Result<()> {
+    let from = repository.dir()?;
+    for name in ["hooks", "info", "objects", "refs", "escrow"] {
+        to.make_dir(name.as_bytes(), 0o755)?;
+    }
+    let (objects, refs) = (to.subdir(b"objects")?, to.subdir(b"refs")?);
+    for (dir, name) in [
+        (&objects, "info"),
+        (&objects, "pack"),
+        (&refs, "heads"),
+        (&refs, "tags"),
+    ] {
+        dir.make_dir(name.as_bytes(), 0o755)?;
+    }
+    to.subdir(b"escrow")?.make_dir(b"objects", 0o755)?;
+    let borrowed = format!("../{BORROWED}\n");
+    write(&objects.subdir(b"info")?, "alternates", borrowed.as_bytes())?;
+    let at = match (&head.branch, &head.commit) {
+        (Some(branch), _) => format!("ref: {branch}\n"),
+        (None, Some(commit)) => format!("{commit}\n"),
+        (None, None) => {
+            return Err(super::refused(
+                "keep a private history here",
+                "its HEAD is nowhere",
+            ));
+        }
+    };
+    write(to, "HEAD", at.as_bytes())?;
+    write(to, "packed-refs", &repository.packed_refs(git)?)?;
+    write(to, "config", &settings(&repository.settings(git)?))?;
+    if let Some(info) = subdir(&from, b"info")? {
+        let kept = to.subdir(b"info")?;
+        for name in INFO {
+            copy(&info, &kept, name.as_bytes())?;
+        }
+    }
+    copy(&from, to, b"index")?;
+    copy(&from, to, b"shallow")?;
+    for entry in from.entries()? {
+        if entry.name.starts_with(b"sharedindex.") {
+            copy(&from, to, &entry.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// A git directory that holds the settings of another one, and nothing else.
+pub(super) fn settings_only(from: &Dir, area: &Dir, name: &str) -> Result<()> {
+    area.make_dir(name.as_bytes(), 0o700)?;
+    let to = area.subdir(name.as_bytes())?;
+    for name in ["objects", "refs"] {
+        to.make_dir(name.as_bytes(), 0o700)?;
+    }
+    write(&to, "HEAD", b"ref: refs/heads/none\n")?;
+    copy(from, &to, b"config").map(drop)
+}
+
+/// The settings file.
+fn settings(user: &[(String, String)]) -> Vec<u8> {
+    let sha256 = user
+        .iter()
+        .any(|(key, value)| key == "extensions.objectformat" && value == "sha256");
+    let mut text = format!(
+        "[core]\n\trepositoryFormatVersion = {}\n{SET}",
+        u8::from(sha256)
+    );
+    for (key, value) in user.iter().filter(|(key, _)| is_kept(key)) {
+        let (Some((section, _)), Some((rest, name))) = (key.split_once('.'), key.rsplit_once('.'))
+        else {
+            continue;
+        };
+        match rest
+            .strip_prefix(section)
+            .and_then(|rest| rest.strip_prefix('.'))
+        {
+            Some(of) => text.push_str(&format!("[{section} {}]\n", quoted(of))),
+            None => text.push_str(&format!("[{section}]\n")),
+        }
+        text.push_str(&format!("\t{name} = {}\n", quoted(value)));
+    }
+    text.into_bytes()
+}
+
+fn is_kept(key: &str) -> bool {
+    let of_each = |(section, names): &(&str, &[&str])| {
+        key.starts_with(section)
+            && key
+                .rsplit('.')
+                .next()
+                .is_some_and(|name| names.contains(&name))
+    };
+    KEPT.contains(&key) || KEPT_OF_EACH.iter().any(of_each)
+}
+
+fn quoted(value: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\t' => quoted.push_str("\\t"),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+pub(super) fn write(dir: &Dir, name: &str, bytes: &[u8]) -> Result<()> {
+    let mut file = dir.create(name.as_bytes(), 0o644)?;
+    file.write_all(bytes).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        dir.error("write", name.as_bytes(), Cause::Os(errno)).into()
+    })
+}
+
+/// Copies a file, if it is there.
+pub(super) fn copy(from: &Dir, to: &Dir, name: &[u8]) -> Result<bool> {
+    let (file, meta) = match from.file(name) {
+        Err(error) if error.is_absent() => return Ok(false),
+        found => found?,
+    };
+    let new = to.create(name, 0o644)?;
+    content::transfer(&file, &new, &meta, &Reflinks::wanted()).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        to.error("write", name, Cause::Os(errno))
+    })?;
+    Ok(true)
+}
