@@ -93,7 +93,7 @@ fn assert_sound(app: &Path) {
 const WORK: &str = "set -e; echo agent >> src/a; git commit -q src/a -m 'agent work'; git stash -q; git stash pop -q;
     git branch feature; git tag v1; echo new > n; git gc -q; git status --short";
 
-// rules G1, G2
+// rule G1, G2
 #[test]
 fn the_repository_does_not_move_until_the_commit_and_moves_back_by_undo() {
     rerun_test_as_user_with(
@@ -273,6 +273,61 @@ fn a_killed_creation_or_cleanup_leaves_no_reference() {
         cli.run(words("cleanup t --yes"));
         assert_sound(app);
     });
+}
+
+#[test]
+fn what_an_agent_writes_into_its_git_directory_is_data() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    let before = signature(&app);
+    cli.ok(words("plan create t -r app"));
+    let hostile = "cd .git && id=$(cat refs/heads/main packed-refs 2>/dev/null | grep -o '^[0-9a-f]*' | head -1)
+        echo \"$id refs/heads/../../../../etc/x\" >> packed-refs
+        mkdir -p hooks && printf '#!/bin/sh\\ntouch ../pwned\\n' > hooks/reference-transaction && chmod +x hooks/*
+        git config core.fsmonitor 'touch ../pwned' && git config core.hooksPath \"$PWD/hooks\"
+        git config filter.x.clean 'touch ../pwned' && echo '* filter=x' > ../.gitattributes";
+    cli.ok(inside("run --plan t", hostile));
+    let found = json(&cli, "diff t");
+    let paths: Vec<&str> = found["resources"][0]["changes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|one| one["path"].as_str())
+        .collect();
+    assert_eq!(paths, [".gitattributes"]);
+    cli.ok(words("commit t --yes"));
+    assert!(!app.join("pwned").exists());
+    cli.ok(words("undo t --yes"));
+    assert_eq!(signature(&app), before);
+
+    cli.ok(words("plan create u -r app"));
+    let elsewhere =
+        "echo /elsewhere >> .git/objects/info/alternates; echo x >> src/a; git commit -qm x src/a";
+    cli.ok(inside("run --plan u", elsewhere));
+    assert_eq!(fails_as(&cli, "commit u", 1), "unsupported");
+    cli.ok(words("cleanup u --yes"));
+    assert_sound(&app);
+}
+
+// rule G1
+#[test]
+fn root_leaves_nothing_of_root_in_the_repository_of_another_user() {
+    if !escrow_testkit::skip::is_root() {
+        return;
+    }
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, "chown -R 1234:1234 . && chmod -R a+rwX .");
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "git config --global safe.directory '*'; echo x >> src/a; git commit -qm x src/a",
+    ));
+    cli.ok(words("commit t --yes"));
+    sh(&app, "test -z \"$(find . -not -user 1234)\"");
+    cli.ok(words("undo t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    sh(&app, "test -z \"$(find . -not -user 1234)\"");
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use super::super::error::{Result, StrategyError};
-use crate::fs::Dir;
+use crate::fs::{Dir, Meta};
 use crate::run::program::{output, program};
 
 /// Where the program is looked for: never in a directory that a tree could name.
@@ -83,6 +84,7 @@ impl Git {
             args,
             env: Vec::new(),
             input: Vec::new(),
+            owner: None,
         }
     }
 }
@@ -100,9 +102,18 @@ pub(super) struct GitCall<'g> {
     args: Vec<OsString>,
     env: Vec<(&'static str, OsString)>,
     input: Vec<u8>,
+    /// As whom it runs, if not as the caller.
+    owner: Option<(u32, u32)>,
 }
 
 impl GitCall<'_> {
+    /// Runs as the owner of a repository, where that is another user and the caller is root: what it writes there is theirs.
+    pub(super) fn owned_by(mut self, of: &Meta) -> Self {
+        let root = rustix::process::geteuid().is_root();
+        self.owner = (root && of.uid != 0).then_some((of.uid, of.gid));
+        self
+    }
+
     pub(super) fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
         let args = args.into_iter().map(|one| one.as_ref().to_owned());
         self.args.extend(args);
@@ -191,6 +202,9 @@ impl GitCall<'_> {
             .envs(self.env)
             .args(&self.args)
             .current_dir("/");
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
         let what = self.args[self.fixed..].first();
         let what = what.map_or_else(String::new, |one| one.to_string_lossy().into_owned());
         output(command, &self.input).map_err(|error| StrategyError::Git {

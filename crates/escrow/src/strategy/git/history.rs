@@ -35,15 +35,14 @@ pub(super) struct History {
     pub(super) objects: Vec<PathBuf>,
 }
 
-/// The path of a file of the git directory.
-pub(super) fn in_git_dir(name: &[u8]) -> ResourcePath {
-    name.split(|&byte| byte == b'/')
-        .fold(ResourcePath::root(), |path, part| path.join(part))
+/// A path that git, or an agent, wrote. One that leads elsewhere is none.
+pub(super) fn path_of(name: &[u8]) -> Result<ResourcePath> {
+    ResourcePath::parse(name).map_err(|error| damaged(&error.to_string()))
 }
 
 /// A file of the private git directory; none if it is not there.
 pub(super) fn read_file(sandbox: &dyn Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let file = match sandbox.read(&in_git_dir(name)) {
+    let file = match sandbox.read(&path_of(name)?) {
         Err(StrategyError::NotThere { .. }) => return Ok(None),
         file => file?,
     };
@@ -150,7 +149,10 @@ impl History {
                     Err(error) => detail["lines"] = json!([error.to_string()]),
                 }
             }
-            let path = in_git_dir(format!(".git/{name}").as_bytes());
+            // To git, too, such a name is none.
+            let Ok(path) = path_of(format!(".git/{name}").as_bytes()) else {
+                continue;
+            };
             changes.push(Change::opaque(path, kind, detail));
         }
         Ok(changes)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::command::Git;
-use super::history::{History, changed, read_file};
+use super::history::{History, changed, path_of, read_file};
 use super::repository::{Head, RefMove, Repository, line, path_text, subdir};
 use super::{GitMetadata, seed};
 use crate::fs::{Cause, Dir, Meta, remove};
@@ -95,9 +95,8 @@ pub(super) struct GitIntent {
     pub(super) release: Release,
 }
 
-fn conflict(path: &str, what: &str) -> Conflict {
-    let path = super::history::in_git_dir(path.as_bytes());
-    Conflict::of(path, what)
+fn conflict(path: &str, what: &str) -> Result<Conflict> {
+    Ok(Conflict::of(path_of(path.as_bytes())?, what))
 }
 
 /// Looks at what a release would do. Objects that a merge makes are written into `scratch`.
@@ -114,6 +113,13 @@ pub(super) fn look(
         diverged: Vec::new(),
         staged: Vec::new(),
     };
+    // With these an agent would have git read objects from elsewhere, or take missing ones for granted.
+    for name in ["objects/info/alternates", "shallow"] {
+        if changed(&history.files, name) {
+            let why = format!("'.git/{name}' was changed inside");
+            return Err(super::refused("release this history", &why));
+        }
+    }
     let user = repository.head(git)?;
     if history.head.commit != base.commit {
         found.look_at_branch(git, sandbox, history, &user, scratch)?;
@@ -139,7 +145,7 @@ impl Found {
             let what = format!(
                 "the checkout is on {now} by now, so the private history has no place to go"
             );
-            self.diverged.push(conflict(".git/HEAD", &what));
+            self.diverged.push(conflict(".git/HEAD", &what)?);
             return Ok(());
         }
         let name = base.branch.clone().unwrap_or_else(|| "HEAD".to_owned());
@@ -155,10 +161,8 @@ impl Found {
             return Ok(());
         }
         let (Some(theirs), Some(ours)) = (&user.commit, new) else {
-            self.diverged.push(conflict(
-                ".git/HEAD",
-                "the branch has no commit any more on one side",
-            ));
+            let what = "the branch has no commit any more on one side";
+            self.diverged.push(conflict(".git/HEAD", what)?);
             return Ok(());
         };
         let seed = sandbox.seed();
@@ -184,7 +188,7 @@ impl Found {
         paths.dedup();
         for path in paths {
             let what = "both histories changed it, and git cannot merge the two versions";
-            let path = super::history::in_git_dir(path);
+            let path = path_of(path)?;
             self.diverged.push(Conflict::of(path, what));
         }
         Ok(())
@@ -219,7 +223,7 @@ impl Found {
             if old == new || now == new {
                 continue;
             }
-            let at = super::history::in_git_dir(path);
+            let at = path_of(path)?;
             if now != old {
                 let what = "it is staged on both sides, and not alike";
                 self.staged.push(Conflict::of(at.clone(), what));
@@ -313,7 +317,7 @@ pub(super) fn prepare(
         let tree = line(said.split(|&byte| byte == 0).next().unwrap_or_default());
         if !clean {
             return Err(StrategyError::Moved {
-                path: super::history::in_git_dir(b".git/HEAD"),
+                path: path_of(b".git/HEAD")?,
                 what: "the merge that was clean is not any more".to_owned(),
             });
         }
@@ -392,7 +396,7 @@ impl GitIntent {
             let now = self.repository.value(git, &one.name)?;
             if now != one.new && now != one.old {
                 let what = "it has other commits by now: an undo would lose them";
-                conflicts.push(conflict(&format!(".git/{}", one.name), what));
+                conflicts.push(conflict(&format!(".git/{}", one.name), what)?);
             }
         }
         if let (Some(one), head) = (self.release.moves.first(), self.repository.head(git)?)
@@ -400,7 +404,7 @@ impl GitIntent {
             && head.branch.as_ref() != Some(&one.name)
         {
             let what = "the checkout is on another branch by now";
-            conflicts.push(conflict(".git/HEAD", what));
+            conflicts.push(conflict(".git/HEAD", what)?);
         }
         Ok(conflicts)
     }
@@ -442,7 +446,7 @@ impl GitIntent {
             }
             if now != *from {
                 return Err(StrategyError::Moved {
-                    path: super::history::in_git_dir(format!(".git/{}", one.name).as_bytes()),
+                    path: path_of(format!(".git/{}", one.name).as_bytes())?,
                     what: "it has another commit by now".to_owned(),
                 });
             }

@@ -217,7 +217,8 @@ impl Repository {
         }
         input.extend(b"prepare\0commit\0");
         let args = ["update-ref", "--no-deref", "-m", message, "--stdin", "-z"];
-        self.call(git).args(args).input(input).run()?;
+        let call = self.call(git).owned_by(&self.dir()?.meta()?);
+        call.args(args).input(input).run()?;
         match area {
             Some(area) => Ok(area.unlink(MOVING)?),
             None => Ok(()),
@@ -230,7 +231,7 @@ impl Repository {
         let names = moves.iter().map(|one| one.name.as_str());
         for name in names.chain(["HEAD", "packed-refs"]) {
             let lock = format!("{name}.lock");
-            let path = super::history::in_git_dir(lock.as_bytes());
+            let path = super::history::path_of(lock.as_bytes())?;
             let until = Instant::now() + PATIENCE;
             while let Some(there) = dir.stat_path(&path)? {
                 if Instant::now() < until {
