@@ -51,26 +51,19 @@ impl GitSession {
         }
     }
 
-    /// A private directory for objects and an index that are only looked at.
-    fn scratch(&self) -> Result<Dir> {
-        let area = Dir::open(self.sandbox.area.as_path())?;
-        remove::remove(&area, b"scratch")?;
-        area.make_dir(b"scratch", 0o700)?;
-        Ok(area.subdir(b"scratch")?)
-    }
-
+    /// Looks at what a release would do. Several may look at once, so each has a directory of its own for objects and an
+    /// index that are only looked at.
     fn look(&self) -> Result<(History, Found)> {
         let history = self.history()?;
-        let scratch = self.scratch()?;
-        let found = release::look(
-            &self.program,
-            &self.sandbox,
-            &history,
-            &*self.private,
-            &scratch,
-        );
         let area = Dir::open(self.sandbox.area.as_path())?;
-        remove::remove(&area, b"scratch")?;
+        let thread = std::thread::current().id();
+        let name = format!("scratch-{}-{thread:?}", std::process::id()).into_bytes();
+        remove::remove(&area, &name)?;
+        area.make_dir(&name, 0o700)?;
+        let (program, sandbox) = (&self.program, &self.sandbox);
+        let scratch = area.subdir(&name)?;
+        let found = release::look(program, sandbox, &history, &*self.private, &scratch);
+        remove::remove(&area, &name)?;
         Ok((history, found?))
     }
 }
