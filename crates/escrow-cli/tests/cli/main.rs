@@ -44,6 +44,7 @@ mod moved_home;
 mod odd_places;
 mod output;
 mod parts;
+mod parts_faults;
 mod plans;
 mod protected;
 mod recovery;

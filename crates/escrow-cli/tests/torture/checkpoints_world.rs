@@ -3,14 +3,13 @@
 //! Promise: what a sandbox shows is what a program sees that is run inside, or, of a copy, what lies in its directory. The
 //! engine's own words about it do not count.
 
-use escrow::commit::CommitTerms;
 use escrow::error::{Error, chain};
 use escrow::event::Unobserved;
 use escrow::internals::store::{Checkpoint, Plan};
-use escrow::manager::{CommitRequest, GarbageRequest, Manager};
+use escrow::manager::{GarbageRequest, Manager};
 use escrow::model::{CleanupPolicy, PlanState, SandboxState};
-use escrow::strategy::OnConflict;
 
+use crate::door::REQUEST;
 use crate::later;
 use crate::later::States;
 use crate::*;
@@ -137,16 +136,7 @@ impl<'a> Inside<'a> {
             let made = manager.create_sandbox(&plan, &resource, strategy, &Unobserved);
             told(SPENT, made)?;
         }
-        let request = CommitRequest {
-            message: None,
-            terms: CommitTerms {
-                on_conflict: OnConflict::Abort,
-                strict: false,
-                allow_partial: false,
-            },
-            expected: None,
-        };
-        told(SPENT, manager.commit(&plan, &request, &Unobserved)).map(drop)
+        told(SPENT, manager.commit(&plan, &REQUEST, &Unobserved)).map(drop)
     }
 
     /// What is left of the plan that is over, and what belongs to nothing.

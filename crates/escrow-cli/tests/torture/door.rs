@@ -16,7 +16,7 @@ use escrow_testkit::Cli;
 use crate::point::words;
 use crate::subject::{PLAN, Subject, options};
 
-const REQUEST: CommitRequest<'static> = CommitRequest {
+pub(crate) const REQUEST: CommitRequest<'static> = CommitRequest {
     message: None,
     terms: CommitTerms {
         on_conflict: OnConflict::Abort,

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use Kind::{Blind, Final, FinalBlind, Irreversible, Undoable};
-use escrow::commit::{CommitTerms, Settled};
+use escrow::commit::Settled;
 use escrow::error::{Error, Kind as Failure, chain};
 use escrow::event::Unobserved;
-use escrow::manager::{CommitRequest, Manager};
-use escrow::strategy::{OnConflict, Outcome};
+use escrow::manager::Manager;
+use escrow::strategy::Outcome;
 
 use crate::commit_faulty::{Batch, How, Kind, Script, Verb, held, open, outcome_of, sent};
+use crate::door::REQUEST;
 use crate::sweep;
 use crate::*;
 
@@ -251,16 +252,7 @@ fn parsed(words: &[&str]) -> Option<(String, Verb, How, bool)> {
 fn tells(manager: &Manager, words: &[&str]) -> Result<(), Error> {
     if words[0] == "commit" {
         let place = manager.plans()?.remove(0).plan;
-        let request = CommitRequest {
-            message: None,
-            expected: None,
-            terms: CommitTerms {
-                on_conflict: OnConflict::Abort,
-                strict: false,
-                allow_partial: false,
-            },
-        };
-        return manager.commit(&place, &request, &Unobserved).map(drop);
+        return manager.commit(&place, &REQUEST, &Unobserved).map(drop);
     }
     let mut settled = Settled::new();
     for (name, word) in words[1..].iter().filter_map(|word| word.split_once('=')) {

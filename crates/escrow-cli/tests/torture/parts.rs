@@ -210,14 +210,6 @@ impl Turn {
             other => return Err(format!("the exit code {other} says nothing")),
         };
         self.expect(subject, stands, "the fault")?;
-        // Without room for the memory of moves there is a conflict that is none, as promised.
-        let memory = |step: &Step| {
-            let about = step.to.as_ref().or(step.path.as_ref());
-            about.is_some_and(|path| path.parent().is_some_and(|dir| dir.ends_with("memory")))
-        };
-        if status == 0 && run.hit.as_ref().is_some_and(memory) {
-            return Ok(());
-        }
         if stands == Stands::Old {
             session.release(SELECTED)?;
             self.expect(subject, Stands::Parted, "the release")?;

@@ -19,7 +19,7 @@ use super::error::Result;
 use crate::fs::atomic_file;
 use crate::fs::state_dir::{self, Lock};
 use crate::fs::walk::Shared;
-use crate::fs::{Dir, MovedEntries, MovedEntry, Stamp, remove};
+use crate::fs::{Dir, FsError, MovedEntries, MovedEntry, Stamp, remove};
 
 /// How long a process waits for another one that writes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,8 +48,18 @@ impl MoveLog {
             here.extend(moved.iter().map(|one| (device, *one)));
             return Ok(());
         };
-        match append(directory, device, moved) {
-            Err(error) if error.is(Errno::NOSPC) || error.is(Errno::DQUOT) => Ok(()),
+        let is_full = |error: &FsError| error.is(Errno::NOSPC) || error.is(Errno::DQUOT);
+        let done = match append(directory, device, moved) {
+            Err(error) if is_full(&error) => {
+                // What is kept for a full disk makes room.
+                let home = Dir::open(directory.parent().unwrap_or(directory))?;
+                state_dir::release_ballast(&home)?;
+                append(directory, device, moved)
+            }
+            done => done,
+        };
+        match done {
+            Err(error) if is_full(&error) => Ok(()),
             done => Ok(done?),
         }
     }
