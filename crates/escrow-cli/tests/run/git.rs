@@ -207,6 +207,14 @@ fn checkpoints_and_forks_hold_files_index_references_and_stash() {
 
 /// Kills `line` at every `stride`th call that changes something, and gives what is left to `check`.
 fn sweep(line: &str, stride: usize, check: impl Fn(&Cli, &Path, u64)) {
+    sweep_with(Fault::Kill, line, stride, |cli, app, n, _| {
+        cli.ok(words("recover"));
+        check(cli, app, n);
+    });
+}
+
+/// Lets such a call go wrong, and gives how the command ended, and what is left, to `check`.
+fn sweep_with(fault: Fault, line: &str, stride: usize, check: impl Fn(&Cli, &Path, u64, i32)) {
     let prepared = || {
         let world = world();
         let cli = checkout(&world);
@@ -223,9 +231,8 @@ fn sweep(line: &str, stride: usize, check: impl Fn(&Cli, &Path, u64)) {
     let calls = cli.stepper(words(line)).run().calls;
     for n in (1..=calls).step_by(stride) {
         let (world, cli) = prepared();
-        cli.stepper(words(line)).fault(n, Fault::Kill);
-        cli.ok(words("recover"));
-        check(&cli, &world.path().join("app"), n);
+        let ended = cli.stepper(words(line)).fault(n, fault).outcome.status;
+        check(&cli, &world.path().join("app"), n, ended);
     }
 }
 
@@ -245,6 +252,37 @@ fn a_killed_commit_leaves_the_repository_old_or_new() {
         cli.ok(words("cleanup t --yes"));
         assert_sound(app);
     });
+}
+
+// rule C4
+#[test]
+fn a_commit_that_fails_leaves_nothing_in_the_repository() {
+    const EIO: i32 = 5;
+    sweep_with(
+        Fault::Once(EIO),
+        "commit t --yes",
+        31,
+        |cli, app, n, ended| {
+            let new = git(app, "log --format=%s") == "agent work\nfirst\n";
+            match ended {
+                0 => assert!(new, "{n}: it says that it is committed"),
+                1 => assert!(!new, "{n}: it says that it is not"),
+                _ => {
+                    cli.ok(words("recover"));
+                }
+            }
+            let new = git(app, "log --format=%s") == "agent work\nfirst\n";
+            assert_eq!(read(app.join("src/a")) == "one\nagent\n", new, "{n}");
+            let used = git(app, "reflog").contains("escrow");
+            let packs = std::fs::read_dir(app.join(".git/objects/pack")).expect("it is there");
+            assert!(
+                used || packs.count() == 0,
+                "{n}: a pack is left that nothing names"
+            );
+            cli.ok(words("cleanup t --yes"));
+            assert_sound(app);
+        },
+    );
 }
 
 #[test]

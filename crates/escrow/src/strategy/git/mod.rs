@@ -25,6 +25,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use self::command::Git;
@@ -383,9 +384,13 @@ impl Strategy for GitWorktree {
             let Some(at) = target.path() else {
                 return Ok(());
             };
-            return match self.git().and_then(|git| Repository::of(git, at)) {
-                Ok(repository) => self.forget(&repository, &name, None),
-                Err(_) => Ok(()),
+            // Without git, or in what is no repository to it, nothing was begun.
+            let Ok(git) = self.git.get_or_init(Git::find) else {
+                return Ok(());
+            };
+            return match Repository::there(git, at)? {
+                Some(repository) => self.forget(&repository, &name, None),
+                None => Ok(()),
             };
         }
         let sandbox = metadata(sandbox)?;
@@ -443,7 +448,8 @@ impl GitWorktree {
         // The directory of the last such reference goes with it.
         let refs = Dir::open(&repository.git_dir.as_path().join("refs"))?;
         match refs.remove_dir(b"escrow") {
-            Ok(()) | Err(_) => Ok(()),
+            Err(error) if error.is_absent() || error.is(Errno::NOTEMPTY) => Ok(()),
+            done => Ok(done?),
         }
     }
 }

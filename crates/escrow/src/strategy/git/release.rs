@@ -26,6 +26,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The git directory with the settings, in the area of a commit.
 pub(super) const SETTINGS: &str = "settings";
 
+/// Says in the area of a commit that its objects may be in use.
+const USED: &[u8] = b"used";
+
 /// Where a new index is made, until it is in its place.
 const WORK: &[u8] = b"work";
 const LOCK: &[u8] = b"index.lock";
@@ -93,6 +96,17 @@ pub(super) struct GitIntent {
     /// A git directory with the settings that git is called with, which stays as long as the commit can be undone.
     pub(super) settings: Location,
     pub(super) release: Release,
+    /// The files of the pack; the index of it last, which is what makes it one.
+    pub(super) packs: Vec<String>,
+}
+
+/// The files of the pack in an area.
+pub(super) fn packs(area: &Dir) -> Result<Vec<String>> {
+    let names = area.entries()?.into_iter();
+    let names = names.map(|one| String::from_utf8_lossy(&one.name).into_owned());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("pack-")).collect();
+    names.sort_by_key(|name| name.ends_with(".idx"));
+    Ok(names)
 }
 
 fn conflict(path: &str, what: &str) -> Result<Conflict> {
@@ -380,13 +394,28 @@ impl GitIntent {
     pub(super) fn apply(&self, git: &Git) -> Result<()> {
         self.install_packs()?;
         self.move_refs(git, false)?;
+        self.mark_used()?;
         self.set_index(git, false)
     }
 
-    /// Takes it back, before the files are.
+    /// Notes that a reflog, or the index, may name the objects from now on: then they stay, whatever is taken back.
+    fn mark_used(&self) -> Result<()> {
+        let area = self.area()?;
+        if area.stat(USED)?.is_none() {
+            area.create(USED, 0o600)?;
+            area.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Takes it back, before the files are. What may refuse comes first.
     pub(super) fn undo(&self, git: &Git) -> Result<()> {
+        self.move_refs(git, true)?;
         self.set_index(git, true)?;
-        self.move_refs(git, true)
+        match self.area()?.stat(USED)? {
+            Some(_) => Ok(()),
+            None => self.remove_packs(),
+        }
     }
 
     /// Where the repository moved on since.
@@ -415,20 +444,33 @@ impl GitIntent {
 
     fn install_packs(&self) -> Result<()> {
         let area = self.area()?;
-        let mut names: Vec<_> = area.entries()?.into_iter().map(|one| one.name).collect();
-        names.retain(|name| name.starts_with(b"pack-"));
-        // The index of a pack is what makes it a pack.
-        names.sort_by_key(|name| name.ends_with(b".idx"));
-        if names.is_empty() {
-            return Ok(());
-        }
-        let packs = Dir::open(&self.repository.objects().join("pack"))?;
+        let packs = self.packs()?;
         let owner = packs.meta()?;
-        for name in names {
-            let handle = area.handle(&name)?;
+        for name in self.packs.iter().map(String::as_bytes) {
+            // It was brought by a process that died, or the same objects were brought before.
+            if area.stat(name)?.is_none() || packs.stat(name)?.is_some() {
+                continue;
+            }
+            let handle = area.handle(name)?;
             let given = handle.give_to(&owner);
-            given.map_err(|errno| area.error("give away", &name, Cause::Os(errno)))?;
-            area.rename(&name, &packs, &name)?;
+            given.map_err(|errno| area.error("give away", name, Cause::Os(errno)))?;
+            area.rename(name, &packs, name)?;
+        }
+        // Also what a process brought that died before it was durable.
+        Ok(packs.sync()?)
+    }
+
+    fn packs(&self) -> Result<Dir> {
+        Ok(Dir::open(&self.repository.objects().join("pack"))?)
+    }
+
+    /// Removes what was brought and never used: what is not in the area any more.
+    fn remove_packs(&self) -> Result<()> {
+        let (area, packs) = (self.area()?, self.packs()?);
+        for name in self.packs.iter().rev().map(String::as_bytes) {
+            if area.stat(name)?.is_none() {
+                remove::remove(&packs, name)?;
+            }
         }
         Ok(packs.sync()?)
     }
@@ -455,6 +497,10 @@ impl GitIntent {
                 old: from.clone(),
                 new: to.clone(),
             });
+        }
+        // The process that moved it may have died before it could say so.
+        if back && !moves.is_empty() {
+            self.mark_used()?;
         }
         let message = match back {
             true => "escrow: undo",

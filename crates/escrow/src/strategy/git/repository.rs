@@ -93,14 +93,24 @@ impl Repository {
             };
             return Err(refused(why));
         }
-        let format = git
-            .at(&git_dir)
-            .args(["rev-parse", "--show-object-format"])
-            .run()?;
+        Self::open(git, git_dir)
+    }
+
+    fn open(git: &Git, git_dir: PathBuf) -> Result<Self> {
+        let args = ["rev-parse", "--show-object-format"];
+        let format = git.at(&git_dir).args(args).run()?;
         Ok(Self {
             git_dir: Location::from(git_dir),
             format: line(&format),
         })
+    }
+
+    /// The repository of a checkout, whatever is under way in it; none where git knows none there.
+    pub(super) fn there(git: &Git, checkout: &Path) -> Result<Option<Self>> {
+        match Self::open(git, checkout.join(".git")) {
+            Err(StrategyError::Git { .. }) => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// A call about it.

@@ -286,6 +286,7 @@ impl GitSession {
             checkout: sandbox.checkout.clone(),
             area: Location::from(area.path()),
             settings: Location::from(area.path().join(release::SETTINGS)),
+            packs: release::packs(&area)?,
             release,
         }))
     }
