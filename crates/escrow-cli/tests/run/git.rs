@@ -198,7 +198,17 @@ fn checkpoints_and_forks_hold_files_index_references_and_stash() {
     assert_eq!(cli.ok(inside("run --plan f", state)), second);
     cli.ok(inside("run --plan f", "echo 4 > f; git commit -qam c3"));
     assert_eq!(cli.ok(inside("run --plan t", state)), first);
-    cli.ok(words("commit f --yes"));
+    // HEAD is on another branch inside: what moves is the one that was checked out, and the diff says so.
+    let found = json(&cli, "diff f");
+    let changes = found["resources"][0]["changes"].as_array().expect("a list");
+    let main = changes
+        .iter()
+        .find(|one| one["path"] == ".git/refs/heads/main");
+    let main = main.expect("the branch that moves");
+    assert_eq!(main["detail"]["commits"][0]["subject"], "c3", "{found}");
+    // What is shown beside and stays is no part of the digest.
+    let digest = found["digest"].as_str().expect("a digest");
+    cli.ok(words(&format!("commit f --yes --expect {digest}")));
     assert!(git(&app, "log --format=%s").starts_with("c3\nc2\nc1\n"));
     assert_eq!(git(&app, "symbolic-ref HEAD"), "refs/heads/main\n");
     cli.ok(words("cleanup t --yes"));

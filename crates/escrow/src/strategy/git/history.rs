@@ -12,7 +12,7 @@ use super::repository::{Head, Refs, is_id, line, read_refs};
 use crate::fs::Dir;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, ChangeKind, DiffView, ResourcePath};
+use crate::model::{Change, ChangeKind, Detail, DiffView, ResourcePath};
 
 /// How many commits of one branch are named.
 const NAMED: usize = 1000;
@@ -112,47 +112,42 @@ impl History {
         git.at(seed).objects(&self.objects)
     }
 
-    /// Branches and tags that are not what they were, each with the commits that are new.
-    pub(super) fn changes(&self, git: &Git, seed: &Path) -> Result<Vec<Change>> {
+    /// What of the history is not what it was, each with the commits that are new: first the branch that was checked out,
+    /// which a release moves to where HEAD is inside; then other branches and tags, which stay in the sandbox.
+    pub(super) fn changes(&self, git: &Git, seed: &Path, head: &Head) -> Result<Vec<Change>> {
+        let target = head.branch.as_deref().unwrap_or("HEAD");
+        let moved = self.head.commit != head.commit;
+        let mut rows = Vec::new();
+        if let Some(new) = self.head.commit.as_ref().filter(|_| moved) {
+            rows.push((target, head.commit.as_ref(), new, true));
+        }
         let shown = |name: &str| name.starts_with("refs/heads/") || name.starts_with("refs/tags/");
-        let names = self.refs.keys().chain(self.base.keys());
-        let mut names: Vec<&String> = names.filter(|name| shown(name)).collect();
-        names.sort_unstable();
-        names.dedup();
-        let mut changes = Vec::new();
-        for name in names {
-            let (old, new) = (self.base.get(name), self.refs.get(name));
-            let kind = match (old, new) {
-                (old, new) if old == new => continue,
-                (None, _) => ChangeKind::Added,
-                // That a private branch is gone changes nothing of the user's.
-                (_, None) => continue,
-                _ => ChangeKind::Modified,
-            };
-            let mut detail = json!({ "ref": name, "old": old, "new": new });
-            if let Some(new) = new {
-                match self.commits(git, seed, new) {
-                    Ok(commits) => {
-                        let line =
-                            |(id, subject): &(String, String)| format!("{} {subject}", &id[..10]);
-                        detail["lines"] = commits.iter().take(SHOWN).map(line).collect();
-                        if let Some(more) =
-                            commits.len().checked_sub(SHOWN).filter(|&more| more > 0)
-                            && let Some(lines) = detail["lines"].as_array_mut()
-                        {
-                            lines.push(json!(format!("and {more} more")));
-                        }
-                        let one = |(id, subject)| json!({ "id": id, "subject": subject });
-                        detail["commits"] = commits.into_iter().map(one).collect();
-                    }
-                    // What an agent left there is shown all the same.
-                    Err(error) => detail["lines"] = json!([error.to_string()]),
-                }
+        for (name, new) in self.refs.iter().filter(|(name, _)| shown(name)) {
+            let old = self.base.get(name);
+            if old != Some(new) && !(moved && name == target) {
+                rows.push((name, old, new, false));
             }
+        }
+        let mut changes = Vec::new();
+        for (name, old, new, released) in rows {
             // To git, too, such a name is none.
             let Ok(path) = path_of(format!(".git/{name}").as_bytes()) else {
                 continue;
             };
+            let kind = match old {
+                None => ChangeKind::Added,
+                Some(_) => ChangeKind::Modified,
+            };
+            let mut detail = json!({ "ref": name, "old": old, "new": new, "released": released });
+            match self.commits(git, seed, new) {
+                Ok(commits) => {
+                    detail["lines"] = json!(lines(&commits, released));
+                    let one = |(id, subject)| json!({ "id": id, "subject": subject });
+                    detail["commits"] = commits.into_iter().map(one).collect();
+                }
+                // What an agent left there is shown all the same.
+                Err(error) => detail["lines"] = json!([error.to_string()]),
+            }
             changes.push(Change::opaque(path, kind, detail));
         }
         Ok(changes)
@@ -170,6 +165,28 @@ impl History {
             (id.to_owned(), subject.to_owned())
         };
         Ok(all.map(one).collect())
+    }
+}
+
+/// What people read of a branch.
+fn lines(commits: &[(String, String)], released: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !released {
+        lines.push("stays in the sandbox".to_owned());
+    }
+    let shown = commits.iter().take(SHOWN);
+    lines.extend(shown.map(|(id, subject)| format!("{} {subject}", &id[..10])));
+    if commits.len() > SHOWN {
+        lines.push(format!("and {} more", commits.len() - SHOWN));
+    }
+    lines
+}
+
+/// Whether a change of the history is one that a release makes.
+pub(super) fn is_released(change: &Change) -> bool {
+    match &change.detail {
+        Detail::Opaque { detail } => detail["released"] == json!(true),
+        _ => false,
     }
 }
 

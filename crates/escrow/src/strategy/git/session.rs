@@ -13,7 +13,7 @@ use super::super::{
     Sandbox, Snapshot, StagedCommit,
 };
 use super::command::Git;
-use super::history::History;
+use super::history::{History, is_released};
 use super::release::{self, Found, GitIntent, Release};
 use super::{Both, CommitIntent, FILES, GIT, GitMetadata, NAME, both, git_dir, seed};
 use crate::event::Observer;
@@ -102,7 +102,7 @@ impl Sandbox for GitSession {
             return Ok(files);
         }
         let history = self.history()?;
-        let changes = history.changes(&self.program, &self.sandbox.seed())?;
+        let changes = history.changes(&self.program, &self.sandbox.seed(), &self.sandbox.head)?;
         Ok(joined(&files, changes))
     }
 
@@ -146,7 +146,7 @@ impl Sandbox for GitSession {
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
         let mut preview = self.files.preview(options)?;
         let (history, found) = self.look()?;
-        let changes = history.changes(&self.program, &self.sandbox.seed())?;
+        let changes = history.changes(&self.program, &self.sandbox.seed(), &self.sandbox.head)?;
         // A path in which the files contradict each other is named once.
         let files: HashSet<ResourcePath> = preview
             .conflicts
@@ -157,19 +157,8 @@ impl Sandbox for GitSession {
         preview
             .conflicts
             .extend(both.filter(|one| !files.contains(&one.path)).cloned());
-        let moves: Vec<String> = found
-            .release
-            .moves
-            .iter()
-            .map(|one| one.name.clone())
-            .collect();
-        let branch = self.sandbox.head.branch.as_ref();
         let (released, left): (Vec<Change>, Vec<Change>) =
-            changes.into_iter().partition(|change| {
-                let name = String::from_utf8_lossy(change.path.as_bytes()).into_owned();
-                let name = name.strip_prefix(".git/").unwrap_or_default().to_owned();
-                moves.contains(&name) || branch == Some(&name)
-            });
+            changes.into_iter().partition(is_released);
         for change in left {
             preview.notes.push(PreviewNote {
                 path: change.path,
@@ -297,6 +286,9 @@ fn digest(change: &Change) -> Option<(ResourcePath, VersionDigest)> {
     let Detail::Opaque { detail } = &change.detail else {
         return None;
     };
+    if !is_released(change) {
+        return None;
+    }
     let new = detail.get("new")?.as_str()?;
     let version = VersionDigest::new(&[b"ref", new.as_bytes()], true);
     Some((change.path.clone(), version))
