@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use escrow::error::{Error, Kind};
 use escrow::model::resource::{FS_DIRECTORY, FS_FILE, GIT_CHECKOUT};
 use escrow::strategy::conformance;
-use escrow::strategy::registry::AUTO;
+use escrow::strategy::registry::{AUTO, Registration};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -44,11 +44,18 @@ impl StrategyArgs {
 }
 
 fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
-    let all: Vec<_> = context.manager.registry().all().collect();
+    let all: Vec<_> = context.manager.registry().registrations().collect();
     if ui.is_json() {
         let strategies: Vec<Value> = all
             .iter()
-            .map(|one| json!({"name": one.name(), "capabilities": one.capabilities()}))
+            .map(|one| {
+                let strategy = one.strategy();
+                json!({
+                    "name": strategy.name(),
+                    "types": one.types(),
+                    "capabilities": strategy.capabilities(),
+                })
+            })
             .collect();
         ui.document(&json!({"strategies": strategies}));
         return Ok(());
@@ -56,9 +63,13 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let name = |value: Value| value.as_str().unwrap_or_default().to_owned();
     let rows = all.iter().map(|one| {
-        let promises = one.capabilities();
+        let (strategy, types) = (one.strategy(), one.types());
+        let promises = strategy.capabilities();
         [
-            one.name().to_owned(),
+            match types.is_empty() {
+                true => strategy.name().to_owned(),
+                false => format!("{} ({})", strategy.name(), types.join(", ")),
+            },
             word(promises.isolates),
             name(json!(promises.base)),
             name(json!(promises.exposes)),
@@ -77,6 +88,29 @@ fn named(report: conformance::ConformanceReport, of: &str) -> Vec<(String, Optio
     promise.collect()
 }
 
+/// What the conformance suite says about a strategy, on each kind of resource that it serves.
+fn check(context: &Context, one: &Registration) -> Result<Vec<(String, Option<String>)>, Failure> {
+    let (strategy, types) = (one.strategy(), &context.manager.settings().types);
+    let takes = |kind: &str| {
+        let mut allowed = types.named(kind).into_iter().flat_map(|kind| &kind.allowed);
+        one.serves(kind) && allowed.any(|name| name == strategy.name())
+    };
+    let scratch = context.manager.scratch()?;
+    let mut checks = Vec::new();
+    if one.types().is_empty() || takes(FS_DIRECTORY) {
+        let directories = match !takes(FS_DIRECTORY) && takes(GIT_CHECKOUT) {
+            true => conformance::DirectoryFixture::checkout(scratch.path()),
+            false => conformance::DirectoryFixture::new(scratch.path()),
+        };
+        checks.extend(named(conformance::run(&**strategy, &directories), ""));
+    }
+    if takes(FS_FILE) {
+        let files = conformance::FileFixture::new(scratch.path());
+        checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
+    }
+    Ok(checks)
+}
+
 impl StrategyCheckArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         if self.name == AUTO {
@@ -85,25 +119,13 @@ impl StrategyCheckArgs {
                     .hint("`escrow strategy list` shows them"),
             );
         }
-        let strategy = context
-            .manager
-            .registry()
-            .get(&self.name)
-            .map_err(Error::from)?;
-        let scratch = context.manager.scratch()?;
-        let types = &context.manager.settings().types;
-        let takes = |kind: &str| {
-            let kind = types.named(kind);
-            kind.is_some_and(|kind| kind.allowed.iter().any(|name| name == strategy.name()))
-        };
-        let directories = match !takes(FS_DIRECTORY) && takes(GIT_CHECKOUT) {
-            true => conformance::DirectoryFixture::checkout(scratch.path()),
-            false => conformance::DirectoryFixture::new(scratch.path()),
-        };
-        let mut checks = named(conformance::run(&**strategy, &directories), "");
-        if takes(FS_FILE) {
-            let files = conformance::FileFixture::new(scratch.path());
-            checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
+        let registry = context.manager.registry();
+        registry.get(&self.name).map_err(Error::from)?;
+        let mut checks = Vec::new();
+        for one in registry.registrations() {
+            if one.strategy().name() == self.name {
+                checks.extend(check(context, one)?);
+            }
         }
         let failed = checks.iter().filter(|(_, why)| why.is_some()).count();
         if ui.is_json() {

@@ -129,7 +129,7 @@ impl Member {
         resource: Resource,
         depth: usize,
     ) -> Result<Self> {
-        let strategy = Arc::clone(engine.registry.get(&sandbox.reference.strategy_name)?);
+        let strategy = Arc::clone(engine.registry.of(&sandbox.reference)?);
         Ok(Self {
             sandbox,
             resource,

@@ -100,7 +100,7 @@ impl Manager {
     ) -> Result<()> {
         let views = self.live_sandboxes(plan)?;
         let can = |view: &SandboxView| {
-            let strategy = self.registry().get(&view.sandbox.reference.strategy_name);
+            let strategy = self.registry().of(&view.sandbox.reference);
             strategy.is_ok_and(|one| one.capabilities().checkpoints != Checkpoints::None)
         };
         // Where no process worked yet, nothing can be lost.
@@ -351,7 +351,7 @@ impl Manager {
     /// Refuses to fork a sandbox that knows its original as it was, of which a part is committed: that would be a change
     /// of the fork, and a conflict.
     fn check_whole(&self, view: &SandboxView) -> Result<()> {
-        let strategy = self.registry().get(&view.sandbox.reference.strategy_name)?;
+        let strategy = self.registry().of(&view.sandbox.reference)?;
         let frozen = strategy.capabilities().base == Base::Frozen;
         match frozen && !standing_parts(&self.store, &view.sandbox)?.is_empty() {
             true => Err(Error::from(StrategyError::Unsupported {

@@ -347,7 +347,7 @@ impl Manager {
         let (registry, area) = (self.registry(), sandbox.area.as_path());
         let mut choice = None;
         let strategy = match new.from {
-            Some((from, _)) => registry.get(&from.sandbox.reference.strategy_name)?,
+            Some((from, _)) => registry.of(&from.sandbox.reference)?,
             None => {
                 let kind = self.kind(&resource.kind)?;
                 // What stands there may be another thing than when the resource was named.
@@ -370,6 +370,7 @@ impl Manager {
                 .map(|(view, snapshot)| (&view.sandbox.reference, snapshot)),
             observer,
         })?;
+        registry.mark(strategy, &mut created.sandbox);
         if let Some(choice) = choice {
             if let Some(instead) = choice.instead {
                 created.message = format!("{instead}; instead: {}", created.message);

@@ -76,11 +76,13 @@ impl Manager {
             let check = || -> Result<()> {
                 check_readable(plan, [view])?;
                 view.sandbox.state.go(SandboxState::RolledBack)?;
-                let name = &view.sandbox.reference.strategy_name;
-                if !self.registry().get(name)?.capabilities().isolates {
+                let reference = &view.sandbox.reference;
+                if !self.registry().of(reference)?.capabilities().isolates {
                     let why =
                         "nothing was isolated, so what was written is already in the original";
-                    return Err(unsupported(name, "discard changes", why).into());
+                    return Err(
+                        unsupported(&reference.strategy_name, "discard changes", why).into(),
+                    );
                 }
                 self.open_sandbox(view, Session::Exclusive).map(drop)
             };

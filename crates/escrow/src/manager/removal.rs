@@ -164,7 +164,7 @@ impl Manager {
             let mut all = self.registry().all();
             return Ok(all.try_for_each(|one| one.cleanup(reference, target))?);
         }
-        let strategy = self.registry().get(&reference.strategy_name)?;
+        let strategy = self.registry().of(reference)?;
         Ok(strategy.cleanup(reference, target)?)
     }
 

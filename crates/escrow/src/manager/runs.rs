@@ -256,7 +256,7 @@ impl Manager {
     fn explain_limits(&self, views: &[SandboxView]) {
         for view in views {
             let reference = &view.sandbox.reference;
-            let strategy = self.registry().get(&reference.strategy_name).ok();
+            let strategy = self.registry().of(reference).ok();
             let target = self.target(reference.plan_id, &view.resource, &reference.strategy_name);
             let limit = strategy
                 .zip(target.ok())
@@ -384,14 +384,14 @@ impl Manager {
         let look = self.namespace_options(plan, views, request, there.map(|(_, look)| look))?;
         let (mut shown, mut variables) = (Vec::new(), Vec::new());
         for view in views {
-            let name = &view.sandbox.reference.strategy_name;
-            let isolates = self.registry().get(name)?.capabilities().isolates && fork.is_none();
+            let reference = &view.sandbox.reference;
+            let isolates = self.registry().of(reference)?.capabilities().isolates && fork.is_none();
             let access = self.open_sandbox(view, Session::Shared)?.access()?;
             if access.mounts.is_empty() && access.env.is_empty() {
                 let only = view.resource.inner(&ResourcePath::root());
                 let why = format!("`escrow write` '{only}' first, or roll the plan back");
                 let what = "show a command a file that was deleted";
-                return Err(unsupported(name, what, &why).into());
+                return Err(unsupported(&reference.strategy_name, what, &why).into());
             }
             let of_the_sandbox = |(name, value): (&String, &String)| {
                 let text = |text: &String| Location::from_bytes(text.as_bytes());

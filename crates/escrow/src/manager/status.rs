@@ -164,6 +164,10 @@ impl Manager {
             probe: self.registry().probe(strategy, target, Some(area)),
             capabilities: strategy.capabilities(),
         };
-        self.registry().all().map(verdict).collect()
+        let serving = self.registry().registrations();
+        serving
+            .filter(|one| one.serves(FS_DIRECTORY))
+            .map(|one| verdict(one.strategy()))
+            .collect()
     }
 }

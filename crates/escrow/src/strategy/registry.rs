@@ -1,4 +1,8 @@
 //! The strategy registry: the only way to a strategy, by its name (rules P1, P7).
+//!
+//! Several strategies may share one name where they serve different types of resources: `snapshot` is one thing for a
+//! directory and another for a database. The type of the resource chooses ([`Registry::serving`]), and the reference to a sandbox
+//! says which one made it ([`Registry::of`]).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::moves::MoveLog;
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
 use super::{copy_on_write, filesystem_copy, git, none, overlay};
-use crate::model::ResourceType;
 pub use crate::model::resource::AUTO;
+use crate::model::{ResourceType, SandboxRef};
 
 /// The verbs that every strategy serves (rule P2).
 pub const VERBS: [&str; 9] = [
@@ -39,6 +43,7 @@ pub struct Registration {
     strategy: Arc<dyn Strategy>,
     verbs: Vec<String>,
     fallback: Fallback,
+    types: Vec<String>,
 }
 
 impl Registration {
@@ -49,7 +54,16 @@ impl Registration {
             strategy,
             verbs: VERBS.map(str::to_owned).to_vec(),
             fallback: Fallback::Refuse,
+            types: Vec::new(),
         }
+    }
+
+    /// The types that it serves, of those that come with the engine: others may then be registered under its name for other
+    /// types. One that names none serves every type, and has its name for itself. The metadata of its sandboxes is an object.
+    #[must_use]
+    pub fn only_for(mut self, types: &[&str]) -> Self {
+        self.types = types.iter().map(|&one| one.to_owned()).collect();
+        self
     }
 
     /// The verbs that it serves, as a program lists them in its handshake.
@@ -65,7 +79,32 @@ impl Registration {
         self.fallback = fallback;
         self
     }
+
+    /// The types that it serves; empty for one that serves every type.
+    pub fn types(&self) -> &[String] {
+        &self.types
+    }
+
+    /// The strategy.
+    pub fn strategy(&self) -> &Arc<dyn Strategy> {
+        &self.strategy
+    }
+
+    /// Whether it serves a type that comes with the engine, or those that extend it.
+    pub fn serves(&self, base: &str) -> bool {
+        self.types.is_empty() || self.types.iter().any(|one| one == base)
+    }
+
+    /// Whether both could be meant by one name for one type.
+    fn collides(&self, other: &Self) -> bool {
+        let same_type = || self.types.iter().any(|one| other.serves(one));
+        self.strategy.name() == other.strategy.name()
+            && (self.types.is_empty() || other.types.is_empty() || same_type())
+    }
 }
+
+/// The key of a sandbox's metadata that says which of several strategies of one name made it: the first type it serves.
+const SERVES: &str = "serves";
 
 /// Why a name leads to no strategy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -130,8 +169,9 @@ pub struct StrategyChoice {
     pub warning: Option<String>,
 }
 
-/// A question that was asked already: of which strategy, about which resource, with its area in which directory.
-type ProbeCache = (String, TargetLocation, Option<PathBuf>);
+/// A question that was asked already: of which strategy and of those of its name which one, about which resource, with its
+/// area in which directory.
+type ProbeCache = (String, Option<String>, TargetLocation, Option<PathBuf>);
 
 /// All strategies there are.
 pub struct Registry {
@@ -184,7 +224,7 @@ impl Registry {
         if !missing.is_empty() {
             return Err(RegistryError::Incomplete { name, missing });
         }
-        if name == AUTO || self.names().contains(&name) {
+        if name == AUTO || self.strategies.iter().any(|one| one.collides(&new)) {
             return Err(RegistryError::Taken { name });
         }
         self.strategies.push(new);
@@ -196,10 +236,15 @@ impl Registry {
         self.custom.extend(names);
     }
 
-    /// Every name.
+    /// Every name, once.
     pub fn names(&self) -> Vec<String> {
-        let all = self.all();
-        all.map(|strategy| strategy.name().to_owned()).collect()
+        let mut names: Vec<String> = Vec::new();
+        for strategy in self.all() {
+            if !names.iter().any(|name| name == strategy.name()) {
+                names.push(strategy.name().to_owned());
+            }
+        }
+        names
     }
 
     /// Every strategy.
@@ -207,25 +252,71 @@ impl Registry {
         self.strategies.iter().map(|one| &one.strategy)
     }
 
-    /// The strategy of this name.
-    pub fn get(&self, name: &str) -> Result<&Arc<dyn Strategy>, RegistryError> {
-        self.registered(name).map(|found| &found.strategy)
+    /// Every strategy as it is registered.
+    pub fn registrations(&self) -> impl Iterator<Item = &Registration> {
+        self.strategies.iter()
     }
 
-    fn registered(&self, name: &str) -> Result<&Registration, RegistryError> {
+    /// The first strategy of this name: for questions that those of one name answer alike, such as whether it isolates.
+    pub fn get(&self, name: &str) -> Result<&Arc<dyn Strategy>, RegistryError> {
         let mut all = self.strategies.iter();
         let found = all.find(|one| one.strategy.name() == name);
-        found.ok_or_else(
-            || match is_class(name) || self.custom.iter().any(|one| one == name) {
-                true => RegistryError::Custom {
-                    name: name.to_owned(),
-                },
-                false => RegistryError::Unknown {
-                    name: name.to_owned(),
-                    known: self.names(),
-                },
+        found
+            .map(|one| &one.strategy)
+            .ok_or_else(|| self.unknown(name))
+    }
+
+    /// The strategy of this name for resources of type `kind`.
+    pub fn serving(
+        &self,
+        name: &str,
+        kind: &ResourceType,
+    ) -> Result<&Arc<dyn Strategy>, RegistryError> {
+        self.registered(name, kind).map(|found| &found.strategy)
+    }
+
+    /// The strategy that made a sandbox.
+    pub fn of(&self, sandbox: &SandboxRef) -> Result<&Arc<dyn Strategy>, RegistryError> {
+        let name = &sandbox.strategy_name;
+        let served = sandbox.metadata.get(SERVES).and_then(|said| said.as_str());
+        let mut all = self.strategies.iter();
+        let found = all.find(|one| {
+            one.strategy.name() == name && one.types.first().map(String::as_str) == served
+        });
+        found.map_or_else(|| self.get(name), |one| Ok(&one.strategy))
+    }
+
+    /// Notes in the reference to a sandbox which of the strategies of its name made it.
+    pub fn mark(&self, made_by: &Arc<dyn Strategy>, sandbox: &mut SandboxRef) {
+        let first = self.first_type(made_by);
+        if let (Some(first), Some(metadata)) = (first, sandbox.metadata.as_object_mut()) {
+            metadata.insert(SERVES.to_owned(), first.into());
+        }
+    }
+
+    fn first_type(&self, strategy: &Arc<dyn Strategy>) -> Option<String> {
+        let mut all = self.strategies.iter();
+        let found = all.find(|one| Arc::ptr_eq(&one.strategy, strategy));
+        found.and_then(|one| one.types.first().cloned())
+    }
+
+    fn registered(&self, name: &str, kind: &ResourceType) -> Result<&Registration, RegistryError> {
+        self.get(name)?;
+        let mut all = self.strategies.iter();
+        let found = all.find(|one| one.strategy.name() == name && one.serves(&kind.base));
+        found.ok_or_else(|| not_allowed(name, kind))
+    }
+
+    fn unknown(&self, name: &str) -> RegistryError {
+        match is_class(name) || self.custom.iter().any(|one| one == name) {
+            true => RegistryError::Custom {
+                name: name.to_owned(),
             },
-        )
+            false => RegistryError::Unknown {
+                name: name.to_owned(),
+                known: self.names(),
+            },
+        }
     }
 
     /// Checks that `name` is known; `auto` always is.
@@ -241,15 +332,11 @@ impl Registry {
         if name == AUTO {
             return Ok(());
         }
-        let name = self.get(name)?.name();
-        if kind.allowed.iter().any(|one| one == name) {
-            return Ok(());
+        self.registered(name, kind)?;
+        match kind.allowed.iter().any(|one| one == name) {
+            true => Ok(()),
+            false => Err(not_allowed(name, kind)),
         }
-        Err(RegistryError::NotAllowed {
-            name: name.to_owned(),
-            kind: kind.name.clone(),
-            allowed: kind.allowed.clone(),
-        })
     }
 
     /// Whether a strategy works for a resource, with its area in `area`. An answer is given again where it says that
@@ -261,7 +348,8 @@ impl Registry {
         area: Option<&Path>,
     ) -> Probe {
         let beside = area.and_then(Path::parent).map(Path::to_owned);
-        let key = (strategy.name().to_owned(), target.location.clone(), beside);
+        let (name, first) = (strategy.name().to_owned(), self.first_type(strategy));
+        let key = (name, first, target.location.clone(), beside);
         let asked = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = asked().get(&key) {
             return known.clone();
@@ -290,7 +378,7 @@ impl Registry {
         // What `auto` passes by because something would not work in it.
         let mut limited: Option<(Arc<dyn Strategy>, String)> = None;
         for name in &candidates {
-            let strategy = Arc::clone(self.get(name)?);
+            let strategy = Arc::clone(self.serving(name, kind)?);
             let probe = self.probe(&strategy, target, area);
             let (works, limit) = (probe.works, probe.limit.clone());
             probes.push(((*name).to_owned(), probe));
@@ -347,14 +435,14 @@ impl Registry {
         let Some(last) = last else {
             return Err(nothing(reason));
         };
-        let name = match &self.registered(last)?.fallback {
+        let name = match &self.registered(last, kind)?.fallback {
             Fallback::Anyway => last,
             Fallback::Use(other) if kind.allowed.contains(other) => other,
             _ => return Err(nothing(reason)),
         };
-        let (strategy, other) = (Arc::clone(self.get(name)?), name != requested);
+        let (strategy, other) = (Arc::clone(self.serving(name, kind)?), name != requested);
         // What is used instead may have to be replaced itself.
-        if name != last && matches!(self.registered(name)?.fallback, Fallback::Use(_)) {
+        if name != last && matches!(self.registered(name, kind)?.fallback, Fallback::Use(_)) {
             let probe = self.probe(&strategy, target, area);
             let works = probe.works;
             probes.push((name.to_owned(), probe));
@@ -380,8 +468,19 @@ impl Registry {
         let allowed = wanted
             .into_iter()
             .filter(|name| *name != AUTO && self.check(name, kind).is_ok());
-        let strength = |name: &&str| self.get(name).map_or(0, |one| one.capabilities().strength);
+        let strength = |name: &&str| {
+            let served = self.serving(name, kind);
+            served.map_or(0, |one| one.capabilities().strength)
+        };
         allowed.max_by_key(strength)
+    }
+}
+
+fn not_allowed(name: &str, kind: &ResourceType) -> RegistryError {
+    RegistryError::NotAllowed {
+        name: name.to_owned(),
+        kind: kind.name.clone(),
+        allowed: kind.allowed.clone(),
     }
 }
 

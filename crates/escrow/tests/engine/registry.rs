@@ -5,13 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use escrow::event::{Observer, Unobserved};
 use escrow::manager::{Manager, ManagerOptions};
-use escrow::model::{Conflict, Options, SandboxRef};
+use escrow::model::resource::{FS_DIRECTORY, FS_FILE};
+use escrow::model::{
+    Conflict, Options, PlanId, ResourceId, ResourceTypes, SandboxRef, SystemIdSource,
+};
 use escrow::strategy::registry::{Registration, RegistryError, VERBS};
 use escrow::strategy::*;
 use escrow_testkit::World;
 use serde_json::json;
 
 use crate::support::options;
+use crate::toy::Toy;
 
 // rule P2
 #[test]
@@ -36,6 +40,47 @@ fn a_strategy_that_lacks_verbs_is_refused_with_their_names() {
         text.ends_with("it lacks checkpoint, restore_checkpoint"),
         "{text}"
     );
+}
+
+// rule P7
+#[test]
+fn strategies_of_one_name_are_told_apart_by_the_types_they_serve() {
+    let mut registry = Registry::builtin();
+    let [files, rows, more] = [(); 3].map(|()| Arc::new(Toy) as Arc<dyn Strategy>);
+    let new = |strategy: &Arc<dyn Strategy>| Registration::new(Arc::clone(strategy));
+    let taken = Err(RegistryError::Taken {
+        name: "toy".to_owned(),
+    });
+    assert_eq!(registry.register(new(&files).only_for(&[FS_FILE])), Ok(()));
+    let sql = ["sqlite", "postgres"];
+    assert_eq!(registry.register(new(&rows).only_for(&sql)), Ok(()));
+    assert_eq!(registry.register(new(&more)), taken);
+    assert_eq!(registry.register(new(&more).only_for(&["postgres"])), taken);
+    let names = registry.names();
+    assert_eq!(names.iter().filter(|name| *name == "toy").count(), 1);
+
+    let types = ResourceTypes::default();
+    let base = |name: &str| types.named(name).expect("it is built in");
+    let special = |kind: &str| base(kind).special("own", None, Some("toy"), &[]);
+    let serving = |kind: &str| registry.serving("toy", &special(kind)).cloned();
+    let is = |kind: &str, strategy| serving(kind).is_ok_and(|one| Arc::ptr_eq(&one, strategy));
+    assert!(is(FS_FILE, &files) && is("sqlite", &rows) && is("postgres", &rows));
+    // A type may name it, and yet no strategy of the name serves it.
+    let refused = registry.check("toy", &special(FS_DIRECTORY));
+    assert!(matches!(refused, Err(RegistryError::NotAllowed { .. })));
+
+    let ids = SystemIdSource;
+    for strategy in [&files, &rows] {
+        let mut made = SandboxRef {
+            plan_id: PlanId::new(&ids),
+            resource_id: ResourceId::new(&ids),
+            strategy_name: "toy".to_owned(),
+            metadata: json!({}),
+        };
+        registry.mark(strategy, &mut made);
+        let found = registry.of(&made).expect("it is registered");
+        assert!(Arc::ptr_eq(found, strategy), "{made:?}");
+    }
 }
 
 /// Notes what it is given, and makes nothing.
