@@ -40,9 +40,6 @@ impl InitArgs {
             "wrote {FILE_NAME}; its resource is {name}, a {}",
             begun.kind
         ));
-        if begun.git {
-            ui.say("this is a git checkout; until these are supported it is taken as a directory");
-        }
         ui.say(&format!(
             "next: `escrow run --resource {} -- COMMAND`",
             begun.name

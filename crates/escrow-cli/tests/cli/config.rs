@@ -418,7 +418,7 @@ fn init_writes_over_nothing_unless_told() {
     assert_eq!(read(), "sandbox: [\n");
     let told = cli.ok("init --force");
     assert!(told.contains("wrote escrow.yaml"), "{told}");
-    assert!(read().contains("# This is a git checkout"), "{}", read());
+    assert!(read().contains("type: git-checkout"), "{}", read());
     cli.ok("type validate escrow.yaml");
     // A link is not followed.
     remove(app.join("escrow.yaml"));

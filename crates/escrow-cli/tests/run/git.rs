@@ -12,7 +12,7 @@ use crate::{binary, fails_as, inside, json, read, sh, words};
 
 /// What git says, with the settings of nobody.
 #[track_caller]
-fn git(dir: &Path, line: &str) -> String {
+pub(crate) fn git(dir: &Path, line: &str) -> String {
     let output = Command::new("git")
         .args(line.split_whitespace())
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -41,13 +41,13 @@ fn checkout(world: &World) -> Cli {
     cli
 }
 
-fn world() -> World {
+pub(crate) fn world() -> World {
     World::under(Path::new("/var/tmp"))
 }
 
 /// Everything of a repository that a user could miss: references, reflogs, settings, stash, hooks, entries of the index,
 /// objects that are reached, files.
-fn signature(app: &Path) -> String {
+pub(crate) fn signature(app: &Path) -> String {
     let mut all = String::new();
     for line in [
         "for-each-ref",
@@ -73,7 +73,7 @@ fn signature(app: &Path) -> String {
 }
 
 #[track_caller]
-fn assert_sound(app: &Path) {
+pub(crate) fn assert_sound(app: &Path) {
     let said = git(app, "fsck --strict");
     assert!(
         !said.contains("error") && !said.contains("missing"),

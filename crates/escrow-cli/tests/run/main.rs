@@ -13,6 +13,7 @@ mod attacks_files;
 mod attacks_root;
 mod checkpoints;
 mod git;
+mod git_default;
 mod groups;
 mod jobs;
 mod join;

@@ -22,22 +22,13 @@ pub struct InitialConfig {
     pub kind: &'static str,
     /// Where it is, from the directory of the configuration.
     pub at: &'static str,
-    /// Whether it is the checkout of a git repository.
-    pub git: bool,
 }
 
 /// A configuration for `directory`, with the directory itself as a resource.
 pub fn begin(directory: &Path) -> Result<InitialConfig, HandlerError> {
     let directory = Dir::open(&state_dir::canonical(directory)?)?;
     let kind = detect(directory.path())?;
-    let git = directory.stat(b".git")?.is_some();
     let name = plan::name_from(directory.path().file_name().unwrap_or_default());
-    let note = match git {
-        true => {
-            "    # This is a git checkout; until these are supported it is taken as a directory.\n"
-        }
-        false => "",
-    };
     let key = match is_plain(&name) {
         true => name.clone(),
         false => format!("\"{name}\""),
@@ -45,14 +36,13 @@ pub fn begin(directory: &Path) -> Result<InitialConfig, HandlerError> {
     let text = format!(
         "# What Escrow may work on here, and how. `escrow type validate {FILE_NAME}` checks it.\n\
          sandbox:\n  strategy: auto  # how sandboxes are made; `escrow doctor` says what works here\n\
-         resources:\n  {key}:\n{note}    type: {kind}\n    at: .\n"
+         resources:\n  {key}:\n    type: {kind}\n    at: .\n"
     );
     Ok(InitialConfig {
         text,
         name,
         kind,
         at: ".",
-        git,
     })
 }
 

@@ -156,7 +156,8 @@ impl Manager {
         let same = |one: &Resource| {
             one.name == declared.name
                 && one.at == at
-                && one.kind == kind.name
+                // Where none is named, the one it was taken with stays.
+                && (declared.kind.is_none() || one.kind == kind.name)
                 && one.parent == declared.parent
                 && one.strategy == strategy
         };

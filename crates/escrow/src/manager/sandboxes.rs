@@ -74,6 +74,8 @@ impl Manager {
             // It is made as its boundary is.
             (None, INHERIT, _) => AUTO,
             (None, AUTO, AUTO) => usual.as_str(),
+            // What comes with the engine has a default only where nothing else was said.
+            (None, AUTO, _) if kind.extends.is_none() && kind.allowed.contains(&usual) => &usual,
             (None, AUTO, usual) => usual,
             (None, named, _) => named,
         };

@@ -6,11 +6,10 @@ use super::{Leftover, Manager, PlanView};
 use crate::error::Result;
 use crate::fs::state_dir::{self, AreaLocation, ScratchDir};
 use crate::fs::{Dir, Resolver};
-use crate::model::resource::FS_DIRECTORY;
 use crate::model::text::Location;
 use crate::model::{JournaledWork, Phase, PlanState, ResourceId, SandboxId};
+use crate::resource::detect;
 use crate::store::{Operation, Plan};
-use crate::strategy::registry::AUTO;
 use crate::strategy::{Capabilities, Probe, Target};
 
 /// An operation that has not ended.
@@ -143,11 +142,11 @@ impl Manager {
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let prefix = format!("{prefix}probe-");
         let area = ScratchDir::make(Dir::open(&parent)?, &prefix, &unique)?;
-        let target = Target::at(ResourceId::new(&*self.options.origin), FS_DIRECTORY, &at);
-        let verdicts = self.verdicts(&target, area.path());
-        let kind = self.kind(FS_DIRECTORY)?;
+        let kind = self.kind(detect(&at)?)?;
+        let target = Target::at(ResourceId::new(&*self.options.origin), &kind.name, &at);
+        let verdicts = self.verdicts(&kind.base, &target, area.path());
         let registry = self.registry();
-        let auto = registry.choose(AUTO, kind, &target, Some(area.path()))?;
+        let auto = registry.choose(&kind.default, kind, &target, Some(area.path()))?;
         Ok(DoctorReport {
             at: Location::from(at),
             area: Location::from(parent),
@@ -158,7 +157,7 @@ impl Manager {
         })
     }
 
-    fn verdicts(&self, target: &Target, area: &Path) -> Vec<StrategyVerdict> {
+    fn verdicts(&self, base: &str, target: &Target, area: &Path) -> Vec<StrategyVerdict> {
         let verdict = |strategy: &std::sync::Arc<dyn crate::strategy::Strategy>| StrategyVerdict {
             name: strategy.name().to_owned(),
             probe: self.registry().probe(strategy, target, Some(area)),
@@ -166,7 +165,7 @@ impl Manager {
         };
         let serving = self.registry().registrations();
         serving
-            .filter(|one| one.serves(FS_DIRECTORY))
+            .filter(|one| one.serves(base))
             .map(|one| verdict(one.strategy()))
             .collect()
     }

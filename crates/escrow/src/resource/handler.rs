@@ -61,7 +61,7 @@ pub(crate) fn detect(at: &Path) -> Result<&'static str, HandlerError> {
             "it is a SQLite database, a type that is not supported yet; once nothing has it open, \
              `escrow resource add NAME --type fs-file --at PATH` takes it as a plain file"
         }
-        false => match [FS_MOUNT, FS_DIRECTORY, FS_FILE]
+        false => match [GIT_CHECKOUT, FS_MOUNT, FS_DIRECTORY, FS_FILE]
             .into_iter()
             .find(|kind| refusal(kind, &there).is_none())
         {
@@ -151,30 +151,33 @@ mod tests {
 
     #[test]
     fn what_stands_there_decides() {
-        let takers = |kind, mounted| -> Vec<&str> {
-            let (sqlite, git) = (false, false);
+        let takers = |kind, mounted, git| -> Vec<&str> {
+            let sqlite = false;
             let there = LocationInfo {
                 kind,
                 mounted,
                 sqlite,
                 git,
             };
-            let types = [FS_MOUNT, FS_DIRECTORY, FS_FILE, GIT_CHECKOUT].into_iter();
+            let types = [GIT_CHECKOUT, FS_MOUNT, FS_DIRECTORY, FS_FILE].into_iter();
             types
                 .filter(|kind| refusal(kind, &there).is_none())
                 .collect()
         };
-        assert_eq!(takers(EntryKind::Directory, false), [FS_DIRECTORY]);
-        assert_eq!(takers(EntryKind::Directory, true), [FS_MOUNT, FS_DIRECTORY]);
-        assert_eq!(takers(EntryKind::File, false), [FS_FILE]);
+        let directory = EntryKind::Directory;
+        assert_eq!(takers(directory, false, false), [FS_DIRECTORY]);
+        assert_eq!(takers(directory, true, false), [FS_MOUNT, FS_DIRECTORY]);
+        // A checkout that is mounted, as in a container, is a checkout first.
+        assert_eq!(takers(directory, true, true)[0], GIT_CHECKOUT);
+        assert_eq!(takers(EntryKind::File, false, false), [FS_FILE]);
         for kind in [
             EntryKind::Fifo,
             EntryKind::Socket,
             EntryKind::Device,
             EntryKind::Symlink,
         ] {
-            assert!(takers(kind, false).is_empty(), "{kind:?}");
+            assert!(takers(kind, false, false).is_empty(), "{kind:?}");
         }
-        assert!(takers(EntryKind::File, true).is_empty());
+        assert!(takers(EntryKind::File, true, false).is_empty());
     }
 }

@@ -36,6 +36,8 @@ pub enum Fallback {
     Anyway,
     /// Another strategy is used, where the type of the resource takes it.
     Use(String),
+    /// What `auto` takes without it is used.
+    Auto,
 }
 
 /// A strategy as it is registered.
@@ -193,7 +195,7 @@ impl Registry {
         let checkout = git::GitWorktree::new(Arc::clone(&layers));
         Self {
             strategies: vec![
-                Registration::new(Arc::new(checkout)).or(Fallback::Use("overlay".to_owned())),
+                Registration::new(Arc::new(checkout)).or(Fallback::Auto),
                 copying(reflinks),
                 copying(full),
                 Registration::new(layers).or(copy),
@@ -436,6 +438,14 @@ impl Registry {
             return Err(nothing(reason));
         };
         let name = match &self.registered(last, kind)?.fallback {
+            Fallback::Auto => {
+                let mut without = kind.clone();
+                without.auto.retain(|name| name != last);
+                let mut choice = self.choose(AUTO, &without, target, area)?;
+                choice.instead = Some(format!("{requested} does not work here ({reason})"));
+                probes.append(&mut choice.probes);
+                return Ok(StrategyChoice { probes, ..choice });
+            }
             Fallback::Anyway => last,
             Fallback::Use(other) if kind.allowed.contains(other) => other,
             _ => return Err(nothing(reason)),
