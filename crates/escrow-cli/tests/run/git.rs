@@ -10,10 +10,16 @@ use serde_json::json as value;
 
 use crate::{binary, fails_as, inside, json, read, sh, words};
 
-/// What git says, with the settings of nobody.
+/// What git says, with the settings of nobody, and without starting anything.
 #[track_caller]
 pub(crate) fn git(dir: &Path, line: &str) -> String {
     let output = Command::new("git")
+        .args([
+            "-c",
+            "core.fsmonitor=false",
+            "-c",
+            "core.hooksPath=/dev/null",
+        ])
         .args(line.split_whitespace())
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_OPTIONAL_LOCKS", "0")
@@ -27,7 +33,7 @@ pub(crate) fn git(dir: &Path, line: &str) -> String {
 }
 
 /// A checkout with a commit, and with files that are changed, staged, untracked and ignored.
-fn checkout(world: &World) -> Cli {
+pub(crate) fn checkout(world: &World) -> Cli {
     let app = world.dir("app");
     sh(
         &app,

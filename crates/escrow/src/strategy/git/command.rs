@@ -11,7 +11,7 @@ use crate::fs::{Dir, Meta};
 use crate::run::program::{output, program};
 
 /// Where the program is looked for: never in a directory that a tree could name.
-const PLACES: [&str; 3] = ["/usr/bin/git", "/usr/local/bin/git", "/bin/git"];
+const PLACES: [&str; 2] = ["/usr/bin/git", "/usr/local/bin/git"];
 
 /// The oldest version with everything that is used here (`merge-tree --write-tree`).
 const OLDEST: (u32, u32) = (2, 38);
@@ -36,24 +36,30 @@ pub(super) struct Git {
 }
 
 impl Git {
-    /// Finds it; says why there is none that can be used.
+    /// Finds the newest one, since a repository may use what older ones do not know; says why there is none that can be used.
     pub(super) fn find() -> std::result::Result<Self, String> {
         let there = |path: &&&str| Dir::look(Path::new(path)).is_ok();
-        let found = PLACES.iter().find(there);
-        let found = found.ok_or_else(|| format!("git is not installed ({})", PLACES.join(", ")))?;
-        let git = Self {
-            program: PathBuf::from(found),
-        };
-        let version = git.bare(["version"]).map_err(|error| error.to_string())?;
-        let version = String::from_utf8_lossy(&version).into_owned();
-        match read_version(&version) {
-            Some(number) if number >= OLDEST => Ok(git),
-            _ => Err(format!(
+        let mut newest: Option<((u32, u32), Self, String)> = None;
+        for place in PLACES.iter().filter(there) {
+            let git = Self {
+                program: PathBuf::from(place),
+            };
+            let version = git.bare(["version"]).map_err(|error| error.to_string())?;
+            let version = String::from_utf8_lossy(&version).into_owned();
+            let number = read_version(&version).unwrap_or_default();
+            if newest.as_ref().is_none_or(|(newest, ..)| number > *newest) {
+                newest = Some((number, git, version));
+            }
+        }
+        match newest {
+            Some((number, git, _)) if number >= OLDEST => Ok(git),
+            Some((_, _, version)) => Err(format!(
                 "{} is too old: version {}.{} or newer is needed",
                 version.trim(),
                 OLDEST.0,
                 OLDEST.1
             )),
+            None => Err(format!("git is not installed ({})", PLACES.join(", "))),
         }
     }
 

@@ -12,7 +12,7 @@ use super::repository::{Head, Refs, is_id, line, read_refs};
 use crate::fs::Dir;
 use crate::model::text::Location;
 use crate::model::view::View;
-use crate::model::{Change, ChangeKind, Detail, DiffView, ResourcePath};
+use crate::model::{Change, ChangeKind, Detail, DiffView, EntryKind, ResourcePath};
 
 /// How many commits of one branch are named.
 const NAMED: usize = 1000;
@@ -31,6 +31,8 @@ pub(super) struct History {
     pub(super) base: Refs,
     /// Which of its files differ from those it began with.
     pub(super) files: DiffView,
+    /// What is neither a file nor a directory where private objects are; then none of them is read.
+    pub(super) odd: Option<ResourcePath>,
     /// Where its objects are: private ones first, the user's last.
     pub(super) objects: Vec<PathBuf>,
 }
@@ -44,7 +46,8 @@ pub(super) fn path_of(name: &[u8]) -> Result<ResourcePath> {
 pub(super) fn read_file(sandbox: &dyn Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let file = match sandbox.read(&path_of(name)?) {
         Err(StrategyError::NotThere { .. }) => return Ok(None),
-        file => file?,
+        Err(error) => return Err(damaged(&format!("'.git/{}': {error}", show(name)))),
+        Ok(file) => file,
     };
     let mut bytes = Vec::new();
     let read = file.take(MOST).read_to_end(&mut bytes);
@@ -80,7 +83,7 @@ impl History {
             let is_file = change
                 .new
                 .as_ref()
-                .is_some_and(|new| new.kind == crate::model::EntryKind::File);
+                .is_some_and(|new| new.kind == EntryKind::File);
             if !name.starts_with(b"refs/") || !is_file {
                 continue;
             }
@@ -96,13 +99,20 @@ impl History {
             Some(branch) => refs.get(branch).cloned(),
             None => Some(at).filter(|id| is_id(id)),
         };
-        let mut objects = object_dirs(sandbox)?;
+        // Git opens what it finds there: a pipe would never answer, a link leads elsewhere.
+        let odd = files.changes.iter().find(|change| is_odd_object(change));
+        let odd = odd.map(|change| change.path.clone());
+        let mut objects = match odd {
+            Some(_) => Vec::new(),
+            None => object_dirs(sandbox)?,
+        };
         objects.push(user);
         Ok(Self {
             head: Head { branch, commit },
             refs,
             base,
             files,
+            odd,
             objects,
         })
     }
@@ -188,6 +198,15 @@ pub(super) fn is_released(change: &Change) -> bool {
         Detail::Opaque { detail } => detail["released"] == json!(true),
         _ => false,
     }
+}
+
+/// Whether this is no file and no directory where objects are.
+fn is_odd_object(change: &Change) -> bool {
+    let path = change.path.as_bytes();
+    let there = path == b"objects" || path.starts_with(b"objects/");
+    let plain = [EntryKind::File, EntryKind::Directory];
+    let new = change.new.as_ref();
+    there && new.is_some_and(|new| !plain.contains(&new.kind))
 }
 
 /// Whether a file of the git directory differs from the one it began with.

@@ -3,7 +3,7 @@
 //! Files are the business of the strategy below. Everything here can be repeated, and taken back.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -127,6 +127,10 @@ pub(super) fn look(
         diverged: Vec::new(),
         staged: Vec::new(),
     };
+    if let Some(odd) = &history.odd {
+        let why = format!("'.git/{odd}' is neither a file nor a directory");
+        return Err(super::refused("release this history", &why));
+    }
     // With these an agent would have git read objects from elsewhere, or take missing ones for granted.
     for name in ["objects/info/alternates", "shallow"] {
         if changed(&history.files, name) {
@@ -383,10 +387,31 @@ pub(super) fn prepare(
         let call = git.at(&seed).objects(&objects);
         let call = call.args(["pack-objects", "--revs", "-q"]).args([base]);
         call.input(wanted.into_bytes()).run()?;
+        validate_packs(git, &seed, &objects, area)?;
     }
     remove::remove(area, b"objects")?;
     seed::settings_only(&Dir::open(&seed)?, area, SETTINGS)?;
     Ok(release)
+}
+
+/// Refuses objects that no git would have made: names that lead elsewhere or into a git directory, hostile `.gitmodules`.
+fn validate_packs(git: &Git, seed: &Path, objects: &[PathBuf], area: &Dir) -> Result<()> {
+    let Some(made) = objects.first() else {
+        return Ok(());
+    };
+    for name in packs(area)?.iter().filter(|name| name.ends_with(".pack")) {
+        let (index, pack) = (made.join("validated.idx"), area.path().join(name));
+        let call = git.at(seed).objects(objects);
+        let call = call.args(["index-pack", "--fsck-objects", "-o"]);
+        match call.args([index, pack]).run() {
+            Err(StrategyError::Git { said, .. }) => {
+                let why = format!("git finds its objects malformed: {said}");
+                return Err(super::refused("release this history", &why));
+            }
+            validated => validated.map(drop)?,
+        }
+    }
+    Ok(())
 }
 
 impl GitIntent {
