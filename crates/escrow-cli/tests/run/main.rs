@@ -15,6 +15,7 @@ mod checkpoints;
 mod git;
 mod git_attacks;
 mod git_default;
+mod git_places;
 mod git_traps;
 mod groups;
 mod jobs;

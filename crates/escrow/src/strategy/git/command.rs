@@ -44,7 +44,8 @@ impl Git {
             let git = Self {
                 program: PathBuf::from(place),
             };
-            let version = git.bare(["version"]).map_err(|error| error.to_string())?;
+            let asked = git.anywhere().args(["version"]).run();
+            let version = asked.map_err(|error| error.to_string())?;
             let version = String::from_utf8_lossy(&version).into_owned();
             let number = read_version(&version).unwrap_or_default();
             if newest.as_ref().is_none_or(|(newest, ..)| number > *newest) {
@@ -64,8 +65,8 @@ impl Git {
     }
 
     /// A call that needs no repository.
-    fn bare<const N: usize>(&self, args: [&str; N]) -> Result<Vec<u8>> {
-        self.call(None).args(args).run()
+    pub(super) fn anywhere(&self) -> GitCall<'_> {
+        self.call(None)
     }
 
     /// A call about a repository.

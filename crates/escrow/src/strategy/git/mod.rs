@@ -16,6 +16,7 @@
 
 mod command;
 mod history;
+mod place;
 mod release;
 mod repository;
 mod seed;
@@ -138,7 +139,7 @@ impl GitWorktree {
         }
         let inner = match &session {
             Session::Live(view) => Session::Live(LiveView {
-                path: Location::from(view.path.as_path().join(".git")),
+                path: sandbox.repository.git_dir.clone(),
                 ..view.clone()
             }),
             other => other.clone(),
@@ -190,10 +191,12 @@ impl GitWorktree {
             depends_on: Vec::new(),
             seed,
         };
+        let mut warnings = files.warnings;
+        warnings.extend(seed::left_out(&sandbox.repository.settings(git)?));
         Ok(Created {
             sandbox: reference(request, &sandbox),
             message: format!("a private git directory; files: {}", files.message),
-            warnings: files.warnings,
+            warnings,
         })
     }
 
@@ -398,7 +401,7 @@ impl Strategy for GitWorktree {
         self.below.cleanup(&sandbox.git, target)?;
         let area = Dir::open(sandbox.area.as_path());
         // A repository that is gone keeps nothing.
-        match Dir::open(sandbox.repository.git_dir.as_path()) {
+        match Dir::open(sandbox.repository.common()) {
             Err(error) if error.is_absent() => Ok(()),
             _ => self.forget(&sandbox.repository, &name, area.ok().as_ref()),
         }
@@ -423,6 +426,7 @@ impl GitWorktree {
             self.git()?,
             keep_ref(request.plan_id, request.target.resource_id),
         );
+        let repository = repository.shared();
         if head.commit.is_none() || repository.value(git, &name)? == head.commit {
             return Ok(());
         }
@@ -436,7 +440,7 @@ impl GitWorktree {
 
     /// Removes the reference that kept the base alive.
     fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
-        let git = self.git()?;
+        let (git, repository) = (self.git()?, repository.shared());
         if let Some(old) = repository.value(git, name)? {
             let gone = RefMove {
                 name: name.to_owned(),
@@ -446,7 +450,7 @@ impl GitWorktree {
             repository.move_refs(git, &[gone], "escrow: cleanup", area)?;
         }
         // The directory of the last such reference goes with it.
-        let refs = Dir::open(&repository.git_dir.as_path().join("refs"))?;
+        let refs = Dir::open(&repository.common().join("refs"))?;
         match refs.remove_dir(b"escrow") {
             Err(error) if error.is_absent() || error.is(Errno::NOTEMPTY) => Ok(()),
             done => Ok(done?),

@@ -10,21 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
+use super::place::Place;
 use crate::fs::{Dir, Meta, remove};
 use crate::model::text::Location;
 
 /// References by their names.
 pub(super) type Refs = BTreeMap<String, String>;
-
-/// Files of a git directory that say that something is under way in it.
-const UNDER_WAY: [(&str, &str); 6] = [
-    ("MERGE_HEAD", "a merge"),
-    ("CHERRY_PICK_HEAD", "a cherry-pick"),
-    ("REVERT_HEAD", "a revert"),
-    ("BISECT_LOG", "a bisection"),
-    ("rebase-merge", "a rebase"),
-    ("rebase-apply", "a rebase"),
-];
 
 /// Says in an area that references are being moved.
 const MOVING: &[u8] = b"moving";
@@ -45,8 +36,11 @@ pub(super) struct Head {
 /// A repository of the user.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Repository {
-    /// Its git directory.
+    /// Its git directory: of a linked worktree, what is not shared, HEAD and index among it.
     pub(super) git_dir: Location,
+    /// Where references, objects and settings are that a linked worktree shares.
+    #[serde(default)]
+    common: Option<Location>,
     /// `sha1` or `sha256`.
     pub(super) format: String,
 }
@@ -54,62 +48,45 @@ pub(super) struct Repository {
 impl Repository {
     /// The repository of a checkout; refuses, with the reason, one beside which no private history can be kept.
     pub(super) fn of(git: &Git, checkout: &Path) -> Result<Self> {
-        let refused = |why: &str| super::refused("keep a private history here", why);
-        let dir = Dir::open(checkout)?;
-        match dir.stat(b".git")? {
-            Some(meta) if meta.is_dir() => {}
-            Some(_) => {
-                return Err(refused(
-                    "its git directory lies elsewhere (a linked worktree or a submodule)",
-                ));
-            }
-            None => return Err(refused("there is no '.git' in it")),
-        }
-        let git_dir = checkout.join(".git");
-        let there = Dir::open(&git_dir)?;
-        if there.stat(b"commondir")?.is_some() {
-            return Err(refused("its git directory is that of a linked worktree"));
-        }
-        if let Some(modules) = subdir(&there, b"modules")?
-            && !modules.entries()?.is_empty()
-        {
-            return Err(refused("it has submodules that are checked out"));
-        }
-        for (name, what) in UNDER_WAY {
-            if there.stat(name.as_bytes())?.is_some() {
-                return Err(refused(&format!("{what} is under way in it")));
-            }
-        }
-        let settings = read_settings(git, &git_dir)?;
-        for (key, value) in &settings {
-            let why = match key.as_str() {
-                "core.bare" if value == "true" => "it is bare",
-                "core.worktree" => "its working files lie elsewhere (core.worktree)",
-                "extensions.partialclone" => {
-                    "it is a partial clone, whose objects are fetched when they are needed"
-                }
-                "extensions.worktreeconfig" => "it has settings of its own for each worktree",
-                _ => continue,
-            };
-            return Err(refused(why));
-        }
-        Self::open(git, git_dir)
+        let place = Place::of(checkout)?;
+        place.check(
+            checkout,
+            &read_settings(git, &place.git_dir, place.shared())?,
+        )?;
+        Self::open(git, place)
     }
 
-    fn open(git: &Git, git_dir: PathBuf) -> Result<Self> {
+    fn open(git: &Git, place: Place) -> Result<Self> {
         let args = ["rev-parse", "--show-object-format"];
-        let format = git.at(&git_dir).args(args).run()?;
+        let format = git.at(&place.git_dir).args(args).run()?;
         Ok(Self {
-            git_dir: Location::from(git_dir),
+            git_dir: Location::from(place.git_dir),
+            common: place.common.map(Location::from),
             format: line(&format),
         })
     }
 
     /// The repository of a checkout, whatever is under way in it; none where git knows none there.
     pub(super) fn there(git: &Git, checkout: &Path) -> Result<Option<Self>> {
-        match Self::open(git, checkout.join(".git")) {
-            Err(StrategyError::Git { .. }) => Ok(None),
+        let found = Place::of(checkout).and_then(|place| Self::open(git, place));
+        match found {
+            Err(StrategyError::Git { .. } | StrategyError::Unsupported { .. }) => Ok(None),
+            Err(StrategyError::Fs(error)) if error.is_absent() => Ok(None),
             found => found.map(Some),
+        }
+    }
+
+    /// Where references, objects and settings are.
+    pub(super) fn common(&self) -> &Path {
+        self.common.as_ref().unwrap_or(&self.git_dir).as_path()
+    }
+
+    /// What a linked worktree shares, which is there also when that is gone.
+    pub(super) fn shared(&self) -> Self {
+        Self {
+            git_dir: Location::from(self.common()),
+            common: None,
+            format: self.format.clone(),
         }
     }
 
@@ -125,12 +102,12 @@ impl Repository {
 
     /// Where its objects are.
     pub(super) fn objects(&self) -> PathBuf {
-        self.git_dir.as_path().join("objects")
+        self.common().join("objects")
     }
 
     /// The settings of its own, without those of files that it includes.
     pub(super) fn settings(&self, git: &Git) -> Result<Vec<(String, String)>> {
-        read_settings(git, self.git_dir.as_path())
+        read_settings(git, self.git_dir.as_path(), self.common())
     }
 
     /// Where its HEAD is now.
@@ -227,7 +204,8 @@ impl Repository {
         }
         input.extend(b"prepare\0commit\0");
         let args = ["update-ref", "--no-deref", "-m", message, "--stdin", "-z"];
-        let call = self.call(git).owned_by(&self.dir()?.meta()?);
+        let owner = Dir::open(self.common())?.meta()?;
+        let call = self.call(git).owned_by(&owner);
         call.args(args).input(input).run()?;
         match area {
             Some(area) => Ok(area.unlink(MOVING)?),
@@ -237,9 +215,10 @@ impl Repository {
 
     /// Removes the locks of references that a process of ours left. One of the user's git is held for a short time only.
     fn remove_locks(&self, moves: &[RefMove], begun: &Meta) -> Result<()> {
-        let dir = self.dir()?;
+        let (own, shared) = (self.dir()?, Dir::open(self.common())?);
         let names = moves.iter().map(|one| one.name.as_str());
-        for name in names.chain(["HEAD", "packed-refs"]) {
+        for name in names.chain(["HEAD", "packed-refs", "reftable/tables.list"]) {
+            let dir = if name == "HEAD" { &own } else { &shared };
             let lock = format!("{name}.lock");
             let path = super::history::path_of(lock.as_bytes())?;
             let until = Instant::now() + PATIENCE;
@@ -267,9 +246,23 @@ pub(super) struct RefMove {
     pub(super) new: Option<String>,
 }
 
-fn read_settings(git: &Git, git_dir: &Path) -> Result<Vec<(String, String)>> {
-    let args = ["config", "--local", "--no-includes", "-z", "--list"];
-    let said = git.at(git_dir).args(args).run()?;
+/// The settings in the shared git directory, then those that this worktree has for itself.
+fn read_settings(git: &Git, git_dir: &Path, shared: &Path) -> Result<Vec<(String, String)>> {
+    let mut settings = match Dir::open(shared)?.stat(b"config")? {
+        Some(_) => settings_in(git, &shared.join("config"))?,
+        None => Vec::new(),
+    };
+    let own =
+        |(key, value): &(String, String)| key == "extensions.worktreeconfig" && value == "true";
+    if settings.iter().any(own) && Dir::open(git_dir)?.stat(b"config.worktree")?.is_some() {
+        settings.extend(settings_in(git, &git_dir.join("config.worktree"))?);
+    }
+    Ok(settings)
+}
+
+fn settings_in(git: &Git, file: &Path) -> Result<Vec<(String, String)>> {
+    let args = ["config", "--no-includes", "-z", "--list", "--file"];
+    let said = git.anywhere().args(args).args([file]).run()?;
     let one = |text: &[u8]| {
         let text = String::from_utf8_lossy(text).into_owned();
         let (key, value) = text.split_once('\n').unwrap_or((&text, "true"));

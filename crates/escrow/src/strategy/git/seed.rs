@@ -3,6 +3,7 @@
 //! It is written once and never changed: the sandbox of the git directory lies over it. So it is also what git is
 //! asked with from outside, and no setting that an agent made is ever followed there.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use super::super::error::Result;
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 pub(super) const BORROWED: &str = "escrow/objects";
 
 /// Sections and keys that say how files are stored and shown, and start no program.
-const KEPT: [&str; 24] = [
+const KEPT: [&str; 25] = [
     "core.filemode",
     "core.ignorecase",
     "core.precomposeunicode",
@@ -41,12 +42,16 @@ const KEPT: [&str; 24] = [
     "diff.algorithm",
     "diff.renames",
     "extensions.objectformat",
+    "extensions.partialclone",
 ];
 
 /// The same of each branch and remote.
 const KEPT_OF_EACH: [(&str, &[&str]); 2] = [
     ("branch.", &["remote", "merge", "rebase", "description"]),
-    ("remote.", &["url", "pushurl", "fetch"]),
+    (
+        "remote.",
+        &["url", "pushurl", "fetch", "promisor", "partialclonefilter"],
+    ),
 ];
 
 /// What is set in it, whatever the user's settings say.
@@ -67,11 +72,14 @@ const SET: &str = "\
 ";
 
 /// Files of `info` that say which files git looks at.
-const INFO: [&str; 3] = ["exclude", "sparse-checkout", "attributes"];
+const INFO: &[&str] = &["exclude", "attributes"];
+
+/// The same of each worktree.
+const OWN_INFO: &[&str] = &["sparse-checkout"];
 
 /// Fills an empty directory.
 pub(super) fn fill(git: &Git, repository: &Repository, head: &Head, to: &Dir) -> Result<()> {
-    let from = repository.dir()?;
+    let (from, shared) = (repository.dir()?, Dir::open(repository.common())?);
     for name in ["hooks", "info", "objects", "refs", "escrow"] {
         to.make_dir(name.as_bytes(), 0o755)?;
     }
@@ -100,14 +108,16 @@ pub(super) fn fill(git: &Git, repository: &Repository, head: &Head, to: &Dir) ->
     write(to, "HEAD", at.as_bytes())?;
     write(to, "packed-refs", &repository.packed_refs(git)?)?;
     write(to, "config", &settings(&repository.settings(git)?))?;
-    if let Some(info) = subdir(&from, b"info")? {
-        let kept = to.subdir(b"info")?;
-        for name in INFO {
-            copy(&info, &kept, name.as_bytes())?;
+    let kept = to.subdir(b"info")?;
+    for (dir, names) in [(&from, OWN_INFO), (&shared, INFO)] {
+        if let Some(info) = subdir(dir, b"info")? {
+            for name in names {
+                copy(&info, &kept, name.as_bytes())?;
+            }
         }
     }
     copy(&from, to, b"index")?;
-    copy(&from, to, b"shallow")?;
+    copy(&shared, to, b"shallow")?;
     for entry in from.entries()? {
         if entry.name.starts_with(b"sharedindex.") {
             copy(&from, to, &entry.name)?;
@@ -129,12 +139,11 @@ pub(super) fn settings_only(from: &Dir, area: &Dir, name: &str) -> Result<()> {
 
 /// The settings file.
 fn settings(user: &[(String, String)]) -> Vec<u8> {
-    let sha256 = user
-        .iter()
-        .any(|(key, value)| key == "extensions.objectformat" && value == "sha256");
+    // Extensions count in a repository that says so.
+    let extended = |(key, _): &(String, String)| key.starts_with("extensions.") && is_kept(key);
     let mut text = format!(
         "[core]\n\trepositoryFormatVersion = {}\n{SET}",
-        u8::from(sha256)
+        u8::from(user.iter().any(extended))
     );
     for (key, value) in user.iter().filter(|(key, _)| is_kept(key)) {
         let (Some((section, _)), Some((rest, name))) = (key.split_once('.'), key.rsplit_once('.'))
@@ -151,6 +160,22 @@ fn settings(user: &[(String, String)]) -> Vec<u8> {
         text.push_str(&format!("\t{name} = {}\n", quoted(value)));
     }
     text.into_bytes()
+}
+
+/// What of the settings would change what git makes of files, and is not there inside.
+pub(super) fn left_out(user: &[(String, String)]) -> Vec<String> {
+    let filter = |(key, _): &(String, String)| {
+        let rest = key.strip_prefix("filter.")?;
+        rest.rsplit_once('.').map(|(name, _)| name.to_owned())
+    };
+    let names: BTreeSet<String> = user.iter().filter_map(filter).collect();
+    let one = |name| {
+        format!(
+            "the filter '{name}' of the repository is a program, which git does not run inside: files that it would change are \
+             kept as they lie, and staged as they are"
+        )
+    };
+    names.into_iter().map(one).collect()
 }
 
 fn is_kept(key: &str) -> bool {

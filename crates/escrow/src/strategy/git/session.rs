@@ -238,7 +238,8 @@ impl Sandbox for GitSession {
 
     fn access(&self) -> Result<Access> {
         let mut access = self.files.access()?;
-        let at = self.sandbox.checkout.as_path().join(".git");
+        // The one in the checkout, or where its file says.
+        let at = self.sandbox.repository.git_dir.as_path();
         let moved = |mount: Mount, at: &Path| Mount {
             at: Location::from(at),
             ..mount
@@ -246,7 +247,7 @@ impl Sandbox for GitSession {
         let private = self.private.access()?.mounts;
         access
             .mounts
-            .extend(private.into_iter().map(|mount| moved(mount, &at)));
+            .extend(private.into_iter().map(|mount| moved(mount, at)));
         access.mounts.push(Mount {
             at: Location::from(at.join(seed::BORROWED)),
             view: View::ReadOnly(Location::from(self.sandbox.repository.objects())),
