@@ -43,6 +43,11 @@ look() {
             done
         fi
     done
+    # A library that reads repositories without git, for the interpreter of the system.
+    if ! /usr/bin/python3 -c 'import pygit2' 2>/dev/null; then
+        missing+=(pygit2)
+        packages+=(python3-pygit2)
+    fi
 }
 
 fail() {

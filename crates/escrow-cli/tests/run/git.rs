@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use escrow_testkit::stepper::Fault;
 use escrow_testkit::user::rerun_test_as_user_with;
 use escrow_testkit::{Cli, World};
 use serde_json::json as value;
@@ -219,114 +218,6 @@ fn checkpoints_and_forks_hold_files_index_references_and_stash() {
     assert_eq!(git(&app, "symbolic-ref HEAD"), "refs/heads/main\n");
     cli.ok(words("cleanup t --yes"));
     assert_sound(&app);
-}
-
-/// Kills `line` at every `stride`th call that changes something, and gives what is left to `check`.
-fn sweep(line: &str, stride: usize, check: impl Fn(&Cli, &Path, u64)) {
-    sweep_with(Fault::Kill, line, stride, |cli, app, n, _| {
-        cli.ok(words("recover"));
-        check(cli, app, n);
-    });
-}
-
-/// Lets such a call go wrong, and gives how the command ended, and what is left, to `check`.
-fn sweep_with(fault: Fault, line: &str, stride: usize, check: impl Fn(&Cli, &Path, u64, i32)) {
-    let prepared = || {
-        let world = world();
-        let cli = checkout(&world);
-        if !line.starts_with("plan create") {
-            cli.ok(words("plan create t -r app"));
-            cli.ok(inside("run --plan t", WORK));
-        }
-        if line.starts_with("undo") {
-            cli.ok(words("commit t --yes"));
-        }
-        (world, cli)
-    };
-    let (_world, cli) = prepared();
-    let calls = cli.stepper(words(line)).run().calls;
-    for n in (1..=calls).step_by(stride) {
-        let (world, cli) = prepared();
-        let ended = cli.stepper(words(line)).fault(n, fault).outcome.status;
-        check(&cli, &world.path().join("app"), n, ended);
-    }
-}
-
-// rule C1
-#[test]
-fn a_killed_commit_leaves_the_repository_old_or_new() {
-    sweep("commit t --yes", 23, |cli, app, n| {
-        let log = git(app, "log --format=%s");
-        let new = log == "agent work\nfirst\n";
-        assert!(new || log == "first\n", "{n}: {log}");
-        let (content, status) = match new {
-            true => ("one\nagent\n", " M b\nA  s\n?? n\n?? u\n"),
-            false => ("one\n", " M b\nA  s\n?? u\n"),
-        };
-        assert_eq!(read(app.join("src/a")), content, "{n}");
-        assert_eq!(git(app, "status --short"), status, "{n}");
-        cli.ok(words("cleanup t --yes"));
-        assert_sound(app);
-    });
-}
-
-// rule C4
-#[test]
-fn a_commit_that_fails_leaves_nothing_in_the_repository() {
-    const EIO: i32 = 5;
-    sweep_with(
-        Fault::Once(EIO),
-        "commit t --yes",
-        31,
-        |cli, app, n, ended| {
-            let new = git(app, "log --format=%s") == "agent work\nfirst\n";
-            match ended {
-                0 => assert!(new, "{n}: it says that it is committed"),
-                1 => assert!(!new, "{n}: it says that it is not"),
-                _ => {
-                    cli.ok(words("recover"));
-                }
-            }
-            let new = git(app, "log --format=%s") == "agent work\nfirst\n";
-            assert_eq!(read(app.join("src/a")) == "one\nagent\n", new, "{n}");
-            let used = git(app, "reflog").contains("escrow");
-            let packs = std::fs::read_dir(app.join(".git/objects/pack")).expect("it is there");
-            assert!(
-                used || packs.count() == 0,
-                "{n}: a pack is left that nothing names"
-            );
-            cli.ok(words("cleanup t --yes"));
-            assert_sound(app);
-        },
-    );
-}
-
-#[test]
-fn a_killed_undo_leaves_the_repository_old_or_new() {
-    sweep("undo t --yes", 23, |cli, app, n| {
-        let log = git(app, "log --format=%s");
-        let new = log == "agent work\nfirst\n";
-        assert!(new || log == "first\n", "{n}: {log}");
-        assert_eq!(read(app.join("src/a")) == "one\nagent\n", new, "{n}");
-        cli.ok(words("cleanup t --yes"));
-        assert_sound(app);
-    });
-}
-
-#[test]
-fn a_killed_creation_or_cleanup_leaves_no_reference() {
-    sweep("plan create t -r app", 23, |cli, app, n| {
-        let there = cli.run(words("plan show t")).status == 0;
-        if there {
-            cli.ok(words("cleanup t --yes"));
-        }
-        assert_eq!(git(app, "for-each-ref refs/escrow"), "", "{n}");
-        assert_sound(app);
-    });
-    sweep("cleanup t --yes", 23, |cli, app, _| {
-        cli.run(words("cleanup t --yes"));
-        assert_sound(app);
-    });
 }
 
 #[test]

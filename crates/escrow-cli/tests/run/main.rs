@@ -17,6 +17,7 @@ mod git_attacks;
 mod git_default;
 mod git_places;
 mod git_traps;
+mod git_work;
 mod groups;
 mod jobs;
 mod join;

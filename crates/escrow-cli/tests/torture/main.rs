@@ -21,6 +21,7 @@ mod errors;
 mod form;
 mod forward;
 mod full;
+mod git;
 mod kills;
 mod later;
 mod layer;

@@ -8,8 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bugs, checkpoints, damage, errors, forward, full, kills, next, parts, power, soak, two_homes,
-    unlinks,
+    bugs, checkpoints, damage, errors, forward, full, git, kills, next, parts, power, soak,
+    two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 19] = [
+const SWEEPS: [Sweep; 22] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -123,6 +123,24 @@ const SWEEPS: [Sweep; 19] = [
         "every size of the last MiB",
         5,
         |form| full::fills(form).unwrap_or_default(),
+    ),
+    (
+        "git checkouts, alone and with a directory: every verb killed at every call",
+        "every call",
+        6,
+        git::kills,
+    ),
+    (
+        "the same with errors at every call",
+        "every call, 5 errors",
+        4,
+        git::errors,
+    ),
+    (
+        "git checkouts with power cuts on ext4, XFS, Btrfs",
+        "200",
+        4,
+        |form| git::cuts(form).unwrap_or_default(),
     ),
     (
         "a store that lost its records, then any verb",
@@ -219,6 +237,8 @@ verb comes next. A small model says what a plan may be after each of the two:
 - after removals that failed at the end of a commit, nothing in the rest of the sandbox is shared with an original, and
   `undo` gives exactly the old state, before `gc` and after it;
 - on a full disk no command is ended by a signal, and `recover`, `rollback`, `cleanup` and `gc` succeed;
+- a git checkout has the branch, the index and the files of before, or all of them new, to the names of the commits that git
+  alone makes of the same work; `git fsck` finds nothing, and no lock, reference, pack or temporary file is left in it;
 - when the store was emptied, removed, replaced by an older copy or cut off from its log, no work that was not released
   is removed.
 

@@ -532,7 +532,12 @@ impl GitIntent {
             false => &self.release.message,
         };
         self.repository
-            .move_refs(git, &moves, message, Some(&self.area()?))
+            .move_refs(git, &moves, message, Some(&self.area()?))?;
+        // Git syncs neither reflogs nor directories. Also what a process moved that died before this.
+        match self.release.moves.is_empty() {
+            true => Ok(()),
+            false => Ok(self.repository.dir()?.sync_file_system()?),
+        }
     }
 
     /// Puts the entries of the index in place, or the former ones back.

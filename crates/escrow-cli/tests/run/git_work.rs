@@ -1,0 +1,173 @@
+//! Real work with git inside: what comes out is what the same work gives without Escrow, to the names of the commits.
+
+use crate::git::{assert_sound, git, world};
+use crate::*;
+
+const DATES: [(&str, &str); 2] = [
+    ("GIT_AUTHOR_DATE", "1500000000 +0000"),
+    ("GIT_COMMITTER_DATE", "1500000000 +0000"),
+];
+
+/// Ten commits, a branch, and a file that is changed and not committed.
+const SET_UP: &str = "git init -q -b main . && git config user.name U && git config user.email u@example.org
+    mkdir dir; for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >> list; echo $n > dir/f$n; git add -A; git commit -qm c$n; done
+    git checkout -q -b side HEAD~5; echo side > side; git add side; git commit -qm side; git checkout -q main
+    seq 1 2000 > large; git add large; git commit -qm large; echo dirty >> dir/f1; echo plain > untracked";
+
+/// Everything that comes of it: the branch, the index, the files.
+const LOOK: &str = "git log --format='%H %P %s'; git ls-files -s; git status --porcelain=v2
+    find . -path ./.git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum";
+
+fn shell(dir: &Path, script: &str) -> String {
+    let mut command = Command::new("sh");
+    command.args(["-euc", script]).current_dir(dir).envs(DATES);
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null");
+    let output = command.output().expect("there is a shell");
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script}: {failed}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Does the work inside and releases it, does it with git alone elsewhere, and compares what is said and what came out.
+#[track_caller]
+fn same_as_native(work: &str) {
+    let world = world();
+    let (app, plain) = (world.dir("app"), world.dir("plain/app"));
+    shell(&app, SET_UP);
+    shell(&plain, SET_UP);
+    let mut cli = Cli::new(&world, &binary()).cwd(&app);
+    for (name, value) in DATES {
+        cli = cli.env(name, value);
+    }
+    let before = shell(&app, LOOK);
+    cli.ok("resource add app --type git-checkout --at .");
+    cli.ok("plan create t -r app");
+    let said = cli.ok(inside("run --plan t", &format!("set -eu; {work}")));
+    assert_eq!(shell(&app, LOOK), before, "nothing moves before the commit");
+    cli.ok("commit t --yes");
+    assert_eq!(said, shell(&plain, work));
+    assert_eq!(shell(&app, LOOK), shell(&plain, LOOK));
+    cli.ok("undo t --yes");
+    assert_eq!(shell(&app, LOOK), before);
+    cli.ok("cleanup t --yes");
+    assert_sound(&app);
+}
+
+#[test]
+fn an_interactive_rebase_by_script() {
+    same_as_native(
+        "git stash -q; export GIT_EDITOR=true
+         GIT_SEQUENCE_EDITOR='sed -i -e 2s/pick/fixup/ -e 3s/pick/squash/ -e 4d' git rebase -q -i --empty=drop -X theirs HEAD~6
+         git stash pop -q; git log --format=%s",
+    );
+}
+
+#[test]
+fn stashes_moves_and_removals() {
+    same_as_native(
+        "git stash push -q -u; git mv dir/f2 moved; mkdir sub; git mv dir/f3 dir/f4 sub; git rm -q list; git commit -qm moves
+         git stash pop -q || git checkout -q --theirs . ; git stash list; git status --short | head -3; git log --follow --format=%s moved",
+    );
+}
+
+#[test]
+fn a_bisection_by_script() {
+    same_as_native(
+        "git stash -q; git bisect start HEAD HEAD~9 >/dev/null; git bisect run sh -c '! grep -q ^7$ list' | grep 'first bad'
+         git bisect reset >/dev/null 2>&1; git stash pop -q; echo found > found; git add found; git commit -qm found found",
+    );
+}
+
+#[test]
+fn merges_and_picks() {
+    same_as_native(
+        "git stash -q; git checkout -q side; git cherry-pick main >/dev/null; git checkout -q main; git merge -q -m merged side
+         git revert --no-edit HEAD~1 >/dev/null; git tag -f x; git stash pop -q; git log --format=%s -4",
+    );
+}
+
+#[test]
+fn worktrees_clones_and_collections() {
+    same_as_native(
+        "git worktree add -q ../app/wt side; echo wt > wt/wt; git -C wt add wt; git -C wt commit -qm wt; git worktree remove wt
+         git merge -q -m m side; git worktree prune; git gc -q --prune=now; git repack -qadf; git pack-refs --all
+         git clone -q . clone; git -C clone log --format=%s -3; git -C clone fsck; rm -rf clone
+         git clone -q --shared . clone; git -C clone rev-parse HEAD; rm -rf clone; git fsck; git count-objects -v | grep garbage",
+    );
+}
+
+#[test]
+fn patches_notes_and_plumbing() {
+    same_as_native(
+        "git stash -q; git format-patch -q -3 -o ../app/p; git reset -q --hard HEAD~3; git am -q p/*; rm -r p
+         git notes add -m note; tree=$(git write-tree); git commit-tree -p HEAD -m plumbed $tree > id; git update-ref HEAD $(cat id)
+         git archive HEAD dir | tar -t | wc -l; git filter-branch -f --msg-filter 'sed s/c1/C1/' HEAD~2..HEAD >/dev/null 2>&1
+         git stash pop -q; git log --format=%s -3",
+    );
+}
+
+#[test]
+fn a_library_that_is_not_git_works_inside() {
+    // The interpreter of the system, for which the module is packaged.
+    let found = Command::new("/usr/bin/python3")
+        .args(["-c", "import pygit2"])
+        .output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        skip("pygit2 is not installed");
+        return;
+    }
+    same_as_native(
+        r#"/usr/bin/python3 - <<'PY'
+import pygit2
+repo = pygit2.Repository('.')
+open('by-library', 'w').write('libgit2\n')
+repo.index.add('by-library')
+repo.index.write()
+who = pygit2.Signature('L', 'l@example.org', 1500000000, 0)
+parent = repo.head.target
+made = repo.create_commit('HEAD', who, who, 'by a library', repo.index.write_tree(), [parent])
+print([c.message for c in repo.walk(made)][:3])
+print(sorted(k for k, v in repo.status().items()))
+repo.create_branch('lib', repo[made])
+PY
+git log --format=%s -2; git fsck"#,
+    );
+}
+
+#[test]
+fn a_repository_that_was_moved_removed_or_collected_under_a_plan() {
+    let world = world();
+    let app = world.dir("app");
+    shell(&app, SET_UP);
+    let cli = Cli::new(&world, &binary()).cwd(&app);
+    cli.ok("resource add app --type git-checkout --at .");
+    cli.ok("plan create t -r app");
+    cli.ok(inside(
+        "run --plan t",
+        "echo x >> list; git commit -qm x list",
+    ));
+    // Everything packed away, the branch rewritten: the base is still there.
+    shell(
+        &app,
+        "git stash -q; git reset -q --hard HEAD~2; git reflog expire --expire=now --all; git gc -q --prune=now",
+    );
+    cli.ok(inside("run --plan t", "git log --format=%s; git fsck"));
+    let said = cli.run("commit t --yes");
+    assert!(matches!(said.status, 0 | 4), "{said:?}");
+    assert_eq!(git(&app, "fsck --strict"), "");
+    // It is gone: what is said has a reason, and the plan can be removed.
+    cli.ok("plan create u -r app");
+    cli.ok(inside(
+        "run --plan u",
+        "echo y >> list; git commit -qm y list",
+    ));
+    let away = world.path().join("away");
+    fs::rename(app.join(".git"), &away).expect("a new name");
+    assert_ne!(cli.run("commit u --yes").status, 0);
+    fs::rename(&away, app.join(".git")).expect("its name");
+    cli.ok(inside("run --plan u", "git log -1 --format=%s"));
+    fs::rename(app.join(".git"), &away).expect("a new name");
+    cli.ok("cleanup u --yes");
+    cli.ok("cleanup t --yes");
+    assert_eq!(world.areas(), Vec::<String>::new());
+}
