@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use escrow::error::Error;
 use escrow::manager::Manager;
+use escrow::model::text::Location;
 use escrow::run::{Attached, Console};
 use escrow::{Plan, Resource};
 
@@ -96,14 +98,38 @@ impl Context {
         }
     }
 
-    /// The plan that was typed, or the newest open one of this directory.
-    pub(crate) fn plan(&self, typed: Option<&str>) -> Result<Plan, Failure> {
-        Ok(self.manager.resolve_plan(typed, &self.directory)?)
+    /// The plan that was typed, or the newest open one of this directory, which is named then.
+    pub(crate) fn plan(&self, typed: Option<&str>, ui: &Ui) -> Result<Plan, Failure> {
+        let plan = self.manager.resolve_plan(typed, &self.directory)?;
+        tell_plan(typed, &plan, ui);
+        Ok(plan)
     }
 
-    /// The plan that was typed, or the one of this directory that was committed last.
-    pub(crate) fn committed_plan(&self, typed: Option<&str>) -> Result<Plan, Failure> {
-        Ok(self.manager.resolve_committed(typed, &self.directory)?)
+    /// The plan that the first word means, or the newest open one of this directory, and the words that are paths.
+    pub(crate) fn plan_and_paths<'a>(
+        &self,
+        words: &'a [OsString],
+        ui: &Ui,
+    ) -> Result<(Plan, &'a [OsString]), Failure> {
+        let typed = words.first().and_then(|word| word.to_str());
+        let named = typed.map(|typed| self.manager.resolve_plan(Some(typed), &self.directory));
+        match named {
+            Some(Ok(plan)) => Ok((plan, &words[1..])),
+            Some(Err(error @ Error::AmbiguousPlan { .. })) => Err(error.into()),
+            // A word that is no plan is a path, if there is a plan that it can be one of.
+            Some(Err(error)) => match self.plan(None, ui) {
+                Ok(plan) => Ok((plan, words)),
+                Err(_) => Err(error.into()),
+            },
+            None => Ok((self.plan(None, ui)?, words)),
+        }
+    }
+
+    /// The plan that was typed, or the one of this directory that was committed last, which is named then.
+    pub(crate) fn committed_plan(&self, typed: Option<&str>, ui: &Ui) -> Result<Plan, Failure> {
+        let plan = self.manager.resolve_committed(typed, &self.directory)?;
+        tell_plan(typed, &plan, ui);
+        Ok(plan)
     }
 
     /// The plan and the resource that were typed, and the `rest` words behind them. The plan may
@@ -112,6 +138,7 @@ impl Context {
         &self,
         words: &'a [OsString],
         rest: usize,
+        ui: &Ui,
     ) -> Result<(Plan, Resource, &'a [OsString]), Failure> {
         let (typed, words) = match words.len() > rest + 1 {
             // What is not UTF-8 names no plan, and must not count as left out.
@@ -130,9 +157,9 @@ impl Context {
             Some(_) => None,
             None => words[0]
                 .to_str()
-                .and_then(|word| self.plan(Some(word)).ok()),
+                .and_then(|word| self.plan(Some(word), ui).ok()),
         };
-        let plan = match self.plan(typed.as_deref()) {
+        let plan = match self.plan(typed.as_deref(), ui) {
             Err(error) => return Err(forgotten().map_or(error, |plan| missing(&plan))),
             Ok(plan) => plan,
         };
@@ -145,6 +172,13 @@ impl Context {
     /// The resource of a plan that was typed, by name or path.
     pub(crate) fn resource(&self, plan: &Plan, typed: &OsStr) -> Result<Resource, Failure> {
         Ok(self.manager.resource_in(plan, typed, &self.directory)?)
+    }
+}
+
+/// Says which plan is meant where none was typed.
+fn tell_plan(typed: Option<&str>, plan: &Plan, ui: &Ui) {
+    if typed.is_none() {
+        ui.say(&format!("plan {}", plan.name));
     }
 }
 
@@ -187,6 +221,37 @@ pub(crate) fn socket() -> Option<PathBuf> {
 /// The home directory of the user.
 pub(crate) fn user_home() -> Option<PathBuf> {
     variable("HOME").map(PathBuf::from)
+}
+
+/// The shell of the user.
+pub(crate) fn shell() -> Option<OsString> {
+    variable("SHELL")
+}
+
+/// A path as seen from the root directory, by its words alone: what it names need not be there.
+pub(crate) fn absolute(path: &OsStr) -> PathBuf {
+    let mut all = std::env::current_dir().unwrap_or_default();
+    for part in std::path::Path::new(path).components() {
+        match part {
+            std::path::Component::CurDir => {}
+            std::path::Component::ParentDir => drop(all.pop()),
+            part => all.push(part),
+        }
+    }
+    all
+}
+
+/// Whether something is at a path.
+pub(crate) fn exists(path: &OsStr) -> bool {
+    std::path::Path::new(path).symlink_metadata().is_ok()
+}
+
+/// Goes to another directory, before anything is looked at.
+pub(crate) fn go_to(directory: &std::path::Path) -> Result<(), Failure> {
+    std::env::set_current_dir(directory).map_err(|error| {
+        let directory = Location::from(directory);
+        Failure::usage(format!("cannot go to the directory '{directory}': {error}"))
+    })
 }
 
 /// What commands share with this program: its standard input, the terminal and signals.

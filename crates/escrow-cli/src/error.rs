@@ -26,6 +26,8 @@ pub(crate) struct Failure {
     about: Map<String, Value>,
     /// Which of its fields says that it did not happen; none where no process asks.
     field: Option<&'static str>,
+    /// What else the document says.
+    beside: Value,
     /// What a person reads before the error.
     lines: Vec<String>,
     /// The home whose state lost its records.
@@ -41,6 +43,11 @@ impl Failure {
     /// What was typed makes no sense.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::of(Kind::Usage, message)
+    }
+
+    /// What was asked for is not there.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::of(Kind::NotFound, message)
     }
 
     /// What was asked for is not permitted.
@@ -59,6 +66,7 @@ impl Failure {
             status: None,
             about: Map::new(),
             field: None,
+            beside: Value::Null,
             lines: Vec::new(),
             lost: None,
         }
@@ -124,6 +132,30 @@ impl Failure {
         self
     }
 
+    /// Says in the document what else is known, where the error does not say it.
+    pub(crate) fn beside(mut self, more: Value) -> Self {
+        self.beside = more;
+        self
+    }
+
+    /// The error as a document.
+    pub(crate) fn document(&self) -> Value {
+        let details = self.details.clone();
+        let mut answer = document(self.kind, &self.message, &self.hints, details);
+        let mut more = Map::new();
+        if let Some(field) = self.field {
+            more.insert(field.to_owned(), json!(false));
+            more.extend(self.about.clone());
+        }
+        for (name, value) in self.beside.as_object().into_iter().flatten() {
+            more.entry(name).or_insert_with(|| value.clone());
+        }
+        if let Some(answer) = answer.as_object_mut() {
+            answer.extend(more);
+        }
+        answer
+    }
+
     /// Tells it, and gives the exit code.
     pub(crate) fn report(mut self, ui: &Ui) -> ExitCode {
         let own = self.status.and_then(|status| u8::try_from(status).ok());
@@ -137,12 +169,7 @@ impl Failure {
             (self.hints, self.details, self.lines) = (Vec::new(), json!({}), Vec::new());
         }
         if ui.is_json() {
-            let mut answer = document(self.kind, &self.message, &self.hints, self.details);
-            if let (Some(field), Some(answer)) = (self.field, answer.as_object_mut()) {
-                answer.insert(field.to_owned(), json!(false));
-                answer.extend(self.about);
-            }
-            ui.document(&answer);
+            ui.document(&self.document());
         } else {
             for line in &self.lines {
                 ui.line(line);

@@ -72,6 +72,8 @@ pub(crate) struct Ui {
     json: bool,
     quiet: bool,
     verbose: bool,
+    /// Whether every question is answered with yes.
+    yes: bool,
     /// Whether data is talk, because it belongs to a question.
     aside: bool,
     lost: Cell<bool>,
@@ -88,12 +90,18 @@ impl Ui {
             json,
             quiet,
             verbose: verbose > 0,
+            yes: false,
             aside: false,
             lost: Cell::new(false),
             coloured: OnceCell::new(),
             pending: RefCell::default(),
             notices: RefCell::default(),
         }
+    }
+
+    /// The same without questions.
+    pub(crate) fn yes(self, yes: bool) -> Self {
+        Self { yes, ..self }
     }
 
     /// The same for what belongs to a question: all of it is talk, and the user who is asked reads it, whatever form
@@ -286,9 +294,14 @@ impl Ui {
         self.said(format!("{}\n", text.trim_end()).as_bytes());
     }
 
-    /// Whether a user can answer a question.
+    /// Whether every question was answered beforehand.
+    pub(crate) fn says_yes(&self) -> bool {
+        self.yes
+    }
+
+    /// Whether there is a user who can, and wants to, answer a question.
     pub(crate) fn asks(&self) -> bool {
-        std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+        !self.yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
     }
 
     /// What another one of us said, as it is.
@@ -307,8 +320,8 @@ impl Ui {
     }
 
     /// Asks before something is lost; only on a terminal, where a user can answer.
-    pub(crate) fn confirm(&self, question: &str, yes: bool) -> bool {
-        if yes || !self.asks() {
+    pub(crate) fn confirm(&self, question: &str) -> bool {
+        if !self.asks() {
             return true;
         }
         let answer = answer(&format!("{question} [y/N]"));

@@ -63,6 +63,14 @@ pub fn name_status(view: &DiffView, to: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
+/// One line for each change: the escaped path.
+pub fn name_only(view: &DiffView, to: &mut dyn Write) -> Result<()> {
+    for change in &view.changes {
+        writeln!(to, "{}", change.path).map_err(Error::Output)?;
+    }
+    Ok(())
+}
+
 /// The changes as a unified patch in git's form.
 ///
 /// Text is shown line by line; what is binary or very large is named with its sizes. Owners and

@@ -35,7 +35,7 @@ impl AnswerArgs {
         let question = serde_json::from_reader(std::io::stdin()).map_err(|_| understood());
         let opened = question.and_then(|question: Question| {
             let context = Context::open(global, false)?;
-            let plan = context.plan(Some(&self.plan))?;
+            let plan = context.plan(Some(&self.plan), &plain)?;
             Ok((question.words, context, plan))
         });
         let (words, context, plan) = match opened {
@@ -44,7 +44,7 @@ impl AnswerArgs {
         };
         let asker = Asker {
             plan: &plan,
-            resolve: &|typed| Some(context.plan(Some(typed)).ok()?.id),
+            resolve: &|typed| Some(context.plan(Some(typed), &plain).ok()?.id),
             resources: &|| context.manager.resource_names(&plan).unwrap_or_default(),
         };
         match asker.understand(&words) {
@@ -94,6 +94,7 @@ impl Asker<'_> {
             config,
             verbose: _,
             quiet: _,
+            yes: _,
         } = &cli.global;
         let chosen = [
             ("--principal", principal.is_some()),
@@ -128,6 +129,21 @@ impl Asker<'_> {
         let typed = words.len().checked_sub(2).map(|at| words[at].as_str());
         let plan = self.own_plan(typed)?;
         Ok(iter::once(plan).chain(words.last().cloned()).collect())
+    }
+
+    /// `[PLAN] PATH...`, with the own plan: a word that means another plan is refused, one that means none is a path.
+    pub(super) fn own_plan_first(&self, words: &[OsString]) -> Result<Vec<OsString>, String> {
+        let first = words.first().and_then(|word| word.to_str());
+        let (typed, paths) = match first.filter(|word| self.is_plan(word)) {
+            Some(plan) => (Some(plan), &words[1..]),
+            None => (None, words),
+        };
+        let plan = OsString::from(self.own_plan(typed)?);
+        Ok(iter::once(plan).chain(paths.iter().cloned()).collect())
+    }
+
+    fn is_plan(&self, typed: &str) -> bool {
+        self.is_own(typed) || (self.resolve)(typed).is_some()
     }
 
     /// Whether a plan that was typed is the own one.

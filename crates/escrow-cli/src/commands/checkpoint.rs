@@ -59,13 +59,17 @@ struct CheckpointNameArgs {
 }
 
 /// The plan and the checkpoint that were typed.
-pub(super) fn typed(context: &Context, words: &[String]) -> Result<(Plan, Checkpoint), Failure> {
+pub(super) fn typed(
+    context: &Context,
+    words: &[String],
+    ui: &Ui,
+) -> Result<(Plan, Checkpoint), Failure> {
     let (plan, checkpoint) = match words {
         [plan, checkpoint] => (Some(plan.as_str()), checkpoint),
         [checkpoint] => (None, checkpoint),
         _ => return Err(Failure::usage("a checkpoint is missing")),
     };
-    let plan = context.plan(plan)?;
+    let plan = context.plan(plan, ui)?;
     let checkpoint = context.manager.resolve_checkpoint(&plan, checkpoint)?;
     Ok((plan, checkpoint))
 }
@@ -118,7 +122,7 @@ impl CheckpointArgs {
 
 impl CheckpointCreateArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let progress = ui.progress("keeping");
         let label = self.message.as_deref();
         let taken = context.manager.create_checkpoint(&plan, label, &progress)?;
@@ -138,7 +142,7 @@ impl CheckpointCreateArgs {
 
 impl CheckpointListArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let all = context.manager.checkpoints(&plan)?;
         if ui.is_json() {
             let all = all.iter().map(|one| document(context, one));
@@ -162,7 +166,7 @@ impl CheckpointListArgs {
 
 impl CheckpointNameArgs {
     fn show(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, checkpoint) = typed(context, &self.words)?;
+        let (plan, checkpoint) = typed(context, &self.words, ui)?;
         let since = context.manager.since(&plan, &checkpoint, None)?;
         if ui.is_json() {
             let mut shown = document(context, &checkpoint)?;
@@ -196,7 +200,7 @@ impl CheckpointNameArgs {
     }
 
     fn delete(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, checkpoint) = typed(context, &self.words)?;
+        let (plan, checkpoint) = typed(context, &self.words, ui)?;
         context.manager.delete_checkpoint(&plan, &checkpoint)?;
         match ui.is_json() {
             true => ui.document(&json!({"success": true, "checkpoint_id": checkpoint.id})),

@@ -16,9 +16,6 @@ use crate::ui::{Ui, count};
 pub(crate) struct CleanupArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
     /// Count what cannot be found as removed
     #[arg(long)]
     forget: bool,
@@ -26,12 +23,12 @@ pub(crate) struct CleanupArgs {
 
 impl CleanupArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let question = format!(
             "Delete the sandboxes of plan {} with all changes in them?",
             plan.name
         );
-        if !ui.confirm(&question, self.yes) {
+        if !ui.confirm(&question) {
             return Err(Failure::failed("nothing was removed"));
         }
         let cleaned = context.manager.cleanup(&plan, self.forget)?;

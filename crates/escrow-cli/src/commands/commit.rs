@@ -74,9 +74,6 @@ pub(crate) struct CommitArgs {
     /// Wait for a command that runs inside the plan to end, instead of refusing
     #[arg(long)]
     wait: bool,
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -99,7 +96,7 @@ enum BaseArg {
 
 impl CommitArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let terms = CommitTerms {
             on_conflict: match self.on_conflict {
                 OnConflictArg::Abort => OnConflict::Abort,
@@ -134,11 +131,11 @@ impl CommitArgs {
         }
         manager.validations(&plan).map_err(failed)?;
         context.tell_notices(ui);
-        if ui.asks() && !self.yes {
+        if ui.asks() {
             let preview = look()?;
             show_report(&preview, terms, &ui.aside(), false);
             let question = format!("Release the plan {} into the originals?", plan.name);
-            if !ui.confirm(&question, false) {
+            if !ui.confirm(&question) {
                 return Err(Failure::failed("nothing was committed").about("committed"));
             }
             expected = preview.digest.map(Expected::Shown);

@@ -1,11 +1,13 @@
 //! `escrow diff`: everything a plan changed, in four forms.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use escrow::diff::{self, ChangeSummary};
 use escrow::error::Error;
-use escrow::manager::ResourceDiff;
+use escrow::manager::{PlanDiff, ResourceDiff};
 use escrow::model::text::escape;
 use escrow::model::{Change, ChangeKind, ChangedField, Detail, EntryInfo};
 use serde_json::{Value, json};
@@ -23,13 +25,17 @@ use crate::ui::{Tone, Ui, paint, size};
 ///
 /// The digest covers everything that would be released: paths, contents, modes, owners, attributes and link
 /// targets. It is the same for every caller, until something of that changes, and `escrow commit --expect DIGEST`
-/// releases exactly that or nothing. `--name-status`, `--since` and `--scratch` make none.
+/// releases exactly that or nothing. `--name-status`, `--name-only`, `--since`, `--scratch` and paths make none.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  escrow diff try --patch | less\n  \
-        escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\"")]
+#[command(
+    override_usage = "escrow diff [OPTIONS] [PLAN] [PATH]...",
+    after_help = "Examples:\n  escrow diff try --patch | less\n  escrow diff try src\n  \
+        escrow commit try --expect \"$(escrow diff try --json | jq -r .digest)\""
+)]
 pub(crate) struct DiffArgs {
-    /// Name, id or prefix; the newest open plan of this directory if left out
-    plan: Option<String>,
+    /// The plan (the newest open one of this directory if left out), and paths: only changes at or below one of them
+    #[arg(value_name = "[PLAN] PATH")]
+    words: Vec<OsString>,
     /// Only this resource
     #[arg(long, short, value_name = "RESOURCE")]
     resource: Option<OsString>,
@@ -40,6 +46,9 @@ pub(crate) struct DiffArgs {
     /// P permissions, owner or attributes
     #[arg(long, group = "form")]
     name_status: bool,
+    /// One path for each change
+    #[arg(long, group = "form")]
+    name_only: bool,
     /// Line by line, in a form that `git apply` and `patch -p1` take; of several resources take
     /// one at a time with --resource. Binary and very large files are named, not shown
     #[arg(long, short, group = "form")]
@@ -59,27 +68,28 @@ impl DiffArgs {
     /// The same from inside.
     pub(super) fn asked(self, asker: &Asker<'_>) -> Result<Self, String> {
         let Self {
-            plan,
+            words,
             resource,
             stat: _,
             name_status: _,
+            name_only: _,
             patch: _,
             since: _,
             until: _,
             scratch: _,
         } = &self;
-        let plan = Some(asker.own_plan(plan.as_deref())?);
+        let words = asker.own_plan_first(words)?;
         let resource = resource.clone().map(|typed| asker.own_resource(typed));
         let resource = resource.transpose()?;
         Ok(Self {
-            plan,
+            words,
             resource,
             ..self
         })
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let (plan, paths) = context.plan_and_paths(&self.words, ui)?;
         if self.scratch {
             return scratch(context, &plan, ui);
         }
@@ -90,12 +100,16 @@ impl DiffArgs {
         let checkpoint = |typed: &String| context.manager.resolve_checkpoint(&plan, typed);
         let since = self.since.as_ref().map(checkpoint).transpose()?;
         let until = self.until.as_ref().map(checkpoint).transpose()?;
-        let found = match &since {
+        let mut found = match &since {
             Some(since) => context.manager.since(&plan, since, until.as_ref())?,
             None => context.manager.diff(&plan, only.as_ref())?,
         };
+        if !paths.is_empty() {
+            keep_below(&mut found, paths)?;
+        }
         // A list of names reads no content.
-        let digest = match since.is_none() && !self.name_status {
+        let whole = since.is_none() && paths.is_empty();
+        let digest = match whole && !self.name_status && !self.name_only {
             true => context.manager.digest(&found)?.text(),
             false => None,
         };
@@ -110,7 +124,7 @@ impl DiffArgs {
         if diffs.is_empty() {
             ui.say(&format!("the plan {} has no sandboxes", plan.name));
         }
-        if !self.name_status && !self.patch {
+        if !self.name_status && !self.name_only && !self.patch {
             diffs.iter().for_each(|one| stat(one, ui));
             show_report(digest, ui);
             return Ok(());
@@ -120,18 +134,44 @@ impl DiffArgs {
             if diffs.len() > 1 {
                 writeln!(out, "# {}", one.view.resource.name).map_err(Error::Output)?;
             }
-            match self.patch {
-                true => {
+            match (self.patch, self.name_only) {
+                (true, _) => {
                     let contents = context.manager.contents(&found, &one.view)?;
                     diff::patch(&one.diff, &contents, &mut out)?;
                 }
-                false => diff::name_status(&one.diff, &mut out)?,
+                (_, true) => diff::name_only(&one.diff, &mut out)?,
+                _ => diff::name_status(&one.diff, &mut out)?,
             }
         }
         out.flush().map_err(Error::Output)?;
         show_report(digest, ui);
         Ok(())
     }
+}
+
+/// Keeps the changes at or below one of `paths`: as seen from the current directory, or from the top of a resource. A
+/// path that is neither a change nor there is an error: it may be the name of a plan, mistyped.
+fn keep_below(found: &mut PlanDiff, paths: &[OsString]) -> Result<(), Failure> {
+    let mut unknown: Vec<&OsString> = paths.iter().collect();
+    unknown.retain(|path| !context::exists(path));
+    for one in &mut found.resources {
+        let top = one.view.resource.at.as_path();
+        one.diff.changes.retain(|change| {
+            let inner = Path::new(OsStr::from_bytes(change.path.as_bytes()));
+            let at = top.join(inner);
+            let fits = |path: &OsString| {
+                let typed: PathBuf = Path::new(path).components().collect();
+                inner.starts_with(typed) || at.starts_with(context::absolute(path))
+            };
+            unknown.retain(|path| !fits(path));
+            paths.iter().any(fits)
+        });
+    }
+    unknown.first().map_or(Ok(()), |path| {
+        let path = escape(path.as_bytes());
+        let what = format!("there is no plan '{path}', and nothing changed at such a path");
+        Err(Failure::not_found(what).hint("`escrow plan list` shows the plans"))
+    })
 }
 
 /// The digest, beside the data.

@@ -1,9 +1,11 @@
 //! `escrow log`: lists what was done or denied, and verifies that the log is unchanged.
 
+use std::collections::VecDeque;
+
 use clap::Args;
-use escrow::LoggedOperation;
 use escrow::error::{Error, Kind};
 use escrow::model::text::one_line;
+use escrow::{LoggedOperation, Plan};
 use serde_json::{Value, json};
 
 use super::show;
@@ -21,6 +23,9 @@ use crate::ui::{Tone, Ui, count, paint};
 pub(crate) struct LogArgs {
     /// Name, id or prefix of a plan; everything if left out
     plan: Option<String>,
+    /// Only the last ones, this many
+    #[arg(short = 'n', long, value_name = "NUMBER")]
+    last: Option<usize>,
     /// Check that the whole log is as it was written, instead of showing it
     #[arg(long)]
     verify: bool,
@@ -29,17 +34,17 @@ pub(crate) struct LogArgs {
 impl LogArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let plan = match &self.plan {
-            Some(typed) => Some(context.plan(Some(typed))?),
+            Some(typed) => Some(context.plan(Some(typed), ui)?),
             None => None,
         };
         if self.verify {
             return verify(context, ui);
         }
         if ui.is_json() {
-            return stream(context, plan.as_ref(), ui);
+            return self.stream(context, plan.as_ref(), ui);
         }
         let mut none = true;
-        context.manager.each_logged(plan.as_ref(), |one| {
+        self.each(context, plan.as_ref(), |one| {
             none = false;
             show_report(&one, ui);
             Ok(())
@@ -49,25 +54,46 @@ impl LogArgs {
         }
         Ok(())
     }
-}
 
-/// One document, written as it is read.
-fn stream(context: &Context, plan: Option<&escrow::Plan>, ui: &Ui) -> Result<(), Failure> {
-    let mut out = ui.content();
-    let mut before = "{\n  \"operations\": [\n    ";
-    context.manager.each_logged(plan, |one| {
-        write!(out, "{before}{}", entry(&one)).map_err(Error::Output)?;
-        before = ",\n    ";
+    /// Every operation that is wanted, oldest first.
+    fn each(
+        &self,
+        context: &Context,
+        plan: Option<&Plan>,
+        mut each: impl FnMut(LoggedOperation) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let Some(most) = self.last else {
+            return context.manager.each_logged(plan, each);
+        };
+        let mut last = VecDeque::new();
+        context.manager.each_logged(plan, |one| {
+            last.push_back(one);
+            if last.len() > most {
+                last.pop_front();
+            }
+            Ok(())
+        })?;
+        last.into_iter().try_for_each(&mut each)
+    }
+
+    /// One document, written as it is read.
+    fn stream(&self, context: &Context, plan: Option<&Plan>, ui: &Ui) -> Result<(), Failure> {
+        let mut out = ui.content();
+        let mut before = "{\n  \"operations\": [\n    ";
+        self.each(context, plan, |one| {
+            write!(out, "{before}{}", entry(&one)).map_err(Error::Output)?;
+            before = ",\n    ";
+            Ok(())
+        })?;
+        let end = match before.starts_with('{') {
+            true => "{\n  \"operations\": []\n}\n",
+            false => "\n  ]\n}\n",
+        };
+        write!(out, "{end}")
+            .and_then(|()| out.flush())
+            .map_err(Error::Output)?;
         Ok(())
-    })?;
-    let end = match before.starts_with('{') {
-        true => "{\n  \"operations\": []\n}\n",
-        false => "\n  ]\n}\n",
-    };
-    write!(out, "{end}")
-        .and_then(|()| out.flush())
-        .map_err(Error::Output)?;
-    Ok(())
+    }
 }
 
 fn show_report(one: &LoggedOperation, ui: &Ui) {

@@ -24,6 +24,7 @@ mod restore;
 mod rollback;
 mod run;
 mod sandbox;
+mod shell;
 pub(crate) mod show;
 mod status;
 mod strategy;
@@ -91,11 +92,15 @@ pub(crate) struct GlobalArgs {
     /// Say nothing but errors and warnings
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
+    /// Do not ask
+    #[arg(short, long, global = true)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Shell(shell::ShellArgs),
     Plan(plan::PlanArgs),
     Sandbox(sandbox::SandboxArgs),
     Path(path::PathArgs),
@@ -131,7 +136,7 @@ enum Command {
 impl GlobalArgs {
     /// How it is answered.
     pub(crate) fn ui(&self) -> Ui {
-        Ui::new(self.json, self.quiet, self.verbose)
+        Ui::new(self.json, self.quiet, self.verbose).yes(self.yes)
     }
 }
 
@@ -167,7 +172,13 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         }
         _ => {}
     }
-    let runs = matches!(command, Command::Run(_));
+    let directory = match &command {
+        Command::Run(args) => args.options.directory.as_deref(),
+        Command::Shell(args) => args.options.directory.as_deref(),
+        _ => None,
+    };
+    directory.map_or(Ok(()), context::go_to)?;
+    let runs = matches!(command, Command::Run(_) | Command::Shell(_));
     // What frees space or repairs goes on without a configuration that makes no sense.
     let lenient = matches!(
         command,
@@ -202,6 +213,7 @@ fn with_notices(command: Command, context: &Context, ui: &Ui) -> Result<(), Fail
 fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failure> {
     match command {
         Command::Run(args) => args.run(context, ui),
+        Command::Shell(args) => args.run(context, ui),
         Command::Plan(args) => args.run(context, ui),
         Command::Sandbox(args) => args.run(context, ui),
         Command::Path(args) => args.run(context, ui),

@@ -31,7 +31,7 @@ pub(crate) struct PathArgs {
 impl PathArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let rest = usize::from(self.words.len() == 3);
-        let (plan, resource, rest) = context.target(&self.words, rest)?;
+        let (plan, resource, rest) = context.target(&self.words, rest, ui)?;
         let inner = rest
             .first()
             .map(|word| ResourcePath::parse(word.as_bytes()));

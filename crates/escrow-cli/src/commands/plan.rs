@@ -106,7 +106,7 @@ impl PlanCreateArgs {
 
 impl PlanForkArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let at = self.at.as_deref();
         let at = at.map(|at| context.manager.resolve_checkpoint(&plan, at));
         let at = at.transpose()?;
@@ -169,7 +169,7 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
 
 impl PlanShowArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let view = context.manager.view(plan)?;
         let disk = match self.disk {
             true => context.manager.disks(vec![view.plan.clone()])?.pop(),

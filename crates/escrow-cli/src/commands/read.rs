@@ -29,7 +29,7 @@ pub(crate) struct ReadArgs {
 
 impl ReadArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, resource, rest) = context.target(&self.words, 1)?;
+        let (plan, resource, rest) = context.target(&self.words, 1, ui)?;
         let path = ResourcePath::parse(rest[0].as_bytes()).map_err(Error::from)?;
         let path = resource.inner(&path);
         let mut file = context.manager.read(&plan, &resource, &path)?;

@@ -30,7 +30,7 @@ impl RestoreArgs {
     }
 
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, target) = checkpoint::typed(context, &self.words)?;
+        let (plan, target) = checkpoint::typed(context, &self.words, ui)?;
         let progress = ui.progress("restoring");
         let restored = context.manager.restore(&plan, &target, &progress)?;
         drop(progress);

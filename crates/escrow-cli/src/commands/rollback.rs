@@ -16,16 +16,13 @@ use crate::ui::Ui;
 pub(crate) struct RollbackArgs {
     /// Name, id or prefix; the newest open plan of this directory if left out
     plan: Option<String>,
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
 }
 
 impl RollbackArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(self.plan.as_deref())?;
+        let plan = context.plan(self.plan.as_deref(), ui)?;
         let question = format!("Discard everything changed in the plan {}?", plan.name);
-        if !ui.confirm(&question, self.yes) {
+        if !ui.confirm(&question) {
             return Err(Failure::failed("nothing was discarded"));
         }
         let progress = ui.progress("discarding");

@@ -1,13 +1,19 @@
 //! `escrow run`: runs a command inside the sandboxes of a plan.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
-use escrow::manager::{CommitRequest, RunRequest};
+use escrow::error::Error;
+use escrow::manager::{CommitRequest, PlanDiff, RunRequest};
+use escrow::model::text::Location;
 use escrow::model::{Expected, PlanDigest};
+use escrow::run::Output;
+use serde_json::{Value, json};
 
 use super::show;
 use crate::context::{self, Context};
@@ -21,29 +27,55 @@ use crate::ui::{PromptAnswer, Tone, Ui, paint};
 /// private, and everything else is read-only. No root is needed. When it has ended, a summary says
 /// what it changed.
 ///
-/// Without a plan, one is made for the current directory. A second command of the same plan joins the
-/// first one.
+/// Without `--plan` it goes on in the open plan of this directory, beside what is there already. If there is none, or with
+/// `--new`, it begins a plan: of the resources that the `escrow.yaml` of this project declares, else of the project's top
+/// directory (the checkout, else the package that the current directory lies in), else of the current directory.
+///
+/// With `--json` the document comes when the command has ended, and what the command prints goes to stderr. `--report`
+/// writes the same document to a file.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  escrow run -- make test\n  escrow run --commit -- ./migrate.sh\n  \
         escrow run --plan try -- bash"
 )]
 pub(crate) struct RunArgs {
-    /// The plan to run in; a new one for the current directory if left out
+    #[command(flatten)]
+    pub(super) options: RunOptions,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Where and how a command runs.
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// The plan to run in; the open one of this directory, or a new one, if left out
     #[arg(long, value_name = "PLAN")]
     plan: Option<String>,
-    /// A resource of the new plan, by name or path; the current directory if left out
+    /// Begin a plan, also where one is open
+    #[arg(long, conflicts_with = "plan")]
+    new: bool,
+    /// A resource of the new plan, by name or path; those of the project if left out
     #[arg(long, short, value_name = "RESOURCE", conflicts_with = "plan")]
     resource: Vec<OsString>,
+    /// Begin a plan of every resource: those of the project and all that were added by name
+    #[arg(long, conflicts_with_all = ["plan", "resource"])]
+    all: bool,
     /// How the sandboxes of the new plan are made
     #[arg(long, value_name = "NAME", conflicts_with = "plan")]
     strategy: Option<String>,
-    /// Release the changes if the command succeeds
+    /// Release the changes of the plan if the command succeeds
     #[arg(long, conflicts_with = "rollback")]
     commit: bool,
-    /// Discard the changes when the command has ended
+    /// Discard the changes of the plan when the command has ended
     #[arg(long)]
     rollback: bool,
+    /// Go to this directory first
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub(super) directory: Option<PathBuf>,
+    /// Write the document of `--json` to this file when the command has ended
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Let the command write this path for real; can be repeated
     #[arg(long, value_name = "PATH")]
     writable: Vec<PathBuf>,
@@ -60,11 +92,8 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with_all = ["writable", "no_scratch", "scratch", "network"])]
     unconfined: bool,
     /// Set a variable for the command; can be repeated
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<OsString>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -77,11 +106,28 @@ enum NetworkArg {
 
 impl RunArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
+        self.options.run(&self.command, context, ui)
+    }
+}
+
+impl RunOptions {
+    /// Runs a command with these options, and ends as it did.
+    pub(super) fn run(
+        &self,
+        command: &[OsString],
+        context: &Context,
+        ui: &Ui,
+    ) -> Result<(), Failure> {
         // What is wrong with what was typed is said before anything is made.
         let environment = self.environment()?;
-        let plan = match &self.plan {
-            Some(typed) => context.plan(Some(typed))?,
-            None => self.make_plan(context, ui)?,
+        let mut report = self.report.as_deref().map(open_report).transpose()?;
+        let (plan, made) = self.choose_plan(context, ui)?;
+        let session = RunSession {
+            options: self,
+            context,
+            ui,
+            plan: &plan,
+            made,
         };
         let ready = context.manager.run_defaults(&plan).and_then(|_| {
             // What would stop the release, or is left out of it, is said before anything is done.
@@ -92,7 +138,7 @@ impl RunArgs {
         });
         context.tell_notices(ui);
         if let Err(error) = ready {
-            self.keep_or_drop(context, ui, &plan)?;
+            session.keep_or_drop()?;
             return Err(error.into());
         }
         let request = RunRequest {
@@ -103,66 +149,111 @@ impl RunArgs {
             },
             writable: self.writable.clone(),
             network: self.network.map(|network| network == NetworkArg::Host),
-            ..RunRequest::new(&self.command, &context.directory)
+            output: match ui.is_json() {
+                true => Output::Error,
+                false => Output::Own,
+            },
+            ..RunRequest::new(command, &context.directory)
         };
         let ended = match self.unconfined {
             true => context.manager.run_unconfined(&plan, &request),
             false => context.manager.run(&plan, &request),
         };
-        let ended = match ended {
-            Ok(ended) => Ok(ended.status()),
-            Err(escrow::error::Error::Run(error)) => {
-                let status = error.command_status().unwrap_or(125);
-                Err(Failure::from(escrow::error::Error::Run(error)).status(status))
-            }
-            Err(error) => Err(error.into()),
-        };
         let status = match ended {
-            Ok(status) => self.end(context, ui, &plan, status)?,
-            Err(failure) => {
-                self.keep_or_drop(context, ui, &plan)?;
-                return Err(failure);
+            Ok(ended) => ended.status(),
+            Err(error) => {
+                session.keep_or_drop()?;
+                let status = match &error {
+                    Error::Run(error) => Some(error.command_status().unwrap_or(125)),
+                    _ => None,
+                };
+                let failure = Failure::from(error);
+                return Err(match status {
+                    Some(status) => failure.status(status),
+                    None => failure,
+                });
             }
         };
+        let mut answer = json!({
+            "plan": plan.name,
+            "plan_id": plan.id,
+            "exit_status": status,
+            "outcome": "kept",
+            "changes": null,
+            "scratch": [],
+            "conflicts": [],
+        });
+        let done = session.end(status, &mut answer);
+        let done = done.map_err(|failure| failure.beside(answer.clone()));
+        if let Some((file, path)) = report.as_mut().zip(self.report.as_deref()) {
+            match &done {
+                Ok(_) => write_report(file, path, &answer)?,
+                Err(failure) => write_report(file, path, &failure.document())?,
+            }
+        }
+        let status = done?;
+        if ui.is_json() {
+            ui.document(&answer);
+        }
         match status {
             0 => Ok(()),
             status => Err(Failure::ended(status)),
         }
     }
 
-    /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
-    fn keep_or_drop(&self, context: &Context, ui: &Ui, plan: &Plan) -> Result<(), Failure> {
-        let changed = match context.manager.quick_diff(plan) {
-            Ok(found) => found.resources.iter().any(|one| !one.diff.is_empty()),
-            // Why the command could not be run is what there is to report.
-            Err(escrow::error::Error::Denied { .. }) => false,
-            Err(error) => return Err(error.into()),
-        };
-        match changed {
-            true => next(ui, plan),
-            false if self.plan.is_none() => drop(context.manager.take_away_unused(plan)?),
-            false => {}
+    /// The plan to run in, and whether it was made for this command.
+    fn choose_plan(&self, context: &Context, ui: &Ui) -> Result<(Plan, bool), Failure> {
+        if let Some(typed) = &self.plan {
+            return Ok((context.plan(Some(typed), ui)?, false));
         }
-        Ok(())
+        let begins = self.new || self.all || self.strategy.is_some() || !self.resource.is_empty();
+        let open = match begins {
+            true => None,
+            false => context.manager.open_plan_here(&context.directory)?,
+        };
+        let Some(plan) = open else {
+            return Ok((self.make_plan(context, ui)?, true));
+        };
+        if self.rollback && holds_changes(context, &plan)? {
+            let name = &plan.name;
+            return Err(Failure::usage(format!(
+                "the open plan {name} holds changes from before, which `--rollback` would discard too"
+            ))
+            .hint(format!(
+                "`--new` runs the command in a plan of its own; `--plan {name}` discards all of it"
+            ))
+            .status(2));
+        }
+        ui.say(&format!(
+            "in the open plan {} (`--new` begins another)",
+            plan.name
+        ));
+        Ok((plan, false))
     }
 
     fn make_plan(&self, context: &Context, ui: &Ui) -> Result<Plan, Failure> {
-        let here = vec![OsString::from(".")];
-        let resources = match self.resource.is_empty() {
-            true => &here,
-            false => &self.resource,
+        let manager = &context.manager;
+        let (directory, resources) = match self.resource.is_empty() {
+            true => {
+                let project = manager.project(&context.directory, self.all)?;
+                (project.root, project.resources)
+            }
+            false => (context.directory.clone(), self.resource.clone()),
         };
         let progress = ui.progress("copying");
-        let view = context.manager.create_plan(
-            None,
-            &context.directory,
-            resources,
-            self.strategy.as_deref(),
-            &progress,
-        )?;
+        let strategy = self.strategy.as_deref();
+        let view = manager.create_plan(None, &directory, &resources, strategy, &progress)?;
         drop(progress);
         for one in &view.sandboxes {
             show::warnings(one, ui);
+        }
+        // What was taken is said where it is not what the user sees around.
+        let taken: Vec<&Location> = view.sandboxes.iter().map(|one| &one.resource.at).collect();
+        let here = context::absolute(OsStr::new("."));
+        if self.resource.is_empty() && taken.iter().any(|at| at.as_path() != here) {
+            let taken: Vec<String> = taken.iter().map(ToString::to_string).collect();
+            let (name, taken) = (&view.plan.name, taken.join(", "));
+            ui.say(&format!("in the new plan {name} of {taken}"));
         }
         Ok(view.plan)
     }
@@ -184,18 +275,43 @@ impl RunArgs {
         };
         self.env.iter().map(parse).collect()
     }
+}
+
+/// A command of a plan.
+struct RunSession<'a> {
+    options: &'a RunOptions,
+    context: &'a Context,
+    ui: &'a Ui,
+    plan: &'a Plan,
+    /// Whether the plan was made for this command.
+    made: bool,
+}
+
+impl RunSession<'_> {
+    /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
+    fn keep_or_drop(&self) -> Result<(), Failure> {
+        match holds_changes(self.context, self.plan)? {
+            true => next(self.ui, self.plan),
+            false if self.made => drop(self.context.manager.take_away_unused(self.plan)?),
+            false => {}
+        }
+        Ok(())
+    }
 
     /// What is done when the command has ended; gives the status to end with.
-    fn end(&self, context: &Context, ui: &Ui, plan: &Plan, status: i32) -> Result<i32, Failure> {
+    fn end(&self, status: i32, answer: &mut Value) -> Result<i32, Failure> {
+        let (context, ui, plan) = (self.context, self.ui, self.plan);
+        let options = self.options;
         // Who may run a command need not be permitted to see what it did, and did not ask for it.
         let seen = match context.manager.quick_diff(plan) {
-            Err(error @ escrow::error::Error::Denied { .. }) => {
+            Err(error @ Error::Denied { .. }) => {
                 ui.say(&format!("cannot show the changes: {error}"));
                 None
             }
             // The process that waited for the command was quicker.
-            Err(escrow::error::Error::PlanOver { state, .. }) if self.plan.is_some() => {
+            Err(Error::PlanOver { state, .. }) if !self.made => {
                 ui.say(&format!("the plan {} was {state} meanwhile", plan.name));
+                answer["outcome"] = json!(state.as_str());
                 return Ok(status);
             }
             found => Some(found?),
@@ -214,17 +330,17 @@ impl RunArgs {
                 ui.say(&show::later_line(&one.view.resource.name, &later));
             }
         }
-        let asks = changed == Some(true) && !self.commit && !self.rollback && ui.asks();
+        let asks = changed == Some(true) && !options.commit && !options.rollback && ui.asks();
         // What is released then is what this says.
         let mut shown = match &seen {
             Some(found) if asks => Some(context.manager.digest(found)?),
             _ => None,
         };
-        drop(seen);
+        answer["changes"] = json!(seen.map(|found| changes(&found)));
         if changed.is_some() {
-            self.show_scratch(context, ui, plan)?;
+            answer["scratch"] = self.show_scratch()?;
         }
-        let choice = match (self.rollback, self.commit && status == 0) {
+        let choice = match (options.rollback, options.commit && status == 0) {
             (true, _) => AfterRun::Discard,
             (_, true) => AfterRun::Release,
             _ if asks => ask(context, ui, plan, &mut shown)?,
@@ -234,7 +350,11 @@ impl RunArgs {
             AfterRun::Discard => {
                 let progress = ui.progress("discarding");
                 context.manager.rollback(plan, &progress)?;
+                answer["outcome"] = json!("discarded");
                 ui.say("discarded");
+                if self.made {
+                    context.manager.take_away_unused(plan)?;
+                }
             }
             AfterRun::Release => {
                 let expected = shown.map(Expected::Shown);
@@ -245,6 +365,7 @@ impl RunArgs {
                 let progress = ui.progress("committing");
                 let committed = context.manager.commit(plan, &request, &progress);
                 committed.map_err(|error| Failure::from(error).about("committed"))?;
+                answer["outcome"] = json!("committed");
                 let name = &plan.name;
                 ui.say(&format!("committed; undo with `escrow undo {name}`"));
             }
@@ -254,37 +375,70 @@ impl RunArgs {
             }
             AfterRun::Keep if changed == Some(true) => next(ui, plan),
             // Nothing was done in a plan that was made for this command alone.
-            AfterRun::Keep if self.plan.is_none() => {
-                if !context.manager.take_away_unused(plan)? {
-                    next(ui, plan);
-                }
-            }
+            AfterRun::Keep if self.made => match context.manager.take_away_unused(plan)? {
+                true => answer["outcome"] = json!("unchanged"),
+                false => next(ui, plan),
+            },
             AfterRun::Keep => {}
         }
         Ok(status)
     }
 
     /// Names what was written beside the sandboxes.
-    fn show_scratch(
-        &self,
-        context: &Context,
-        ui: &Ui,
-        plan: &Plan,
-    ) -> Result<(), escrow::error::Error> {
-        let Some(home) = context::user_home().filter(|_| !self.no_scratch && !self.unconfined)
+    fn show_scratch(&self) -> Result<Value, Failure> {
+        let options = self.options;
+        let Some(home) =
+            context::user_home().filter(|_| !options.no_scratch && !options.unconfined)
         else {
-            return Ok(());
+            return Ok(json!([]));
         };
-        let written = context.manager.scratch_diff(plan, &home)?;
+        let written = self.context.manager.scratch_diff(self.plan, &home)?;
         if !written.is_empty() {
-            ui.say(&format!(
+            self.ui.say(&format!(
                 "in the home directory, never committed: {} (`escrow diff --scratch {}`)",
                 show::sum(&written),
-                plan.name
+                self.plan.name
             ));
         }
-        Ok(())
+        Ok(written.changes.iter().map(show::change).collect())
     }
+}
+
+/// Whether a plan holds changes, as far as the caller may know.
+fn holds_changes(context: &Context, plan: &Plan) -> Result<bool, Failure> {
+    match context.manager.quick_diff(plan) {
+        Ok(found) => Ok(found.resources.iter().any(|one| !one.diff.is_empty())),
+        Err(Error::Denied { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Every change of a plan as JSON, each with its resource.
+fn changes(found: &PlanDiff) -> Vec<Value> {
+    let mut all = Vec::new();
+    for one in &found.resources {
+        for change in &one.diff.changes {
+            let mut change = show::change(change);
+            change["resource"] = json!(one.view.resource.name);
+            all.push(change);
+        }
+    }
+    all
+}
+
+fn open_report(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| report_failed(path, &error).status(2))
+}
+
+fn write_report(file: &mut File, path: &Path, answer: &Value) -> Result<(), Failure> {
+    let written = serde_json::to_writer_pretty(&mut *file, answer).map_err(std::io::Error::from);
+    let written = written.and_then(|()| file.write_all(b"\n"));
+    written.map_err(|error| report_failed(path, &error))
+}
+
+fn report_failed(path: &Path, error: &std::io::Error) -> Failure {
+    let path = Location::from(path);
+    Failure::failed(format!("cannot write the report '{path}': {error}"))
 }
 
 /// What becomes of the changes.
@@ -326,7 +480,7 @@ fn ask(
                     let mut out = aside.content();
                     let contents = context.manager.contents(&found, &one.view)?;
                     escrow::diff::patch(&one.diff, &contents, &mut out)?;
-                    out.flush().map_err(escrow::error::Error::Output)?;
+                    out.flush().map_err(Error::Output)?;
                 }
             }
             "r" | "release" => return Ok(AfterRun::Release),

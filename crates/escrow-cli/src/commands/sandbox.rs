@@ -55,7 +55,7 @@ impl SandboxArgs {
 
 impl SandboxCreateArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.plan(Some(&self.plan))?;
+        let plan = context.plan(Some(&self.plan), ui)?;
         let resource = context
             .manager
             .take_resource(&self.resource, &context.directory)?;
@@ -103,7 +103,7 @@ impl SandboxCreateArgs {
 impl SandboxListArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let views = match self.plan.as_deref() {
-            Some(plan) => vec![context.manager.view(context.plan(Some(plan))?)?],
+            Some(plan) => vec![context.manager.view(context.plan(Some(plan), ui)?)?],
             None => context.manager.status()?.plans,
         };
         let all = || {

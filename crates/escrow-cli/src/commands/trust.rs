@@ -33,9 +33,6 @@ pub(crate) struct TrustArgs {
     /// Trust the file no more, whatever its content
     #[arg(long)]
     remove: bool,
-    /// Do not ask; needed where there is no terminal
-    #[arg(long, short)]
-    yes: bool,
 }
 
 impl TrustArgs {
@@ -54,7 +51,7 @@ impl TrustArgs {
         if !ui.is_json() {
             show_report(&examined, diff.as_deref(), ui);
         }
-        if !was && !self.yes && (ui.is_json() || !ui.asks()) {
+        if !was && !ui.says_yes() && (ui.is_json() || !ui.asks()) {
             let what = format!(
                 "not trusted: '{}' needs an answer, and there is no terminal to ask on",
                 examined.file
@@ -63,7 +60,7 @@ impl TrustArgs {
             return Err(Failure::usage(what).hint(hint));
         }
         let question = format!("Trust '{}' with this content?", examined.file);
-        if !was && !ui.confirm(&question, self.yes) {
+        if !was && !ui.confirm(&question) {
             return Err(Failure::failed("nothing was trusted"));
         }
         if !was {

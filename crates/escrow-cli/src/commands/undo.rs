@@ -19,16 +19,13 @@ use crate::ui::Ui;
 pub(crate) struct UndoArgs {
     /// Name, id or prefix; the plan of this directory that was committed last if left out
     plan: Option<String>,
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
 }
 
 impl UndoArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let plan = context.committed_plan(self.plan.as_deref())?;
+        let plan = context.committed_plan(self.plan.as_deref(), ui)?;
         let question = format!("Undo the commit of plan {}?", plan.name);
-        if !ui.confirm(&question, self.yes) {
+        if !ui.confirm(&question) {
             return Err(Failure::failed("nothing was undone"));
         }
         let progress = ui.progress("undoing");

@@ -38,7 +38,7 @@ pub(crate) struct WriteArgs {
 
 impl WriteArgs {
     pub(crate) fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
-        let (plan, resource, rest) = context.target(&self.words, 1)?;
+        let (plan, resource, rest) = context.target(&self.words, 1, ui)?;
         if rest[0].as_bytes().ends_with(b"/") {
             return Err(Failure::usage(
                 "the path ends in '/', but a file is to be written",

@@ -69,7 +69,7 @@ fn a_tree_does_not_configure_its_own_jail() {
     cli.fails("--principal agent commit none", 3);
     // One byte more, and it is another file.
     write(&app, &format!("{LOOSE}# more\n"));
-    let outcome = cli.run(inside("run --rollback", "echo \"trick=$TRICK\""));
+    let outcome = cli.run(inside("run --new --rollback", "echo \"trick=$TRICK\""));
     assert!(outcome.stdout_text().contains("trick=\n"));
     assert!(outcome.stderr_text().contains("run.env"));
 }

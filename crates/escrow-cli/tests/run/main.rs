@@ -12,6 +12,7 @@ mod attacks_expected;
 mod attacks_files;
 mod attacks_root;
 mod checkpoints;
+mod flow;
 mod git;
 mod git_attacks;
 mod git_default;

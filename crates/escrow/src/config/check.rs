@@ -42,6 +42,7 @@ pub(super) fn settle(
         resources.push(ConfigResource {
             name: name.clone(),
             kind: entry.kind.clone(),
+            file: Location::from(file),
             at: directory.join(&entry.at),
             parent: entry.parent.clone(),
             strategy: entry.strategy.clone(),

@@ -179,7 +179,6 @@ impl<'a> LevelMerge<'a> {
                 declared.strategy = None;
             }
             declared.untrusted = Some(UntrustedResource {
-                file: self.level.file.clone(),
                 within: directory_of(&self.level.file),
                 ignored,
                 nameless,

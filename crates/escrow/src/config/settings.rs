@@ -61,6 +61,8 @@ pub struct ConfigResource {
     pub name: String,
     /// Its type; that of what stands there if none.
     pub kind: Option<String>,
+    /// The file that declares it.
+    pub file: Location,
     /// Where it is.
     pub at: PathBuf,
     /// The resource it lies in.
@@ -76,8 +78,6 @@ pub struct ConfigResource {
 /// What a resource of a file that is not trusted may not do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UntrustedResource {
-    /// The file.
-    pub file: Location,
     /// The directory it must lie in: that of the file.
     pub within: PathBuf,
     /// The key that does not count, if one of it does not: it would have no isolation, or the

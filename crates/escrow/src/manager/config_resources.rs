@@ -203,12 +203,12 @@ impl Manager {
 fn check_within(declared: &ConfigResource, at: &Location) -> Result<()> {
     match &declared.untrusted {
         Some(untrusted) if untrusted.unnamed => Err(Error::Untrusted {
-            file: untrusted.file.clone(),
+            file: declared.file.clone(),
             key: format!("resources.{}", declared.name),
             why: "a policy has rules for resources by name".to_owned(),
         }),
         Some(untrusted) if !at.as_path().starts_with(&untrusted.within) => Err(Error::Untrusted {
-            file: untrusted.file.clone(),
+            file: declared.file.clone(),
             key: format!("resources.{}.at", declared.name),
             why: "it leads out of the directory of the file".to_owned(),
         }),

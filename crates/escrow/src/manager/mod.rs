@@ -13,6 +13,7 @@
 //! | `configuration` | which configuration counts, in general and for each plan, and which files are trusted |
 //! | `config_resources` | resources of the configuration become known when they are used |
 //! | `plans` | plans by name, id or prefix, or the newest one of a directory |
+//! | `project` | what a command works on that names no plan |
 //! | `creation` | a plan is made with all its sandboxes, or not at all |
 //! | `sandboxes` | which there are in a plan, and one more made once for a resource |
 //! | `removal` | a plan goes as a whole, and from its first step on nothing else can be done with it |
@@ -42,6 +43,7 @@ mod discard;
 mod disk;
 mod garbage;
 mod plans;
+mod project;
 mod recovery;
 mod removal;
 mod report;
@@ -66,6 +68,7 @@ pub use discard::DiscardedSandbox;
 pub use disk::DiskUsage;
 pub use garbage::{GarbageReport, GarbageRequest, KeptLeftover, Leftover, LeftoverKind, Orphan};
 pub use plans::PlanView;
+pub use project::Project;
 pub use removal::CleanupReport;
 pub use report::ResourceHandle;
 pub use resources::NewResource;

@@ -382,7 +382,7 @@ fn check_named(declared: &ConfigResource, typed: &OsStr) -> Result<()> {
     };
     match &untrusted.ignored {
         Some(key) if typed == declared.name.as_str() => Err(Error::Untrusted {
-            file: untrusted.file.clone(),
+            file: declared.file.clone(),
             key: key.clone(),
             why: "it counts only in a file that you trust".to_owned(),
         }),

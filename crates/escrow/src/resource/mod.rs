@@ -3,14 +3,17 @@
 //! | file | promise |
 //! |---|---|
 //! | `handler` | what each type of resource takes |
+//! | `project` | the project that a directory lies in |
 //! | `report` | what is answered, in the fields that programs read |
 //! | `graph` | which resource lies in which, who shares a sandbox, and what must not overlap |
 
 mod graph;
 mod handler;
+mod project;
 mod report;
 
 pub(crate) use graph::{INHERIT, ResourceGraph};
 pub use handler::HandlerError;
 pub(crate) use handler::{accept, detect, shape};
+pub(crate) use project::project_root;
 pub use report::{CheckpointReport, RestoreReport, SandboxReport};
