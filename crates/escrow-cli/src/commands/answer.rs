@@ -131,21 +131,6 @@ impl Asker<'_> {
         Ok(iter::once(plan).chain(words.last().cloned()).collect())
     }
 
-    /// `[PLAN] PATH...`, with the own plan: a word that means another plan is refused, one that means none is a path.
-    pub(super) fn own_plan_first(&self, words: &[OsString]) -> Result<Vec<OsString>, String> {
-        let first = words.first().and_then(|word| word.to_str());
-        let (typed, paths) = match first.filter(|word| self.is_plan(word)) {
-            Some(plan) => (Some(plan), &words[1..]),
-            None => (None, words),
-        };
-        let plan = OsString::from(self.own_plan(typed)?);
-        Ok(iter::once(plan).chain(paths.iter().cloned()).collect())
-    }
-
-    fn is_plan(&self, typed: &str) -> bool {
-        self.is_own(typed) || (self.resolve)(typed).is_some()
-    }
-
     /// Whether a plan that was typed is the own one.
     fn is_own(&self, typed: &str) -> bool {
         let exact = typed == self.plan.name || typed == self.plan.id.to_string();

@@ -78,7 +78,13 @@ impl DiffArgs {
             until: _,
             scratch: _,
         } = &self;
-        let words = asker.own_plan_first(words)?;
+        // What a path names outside is not told inside.
+        let (typed, paths) = words.split_at(words.len().min(1));
+        if !paths.is_empty() {
+            return Err("paths cannot be chosen inside a run".to_owned());
+        }
+        let typed = typed.first().map(|word| word.to_string_lossy());
+        let words = vec![asker.own_plan(typed.as_deref())?.into()];
         let resource = resource.clone().map(|typed| asker.own_resource(typed));
         let resource = resource.transpose()?;
         Ok(Self {

@@ -6,8 +6,13 @@ use crate::*;
 #[track_caller]
 fn open(cli: &Cli) -> String {
     let status = json(cli, "status");
-    let names = list(&status["plans"]).iter().map(|plan| plan["name"].as_str());
-    names.map(|name| name.expect("a name")).collect::<Vec<_>>().join(" ")
+    let names = list(&status["plans"])
+        .iter()
+        .map(|plan| plan["name"].as_str());
+    names
+        .map(|name| name.expect("a name"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[test]
@@ -19,7 +24,11 @@ fn a_command_goes_on_in_the_open_plan_of_its_directory() {
     assert_eq!(second.stdout_text(), "new\n");
     has(&second.stderr_text(), ["in the open plan app", "--new"]);
     // Also from below, and without `--`.
-    assert_eq!(cli.run_in(world.at("app/src"), "run cat ../b.txt").stdout_text(), "new\n");
+    assert_eq!(
+        cli.run_in(world.at("app/src"), "run cat ../b.txt")
+            .stdout_text(),
+        "new\n"
+    );
     assert_eq!(open(&cli), "app");
     // A plan of its own sees nothing of it, and ends by itself.
     cli.fails("run --new -- cat b.txt", 1);
@@ -28,7 +37,10 @@ fn a_command_goes_on_in_the_open_plan_of_its_directory() {
     assert_eq!(open(&cli), "app");
     // What was there before is not discarded with what the command did.
     let refused = cli.expect("run --rollback -- true", 2).stderr_text();
-    has(&refused, ["the open plan app holds changes", "--new", "--plan app"]);
+    has(
+        &refused,
+        ["the open plan app holds changes", "--new", "--plan app"],
+    );
     cli.ok("run --commit -- sh -c 'echo more > c.txt'");
     assert_eq!(open(&cli), "");
     assert!(world.at("app/b.txt").exists() && world.at("app/c.txt").exists());
@@ -40,19 +52,53 @@ fn a_command_below_the_top_of_a_project_gets_the_project() {
     as_user_too();
     let (world, cli) = world();
     let top = world.at("app");
-    for (mark, here) in [("package.json", "src"), (".hg/store", "src/deep"), ("escrow.yaml", "src")] {
-        sh(&top, format!("mkdir -p src/deep $(dirname {mark}); touch {mark}"));
-        let ended = cli.run_in(top.join(here), ["run", "--", "sh", "-c", "pwd; touch /new; touch $OLDPWD/../x ../x"]);
-        assert!(ended.stdout_text().ends_with(&format!("/app/{here}\n")), "{mark}: {}", ended.stdout_text());
-        has(&ended.stderr_text(), ["in the new plan app of", "app: 1 added"]);
+    for (mark, here) in [
+        ("package.json", "src"),
+        (".hg/store", "src/deep"),
+        ("escrow.yaml", "src"),
+    ] {
+        sh(
+            &top,
+            format!("mkdir -p src/deep $(dirname {mark}); touch {mark}"),
+        );
+        let ended = cli.run_in(
+            top.join(here),
+            [
+                "run",
+                "--",
+                "sh",
+                "-c",
+                "pwd; touch /new; touch $OLDPWD/../x ../x",
+            ],
+        );
+        assert!(
+            ended.stdout_text().ends_with(&format!("/app/{here}\n")),
+            "{mark}: {}",
+            ended.stdout_text()
+        );
+        has(
+            &ended.stderr_text(),
+            ["in the new plan app of", "app: 1 added"],
+        );
         cli.ok("rollback app");
         cli.ok("cleanup app");
-        sh(&top, format!("rm -r {}", mark.split('/').next().expect("a name")));
+        sh(
+            &top,
+            format!("rm -r {}", mark.split('/').next().expect("a name")),
+        );
     }
     // A package lies in a checkout; the home directory and what is above it are no project.
-    sh(&top, "mkdir .jj; touch src/Cargo.toml; touch ../package.json ../home/package.json; mkdir -p ../home/x");
-    has(&cli.run_in(top.join("src"), "run -- touch x").stderr_text(), ["of ", "/app\n"]);
-    let home = cli.run_in(world.at("home/x"), "run -- touch y").stderr_text();
+    sh(
+        &top,
+        "mkdir .jj; touch src/Cargo.toml; touch ../package.json ../home/package.json; mkdir -p ../home/x",
+    );
+    has(
+        &cli.run_in(top.join("src"), "run -- touch x").stderr_text(),
+        ["of ", "/app\n"],
+    );
+    let home = cli
+        .run_in(world.at("home/x"), "run -- touch y")
+        .stderr_text();
     has(&home, ["x: 1 added"]);
     lacks(&home, ["in the new plan"]);
 }
@@ -67,13 +113,31 @@ fn a_command_gets_the_resources_that_the_project_declares() {
     let line = "run -- sh -c 'touch src/new ../data/new; touch new'";
     // What leads out of its directory counts after the file is trusted.
     let ended = cli.expect(line, 1).stderr_text();
-    has(&ended, ["'data' of the configuration is left out", "escrow trust", "code: 1 added"]);
+    has(
+        &ended,
+        [
+            "'data' of the configuration is left out",
+            "escrow trust",
+            "code: 1 added",
+        ],
+    );
     cli.trust();
-    let ended = cli.expect(line.replace("run", "run --new"), 1).stderr_text();
+    let ended = cli
+        .expect(line.replace("run", "run --new"), 1)
+        .stderr_text();
     has(&ended, ["code: 1 added", "data: 1 added", "Read-only"]);
-    cli.ok(["resource", "add", "other", "--at", world.at("other").to_str().expect("UTF-8")]);
+    cli.ok([
+        "resource",
+        "add",
+        "other",
+        "--at",
+        world.at("other").to_str().expect("UTF-8"),
+    ]);
     let ended = cli.run("run --all -- touch ../other/new").stderr_text();
-    has(&ended, ["code: no changes", "data: no changes", "other: 1 added"]);
+    has(
+        &ended,
+        ["code: no changes", "data: no changes", "other: 1 added"],
+    );
 }
 
 #[test]
@@ -84,25 +148,49 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     let ended = cli.expect(format!("--json run -- {line}"), 7);
     has(&ended.stderr_text(), ["out\n", "err\n"]);
     let answer: Value = serde_json::from_str(&ended.stdout_text()).expect("one document");
-    assert_eq!(keys(&answer), "changes conflicts exit_status outcome plan plan_id scratch");
+    assert_eq!(
+        keys(&answer),
+        "changes conflicts exit_status outcome plan plan_id scratch"
+    );
     let change = &answer["changes"][0];
     let found = [&answer["plan"], &answer["exit_status"], &answer["outcome"]];
     assert_eq!(found, [&json!("app"), &json!(7), &json!("kept")]);
-    assert_eq!([&change["resource"], &change["path"], &change["kind"]], ["app", "b.txt", "added"]);
+    assert_eq!(
+        [&change["resource"], &change["path"], &change["kind"]],
+        ["app", "b.txt", "added"]
+    );
     assert_eq!(answer["scratch"][0]["path"], "cache");
     // The report is the same document, and the streams are left alone.
     let report = world.at("app/../report.json");
-    let line = format!("run --new --commit --report ../report.json -- {}", line.replace("exit 7", "exit 0"));
+    let line = format!(
+        "run --new --commit --report ../report.json -- {}",
+        line.replace("exit 7", "exit 0")
+    );
     let ended = cli.expect(line, 0);
     assert_eq!(ended.stdout_text(), "out\n");
-    let answer: Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("a document");
-    assert_eq!([&answer["exit_status"], &answer["outcome"]], [&json!(0), &json!("committed")]);
+    let answer: Value =
+        serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("a document");
+    assert_eq!(
+        [&answer["exit_status"], &answer["outcome"]],
+        [&json!(0), &json!("committed")]
+    );
     // A commit that fails tells both what the command did and why.
     let refused = cli.expect("--json run --commit --report ../report.json -- true", 4);
     let refused: Value = serde_json::from_str(&refused.stdout_text()).expect("one document");
-    assert_eq!([&refused["plan"], &refused["exit_status"], &refused["committed"]], [&json!("app"), &json!(0), &json!(false)]);
-    assert_eq!([&refused["error"]["kind"], &refused["conflicts"][0]["path"]], ["conflict", "b.txt"]);
-    let written: Value = serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("a document");
+    assert_eq!(
+        [
+            &refused["plan"],
+            &refused["exit_status"],
+            &refused["committed"]
+        ],
+        [&json!("app"), &json!(0), &json!(false)]
+    );
+    assert_eq!(
+        [&refused["error"]["kind"], &refused["conflicts"][0]["path"]],
+        ["conflict", "b.txt"]
+    );
+    let written: Value =
+        serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("a document");
     assert_eq!(written, refused);
     cli.fails("run --report /no/such/report -- touch never", 2);
 }
@@ -114,8 +202,14 @@ fn a_command_begins_where_it_is_told_and_a_shell_is_a_command() {
     let away = cli.clone().cwd(world.dir("away"));
     let said = away.ok("run -C ../app -e WORD=here -- sh -c 'pwd; echo $WORD'");
     assert!(said.ends_with("/app\nhere\n"), "{said}");
-    has(&away.fails("run -C ../none -- true", 125), ["cannot go to the directory '../none'"]);
-    let shell = cli.clone().env("SHELL", "/bin/sh").stdin("pwd; touch by-shell\n");
+    has(
+        &away.fails("run -C ../none -- true", 125),
+        ["cannot go to the directory '../none'"],
+    );
+    let shell = cli
+        .clone()
+        .env("SHELL", "/bin/sh")
+        .stdin("pwd; touch by-shell\n");
     let ended = shell.expect("shell", 0);
     assert!(ended.stdout_text().ends_with("/app\n"));
     has(&ended.stderr_text(), ["app: 1 added"]);
@@ -125,7 +219,10 @@ fn a_command_begins_where_it_is_told_and_a_shell_is_a_command() {
 fn a_diff_of_paths_shows_what_changed_there() {
     let (world, cli) = world();
     cli.ok("run -- sh -c 'echo x > a.txt; echo y > src/new; mkdir src/deep; echo z > src/deep/z; rm link'");
-    cli.says("diff --name-only", "a.txt\nlink\nsrc/deep\nsrc/deep/z\nsrc/new\n");
+    cli.says(
+        "diff --name-only",
+        "a.txt\nlink\nsrc/deep\nsrc/deep/z\nsrc/new\n",
+    );
     cli.says("diff app src/deep --name-only", "src/deep\nsrc/deep/z\n");
     cli.says("diff --name-only link ./src/new", "link\nsrc/new\n");
     let below = cli.run_in(world.at("app/src"), "diff --name-only deep ../a.txt");
