@@ -214,7 +214,8 @@ impl RunOptions {
         let Some(plan) = open else {
             return Ok((self.make_plan(context, ui)?, true));
         };
-        if self.rollback && holds_changes(context, &plan)? {
+        // What cannot be seen may be there.
+        if self.rollback && holds_changes(context, &plan)? != Some(false) {
             let name = &plan.name;
             return Err(Failure::usage(format!(
                 "the open plan {name} holds changes from before, which `--rollback` would discard too"
@@ -290,7 +291,7 @@ struct RunSession<'a> {
 impl RunSession<'_> {
     /// Takes a plan away that was made for a command which never began; whatever a plan holds is kept.
     fn keep_or_drop(&self) -> Result<(), Failure> {
-        match holds_changes(self.context, self.plan)? {
+        match holds_changes(self.context, self.plan)? == Some(true) {
             true => next(self.ui, self.plan),
             false if self.made => drop(self.context.manager.take_away_unused(self.plan)?),
             false => {}
@@ -404,11 +405,11 @@ impl RunSession<'_> {
     }
 }
 
-/// Whether a plan holds changes, as far as the caller may know.
-fn holds_changes(context: &Context, plan: &Plan) -> Result<bool, Failure> {
+/// Whether a plan holds changes; `None` where the caller may not know.
+fn holds_changes(context: &Context, plan: &Plan) -> Result<Option<bool>, Failure> {
     match context.manager.quick_diff(plan) {
-        Ok(found) => Ok(found.resources.iter().any(|one| !one.diff.is_empty())),
-        Err(Error::Denied { .. }) => Ok(false),
+        Ok(found) => Ok(Some(found.resources.iter().any(|one| !one.diff.is_empty()))),
+        Err(Error::Denied { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -19,7 +19,7 @@ fn open(cli: &Cli) -> String {
 fn a_command_goes_on_in_the_open_plan_of_its_directory() {
     as_user_too();
     let (world, cli) = world();
-    cli.ok("run -- sh -c 'echo new > b.txt'");
+    cli.ok(inside("run", "echo new > b.txt"));
     let second = cli.expect("run -- cat b.txt", 0);
     assert_eq!(second.stdout_text(), "new\n");
     has(&second.stderr_text(), ["in the open plan app", "--new"]);
@@ -41,9 +41,10 @@ fn a_command_goes_on_in_the_open_plan_of_its_directory() {
         &refused,
         ["the open plan app holds changes", "--new", "--plan app"],
     );
-    cli.ok("run --commit -- sh -c 'echo more > c.txt'");
+    cli.ok(inside("run --commit", "echo more > c.txt"));
     assert_eq!(open(&cli), "");
     assert!(world.at("app/b.txt").exists() && world.at("app/c.txt").exists());
+    cli.ok("cleanup app");
     assert_clean(&world);
 }
 
@@ -59,7 +60,7 @@ fn a_command_below_the_top_of_a_project_gets_the_project() {
     ] {
         sh(
             &top,
-            format!("mkdir -p src/deep $(dirname {mark}); touch {mark}"),
+            &format!("mkdir -p src/deep $(dirname {mark}); touch {mark}"),
         );
         let ended = cli.run_in(
             top.join(here),
@@ -84,20 +85,20 @@ fn a_command_below_the_top_of_a_project_gets_the_project() {
         cli.ok("cleanup app");
         sh(
             &top,
-            format!("rm -r {}", mark.split('/').next().expect("a name")),
+            &format!("rm -r {}", mark.split('/').next().expect("a name")),
         );
     }
     // A package lies in a checkout; the home directory and what is above it are no project.
     sh(
         &top,
-        "mkdir .jj; touch src/Cargo.toml; touch ../package.json ../home/package.json; mkdir -p ../home/x",
+        "mkdir .jj; touch src/Cargo.toml; touch ../package.json; mkdir -p ../user-home; touch ../user-home/package.json; mkdir ../user-home/x",
     );
     has(
         &cli.run_in(top.join("src"), "run -- touch x").stderr_text(),
         ["of ", "/app\n"],
     );
     let home = cli
-        .run_in(world.at("home/x"), "run -- touch y")
+        .run_in(world.at("user-home/x"), "run -- touch y")
         .stderr_text();
     has(&home, ["x: 1 added"]);
     lacks(&home, ["in the new plan"]);
@@ -109,10 +110,10 @@ fn a_command_gets_the_resources_that_the_project_declares() {
     world.dir("data");
     world.dir("other");
     let text = "resources:\n  code: {at: src}\n  data: {at: ../data}\n";
-    sh(world.at("app"), format!("printf '{text}' > escrow.yaml"));
-    let line = "run -- sh -c 'touch src/new ../data/new; touch new'";
+    sh(world.at("app"), &format!("printf '{text}' > escrow.yaml"));
+    let script = "touch src/new ../data/new; touch new";
     // What leads out of its directory counts after the file is trusted.
-    let ended = cli.expect(line, 1).stderr_text();
+    let ended = cli.expect(inside("run", script), 1).stderr_text();
     has(
         &ended,
         [
@@ -122,9 +123,7 @@ fn a_command_gets_the_resources_that_the_project_declares() {
         ],
     );
     cli.trust();
-    let ended = cli
-        .expect(line.replace("run", "run --new"), 1)
-        .stderr_text();
+    let ended = cli.expect(inside("run --new", script), 1).stderr_text();
     has(&ended, ["code: 1 added", "data: 1 added", "Read-only"]);
     cli.ok([
         "resource",
@@ -144,8 +143,8 @@ fn a_command_gets_the_resources_that_the_project_declares() {
 fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     as_user_too();
     let (world, cli) = world();
-    let line = "sh -c 'echo out; echo err >&2; echo x > b.txt; touch ~/cache; exit 7'";
-    let ended = cli.expect(format!("--json run -- {line}"), 7);
+    let script = "echo out; echo err >&2; echo x > b.txt; touch ~/cache; exit";
+    let ended = cli.expect(inside("--json run", &format!("{script} 7")), 7);
     has(&ended.stderr_text(), ["out\n", "err\n"]);
     let answer: Value = serde_json::from_str(&ended.stdout_text()).expect("one document");
     assert_eq!(
@@ -154,7 +153,14 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     );
     let change = &answer["changes"][0];
     let found = [&answer["plan"], &answer["exit_status"], &answer["outcome"]];
-    assert_eq!(found, [&json!("app"), &json!(7), &json!("kept")]);
+    assert_eq!(
+        found,
+        [
+            &serde_json::json!("app"),
+            &serde_json::json!(7),
+            &serde_json::json!("kept")
+        ]
+    );
     assert_eq!(
         [&change["resource"], &change["path"], &change["kind"]],
         ["app", "b.txt", "added"]
@@ -162,20 +168,17 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
     assert_eq!(answer["scratch"][0]["path"], "cache");
     // The report is the same document, and the streams are left alone.
     let report = world.at("app/../report.json");
-    let line = format!(
-        "run --new --commit --report ../report.json -- {}",
-        line.replace("exit 7", "exit 0")
-    );
-    let ended = cli.expect(line, 0);
+    let line = "run --new --commit --report ../report.json";
+    let ended = cli.expect(inside(line, "echo out; echo other > b.txt"), 0);
     assert_eq!(ended.stdout_text(), "out\n");
     let answer: Value =
         serde_json::from_slice(&std::fs::read(&report).expect("a report")).expect("a document");
     assert_eq!(
         [&answer["exit_status"], &answer["outcome"]],
-        [&json!(0), &json!("committed")]
+        [&serde_json::json!(0), &serde_json::json!("committed")]
     );
     // A commit that fails tells both what the command did and why.
-    let refused = cli.expect("--json run --commit --report ../report.json -- true", 4);
+    let refused = cli.expect("--json run --commit --report ../report.json -- true", 125);
     let refused: Value = serde_json::from_str(&refused.stdout_text()).expect("one document");
     assert_eq!(
         [
@@ -183,7 +186,11 @@ fn a_program_gets_one_document_and_the_command_keeps_its_streams() {
             &refused["exit_status"],
             &refused["committed"]
         ],
-        [&json!("app"), &json!(0), &json!(false)]
+        [
+            &serde_json::json!("app"),
+            &serde_json::json!(0),
+            &serde_json::json!(false)
+        ]
     );
     assert_eq!(
         [&refused["error"]["kind"], &refused["conflicts"][0]["path"]],
@@ -200,10 +207,10 @@ fn a_command_begins_where_it_is_told_and_a_shell_is_a_command() {
     as_user_too();
     let (world, cli) = world();
     let away = cli.clone().cwd(world.dir("away"));
-    let said = away.ok("run -C ../app -e WORD=here -- sh -c 'pwd; echo $WORD'");
+    let said = away.ok(inside("run -C ../app -e WORD=here", "pwd; echo $WORD"));
     assert!(said.ends_with("/app\nhere\n"), "{said}");
     has(
-        &away.fails("run -C ../none -- true", 125),
+        &away.fails("run -C ../none -- true", 2),
         ["cannot go to the directory '../none'"],
     );
     let shell = cli
@@ -218,7 +225,10 @@ fn a_command_begins_where_it_is_told_and_a_shell_is_a_command() {
 #[test]
 fn a_diff_of_paths_shows_what_changed_there() {
     let (world, cli) = world();
-    cli.ok("run -- sh -c 'echo x > a.txt; echo y > src/new; mkdir src/deep; echo z > src/deep/z; rm link'");
+    cli.ok(inside(
+        "run",
+        "echo x > a.txt; echo y > src/new; mkdir src/deep; echo z > src/deep/z; rm link",
+    ));
     cli.says(
         "diff --name-only",
         "a.txt\nlink\nsrc/deep\nsrc/deep/z\nsrc/new\n",

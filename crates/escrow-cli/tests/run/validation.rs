@@ -208,9 +208,9 @@ fn a_principal_without_diff_may_still_run() {
     for (line, script, status, stay) in [
         ("run", "echo x > f; exit 7", 7, 1),
         ("run", "exit 8", 8, 1),
-        ("run --rollback", "echo x > g; exit 9", 9, 2),
-        ("run --commit", "echo x > h", 0, 2),
-        ("run --commit", "echo x > i; exit 3", 3, 3),
+        ("run --new --rollback", "echo x > g; exit 9", 9, 1),
+        ("run --new --commit", "echo x > h", 0, 1),
+        ("run --new --commit", "echo x > i; exit 3", 3, 2),
     ] {
         let outcome = cli.run(inside(line, script));
         let said = outcome.stderr_text();
