@@ -4,7 +4,7 @@
 //! text that others chose, names, labels, messages, command lines, is escaped here.
 #![expect(
     clippy::disallowed_methods,
-    reason = "this is the one file that reaches for stdout and stderr"
+    reason = "this is the one file that reaches for stdout, stderr and the file of a report"
 )]
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -14,11 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use escrow::event::Observer;
-use escrow::model::text::{harmless, one_line};
+use escrow::model::text::{Location, harmless, one_line};
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::context;
+use crate::error::Failure;
 
 /// What a word means to the reader; the colour only underlines it.
 #[derive(Clone, Copy)]
@@ -348,6 +349,32 @@ impl Ui {
             cancelled: context::on_interrupt(),
         }
     }
+}
+
+/// A file that gets a document beside the streams.
+pub(crate) struct ReportFile {
+    file: std::fs::File,
+    at: Location,
+}
+
+impl ReportFile {
+    /// Makes the file, before anything is done that it reports.
+    pub(crate) fn create(path: &std::path::Path) -> Result<Self, Failure> {
+        let at = Location::from(path);
+        let file = std::fs::File::create(path);
+        let file = file.map_err(|error| report_failed(&at, &error).status(2))?;
+        Ok(Self { file, at })
+    }
+
+    pub(crate) fn write(&mut self, document: &serde_json::Value) -> Result<(), Failure> {
+        let text = format!("{document:#}\n");
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(|error| report_failed(&self.at, &error))
+    }
+}
+
+fn report_failed(at: &Location, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("cannot write the report '{at}': {error}"))
 }
 
 /// A line on stderr. One that cannot be written can be told of nowhere.

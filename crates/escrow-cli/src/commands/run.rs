@@ -1,10 +1,8 @@
 //! `escrow run`: runs a command inside the sandboxes of a plan.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use escrow::Plan;
@@ -18,7 +16,7 @@ use serde_json::{Value, json};
 use super::show;
 use crate::context::{self, Context};
 use crate::error::Failure;
-use crate::ui::{PromptAnswer, Tone, Ui, paint};
+use crate::ui::{PromptAnswer, ReportFile, Tone, Ui, paint};
 
 /// Run a command inside a plan's sandboxes
 ///
@@ -120,7 +118,7 @@ impl RunOptions {
     ) -> Result<(), Failure> {
         // What is wrong with what was typed is said before anything is made.
         let environment = self.environment()?;
-        let mut report = self.report.as_deref().map(open_report).transpose()?;
+        let report = self.report.as_deref().map(ReportFile::create).transpose()?;
         let (plan, made) = self.choose_plan(context, ui)?;
         let session = RunSession {
             options: self,
@@ -185,10 +183,10 @@ impl RunOptions {
         });
         let done = session.end(status, &mut answer);
         let done = done.map_err(|failure| failure.beside(answer.clone()));
-        if let Some((file, path)) = report.as_mut().zip(self.report.as_deref()) {
+        if let Some(mut report) = report {
             match &done {
-                Ok(_) => write_report(file, path, &answer)?,
-                Err(failure) => write_report(file, path, &failure.document())?,
+                Ok(_) => report.write(&answer)?,
+                Err(failure) => report.write(&failure.document())?,
             }
         }
         let status = done?;
@@ -425,21 +423,6 @@ fn changes(found: &PlanDiff) -> Vec<Value> {
         }
     }
     all
-}
-
-fn open_report(path: &Path) -> Result<File, Failure> {
-    File::create(path).map_err(|error| report_failed(path, &error).status(2))
-}
-
-fn write_report(file: &mut File, path: &Path, answer: &Value) -> Result<(), Failure> {
-    let written = serde_json::to_writer_pretty(&mut *file, answer).map_err(std::io::Error::from);
-    let written = written.and_then(|()| file.write_all(b"\n"));
-    written.map_err(|error| report_failed(path, &error))
-}
-
-fn report_failed(path: &Path, error: &std::io::Error) -> Failure {
-    let path = Location::from(path);
-    Failure::failed(format!("cannot write the report '{path}': {error}"))
 }
 
 /// What becomes of the changes.
