@@ -100,8 +100,9 @@ pub(crate) fn syncs(form: Form) -> Figures {
         };
         for n in 1..=plain.calls().len() as u64 {
             let faults = [Fault::Once(EIO), Fault::Forever(EIO)];
-            // In the bounded form each sync fails in one of both ways.
-            let chosen = |number: u64| form.is_long() || n % 2 == number;
+            // In the bounded form each sync fails in one of both ways; those of an undo, which are few, in both.
+            let both = form.is_long() || matches!(verb, Verb::Undo);
+            let chosen = |number: u64| both || n % 2 == number;
             let faults = (0..).zip(faults).filter(|(number, _)| chosen(*number));
             points.extend(faults.map(|(_, fault)| Point { n, fault, ..plain }));
         }

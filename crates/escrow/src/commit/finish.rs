@@ -102,6 +102,8 @@ impl Execution<'_> {
             .filter(|(_, last)| last.is_some());
         workspace::sync_file_systems(changed.filter_map(|(member, _)| member.resource.root()))
             .map_err(|error| unrecorded(error.into()))?;
+        let remembered = engine.registry.remember();
+        remembered.map_err(|error| unrecorded(error.into()))?;
         engine
             .store
             .finish_commit(journal, &intents, &states)

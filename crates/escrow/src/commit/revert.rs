@@ -111,6 +111,8 @@ impl Execution<'_> {
         if reverted.is_open() {
             return Ok(reverted);
         }
+        // What is set aside is not taken back again, so nothing would find these moves any more.
+        self.engine.registry.remember()?;
         self.set_aside(&mut reverted)?;
         let store = self.engine.store;
         if self.journal.phase == Phase::Undoing {

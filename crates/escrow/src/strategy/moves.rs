@@ -9,6 +9,7 @@
 //!   moves-<device>.lock   held while it is written
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -28,8 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub(super) struct MoveLog {
     directory: OnceLock<PathBuf>,
-    /// What is remembered while there is no directory.
-    here: Shared<Vec<(u64, MovedEntry)>>,
+    /// What was added and is not written, each with its file system.
+    pending: Shared<Vec<(u64, MovedEntry)>>,
+    /// Why this process writes nothing more: a failed sync is final.
+    failed: Shared<Option<FsError>>,
 }
 
 impl MoveLog {
@@ -38,49 +41,55 @@ impl MoveLog {
         self.directory.get_or_init(|| directory.to_owned());
     }
 
-    /// Notes what was moved on a file system.
-    pub(super) fn add(&self, device: u64, moved: &[MovedEntry]) -> Result<()> {
-        if moved.is_empty() {
-            return Ok(());
-        }
+    /// Notes what was moved on a file system; durable once it is [stored](Self::store). Until then whoever takes the same
+    /// commit back again, or ends it again, finds the same moves.
+    pub(super) fn add(&self, device: u64, moved: &[MovedEntry]) {
+        let mut pending = self.pending.lock();
+        pending.extend(moved.iter().map(|one| (device, *one)));
+    }
+
+    /// Makes what was added durable, of all members of a commit at once.
+    pub(super) fn store(&self) -> Result<()> {
         let Some(directory) = self.directory.get() else {
-            let mut here = self.here.lock();
-            here.extend(moved.iter().map(|one| (device, *one)));
             return Ok(());
         };
-        let is_full = |error: &FsError| error.is(Errno::NOSPC) || error.is(Errno::DQUOT);
-        let done = match append(directory, device, moved) {
-            Err(error) if is_full(&error) => {
-                // What is kept for a full disk makes room.
-                let home = Dir::open(directory.parent().unwrap_or(directory))?;
-                state_dir::release_ballast(&home)?;
-                append(directory, device, moved)
-            }
-            done => done,
-        };
-        match done {
-            Err(error) if is_full(&error) => Ok(()),
-            done => Ok(done?),
+        let mut failed = self.failed.lock();
+        let pending = std::mem::take(&mut *self.pending.lock());
+        let mut devices: BTreeMap<u64, Vec<MovedEntry>> = BTreeMap::new();
+        for (device, moved) in pending {
+            devices.entry(device).or_default().push(moved);
         }
+        for (device, moved) in devices {
+            if let Some(error) = &*failed {
+                return Err(error.clone().into());
+            }
+            if let Err(error) = append_or_make_room(directory, device, &moved) {
+                return Err(failed.insert(error).clone().into());
+            }
+        }
+        Ok(())
     }
 
     /// Everything that was moved on a file system.
     pub(super) fn read(&self, device: u64) -> Result<MovedEntries> {
-        let Some(directory) = self.directory.get() else {
-            let here = self.here.lock();
-            let own = here.iter().filter(|(of, _)| *of == device);
-            return Ok(own.map(|(_, moved)| *moved).collect());
-        };
-        let text = match Dir::open(directory).and_then(|dir| dir.read(&name(device))) {
+        let stored = self.directory.get().map(|directory| {
+            let dir = Dir::open(directory)?;
+            dir.read(&name(device))
+        });
+        let text = match stored.transpose() {
             Err(error) if error.is_absent() => Vec::new(),
-            text => text?,
+            text => text?.unwrap_or_default(),
         };
         let lines = text.split(|byte| *byte == b'\n');
-        Ok(lines.filter_map(parse).collect())
+        let pending = self.pending.lock();
+        let own = pending.iter().filter(|(of, _)| *of == device);
+        let own = own.map(|(_, moved)| *moved);
+        Ok(lines.filter_map(parse).chain(own).collect())
     }
 
     /// Forgets everything: no sandbox and no commit is left that could ask.
     pub(super) fn forget(&self) -> Result<()> {
+        self.pending.lock().clear();
         let Some(directory) = self.directory.get() else {
             return Ok(());
         };
@@ -99,6 +108,27 @@ impl MoveLog {
 
 fn name(device: u64) -> Vec<u8> {
     format!("moves-{device}").into_bytes()
+}
+
+/// On a full disk with the room that is kept for that, and without these lines where that is not enough.
+fn append_or_make_room(
+    directory: &Path,
+    device: u64,
+    moved: &[MovedEntry],
+) -> crate::fs::Result<()> {
+    let is_full = |error: &FsError| error.is(Errno::NOSPC) || error.is(Errno::DQUOT);
+    let done = match append(directory, device, moved) {
+        Err(error) if is_full(&error) => {
+            let home = Dir::open(directory.parent().unwrap_or(directory))?;
+            state_dir::release_ballast(&home)?;
+            append(directory, device, moved)
+        }
+        done => done,
+    };
+    match done {
+        Err(error) if is_full(&error) => Ok(()),
+        done => done,
+    }
 }
 
 fn append(directory: &Path, device: u64, moved: &[MovedEntry]) -> crate::fs::Result<()> {

@@ -213,6 +213,11 @@ impl Registry {
         self.moves.keep_in(directory);
     }
 
+    /// Makes durable what they remember; before a commit, or what took one back, is over.
+    pub fn remember(&self) -> super::Result<()> {
+        self.moves.store()
+    }
+
     /// Forgets that: there is no sandbox, and no commit that can be undone.
     pub fn forget(&self) -> super::Result<()> {
         self.moves.forget()

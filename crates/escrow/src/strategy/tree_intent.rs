@@ -8,7 +8,7 @@ use crate::model::Conflict;
 /// Takes a commit back.
 pub(super) fn undo(intent: &Intent, moves: &MoveLog) -> Result<RollbackReport> {
     let (done, moved) = tree_commit::undo(intent)?;
-    moves.add(tree_commit::device(intent)?, &moved)?;
+    moves.add(tree_commit::device(intent)?, &moved);
     Ok(done)
 }
 
@@ -27,6 +27,6 @@ pub(super) fn check_undo(intent: &Intent, moves: &MoveLog) -> Result<Vec<Conflic
 /// Ends a commit.
 pub(super) fn finish(intent: Intent, moves: &MoveLog) -> Result<FinishedCommit> {
     let (finished, moved) = tree_commit::finish(intent)?;
-    moves.add(tree_commit::device(&finished.intent)?, &moved)?;
+    moves.add(tree_commit::device(&finished.intent)?, &moved);
     Ok(finished)
 }
