@@ -216,8 +216,10 @@ impl Course<'_> {
             .collect();
         if known != 0 {
             let silent = outcome.stderr.is_empty();
-            // The other plan, a new one or a fork, has none of the checkpoints of this one.
-            let nothing_kept = verb == PlanVerb::Restore && self.target == OTHER;
+            // The other plan, a new one or a fork, has none of the checkpoints of this one, and a sandbox that was made
+            // since is in none of them.
+            let unknown = self.target == OTHER || self.world.beside().exists();
+            let nothing_kept = verb == PlanVerb::Restore && unknown;
             let legal = done.len() == self.possible.len() && !nothing_kept;
             return match (known, legal && !self.interrupted) {
                 (1..=5 | 125, _) if silent => Err("it failed without a word".to_owned()),

@@ -308,8 +308,12 @@ pub(crate) fn child() -> Option<(String, PathBuf)> {
 pub(crate) fn halting(after: u64, world: &Path) -> impl Observer + use<> {
     let (seen, marker) = (AtomicU64::new(0), world.join("marker"));
     OnCopied(move |entries| {
-        if seen.fetch_add(entries, Ordering::SeqCst) + entries >= after {
-            std::fs::write(&marker, "now").expect("the world is writable");
+        let before = seen.fetch_add(entries, Ordering::SeqCst);
+        if before + entries >= after {
+            // By one of the threads that halt: the next child must not find a marker of this one.
+            if before < after {
+                std::fs::write(&marker, "now").expect("the world is writable");
+            }
             loop {
                 std::thread::park();
             }
