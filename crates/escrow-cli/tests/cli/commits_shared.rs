@@ -145,6 +145,35 @@ fn a_sandbox_that_cannot_be_removed_shares_nothing() {
     }
 }
 
+/// So many files that several threads look at them: those that stay are copied, and all are taken back.
+// rule C7, C1
+#[test]
+fn many_files_of_a_sandbox_that_cannot_be_removed_are_not_shared() {
+    let world = World::new();
+    let app = world.dir("app");
+    let make = "mkdir -p d/e a; touch d/e/x; for n in $(seq 400); do echo old > d/e/$n; echo old > a/$n; done";
+    sh(&app, make);
+    let before = signature(&app);
+    let cli = Cli::new(&world, &binary());
+    cli.plan("try", "./app", "overlay");
+    let edits = "for n in $(seq 399); do echo new > d/e/$n; echo new > a/$n; done; echo x > d/e/x; \
+                 ln d/e/1 d/e/one; ln a/1 a/one; rm a/400 d/e/400";
+    cli.clone().cwd(&app).ok(inside("-q run --plan try", edits));
+    let Some(held) = Stuck::new(&world) else {
+        return;
+    };
+    cli.ok("commit try");
+    drop(held);
+    assert!(left_in(&world).len() > 390);
+    let new = signature(&app);
+    for name in ["a/1", "a/one", "a/77", "d/e/one", "d/e/399"] {
+        assert_eq!(read(app.join(name)), "new\n", "{name}");
+    }
+    let marks = "getfattr -R -d -m - . 2>/dev/null | grep -c overlay || :";
+    assert_eq!(sh(&app, marks).trim(), "0");
+    stands_apart(&world, &cli, &before, &new, "many");
+}
+
 /// The removal fails, and so does what comes after it: the commit is not over, says so, and is gone on with.
 // rule C3, C17
 #[test]

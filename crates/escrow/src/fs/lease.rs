@@ -9,7 +9,8 @@ const F_SETSIG: i32 = 10;
 /// Whether no process can write to this file any more: no process has it open, or mapped, for writing.
 /// Where the kernel does not say, it counts as open.
 ///
-/// A read lease is granted on exactly that condition; it is given back at once.
+/// A read lease is granted on exactly that condition. It ends when `file` is closed: until then a process that opens the file
+/// for writing waits, so the caller closes it soon.
 #[allow(
     unsafe_code,
     reason = "leases have no safe form; the call takes two numbers and no memory"
@@ -21,10 +22,5 @@ pub fn is_quiet(file: &File) -> bool {
         return false;
     }
     // SAFETY: F_SETLEASE takes a descriptor that is open for as long as `file` lives, and a number.
-    let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) } == 0;
-    if granted {
-        // SAFETY: the same. Should it fail, the lease ends when the descriptor is closed.
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
-    }
-    granted
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) == 0 }
 }

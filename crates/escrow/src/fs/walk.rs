@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rayon::prelude::*;
 use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 
 use super::FsError;
@@ -58,6 +59,39 @@ impl<T> Shared<T> {
     /// What they made of it.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many things are held while they are looked at together, and how few a thread is begun for.
+const BATCH: usize = 4096;
+const FEW: usize = 256;
+
+/// Looks at things beneath a root, several at once, each time with a handle of the root that keeps the last directory open;
+/// `take` is given what was found, in their order.
+pub fn look_at_all<T, R, E>(
+    root: &Dir,
+    all: impl IntoIterator<Item = T>,
+    look: impl Fn(&Dir, T) -> Result<R, E> + Sync,
+    mut take: impl FnMut(R) -> Result<(), E>,
+) -> Result<(), E>
+where
+    T: Send,
+    R: Send,
+    E: Send,
+{
+    let mut all = all.into_iter();
+    loop {
+        let batch: Vec<T> = all.by_ref().take(BATCH).collect();
+        let found: Vec<Result<R, E>> = match batch.len() {
+            0 => return Ok(()),
+            1..=FEW => batch.into_iter().map(|one| look(root, one)).collect(),
+            _ => pool().install(|| {
+                let batch = batch.into_par_iter().with_min_len(FEW);
+                let begin = || root.again().keeping();
+                batch.map_init(begin, |root, one| look(root, one)).collect()
+            }),
+        };
+        found.into_iter().try_for_each(|one| take(one?))?;
     }
 }
 

@@ -16,26 +16,23 @@ pub type Digest = [u8; 16];
 
 /// All attributes of an entry.
 pub fn read(of: &EntryHandle<'_>) -> Result<Xattrs> {
-    let names = match grow(|buffer| match of {
-        EntryHandle::Open(fd) => sys::flistxattr(fd, buffer),
-        EntryHandle::Unopened(_) => sys::listxattr(of.proc_path(), buffer),
-    }) {
-        Ok(names) => names,
-        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Err(errno) => return Err(errno),
-    };
     let mut attributes = Vec::new();
-    for name in names
-        .split(|byte| *byte == 0)
-        .filter(|name| !name.is_empty())
-    {
+    for name in names(of)? {
         // None: removed since it was listed.
-        if let Some(value) = get(of, name)? {
-            attributes.push((name.to_owned(), value));
+        if let Some(value) = get(of, &name)? {
+            attributes.push((name, value));
         }
     }
     attributes.sort_unstable();
     Ok(attributes)
+}
+
+/// The names of the attributes of an entry.
+pub fn names(of: &EntryHandle<'_>) -> Result<Vec<Vec<u8>>> {
+    listed(grow(|buffer| match of {
+        EntryHandle::Open(fd) => sys::flistxattr(fd, buffer),
+        EntryHandle::Unopened(_) => sys::listxattr(of.proc_path(), buffer),
+    }))
 }
 
 /// One attribute; `None` where the entry has none of that name.
@@ -54,13 +51,23 @@ pub fn get(of: &EntryHandle<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
 /// values too holds the entry while it reads them.
 pub fn names_at(dir: &Dir, name: &[u8]) -> Result<Vec<Vec<u8>>> {
     let path = dir.proc_path(name);
-    let names = match grow(|buffer| sys::llistxattr(&*path, buffer)) {
+    listed(grow(|buffer| sys::llistxattr(&*path, buffer)))
+}
+
+fn listed(names: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    let names = match names {
         Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         names => names?,
     };
     let names = names.split(|byte| *byte == 0);
     let names = names.filter(|name| !name.is_empty());
     Ok(names.map(<[u8]>::to_vec).collect())
+}
+
+/// Attributes of which only the names matter.
+pub fn without_values(names: Vec<Vec<u8>>) -> Xattrs {
+    let pairs = names.into_iter().map(|name| (name, Vec::new()));
+    pairs.collect()
 }
 
 /// One attribute of the entry `name` of a directory; `None` where it has none of that name.

@@ -115,13 +115,18 @@ impl ResourcePath {
 
     /// The directory this lies in and its own name; `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
-        if self.is_root() {
-            return None;
+        let (parent, name) = self.split_names()?;
+        Some((Self(parent.into()), name))
+    }
+
+    /// The same as bytes, the parent of which is empty for the root.
+    pub fn split_names(&self) -> Option<(&[u8], &[u8])> {
+        let slash = self.0.iter().rposition(|byte| *byte == b'/');
+        match (self.is_root(), slash) {
+            (true, _) => None,
+            (false, Some(slash)) => Some((&self.0[..slash], &self.0[slash + 1..])),
+            (false, None) => Some((b"", &self.0)),
         }
-        Some(match self.0.iter().rposition(|byte| *byte == b'/') {
-            Some(slash) => (Self(self.0[..slash].into()), &self.0[slash + 1..]),
-            None => (Self::root(), &self.0),
-        })
     }
 }
 

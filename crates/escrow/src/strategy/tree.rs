@@ -501,6 +501,23 @@ pub(super) fn xattrs_if_open(dir: &Dir, name: &[u8]) -> Result<Option<Xattrs>> {
     }
 }
 
+/// Those of them that are `visible`. The kernel marks every file that it copies up, so most have a mark and nothing else,
+/// which takes one call to know.
+fn visible_xattrs(dir: &Dir, name: &[u8], visible: fn(Xattrs) -> Xattrs) -> Result<Option<Xattrs>> {
+    let names = match xattr::names_at(dir, name) {
+        Err(Errno::ACCESS) => return Ok(None),
+        Err(errno) => {
+            let error = dir.error("read the attributes of", name, Cause::Os(errno));
+            return Err(error.into());
+        }
+        Ok(names) => names,
+    };
+    match visible(xattr::without_values(names)).is_empty() {
+        true => Ok(Some(Vec::new())),
+        false => Ok(xattrs_if_open(dir, name)?.map(visible)),
+    }
+}
+
 /// The fields without the owner, where this user could not have made an entry with that of `old`.
 pub(super) fn ownable(mut fields: Vec<ChangedField>, old: &Meta) -> Vec<ChangedField> {
     fields.retain(|field| *field != ChangedField::Owner || can_own(old));
@@ -556,7 +573,7 @@ pub(super) fn differences(
     if (old.uid, old.gid) != (new.uid, new.gid) {
         fields.push(ChangedField::Owner);
     }
-    let seen = |dir: &Dir| -> Result<_> { Ok(xattrs_if_open(dir, name)?.map(visible)) };
+    let seen = |dir: &Dir| visible_xattrs(dir, name, visible);
     if let (Some(theirs), Some(ours)) = (seen(old_dir)?, seen(new_dir)?)
         && theirs != ours
     {

@@ -54,9 +54,11 @@ impl StageJob<'_> {
                     .to_owned(),
             });
         }
-        let me = rustix::process::geteuid();
         let sticky = 0o1000;
-        let theirs = |uid: u32| !me.is_root() && uid != me.as_raw();
+        let theirs = |uid: u32| {
+            let me = rustix::process::geteuid();
+            !me.is_root() && uid != me.as_raw()
+        };
         if let Some(old) = old
             && meta.mode & sticky != 0
             && theirs(old.owner.0)

@@ -3,12 +3,13 @@
 
 use rustix::io::Errno;
 
-use super::intent::{self, FINISHED, IntentEntry};
-use super::unshare::{ReplacementCopies, separate};
+use super::intent::{self, FINISHED, IntentEntry, RenameStep};
+use super::unshare::{ReplacementCopies, entries, separate};
 use super::{CAPABILITY, TreeIntent, inline, reference, stat};
+use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, Fingerprint, Meta, MovedEntry, xattr};
 use crate::model::{EntryKind, ResourcePath};
-use crate::strategy::error::Result;
+use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{FinishedCommit, Intent};
 
 /// Whether files of the sandbox became the original's, under another name.
@@ -31,27 +32,26 @@ pub(in crate::strategy) fn finish(intent: Intent) -> Result<(FinishedCommit, Vec
     let original = tree.original.open()?.keeping();
     let area = Dir::open(tree.area.as_path())?;
     let mut notes = Vec::new();
-    for step in records.steps() {
-        let marked = |entry: &IntentEntry| !entry.marks.is_empty();
-        let below = records.below(&step);
-        for entry in below.chain([step.top.clone()]).filter(marked) {
-            unmark(&original, &entry.path, &entry.marks)?;
-        }
-    }
+    let marked = entries(&tree).filter(|(_, entry)| !entry.marks.is_empty());
+    let unmark = |original: &Dir, (_, entry): (_, IntentEntry)| unmark(original, &entry);
+    look_at_all(&original, marked, unmark, Ok)?;
     let copies = match shares(&intent)? {
         true => separate(&tree, &original, &area, &mut notes)?,
         false => ReplacementCopies::default(),
     };
     let mut writer = intent::create(&area, FINISHED)?;
     let unwritten = |error: std::io::Error| intent::failed(&area, FINISHED, "write", &error);
-    for mut step in records.steps() {
-        for mut entry in records.below(&step) {
-            settle(&original, &copies, &mut entry)?;
-            writer.entry(&entry).map_err(unwritten)?;
-        }
-        settle(&original, &copies, &mut step.top)?;
-        writer.step(step.slot, &step.top).map_err(unwritten)?;
-    }
+    let settled = |original: &Dir, (slot, mut entry): (_, IntentEntry)| {
+        settle(original, &copies, &mut entry)?;
+        Ok((slot, entry))
+    };
+    look_at_all(&original, entries(&tree), settled, |(slot, entry)| {
+        let written = match slot {
+            Some(slot) => writer.step(slot, &entry),
+            None => writer.entry(&entry),
+        };
+        written.map_err(unwritten)
+    })?;
     for link in records.links() {
         writer.link(&link).map_err(unwritten)?;
     }
@@ -95,17 +95,20 @@ fn settle(original: &Dir, copies: &ReplacementCopies, entry: &mut IntentEntry) -
 fn still_named(tree: &TreeIntent, original: &Dir) -> Result<Vec<MovedEntry>> {
     let stage = tree.stage()?;
     let mut moved = Vec::new();
-    for step in tree.records.steps() {
-        let Some(old) = &step.top.old else { continue };
-        let kept = stage.stat(&step.slot())?;
-        if let Some(now) = kept.filter(|now| old.is(now) && !now.is_dir() && now.nlink > 1) {
-            moved.push(MovedEntry {
-                ino: old.ino,
-                before: old.ctime,
-                after: now.ctime,
-            });
-        }
-    }
+    let old = |step: RenameStep| Some((step.slot(), step.top.old?));
+    let kept = |stage: &Dir, (slot, old): (Vec<u8>, Fingerprint)| {
+        let now = stage.stat(&slot)?;
+        let named = now.filter(|now| old.is(now) && !now.is_dir() && now.nlink > 1);
+        Ok::<_, StrategyError>(named.map(|now| MovedEntry {
+            ino: old.ino,
+            before: old.ctime,
+            after: now.ctime,
+        }))
+    };
+    look_at_all(&stage, tree.records.steps().filter_map(old), kept, |one| {
+        moved.extend(one);
+        Ok(())
+    })?;
     for link in tree.records.links() {
         let now = stat(original, &link.to)?;
         let same = now.filter(|now| link.file.looks_the_same(now) && now.ctime > link.file.ctime);
@@ -119,13 +122,13 @@ fn still_named(tree: &TreeIntent, original: &Dir) -> Result<Vec<MovedEntry>> {
 }
 
 /// Removes the marks of a layer.
-fn unmark(original: &Dir, path: &ResourcePath, marks: &[Vec<u8>]) -> Result<()> {
-    let (dir, name) = match original.parent(path) {
+fn unmark(original: &Dir, entry: &IntentEntry) -> Result<()> {
+    let (dir, name) = match original.parent(&entry.path) {
         Err(error) if error.is_absent() || error.leaves() => return Ok(()),
         found => found?,
     };
     let fail = |errno| dir.error("unmark", name, Cause::Os(errno));
-    let mut marks = marks.iter();
+    let mut marks = entry.marks.iter();
     match marks.try_for_each(|mark| xattr::remove_at(&dir, name, mark)) {
         Err(Errno::NOENT) => Ok(()),
         answer => Ok(answer.map_err(fail)?),

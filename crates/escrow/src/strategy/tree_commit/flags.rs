@@ -33,16 +33,19 @@ impl<'a> OriginalFlags<'a> {
         }
     }
 
-    /// Gives a staged file, which is open already if it is the sandbox's own, its flags. One that its own user may not
-    /// read, here or there, stays as it is.
+    /// Gives a staged file, which is open already if it is the sandbox's own, its flags: those of the file that stood there,
+    /// if one did. One that its own user may not read, here or there, stays as it is.
     pub(super) fn give(
         &self,
         path: &ResourcePath,
+        was_file: bool,
         (dir, name): DirAndName<'_>,
         opened: Option<(File, Meta)>,
     ) -> Result<()> {
-        let old = stat(self.original, path)?.filter(|old| old.is_file());
-        let old = match old.map(|_| self.original.file_path(path)).transpose() {
+        let old = was_file.then(|| self.original.file_path(path));
+        let old = match old.transpose() {
+            // Gone meanwhile, which the step will find.
+            Err(error) if error.is_absent() || error.leaves() => None,
             Err(error) if error.is(Errno::ACCESS) => return Ok(()),
             old => old?,
         };

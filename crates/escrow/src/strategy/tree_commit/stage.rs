@@ -20,8 +20,8 @@ use crate::event::Observer;
 use crate::failpoints;
 use crate::fs::lease::is_quiet;
 use crate::fs::place::{CopyOptions, DirAndName, DirLook, Placed, Placer, refuse_lost};
-use crate::fs::xattr::Xattrs;
-use crate::fs::{Dir, Fingerprint, Meta, exposure};
+use crate::fs::xattr::{self, Xattrs};
+use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, exposure};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::text::Location;
 use crate::model::{Change, EntryKind, ResourcePath};
@@ -208,7 +208,11 @@ impl StageJob<'_> {
                 continue;
             };
             let mut staged = entry(path, old);
-            if let Some(leaf) = self.leaf(change, &to, (&dir, name))? {
+            let seen = match *path == planned.path {
+                true => planned.old,
+                false => old,
+            };
+            if let Some(leaf) = self.leaf(change, seen, &to, (&dir, name))? {
                 let meta = dir.stat(name)?;
                 let meta = meta.ok_or_else(|| dir.absent("find what was staged as", name))?;
                 staged.new = Some(Fingerprint::from(&meta));
@@ -279,11 +283,12 @@ impl StageJob<'_> {
         Ok(staged.meta()?)
     }
 
-    /// Stages what is no directory; `None` where it will be another name for a file of the
-    /// original instead.
+    /// Stages what is no directory, in the place of what was seen there; `None` where it will be another name for a file
+    /// of the original instead.
     fn leaf(
         &mut self,
         change: &Change,
+        old: Option<Fingerprint>,
         to: &ResourcePath,
         at: (&Dir, &[u8]),
     ) -> Result<Option<StagedFile>> {
@@ -306,7 +311,7 @@ impl StageJob<'_> {
         }
         let (key, mut staged) = (file.map(|file| (0, file)), StagedFile::default());
         let placed = self.placer.entry(key, to, at, || -> Result<_> {
-            let digest = self.version(change, (&from, name), at, &meta, &mut staged)?;
+            let digest = self.version(change, old, (&from, name), at, &meta, &mut staged)?;
             Ok((digest, true))
         })?;
         let (Placed::Made(digest) | Placed::Linked(digest)) = placed;
@@ -321,22 +326,13 @@ impl StageJob<'_> {
     fn version(
         &self,
         change: &Change,
+        old: Option<Fingerprint>,
         (from, name): DirAndName<'_>,
         at: DirAndName<'_>,
         meta: &Meta,
         staged: &mut StagedFile,
     ) -> Result<Option<VersionDigest>> {
-        let attributes = tree::xattrs(from, name)?;
-        let dropped = match meta.kind {
-            EntryKind::File if !self.source.whole => introduced(change, meta.mode, &attributes),
-            _ => Vec::new(),
-        };
-        let linkable = dropped.is_empty() && !self.source.whole && !self.exposed;
-        let linked = match linkable {
-            true => self.link((from, name), at, meta, &attributes)?,
-            false => None,
-        };
-        let of = match linked {
+        let of = match self.link(change, (from, name), at, meta)? {
             Some(linked) => {
                 self.observer.copied(1, 0);
                 *staged = linked;
@@ -345,7 +341,9 @@ impl StageJob<'_> {
             None => self.copy(change, (from, name), at, meta)?,
         };
         if meta.is_file() && !self.source.whole {
-            self.flags.give(&change.path, at, staged.opened.take())?;
+            let was_file = old.is_some_and(|old| old.kind == EntryKind::File);
+            let opened = staged.opened.take();
+            self.flags.give(&change.path, was_file, at, opened)?;
         }
         match self.digests.is_some() {
             true => version(at, &of, &staged.marks).map(Some),
@@ -404,26 +402,33 @@ impl StageJob<'_> {
     /// Stages a file as another name for the sandbox's own; `None` where that cannot be.
     fn link(
         &self,
+        change: &Change,
         (from, name): (&Dir, &[u8]),
         (to, to_name): (&Dir, &[u8]),
         meta: &Meta,
-        attributes: &Xattrs,
     ) -> Result<Option<StagedFile>> {
-        let seen = (self.source.visible)(attributes.clone());
-        let plain = |one: &(Vec<u8>, Vec<u8>)| attributes.contains(one);
-        // An attribute that is stored under another name must be written anew, and what is linked has
-        // no privilege, so that one which appears later is known for what it is.
-        let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY);
-        if self.apart || privileged {
-            return Ok(None);
-        }
-        if meta.kind == EntryKind::Fifo || !seen.iter().all(plain) {
+        if self.apart || self.exposed || self.source.whole || meta.kind == EntryKind::Fifo {
             return Ok(None);
         }
         let opened = match meta.is_file() {
             true => Some(from.file(name)?),
             false => None,
         };
+        let names = match &opened {
+            Some((file, _)) => xattr::names(&EntryHandle::of(file)),
+            None => xattr::names_at(from, name),
+        };
+        let fail = |errno| from.error("read the attributes of", name, Cause::Os(errno));
+        let attributes = xattr::without_values(names.map_err(fail)?);
+        let seen = (self.source.visible)(attributes.clone());
+        let plain = |one: &(Vec<u8>, Vec<u8>)| attributes.contains(one);
+        // An attribute that is stored under another name must be written anew, and what is linked has
+        // no privilege, so that one which appears later is known for what it is.
+        let privileged = attributes.iter().any(|(name, _)| name == CAPABILITY)
+            || (meta.is_file() && !introduced(change, meta.mode, &attributes).is_empty());
+        if privileged || !seen.iter().all(plain) {
+            return Ok(None);
+        }
         if opened.as_ref().is_some_and(|(file, _)| !is_quiet(file)) {
             return Ok(None);
         }

@@ -15,9 +15,10 @@ use super::stage::staged_path;
 use super::{DirUpdate, KeptLink, TreeIntent, sort, stat};
 use crate::failpoints;
 use crate::fs::atomic_file;
+use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, Fingerprint, FsError, Meta, MovedEntries, MovedEntry};
 use crate::model::text::Location;
-use crate::model::{Conflict, EntryInfo, ResourcePath};
+use crate::model::{Conflict, EntryInfo, EntryKind, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Intent, PathSample, RollbackReport};
 
@@ -255,21 +256,23 @@ impl<'a> UndoJob<'a> {
     }
 
     /// Both places of a step.
-    fn places(&self, step: &RenameStep) -> Result<(Option<Meta>, Option<Meta>)> {
+    fn places(&self, original: &Dir, step: &RenameStep) -> Result<(Option<Meta>, Option<Meta>)> {
         Ok((
-            stat(&self.original, &step.top.path)?,
+            stat(original, &step.top.path)?,
             self.stage.stat(&step.slot())?,
         ))
     }
 
     fn look(&self) -> Result<HashSet<u32>> {
+        let look = |original: &Dir, step: RenameStep| -> Result<_> {
+            let (there, staged) = self.places(original, &step)?;
+            Ok(is_made(&step, &there, &staged).then_some(step.slot))
+        };
         let mut made = HashSet::new();
-        for step in self.tree.records.steps() {
-            let (there, staged) = self.places(&step)?;
-            if is_made(&step, &there, &staged) {
-                made.insert(step.slot);
-            }
-        }
+        look_at_all(&self.original, self.tree.records.steps(), look, |slot| {
+            made.extend(slot);
+            Ok(())
+        })?;
         Ok(made)
     }
 
@@ -314,7 +317,7 @@ impl<'a> UndoJob<'a> {
 
     fn try_back(&mut self, step: &RenameStep) -> Result<()> {
         let (path, slot) = (&step.top.path, step.slot());
-        let (there, staged) = self.places(step)?;
+        let (there, staged) = self.places(&self.original, step)?;
         if is_made(step, &there, &staged) {
             let Some((dir, name)) = open_parent(&self.original, path)? else {
                 return Err(gone(&self.original, path).into());
@@ -333,8 +336,9 @@ impl<'a> UndoJob<'a> {
         if !self.made.contains(&step.slot) {
             return Ok(());
         }
-        if let (Some(old), Some(now)) = (&step.top.old, stat(&self.original, path)?)
-            && old.is(&now)
+        let is_dir = |old: &&Fingerprint| old.kind == EntryKind::Directory;
+        if let Some(old) = step.top.old.as_ref().filter(is_dir)
+            && stat(&self.original, path)?.is_some_and(|now| old.is(&now))
         {
             let (dir, name) = self.original.parent(path)?;
             retime(&dir, name, old)?;

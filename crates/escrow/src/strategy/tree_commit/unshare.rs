@@ -20,6 +20,7 @@ use super::{DirUpdate, TreeIntent, stat};
 use crate::failpoints;
 use crate::fs::content::Reflinks;
 use crate::fs::place::{CopyOptions, copy_leaf};
+use crate::fs::walk::look_at_all;
 use crate::fs::{Cause, Dir, EntryHandle, Fingerprint, Meta, Stamp, remove};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourcePath};
@@ -170,30 +171,36 @@ fn names(
     copies: &ReplacementCopies,
     touched: &mut BTreeSet<ResourcePath>,
 ) -> Result<SharedNames> {
-    let linked = |entry: IntentEntry| entry.new.filter(|_| entry.linked);
+    let linked = |(_, entry): (_, IntentEntry)| entry.new.filter(|_| entry.linked);
     let files: HashSet<u64> = entries(tree)
         .filter_map(linked)
         .map(|seen| seen.ino)
         .collect();
-    let (mut names, mut standing): SharedNames = SharedNames::default();
-    for entry in entries(tree) {
-        let (path, Some(seen)) = (entry.path, entry.new) else {
-            continue;
-        };
-        if seen.kind == EntryKind::Directory || !files.contains(&seen.ino) {
-            continue;
-        }
+    let put = entries(tree).filter_map(|(_, entry)| {
+        let is_file = |seen: &Fingerprint| seen.kind != EntryKind::Directory;
+        let seen = entry.new.filter(is_file)?;
+        files.contains(&seen.ino).then_some((entry.path, seen))
+    });
+    let look = |original: &Dir, (path, seen): (ResourcePath, Fingerprint)| -> Result<_> {
         let Some(now) = stat(original, &path)? else {
-            continue;
+            return Ok(None);
         };
-        if copies.stand_for(&seen, &now) {
-            touched.extend(path.split().map(|(parent, _)| parent));
-            standing.insert(seen.ino, path);
-        } else if seen.is(&now) && !is_own(original, copies, &path, &now)? {
-            let name = SharedName { path, now };
-            names.entry(seen.ino).or_default().push(name);
+        let stands = copies.stand_for(&seen, &now);
+        let shared = stands || (seen.is(&now) && !is_own(original, copies, &path, &now)?);
+        Ok(shared.then_some((seen.ino, stands, SharedName { path, now })))
+    };
+    let (mut names, mut standing): SharedNames = SharedNames::default();
+    look_at_all(original, put, look, |found| {
+        match found {
+            Some((file, true, name)) => {
+                touched.extend(name.path.split().map(|(parent, _)| parent));
+                standing.insert(file, name.path);
+            }
+            Some((file, false, name)) => names.entry(file).or_default().push(name),
+            None => {}
         }
-    }
+        Ok(())
+    })?;
     Ok((names, standing))
 }
 
@@ -211,12 +218,13 @@ fn is_own(
     Ok(!now.is_file() || tree::is_quiet(&dir, name)?)
 }
 
-/// Everything that the commit put somewhere.
-fn entries(tree: &TreeIntent) -> impl Iterator<Item = IntentEntry> {
+/// Every path of the commit, those in the directory of a step before the step itself, whose slot is told.
+pub(super) fn entries(tree: &TreeIntent) -> impl Iterator<Item = (Option<u32>, IntentEntry)> {
     let records = &tree.records;
     records.steps().flat_map(|step| {
-        let top = step.top.clone();
-        records.below(&step).chain([top])
+        let top = (Some(step.slot), step.top.clone());
+        let below = records.below(&step).map(|entry| (None, entry));
+        below.chain([top])
     })
 }
 
@@ -280,7 +288,7 @@ fn reapply_metadata(
         .map(|one| (one.path.clone(), one))
         .collect();
     let made: HashMap<ResourcePath, Fingerprint> = entries(tree)
-        .filter_map(|entry| Some((entry.path, entry.new?)))
+        .filter_map(|(_, entry)| Some((entry.path, entry.new?)))
         .filter(|(path, seen)| seen.kind == EntryKind::Directory && touched.contains(path))
         .collect();
     // Deepest first: a directory that may not be searched hides what is in it.
