@@ -15,6 +15,7 @@ mod checkpoints;
 mod flow;
 mod git;
 mod git_attacks;
+mod git_base;
 mod git_default;
 mod git_places;
 mod git_traps;

@@ -14,6 +14,7 @@
 //! A release is that of the files, then objects, references and index ([`release`]). In the user's repository there is
 //! one reference, `refs/escrow/<plan>-<resource>`, which keeps the base alive; nothing else before a release.
 
+mod clean;
 mod command;
 mod history;
 mod place;
@@ -29,11 +30,13 @@ use std::sync::{Arc, OnceLock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use self::clean::CleanTree;
 use self::command::Git;
 use self::release::GitIntent;
 use self::repository::{Head, RefMove, Repository};
 use self::session::GitSession;
 use super::error::{Result, StrategyError};
+use super::overlay::onto;
 use super::tree;
 use super::{
     Capabilities, CreateRequest, Created, FinishedCommit, Intent, LiveView, Outcome, Probe,
@@ -42,11 +45,12 @@ use super::{
 };
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
-use crate::model::text::Location;
+use crate::model::text::{Location, escape};
 use crate::model::{Conflict, PlanId, ResourceId, ResourcePath, SandboxRef};
 
 const NAME: &str = "git_worktree";
 const SEED: &[u8] = b"seed";
+const TREE: &[u8] = b"tree";
 const FILES: &str = "files";
 const GIT: &str = "git";
 const GIT_DIR: &[u8] = b".git";
@@ -156,17 +160,19 @@ impl GitWorktree {
     fn create_new(&self, request: &CreateRequest<'_>, at: &Path, area: &Dir) -> Result<Created> {
         let git = self.git()?;
         let repository = Repository::of(git, at)?;
-        let head = repository.head(git)?;
-        let mut target = request.target.clone();
-        target.carved.push(git_dir());
-        target.carved.sort_unstable();
-        for name in [SEED, FILES.as_bytes(), GIT.as_bytes()] {
+        for name in [SEED, TREE, FILES.as_bytes(), GIT.as_bytes()] {
             remove::remove(area, name)?;
             area.make_dir(name, 0o700)?;
         }
-        self.keep(request, &repository, &head, area)?;
-        seed::fill(git, &repository, &head, &area.subdir(SEED)?)?;
-        let seed = Location::from(area.path().join("seed"));
+        let base = clean::wanted(request.target)?;
+        let (head, mut warnings) = self.begin(request, &repository, at, base, area)?;
+        let mut target = request.target.clone();
+        target.carved.push(git_dir());
+        target.carved.sort_unstable();
+        let (seed, tree) = (area.subdir(SEED)?, area.subdir(TREE)?);
+        if base.is_some() {
+            target.location = TargetLocation::Path(Location::from(tree.path()));
+        }
         let made = |target: &Target, name: &str| {
             self.below.create(&CreateRequest {
                 target,
@@ -174,9 +180,12 @@ impl GitWorktree {
                 ..*request
             })
         };
-        let files = made(&target, FILES)?;
+        let mut files = made(&target, FILES)?;
+        if base.is_some() {
+            onto::release_into(&mut files.sandbox, at)?;
+        }
         let private = Target {
-            location: TargetLocation::Path(seed.clone()),
+            location: TargetLocation::Path(Location::from(seed.path())),
             carved: Vec::new(),
             ..target.clone()
         };
@@ -189,15 +198,55 @@ impl GitWorktree {
             repository,
             head,
             depends_on: Vec::new(),
-            seed,
+            seed: Location::from(seed.path()),
         };
-        let mut warnings = files.warnings;
-        warnings.extend(seed::left_out(&sandbox.repository.settings(git)?));
+        warnings.extend(files.warnings);
+        let what = match base {
+            Some(name) => format!("a clean tree of {}", escape(name.as_bytes())),
+            None => "the files as they lie".to_owned(),
+        };
         Ok(Created {
             sandbox: reference(request, &sandbox),
-            message: format!("a private git directory; files: {}", files.message),
+            message: format!("{what}; a private git directory; {}", files.message),
             warnings,
         })
+    }
+
+    /// Fills the seed, and the clean tree if one is asked for. Returns where the history begins, and what is not there.
+    fn begin(
+        &self,
+        request: &CreateRequest<'_>,
+        repository: &Repository,
+        at: &Path,
+        base: Option<&str>,
+        area: &Dir,
+    ) -> Result<(Head, Vec<String>)> {
+        let (git, seed) = (self.git()?, area.subdir(SEED)?);
+        let user = repository.head(git)?;
+        let mut head = user.clone();
+        if let Some(name) = base {
+            if user.commit.is_none() {
+                return Err(refused(
+                    "begin at a revision",
+                    "the branch has no commit yet",
+                ));
+            }
+            head.commit = Some(repository.commit(git, name)?);
+        }
+        self.keep(request, repository, &head, area)?;
+        seed::fill(git, repository, &user, &seed)?;
+        let mut warnings = seed::left_out(&repository.settings(git)?);
+        if let (Some(_), Some(commit)) = (base, &head.commit) {
+            let clean = CleanTree {
+                git,
+                repository,
+                checkout: at,
+                seed: &seed,
+                tree: &area.subdir(TREE)?,
+            };
+            warnings.extend(clean.make(&head, commit)?);
+        }
+        Ok((head, warnings))
     }
 
     fn fork(&self, request: &CreateRequest<'_>, area: &Dir) -> Result<Created> {

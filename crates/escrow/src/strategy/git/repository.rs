@@ -12,7 +12,7 @@ use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::place::Place;
 use crate::fs::{Dir, Meta, remove};
-use crate::model::text::Location;
+use crate::model::text::{Location, escape};
 
 /// References by their names.
 pub(super) type Refs = BTreeMap<String, String>;
@@ -119,6 +119,21 @@ impl Repository {
             branch: branch.map(|name| line(&name)),
             commit: commit.map(|id| line(&id)),
         })
+    }
+
+    /// The commit of a revision.
+    pub(super) fn commit(&self, git: &Git, name: &str) -> Result<String> {
+        let wanted = format!("{name}^{{commit}}");
+        let args = ["rev-parse", "-q", "--verify", &wanted];
+        let found = match self.call(git).args(args).ask() {
+            Err(StrategyError::Git { .. }) => None,
+            found => found?,
+        };
+        let none = || {
+            let what = format!("begin at '{}'", escape(name.as_bytes()));
+            super::refused(&what, "git knows no such commit here")
+        };
+        found.map(|id| line(&id)).ok_or_else(none)
     }
 
     /// What a reference is now.

@@ -281,6 +281,7 @@ pub(super) fn fork(
         area: Location::from(place),
         carved: open.carved.clone(),
         depends_on,
+        onto: open.onto.clone(),
     };
     let message = "an empty layer over those of another plan; nothing was copied";
     Ok(tree::created(NAME, request, &metadata, message, Vec::new()))

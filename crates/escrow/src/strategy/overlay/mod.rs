@@ -19,6 +19,7 @@ mod diff;
 mod layers;
 mod live_checkpoint;
 mod live_restore;
+pub(super) mod onto;
 mod probe;
 mod squash;
 mod stack;
@@ -121,6 +122,9 @@ struct OverlayMetadata {
     /// The areas of the sandboxes whose layers it began on ([`SandboxRef::depends_on`]).
     #[serde(default, alias = "lenders")]
     depends_on: Vec<Location>,
+    /// Where its changes are shown and released, if not in what lies below ([`onto`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    onto: Option<Original>,
 }
 
 /// A sandbox, opened.
@@ -130,6 +134,7 @@ struct OpenLayers {
     upper: LayerStack,
     area: Dir,
     original: Original,
+    onto: Option<Original>,
     carved: Vec<ResourcePath>,
 }
 
@@ -148,6 +153,7 @@ fn open(sandbox: &SandboxRef) -> Result<OpenLayers> {
         now,
         area,
         original: metadata.original,
+        onto: metadata.onto,
         carved: metadata.carved,
     })
 }
@@ -233,6 +239,7 @@ impl Strategy for Overlay {
             area: Location::from(place),
             carved: request.target.carved.clone(),
             depends_on: Vec::new(),
+            onto: None,
         };
         let lost = lost.iter();
         let lost =
@@ -253,8 +260,14 @@ impl Strategy for Overlay {
         session: Session,
         parts: &[Intent],
     ) -> Result<Box<dyn Sandbox>> {
-        let OverlayMetadata { original, area, .. } = tree::metadata(sandbox)?;
+        let OverlayMetadata {
+            original,
+            area,
+            onto,
+            ..
+        } = tree::metadata(sandbox)?;
         original.open()?;
+        onto::open(onto.as_ref())?;
         LayerState::read(&Dir::open(area.as_path())?)?;
         if let Session::Live(view) = &session {
             // A command inside may have put something else in its place.
@@ -316,23 +329,20 @@ impl OverlaySession {
 
     fn look_at(&self, options: &PreviewOptions) -> Result<TreePreview> {
         let open = open(&self.reference)?;
-        let moves = self.moves(&open.lower)?;
         let (upper, lower) = (&open.upper, &open.lower);
-        let released = self.released(&open)?;
+        let onto = onto::open(open.onto.as_ref())?;
+        let to = onto.as_ref().unwrap_or(lower);
+        let (moves, released) = (self.moves(to)?, self.released(&open)?);
         let mut found = tree::steady(|| diff::look(upper, lower, &released))?;
         tree::check_stray(&found.changes, &open.carved)?;
         tree::only_own(&mut found.changes, &open.carved);
         let base = base::LayerBase::open(upper, lower, &found.gone, &moves, &released)?;
+        let contents = onto::TreeBase::of(lower, onto.as_ref(), &moves, &released);
+        let known = contents.as_ref().map_or(&base as _, |one| one as _);
         let diff = DiffView::new(found.changes);
-        let mut found = tree_commit::look(
-            lower,
-            &upper.keeping(),
-            diff,
-            found.kept,
-            &base,
-            &open.carved,
-        )?;
-        if options.strict {
+        let new = &upper.keeping();
+        let mut found = tree_commit::look(to, new, diff, found.kept, known, &open.carved)?;
+        if options.strict && onto.is_none() {
             let moved = base.everything_moved(&open.carved)?;
             found.preview.conflicts.extend(moved);
         }
@@ -447,21 +457,25 @@ impl Sandbox for OverlaySession {
         let look = || self.look_at(&PreviewOptions::default());
         let found = self.found.take(request, look)?;
         let open = open(&self.reference)?;
-        let (gone, moves) = (HashSet::new(), self.moves(&open.lower)?);
         let (upper, lower, released) = (&open.upper, &open.lower, self.released(&open)?);
+        let onto = onto::open(open.onto.as_ref())?;
+        let (gone, moves) = (HashSet::new(), self.moves(onto.as_ref().unwrap_or(lower))?);
+        let base = base::LayerBase::open(upper, lower, &gone, &moves, &released)?;
+        let contents = onto::TreeBase::of(lower, onto.as_ref(), &moves, &released);
         let source = tree_commit::StageSource {
             area: &open.area,
             root: &upper.keeping(),
             visible: layers::visible,
             whole: false,
-            base: &base::LayerBase::open(upper, lower, &gone, &moves, &released)?,
+            base: contents.as_ref().map_or(&base as _, |one| one as _),
         };
         if request.preview.part {
             base::mark_made(upper, &found.preview.diff.changes)?;
         }
         let of = base::identity(upper.top())?;
         let staged = StageRequest::new(request, &found, area, of);
-        tree_commit::prepare(&open.original, &source, &staged)
+        let to = open.onto.as_ref().unwrap_or(&open.original);
+        tree_commit::prepare(to, &source, &staged)
     }
 
     fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
@@ -493,7 +507,8 @@ impl Sandbox for OverlaySession {
             Session::Live(view) => Some(Location::from(tree::view(view)?.path())),
             _ => None,
         };
-        let at = Location::from(open.lower.path());
+        let onto = onto::open(open.onto.as_ref())?;
+        let at = Location::from(onto.as_ref().unwrap_or(&open.lower).path());
         Ok(Access {
             mounts: vec![Mount {
                 at,

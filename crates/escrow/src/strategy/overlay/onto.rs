@@ -1,0 +1,92 @@
+//! Layers over one directory, released into another: a clean tree lies below, and the changes go where the user works.
+//!
+//! What the clean tree holds at a path is the base of a change there; times say nothing of it.
+
+use super::super::error::{Result, StrategyError};
+use super::super::tree::{self, Original};
+use super::super::tree_commit::{OriginalBase, Released};
+use super::OverlayMetadata;
+use crate::fs::{Dir, Meta, MovedEntries};
+use crate::model::{EntryKind, ResourcePath, SandboxRef};
+use std::path::Path;
+
+/// From now on the changes of a new sandbox are shown, and released, at this directory.
+pub(in crate::strategy) fn release_into(sandbox: &mut SandboxRef, at: &Path) -> Result<()> {
+    let mut metadata: OverlayMetadata = tree::metadata(sandbox)?;
+    metadata.onto = Some(Original::take(at)?.0);
+    sandbox.metadata = tree::stored(&metadata);
+    Ok(())
+}
+
+/// A clean tree as the measure of the directory that it is released into.
+pub(super) struct TreeBase<'a> {
+    tree: &'a Dir,
+    onto: &'a Dir,
+    moved: &'a MovedEntries,
+    released: &'a Released,
+}
+
+impl<'a> TreeBase<'a> {
+    /// None where changes are released into the tree itself.
+    pub(super) fn of(
+        tree: &'a Dir,
+        onto: Option<&'a Dir>,
+        moved: &'a MovedEntries,
+        released: &'a Released,
+    ) -> Option<Self> {
+        onto.map(|onto| Self {
+            tree,
+            onto,
+            moved,
+            released,
+        })
+    }
+
+    /// Whether both have the same at a path, as git sees it: of a mode, whether its owner may execute the file.
+    fn is_same(&self, path: &ResourcePath, at: (&Dir, &[u8]), now: &Meta) -> Result<bool> {
+        let (dir, name) = match self.tree.parent(path) {
+            Err(error) if error.is_absent() || error.leaves() => return Ok(false),
+            found => found?,
+        };
+        let Some(base) = dir.stat(name)?.filter(|base| base.kind == now.kind) else {
+            return Ok(false);
+        };
+        match now.kind {
+            EntryKind::Directory => Ok(true),
+            EntryKind::Symlink => Ok(dir.read_link(name)? == at.0.read_link(at.1)?),
+            EntryKind::File if base.size != now.size || (base.mode ^ now.mode) & 0o100 != 0 => {
+                Ok(false)
+            }
+            EntryKind::File => tree::same_content((&dir, name), at),
+            _ => Ok(false),
+        }
+    }
+}
+
+impl OriginalBase for TreeBase<'_> {
+    fn is_current(
+        &self,
+        path: &ResourcePath,
+        at: Option<(&Dir, &[u8])>,
+        now: &Meta,
+    ) -> Result<bool> {
+        let place = at.unwrap_or((self.onto, b"."));
+        if let Some(current) = self.released.is_current(path, place, now, self.moved)? {
+            return Ok(current);
+        }
+        at.map_or(Ok(true), |at| self.is_same(path, at, now))
+    }
+
+    fn is_still(&self, path: &ResourcePath, now: &Meta) -> bool {
+        self.released.is_still(path, now)
+    }
+
+    fn was_there(&self, path: &ResourcePath) -> Result<bool> {
+        Ok(self.released.was_there(path) == Some(true))
+    }
+}
+
+/// The directory that changes are released into, if it is not the one below.
+pub(super) fn open(onto: Option<&Original>) -> std::result::Result<Option<Dir>, StrategyError> {
+    onto.map(Original::open).transpose()
+}
