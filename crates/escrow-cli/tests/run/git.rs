@@ -169,13 +169,7 @@ fn both_sides_may_commit_and_are_merged_or_told() {
     sh(&app, "echo mine >> src/a; git commit -q src/a -m mine");
     let before = signature(&app);
     assert_eq!(fails_as(&cli, "commit c", 4), "conflict");
-    assert_eq!(
-        fails_as(&cli, "commit c --on-conflict ours", 1),
-        "unsupported"
-    );
     assert_eq!(signature(&app), before);
-    // What is told can be done.
-    cli.ok(inside("run --plan c", "git status --short"));
     cli.ok(words("cleanup c --yes"));
 }
 
@@ -239,7 +233,9 @@ fn what_an_agent_writes_into_its_git_directory_is_data() {
         .iter()
         .filter_map(|one| one["path"].as_str())
         .collect();
-    assert_eq!(paths, [".gitattributes"]);
+    // Shown, since git would run what they name, and not released.
+    let hostile = [".git/config", ".git/hooks/reference-transaction"];
+    assert_eq!(paths, [hostile[0], hostile[1], ".gitattributes"]);
     cli.ok(words("commit t --yes"));
     assert!(!app.join("pwned").exists());
     cli.ok(words("undo t --yes"));

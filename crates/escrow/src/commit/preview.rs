@@ -9,7 +9,7 @@ use crate::failpoints;
 use crate::fs::workspace;
 use crate::model::text::Location;
 use crate::model::{
-    AutorunChange, Change, Conflict, DiffView, Expected, JournaledWork, PlanDigest,
+    AutorunChange, Change, Conflict, DiffView, Expected, JournaledWork, PlanDigest, ResourcePath,
 };
 use crate::policy::select::ReleaseSelection;
 use crate::store::Plan;
@@ -83,6 +83,8 @@ pub(crate) struct Previewed<'a> {
     pub(super) members: Vec<Looked>,
     /// What stays in each sandbox.
     pub(super) left: Vec<DiffView>,
+    /// What of each is released only by name, and was not named.
+    unnamed: Vec<DiffView>,
     pub(super) terms: CommitTerms,
 }
 
@@ -114,6 +116,7 @@ impl<'a> Batch<'a> {
             engine: self.engine,
             plan: self.plan,
             left: members.iter().map(|_| DiffView::default()).collect(),
+            unnamed: Vec::new(),
             members,
             terms,
         })
@@ -123,6 +126,11 @@ impl<'a> Batch<'a> {
 impl<'a> Previewed<'a> {
     /// Takes of what was found only what was asked for, and leaves the rest in the sandboxes.
     pub(crate) fn select(mut self, selection: &ReleaseSelection) -> Result<Self> {
+        for (member, _, preview) in &mut self.members {
+            let resource = &member.resource.name;
+            let named = |path: &ResourcePath| selection.names(resource, path);
+            self.unnamed.push(preview.leave_unnamed(named));
+        }
         if selection.is_everything() {
             return Ok(self);
         }
@@ -180,12 +188,14 @@ impl<'a> Previewed<'a> {
 impl Previewed<'_> {
     /// What was found, to be shown.
     pub(crate) fn show(&self) -> CommitPreview {
-        let one = |((member, _, preview), left): (&Looked, &DiffView)| {
+        let one = |(((member, _, preview), left), unnamed): ((&Looked, &DiffView), &DiffView)| {
             let diff = preview.released(self.terms.on_conflict);
+            let mut runs_later = member.resource.runs_later(&diff);
+            runs_later.extend(member.resource.runs_later(unnamed));
             MemberPreview {
                 resource: member.name(),
                 at: member.resource.at.clone(),
-                runs_later: member.resource.runs_later(&diff),
+                runs_later,
                 diff,
                 left: left.clone(),
                 conflicts: preview.conflicts.clone(),
@@ -194,7 +204,13 @@ impl Previewed<'_> {
             }
         };
         CommitPreview {
-            members: self.members.iter().zip(&self.left).map(one).collect(),
+            members: self
+                .members
+                .iter()
+                .zip(&self.left)
+                .zip(&self.unnamed)
+                .map(one)
+                .collect(),
             digest: None,
         }
     }

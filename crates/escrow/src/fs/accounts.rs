@@ -8,7 +8,7 @@
 )]
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// No account file is read further than this.
 const LONGEST: u64 = 4 << 20;
@@ -37,6 +37,18 @@ pub fn group_name(gid: u32) -> Option<String> {
 /// The name of a user, where the machine knows one.
 pub fn user_name(uid: u32) -> Option<String> {
     named(&read("/etc/passwd"), uid).next().map(str::to_owned)
+}
+
+/// The home directory of a user, where the machine knows one.
+pub fn home_dir(uid: u32) -> Option<PathBuf> {
+    let known = read("/etc/passwd");
+    let mut lines = known
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>());
+    let own = lines.find(|fields| fields.get(2).and_then(|id| id.parse().ok()) == Some(uid))?;
+    own.get(5)
+        .filter(|home| home.starts_with('/'))
+        .map(PathBuf::from)
 }
 
 /// The groups that `/etc/subgid` grants to a user, as they are written there.

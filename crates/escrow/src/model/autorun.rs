@@ -58,12 +58,17 @@ static TABLE: LazyLock<Vec<(&str, Vec<NamePattern>)>> = LazyLock::new(|| {
 
 /// Why a change will run later; `None` where nothing says so. What is deleted runs no more.
 fn why_of(change: &Change, names: &[String]) -> Option<&'static str> {
-    let new = change.new.as_ref()?;
-    if new.kind == EntryKind::Directory {
+    // Of what is no file's its strategy says whether it may run.
+    let kind = match &change.new {
+        Some(new) => new.kind,
+        None if change.says("runs_later") && change.kind != ChangeKind::Deleted => EntryKind::File,
+        None => return None,
+    };
+    if kind == EntryKind::Directory {
         // What is in it is listed by itself.
         return None;
     }
-    let link = new.kind == EntryKind::Symlink;
+    let link = kind == EntryKind::Symlink;
     let named = TABLE.iter().find(|(_, patterns)| {
         let mut patterns = patterns.iter();
         patterns.any(|pattern| is_named(pattern, names, link))

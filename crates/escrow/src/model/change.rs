@@ -248,6 +248,24 @@ impl Change {
         Self { path, kind, detail }
     }
 
+    /// Whether it is released only where it is named.
+    pub fn is_by_name(&self) -> bool {
+        self.says("by_name")
+    }
+
+    /// The same change, named: it is released.
+    pub(crate) fn named(mut self) -> Self {
+        if let Detail::Opaque { detail } = &mut self.detail {
+            detail["released"] = true.into();
+        }
+        self
+    }
+
+    /// Whether the strategy says this of a change that is no file's.
+    pub(crate) fn says(&self, key: &str) -> bool {
+        matches!(&self.detail, Detail::Opaque { detail } if detail[key] == true)
+    }
+
     /// A path that both have; `None` where they do not differ.
     pub fn between(
         path: ResourcePath,

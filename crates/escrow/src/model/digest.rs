@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::change::{Change, ChangeKind};
+use super::change::{Change, ChangeKind, Detail};
 use super::path::ResourcePath;
 
 /// What one path becomes, in short.
@@ -49,7 +49,10 @@ impl PlanDigest {
         let mut new: BTreeMap<ResourcePath, VersionDigest> = new.into_iter().collect();
         for change in changes {
             let version = new.remove(&change.path);
-            if version.is_some() || change.kind == ChangeKind::Deleted {
+            // Of what is no file's its strategy says whether it goes.
+            let goes = change.kind == ChangeKind::Deleted
+                && !matches!(change.detail, Detail::Opaque { .. });
+            if version.is_some() || goes {
                 let at = (resource.to_owned(), change.path.clone());
                 self.0.insert(at, version);
             }

@@ -52,6 +52,13 @@ impl ReleasePattern {
         paths.names(path) || path.ancestors().any(|above| paths.names(&above))
     }
 
+    /// Whether it covers a path whose first name is written out in it.
+    fn names(&self, resource: &str, path: &ResourcePath) -> bool {
+        let typed = self.typed.rsplit(':').next().unwrap_or_default();
+        let first = typed.split('/').next().unwrap_or_default();
+        path.parts().next() == Some(first.as_bytes()) && self.covers(resource, path)
+    }
+
     /// A pattern that is like this one and takes something of these, for a user who mistyped.
     fn nearest(&self, members: &[(&str, &[Change])]) -> Option<String> {
         let bare = self.typed.rsplit(':').next().unwrap_or_default();
@@ -110,6 +117,11 @@ impl ReleaseSelection {
         let any =
             |patterns: &[ReleasePattern]| patterns.iter().any(|one| one.covers(resource, path));
         (self.only.is_empty() || any(&self.only)) && !any(&self.exclude)
+    }
+
+    /// Whether a path is asked for by its name, not only by a pattern that takes everything.
+    pub fn names(&self, resource: &str, path: &ResourcePath) -> bool {
+        self.only.iter().any(|one| one.names(resource, path)) && self.takes(resource, path)
     }
 
     /// The first pattern that covers none of these changes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
+use crate::model::{Change, ChangeKind, Conflict, DiffView, EntryKind, ResourcePath};
 
 /// How closely the original is compared before a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +148,29 @@ impl Preview {
         self.diff = Arc::new(released);
         let sizes = self.diff.changes.iter().filter_map(|one| one.new.as_ref());
         self.bytes = self.bytes.min(sizes.map(|new| new.size).sum());
+        left
+    }
+
+    /// Takes out what is released only by name, but for what is `named`, and says so of each; returns what was taken out.
+    pub(crate) fn leave_unnamed(&mut self, named: impl Fn(&ResourcePath) -> bool) -> DiffView {
+        if !self.diff.changes.iter().any(Change::is_by_name) {
+            return DiffView::default();
+        }
+        let (mut left, mut kept) = (DiffView::default(), DiffView::default());
+        for change in Arc::unwrap_or_clone(std::mem::take(&mut self.diff)).changes {
+            match change.is_by_name() {
+                false => kept.changes.push(change),
+                true if named(&change.path) => kept.changes.push(change.named()),
+                true => left.changes.push(change),
+            }
+        }
+        for change in &left.changes {
+            self.notes.push(PreviewNote {
+                path: change.path.clone(),
+                what: "it stays in the sandbox, unless it is named with `--only`".to_owned(),
+            });
+        }
+        self.diff = Arc::new(kept);
         left
     }
 

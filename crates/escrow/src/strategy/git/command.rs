@@ -29,6 +29,17 @@ const SETTINGS: [&str; 9] = [
     "core.fsync=all",
 ];
 
+/// Without the settings of a user, and of the system.
+const NO_SETTINGS: [(&str, &str); 7] = [
+    ("HOME", "/nonexistent"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+    ("GIT_AUTHOR_NAME", "Escrow"),
+    ("GIT_AUTHOR_EMAIL", "escrow@localhost"),
+    ("GIT_COMMITTER_NAME", "Escrow"),
+    ("GIT_COMMITTER_EMAIL", "escrow@localhost"),
+];
+
 /// The program.
 #[derive(Debug, Clone)]
 pub(super) struct Git {
@@ -92,6 +103,7 @@ impl Git {
             env: Vec::new(),
             input: Vec::new(),
             owner: None,
+            home: None,
         }
     }
 }
@@ -111,6 +123,8 @@ pub(super) struct GitCall<'g> {
     input: Vec<u8>,
     /// As whom it runs, if not as the caller.
     owner: Option<(u32, u32)>,
+    /// Whose settings it reads, if anyone's.
+    home: Option<PathBuf>,
 }
 
 impl GitCall<'_> {
@@ -124,6 +138,19 @@ impl GitCall<'_> {
     pub(super) fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
         let args = args.into_iter().map(|one| one.as_ref().to_owned());
         self.args.extend(args);
+        self
+    }
+
+    /// With this setting; before the arguments.
+    pub(super) fn set(mut self, setting: &str) -> Self {
+        self.args.extend(["-c".into(), setting.into()]);
+        self.fixed = self.args.len();
+        self
+    }
+
+    /// With the settings that a user has in this home directory, and the system: they are read, and start nothing.
+    pub(super) fn settings_of(mut self, home: PathBuf) -> Self {
+        self.home = Some(home);
         self
     }
 
@@ -182,6 +209,13 @@ impl GitCall<'_> {
         }
     }
 
+    /// How it ended; one that was killed, also at the time limit, is an error.
+    pub(super) fn status(self) -> Result<i32> {
+        let what = self.what();
+        let said = self.output()?;
+        said.status.code().ok_or_else(|| failed(what, &said))
+    }
+
     fn what(&self) -> String {
         let named = self.args[self.fixed..].iter().take(2);
         let words: Vec<_> = named.map(|one| one.to_string_lossy()).collect();
@@ -193,22 +227,17 @@ impl GitCall<'_> {
         command
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-            .env("HOME", "/nonexistent")
             .env("LC_ALL", "C")
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_TERMINAL_PROMPT", "0")
             .env("GIT_ASKPASS", "/bin/false")
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("GIT_NO_LAZY_FETCH", "1")
-            .env("GIT_ATTR_NOSYSTEM", "1")
-            .env("GIT_AUTHOR_NAME", "Escrow")
-            .env("GIT_AUTHOR_EMAIL", "escrow@localhost")
-            .env("GIT_COMMITTER_NAME", "Escrow")
-            .env("GIT_COMMITTER_EMAIL", "escrow@localhost")
-            .envs(self.env)
-            .args(&self.args)
-            .current_dir("/");
+            .env("GIT_ATTR_NOSYSTEM", "1");
+        match self.home {
+            Some(home) => command.env("HOME", home),
+            None => command.envs(NO_SETTINGS),
+        };
+        command.envs(self.env).args(&self.args).current_dir("/");
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }

@@ -1,40 +1,86 @@
 //! The private history, read from the sandbox of the git directory as data: no setting in it is followed.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::super::Sandbox;
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
-use super::repository::{Head, Refs, is_id, line, read_refs};
+use super::repository::{Head, Refs, is_id, line, read_refs, subdir};
+use super::trees::{self, TreeChange};
 use crate::fs::Dir;
-use crate::model::text::Location;
+use crate::fs::dir::DirEntry;
+use crate::model::text::{Location, escape};
 use crate::model::view::View;
-use crate::model::{Change, ChangeKind, Detail, DiffView, EntryKind, ResourcePath};
+use crate::model::{Change, ChangeKind, Detail, EntryKind, ResourcePath};
 
-/// How many commits of one branch are named.
+/// How many commits are looked at, and how many of one branch are named.
+const LOOKED_AT: &str = "--max-count=20000";
 const NAMED: usize = 1000;
 
-/// How many of them are shown to people.
+/// How many of them, and of the files that need a word, are shown to people.
 const SHOWN: usize = 10;
 
 /// Files larger than this hold no references.
 const MOST: u64 = 256 << 20;
 
+/// Where HEAD and the references are. Stored with each checkpoint: references as far as they differ from those that the
+/// sandbox began with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RefState {
+    head: Head,
+    moved: BTreeMap<String, Option<String>>,
+}
+
+impl RefState {
+    /// Where a sandbox begins.
+    pub(super) fn new(head: &Head) -> Self {
+        Self {
+            head: head.clone(),
+            moved: BTreeMap::new(),
+        }
+    }
+}
+
 /// What the private git directory says.
+#[derive(Clone)]
 pub(super) struct History {
     pub(super) head: Head,
     pub(super) refs: Refs,
     /// The references of the user when the sandbox was made.
     pub(super) base: Refs,
-    /// Which of its files differ from those it began with.
-    pub(super) files: DiffView,
-    /// What is neither a file nor a directory where private objects are; then none of them is read.
-    pub(super) odd: Option<ResourcePath>,
     /// Where its objects are: private ones first, the user's last.
     pub(super) objects: Vec<PathBuf>,
+    /// The git directory whose settings are followed.
+    pub(super) seed: PathBuf,
+    /// The directories that it lies in.
+    roots: Vec<Location>,
+}
+
+/// Two states of a history that are compared.
+pub(super) struct Compared<'a> {
+    /// HEAD before.
+    pub(super) head: &'a Head,
+    /// The references before.
+    pub(super) refs: &'a Refs,
+    /// The branch that was checked out when the sandbox was made; none where HEAD was detached.
+    pub(super) branch: Option<&'a str>,
+    /// Whether every branch and tag is released.
+    pub(super) all: bool,
+}
+
+/// A reference that is not what it was.
+struct Row<'a> {
+    name: &'a str,
+    old: Option<&'a String>,
+    new: Option<&'a String>,
+    released: bool,
+    /// It is the one that was checked out.
+    main: bool,
 }
 
 /// A path that git, or an agent, wrote. One that leads elsewhere is none.
@@ -46,17 +92,13 @@ pub(super) fn path_of(name: &[u8]) -> Result<ResourcePath> {
 pub(super) fn read_file(sandbox: &dyn Sandbox, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let file = match sandbox.read(&path_of(name)?) {
         Err(StrategyError::NotThere { .. }) => return Ok(None),
-        Err(error) => return Err(damaged(&format!("'.git/{}': {error}", show(name)))),
+        Err(error) => return Err(damaged(&format!("'.git/{}': {error}", escape(name)))),
         Ok(file) => file,
     };
     let mut bytes = Vec::new();
     let read = file.take(MOST).read_to_end(&mut bytes);
-    read.map_err(|error| damaged(&format!("'.git/{}' cannot be read ({error})", show(name))))?;
+    read.map_err(|error| damaged(&format!("'.git/{}' cannot be read ({error})", escape(name))))?;
     Ok(Some(bytes))
-}
-
-fn show(name: &[u8]) -> String {
-    crate::model::text::escape(name)
 }
 
 fn damaged(what: &str) -> StrategyError {
@@ -67,30 +109,19 @@ fn damaged(what: &str) -> StrategyError {
 
 impl History {
     /// Reads it.
-    pub(super) fn read(sandbox: &dyn Sandbox, seed: &Dir, user: PathBuf) -> Result<Self> {
-        let files = sandbox.diff(None, None)?;
-        let (mut file, _) = seed.file(b"packed-refs")?;
+    pub(super) fn read(sandbox: &dyn Sandbox, seed: PathBuf, user: PathBuf) -> Result<Self> {
+        let (mut file, _) = Dir::open(&seed)?.file(b"packed-refs")?;
         let mut packed = Vec::new();
         file.read_to_end(&mut packed)
             .map_err(|error| damaged(&error.to_string()))?;
         let base = read_refs(&packed)?;
-        let mut refs = match changed(&files, "packed-refs") {
-            true => read_refs(&read_file(sandbox, b"packed-refs")?.unwrap_or_default())?,
-            false => base.clone(),
-        };
-        for change in &files.changes {
-            let name = change.path.as_bytes();
-            let is_file = change
-                .new
-                .as_ref()
-                .is_some_and(|new| new.kind == EntryKind::File);
-            if !name.starts_with(b"refs/") || !is_file {
-                continue;
-            }
-            let value = line(&read_file(sandbox, name)?.unwrap_or_default());
+        let mut refs = read_refs(&read_file(sandbox, b"packed-refs")?.unwrap_or_default())?;
+        let roots = roots(sandbox)?;
+        for name in loose_refs(&roots)? {
+            let value = line(&read_file(sandbox, name.as_bytes())?.unwrap_or_default());
             // One that stands for another one moves with that.
             if is_id(&value) {
-                refs.insert(String::from_utf8_lossy(name).into_owned(), value);
+                refs.insert(name, value);
             }
         }
         let at = line(&read_file(sandbox, b"HEAD")?.unwrap_or_default());
@@ -99,95 +130,344 @@ impl History {
             Some(branch) => refs.get(branch).cloned(),
             None => Some(at).filter(|id| is_id(id)),
         };
-        // Git opens what it finds there: a pipe would never answer, a link leads elsewhere.
-        let odd = files.changes.iter().find(|change| is_odd_object(change));
-        let odd = odd.map(|change| change.path.clone());
-        let mut objects = match odd {
-            Some(_) => Vec::new(),
-            None => object_dirs(sandbox)?,
-        };
+        let objects = roots.iter().map(|root| root.as_path().join("objects"));
+        let mut objects: Vec<PathBuf> = objects.filter(|path| Dir::open(path).is_ok()).collect();
         objects.push(user);
         Ok(Self {
             head: Head { branch, commit },
             refs,
             base,
-            files,
-            odd,
             objects,
+            seed,
+            roots,
         })
     }
 
+    /// Refuses what is neither a file nor a directory where objects are, before git opens it: a pipe would never answer, a
+    /// link leads elsewhere.
+    pub(super) fn check_objects(&self) -> Result<()> {
+        for root in &self.roots {
+            let Ok(root) = Dir::open(root.as_path()) else {
+                continue;
+            };
+            let objects = |one: &DirEntry| *one.name == b"objects"[..];
+            for entry in root.entries()?.iter().filter(|one| objects(one)) {
+                check_plain(&root, entry, "objects")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same history without private objects.
+    pub(super) fn without_objects(mut self) -> Self {
+        let private = self.objects.len().saturating_sub(1);
+        self.objects.drain(..private);
+        self
+    }
+
+    /// Where it is, to be stored.
+    pub(super) fn state(&self) -> RefState {
+        let names: BTreeSet<&String> = self.base.keys().chain(self.refs.keys()).collect();
+        let moved = names.into_iter().filter_map(|name| {
+            let now = self.refs.get(name);
+            (self.base.get(name) != now).then(|| (name.clone(), now.cloned()))
+        });
+        RefState {
+            head: self.head.clone(),
+            moved: moved.collect(),
+        }
+    }
+
+    /// The same history where it was in another state.
+    pub(super) fn at(self, state: RefState) -> Self {
+        let mut refs = self.base.clone();
+        for (name, value) in state.moved {
+            match value {
+                Some(value) => refs.insert(name, value),
+                None => refs.remove(&name),
+            };
+        }
+        Self {
+            head: state.head,
+            refs,
+            ..self
+        }
+    }
+
     /// A call that sees its objects, with settings that are ours.
-    pub(super) fn call<'g>(&self, git: &'g Git, seed: &Path) -> GitCall<'g> {
-        git.at(seed).objects(&self.objects)
+    pub(super) fn call<'g>(&self, git: &'g Git) -> GitCall<'g> {
+        git.at(&self.seed).objects(&self.objects)
+    }
+
+    /// The same; new objects are written into `made`.
+    pub(super) fn making<'g>(&self, git: &'g Git, made: &Path) -> GitCall<'g> {
+        let mut objects = vec![made.to_owned()];
+        objects.extend(self.objects.iter().cloned());
+        git.at(&self.seed).objects(&objects)
     }
 
     /// What of the history is not what it was, each with the commits that are new: first the branch that was checked out,
-    /// which a release moves to where HEAD is inside; then other branches and tags, which stay in the sandbox.
-    pub(super) fn changes(&self, git: &Git, seed: &Path, head: &Head) -> Result<Vec<Change>> {
-        let target = head.branch.as_deref().unwrap_or("HEAD");
-        let moved = self.head.commit != head.commit;
-        let mut rows = Vec::new();
-        if let Some(new) = self.head.commit.as_ref().filter(|_| moved) {
-            rows.push((target, head.commit.as_ref(), new, true));
+    /// which a release moves to where HEAD is inside; then other branches and tags.
+    pub(super) fn changes(&self, git: &Git, before: &Compared<'_>) -> Result<Vec<Change>> {
+        let rows = self.rows(before);
+        if rows.is_empty() {
+            return Ok(Vec::new());
         }
-        let shown = |name: &str| name.starts_with("refs/heads/") || name.starts_with("refs/tags/");
-        for (name, new) in self.refs.iter().filter(|(name, _)| shown(name)) {
-            let old = self.base.get(name);
-            if old != Some(new) && !(moved && name == target) {
-                rows.push((name, old, new, false));
-            }
-        }
+        let tips: Vec<&str> = rows
+            .iter()
+            .filter_map(|row| row.new.map(String::as_str))
+            .collect();
+        let graph = Graph::read(self, git, &tips, before.refs.values());
         let mut changes = Vec::new();
-        for (name, old, new, released) in rows {
+        for row in rows {
             // To git, too, such a name is none.
-            let Ok(path) = path_of(format!(".git/{name}").as_bytes()) else {
+            let Ok(path) = path_of(format!(".git/{}", row.name).as_bytes()) else {
                 continue;
             };
-            let kind = match old {
-                None => ChangeKind::Added,
-                Some(_) => ChangeKind::Modified,
+            let kind = match (row.old, row.new) {
+                (None, _) => ChangeKind::Added,
+                (_, None) => ChangeKind::Deleted,
+                _ => ChangeKind::Modified,
             };
-            let mut detail = json!({ "ref": name, "old": old, "new": new, "released": released });
-            match self.commits(git, seed, new) {
-                Ok(commits) => {
-                    detail["lines"] = json!(lines(&commits, released));
-                    let one = |(id, subject)| json!({ "id": id, "subject": subject });
-                    detail["commits"] = commits.into_iter().map(one).collect();
+            let mut lines = Vec::new();
+            if row.main && self.head.branch.as_deref() != before.branch {
+                let now = self.head.branch.as_deref().unwrap_or("no branch");
+                lines.push(format!("HEAD is on {now} inside"));
+            }
+            lines.push(match (row.old, row.new) {
+                (Some(old), Some(new)) => format!("{} → {}", short(old), short(new)),
+                (None, Some(new)) => format!("new, at {}", short(new)),
+                (Some(old), None) => format!("deleted, was at {}", short(old)),
+                (None, None) => String::new(),
+            });
+            if !row.released {
+                lines.push("stays in the sandbox".to_owned());
+            }
+            let mut detail = json!({ "ref": row.name, "old": row.old, "new": row.new,
+                "released": row.released, "commits": [] });
+            match (&graph, row.new) {
+                (Ok(graph), Some(new)) => {
+                    let commits = graph.of(new);
+                    lines.extend(commit_lines(&commits));
+                    detail["commits"] = commits.into_iter().map(Commit::json).collect();
                 }
                 // What an agent left there is shown all the same.
-                Err(error) => detail["lines"] = json!([error.to_string()]),
+                (Err(error), Some(_)) => lines.push(error.to_string()),
+                (_, None) => {}
             }
+            if row.main
+                && let Some(new) = row.new
+                && let Ok(files) = trees::renames(self, git, row.old.map(String::as_str), new)
+            {
+                lines.extend(file_lines(&files));
+                let named = files.iter().take(NAMED).map(TreeChange::json);
+                detail["files"] = named.collect();
+            }
+            detail["lines"] = json!(lines);
             changes.push(Change::opaque(path, kind, detail));
         }
         Ok(changes)
     }
 
-    /// The commits that the user's references did not have, newest first.
-    fn commits(&self, git: &Git, seed: &Path, new: &str) -> Result<Vec<(String, String)>> {
-        let most = format!("--max-count={NAMED}");
-        let args = ["log", "-z", "--format=%H %s", &most, new, "--not", "--all"];
-        let said = self.call(git, seed).args(args).run()?;
-        let all = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
-        let one = |text: &[u8]| {
-            let text = String::from_utf8_lossy(text).into_owned();
-            let (id, subject) = text.split_once(' ').unwrap_or((&text, ""));
-            (id.to_owned(), subject.to_owned())
+    /// Says that what was left uncommitted becomes a commit of the branch.
+    pub(super) fn note_work(
+        &self,
+        changes: &mut Vec<Change>,
+        before: &Compared<'_>,
+        line: &str,
+    ) -> Result<()> {
+        let name = before.branch.unwrap_or("HEAD");
+        let path = path_of(format!(".git/{name}").as_bytes())?;
+        if let Some(change) = changes.iter_mut().find(|one| one.path == path) {
+            add_line(change, line);
+            return Ok(());
+        }
+        let at = before.head.commit.as_ref();
+        let detail = json!({ "ref": name, "old": at, "new": at, "released": true, "commits": [],
+            "lines": [line] });
+        let kind = match at {
+            Some(_) => ChangeKind::Modified,
+            None => ChangeKind::Added,
         };
-        Ok(all.map(one).collect())
+        changes.push(Change::opaque(path, kind, detail));
+        Ok(())
+    }
+
+    fn rows<'a>(&'a self, before: &Compared<'a>) -> Vec<Row<'a>> {
+        let target = before.branch.unwrap_or("HEAD");
+        let moved = self.head.commit.is_some() && self.head.commit != before.head.commit;
+        let mut rows = Vec::new();
+        if moved {
+            rows.push(Row {
+                name: target,
+                old: before.head.commit.as_ref(),
+                new: self.head.commit.as_ref(),
+                released: true,
+                main: true,
+            });
+        }
+        let names: BTreeSet<&String> = before.refs.keys().chain(self.refs.keys()).collect();
+        for name in names.into_iter().filter(|name| is_shown(name)) {
+            let (old, new) = (before.refs.get(name), self.refs.get(name));
+            if old != new && name != target {
+                rows.push(Row {
+                    name,
+                    old,
+                    new,
+                    released: before.all,
+                    main: false,
+                });
+            }
+        }
+        rows
+    }
+
+    /// The other branches and tags that are not what they were when the sandbox was made.
+    pub(super) fn others<'a>(
+        &'a self,
+        branch: Option<&'a str>,
+    ) -> impl Iterator<Item = (&'a String, Option<&'a String>, Option<&'a String>)> {
+        let names: BTreeSet<&String> = self.base.keys().chain(self.refs.keys()).collect();
+        names.into_iter().filter_map(move |name| {
+            let (old, new) = (self.base.get(name), self.refs.get(name));
+            let moved = old != new && is_shown(name) && Some(name.as_str()) != branch;
+            moved.then_some((name, old, new))
+        })
     }
 }
 
-/// What people read of a branch.
-fn lines(commits: &[(String, String)], released: bool) -> Vec<String> {
-    let mut lines = Vec::new();
-    if !released {
-        lines.push("stays in the sandbox".to_owned());
+/// Says of the branch that moves that its commits become one.
+pub(super) fn note_squash(changes: &mut [Change]) {
+    for change in changes {
+        if matches!(&change.detail, Detail::Opaque { detail } if detail.get("files").is_some()) {
+            add_line(change, "becomes one commit");
+        }
     }
+}
+
+fn add_line(change: &mut Change, line: &str) {
+    if let Detail::Opaque { detail } = &mut change.detail
+        && let Some(lines) = detail["lines"].as_array_mut()
+    {
+        lines.push(json!(line));
+    }
+}
+
+/// Whether it is a branch or a tag.
+fn is_shown(name: &str) -> bool {
+    name.starts_with("refs/heads/") || name.starts_with("refs/tags/")
+}
+
+fn short(id: &str) -> &str {
+    id.get(..10).unwrap_or(id)
+}
+
+/// A commit that is new.
+struct Commit {
+    parents: Vec<String>,
+    subject: String,
+}
+
+/// The commits that are new, and what tags stand for.
+struct Graph {
+    commits: HashMap<String, Commit>,
+    tips: HashMap<String, String>,
+}
+
+impl Graph {
+    /// Reads the commits that `tips` have and neither the references of the beginning nor `known` ones: in two calls,
+    /// however many there are.
+    fn read<'a>(
+        history: &'a History,
+        git: &Git,
+        tips: &[&str],
+        known: impl Iterator<Item = &'a String>,
+    ) -> Result<Self> {
+        let asked: String = tips.iter().map(|id| format!("{id}^{{commit}}\n")).collect();
+        let format = "--batch-check=%(objectname) %(objecttype)";
+        let said = history.call(git).args(["cat-file", format]).input(asked);
+        let said = said.run()?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let peeled = said.lines().map(|line| line.strip_suffix(" commit"));
+        let tips: HashMap<String, String> = tips
+            .iter()
+            .zip(peeled)
+            .filter_map(|(tip, commit)| Some(((*tip).to_owned(), commit?.to_owned())))
+            .collect();
+        let mut asked: String = tips.values().map(|id| format!("{id}\n")).collect();
+        let known = history.base.values().chain(known);
+        asked.extend(known.flat_map(|id| ["^", id.as_str(), "\n"]));
+        let format = "--format=%H %P%n%s";
+        let args = [
+            "log",
+            "-z",
+            format,
+            LOOKED_AT,
+            "--ignore-missing",
+            "--stdin",
+        ];
+        let said = match tips.is_empty() {
+            true => Vec::new(),
+            false => history.call(git).args(args).input(asked).run()?,
+        };
+        let all = said.split(|&byte| byte == 0).filter(|one| !one.is_empty());
+        let one = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text).into_owned();
+            let (ids, subject) = text.split_once('\n').unwrap_or((&text, ""));
+            let mut ids = ids.split(' ').map(str::to_owned);
+            let id = ids.next()?;
+            let commit = Commit {
+                parents: ids.collect(),
+                subject: subject.to_owned(),
+            };
+            Some((id, commit))
+        };
+        Ok(Self {
+            commits: all.filter_map(one).collect(),
+            tips,
+        })
+    }
+
+    /// The new commits of one tip, newest first as far as parents say.
+    fn of(&self, tip: &str) -> Vec<(&str, &Commit)> {
+        let (mut met, mut found) = (BTreeSet::new(), Vec::new());
+        let mut next = std::collections::VecDeque::from_iter(self.tips.get(tip));
+        while let Some(id) = next.pop_front().filter(|_| found.len() < NAMED) {
+            let Some(commit) = self.commits.get(id).filter(|_| met.insert(id)) else {
+                continue;
+            };
+            found.push((id.as_str(), commit));
+            next.extend(&commit.parents);
+        }
+        found
+    }
+}
+
+impl Commit {
+    fn json((id, commit): (&str, &Self)) -> Value {
+        json!({ "id": id, "subject": commit.subject })
+    }
+}
+
+/// What people read of the commits of a branch.
+fn commit_lines(commits: &[(&str, &Commit)]) -> Vec<String> {
     let shown = commits.iter().take(SHOWN);
-    lines.extend(shown.map(|(id, subject)| format!("{} {subject}", &id[..10])));
+    let mut lines: Vec<String> = shown
+        .map(|(id, commit)| format!("{} {}", short(id), commit.subject))
+        .collect();
     if commits.len() > SHOWN {
         lines.push(format!("and {} more", commits.len() - SHOWN));
+    }
+    lines
+}
+
+/// What people read of files whose change the listing of files does not tell.
+fn file_lines(files: &[TreeChange]) -> Vec<String> {
+    let told: Vec<String> = files.iter().filter_map(TreeChange::line).collect();
+    let more = told.len().saturating_sub(SHOWN);
+    let mut lines: Vec<String> = told.into_iter().take(SHOWN).collect();
+    if more > 0 {
+        lines.push(format!("and {more} more"));
     }
     lines
 }
@@ -200,32 +480,63 @@ pub(super) fn is_released(change: &Change) -> bool {
     }
 }
 
-/// Whether this is no file and no directory where objects are.
-fn is_odd_object(change: &Change) -> bool {
-    let path = change.path.as_bytes();
-    let there = path == b"objects" || path.starts_with(b"objects/");
-    let plain = [EntryKind::File, EntryKind::Directory];
-    let new = change.new.as_ref();
-    there && new.is_some_and(|new| !plain.contains(&new.kind))
-}
-
-/// Whether a file of the git directory differs from the one it began with.
-pub(super) fn changed(files: &DiffView, name: &str) -> bool {
-    let mut paths = files.changes.iter().map(|change| change.path.as_bytes());
-    paths.any(|path| path == name.as_bytes())
-}
-
-/// The directories that hold the private objects.
-fn object_dirs(sandbox: &dyn Sandbox) -> Result<Vec<PathBuf>> {
+/// The directories that together are the private git directory, as far as it is not the seed.
+pub(super) fn roots(sandbox: &dyn Sandbox) -> Result<Vec<Location>> {
     let mounts = sandbox.access()?.mounts;
-    let roots: Vec<Location> = mounts
+    Ok(mounts
         .into_iter()
         .flat_map(|mount| match mount.view {
             View::Directory(root) => vec![root],
             View::Layers(layers) => [layers.upper].into_iter().chain(layers.below).collect(),
             View::ReadOnly(_) => Vec::new(),
         })
-        .collect();
-    let objects = roots.iter().map(|root| root.as_path().join("objects"));
-    Ok(objects.filter(|path| Dir::open(path).is_ok()).collect())
+        .collect())
+}
+
+/// The names that a reference with a file of its own may have: some may be gone by now.
+fn loose_refs(roots: &[Location]) -> Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for root in roots {
+        let Ok(root) = Dir::open(root.as_path()) else {
+            continue;
+        };
+        if let Some(refs) = subdir(&root, b"refs")? {
+            add_names(&refs, "refs", &mut names)?;
+        }
+    }
+    Ok(names)
+}
+
+fn check_plain(dir: &Dir, entry: &DirEntry, name: &str) -> Result<()> {
+    match entry.meta.kind {
+        EntryKind::File => Ok(()),
+        EntryKind::Directory => {
+            let dir = dir.subdir(&entry.name)?;
+            let below = dir.entries()?;
+            let mut below = below.iter();
+            below.try_for_each(|one| {
+                check_plain(&dir, one, &format!("{name}/{}", escape(&one.name)))
+            })
+        }
+        // The mark of a layer that something is gone.
+        _ if entry.meta.is_whiteout() => Ok(()),
+        _ => {
+            let why = format!("'.git/{name}' is neither a file nor a directory");
+            Err(super::refused("release this history", &why))
+        }
+    }
+}
+
+fn add_names(dir: &Dir, prefix: &str, names: &mut BTreeSet<String>) -> Result<()> {
+    for entry in dir.entries()? {
+        let name = format!("{prefix}/{}", String::from_utf8_lossy(&entry.name));
+        match entry.meta.kind {
+            EntryKind::Directory => add_names(&dir.subdir(&entry.name)?, &name, names)?,
+            EntryKind::File => {
+                names.insert(name);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }

@@ -17,11 +17,19 @@
 mod clean;
 mod command;
 mod history;
+mod index;
+mod intent;
+mod make;
+mod named;
+mod options;
 mod place;
 mod release;
+mod replace;
 mod repository;
 mod seed;
 mod session;
+mod trees;
+mod work;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -32,7 +40,8 @@ use serde::{Deserialize, Serialize};
 
 use self::clean::CleanTree;
 use self::command::Git;
-use self::release::GitIntent;
+use self::intent::GitIntent;
+use self::options::GitOptions;
 use self::repository::{Head, RefMove, Repository};
 use self::session::GitSession;
 use super::error::{Result, StrategyError};
@@ -73,6 +82,8 @@ struct GitMetadata {
     head: Head,
     #[serde(default)]
     depends_on: Vec<Location>,
+    #[serde(default)]
+    options: GitOptions,
     /// Where the seed is: in its own area, or in that of the sandbox it was forked from.
     seed: Location,
 }
@@ -159,6 +170,7 @@ impl GitWorktree {
 
     fn create_new(&self, request: &CreateRequest<'_>, at: &Path, area: &Dir) -> Result<Created> {
         let git = self.git()?;
+        let options = GitOptions::read(&request.target.options)?;
         let repository = Repository::of(git, at)?;
         for name in [SEED, TREE, FILES.as_bytes(), GIT.as_bytes()] {
             remove::remove(area, name)?;
@@ -198,6 +210,7 @@ impl GitWorktree {
             repository,
             head,
             depends_on: Vec::new(),
+            options,
             seed: Location::from(seed.path()),
         };
         warnings.extend(files.warnings);
@@ -276,6 +289,7 @@ impl GitWorktree {
             repository: other.repository,
             head: other.head,
             depends_on,
+            options: other.options,
             seed: other.seed,
         };
         Ok(Created {
@@ -490,6 +504,9 @@ impl GitWorktree {
     /// Removes the reference that kept the base alive.
     fn forget(&self, repository: &Repository, name: &str, area: Option<&Dir>) -> Result<()> {
         let (git, repository) = (self.git()?, repository.shared());
+        if let Some(area) = area {
+            repository.clear_locks([name].into_iter(), area)?;
+        }
         if let Some(old) = repository.value(git, name)? {
             let gone = RefMove {
                 name: name.to_owned(),

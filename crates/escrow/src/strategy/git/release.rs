@@ -1,643 +1,533 @@
-//! The release of a private history: objects as a pack, references by compare-and-swap, entries of the index.
-//!
-//! Files are the business of the strategy below. Everything here can be repeated, and taken back.
+//! What a release of the private history would do: how the branch moves, what is merged, what becomes of the index; and
+//! where the user's repository contradicts it. Nothing is written but objects, into a directory that is thrown away.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::Path;
 
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
-
-use super::super::error::{Result, StrategyError};
+use super::super::error::Result;
+use super::GitMetadata;
 use super::command::Git;
-use super::history::{History, changed, path_of, read_file};
-use super::repository::{Head, RefMove, Repository, line, path_text, subdir};
-use super::{GitMetadata, seed};
-use crate::fs::{Cause, Dir, Meta, remove};
+use super::history::{History, path_of};
+use super::index::{IndexChange, PrivateIndex, read_index, stages};
+use super::intent::{conflict, values};
+use super::repository::{Head, RefMove, line, path_text};
+use super::trees::{self, TreeChange, TreeEntry, parts};
+use crate::fs::{Dir, Meta, state_dir};
 use crate::model::text::Location;
 use crate::model::{Conflict, ResourcePath};
 use crate::strategy::{OnConflict, Sandbox};
 
-/// How long one waits for a git process that has the index locked.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Larger files are not merged.
+const MOST: u64 = 64 << 20;
 
-/// The git directory with the settings, in the area of a commit.
-pub(super) const SETTINGS: &str = "settings";
-
-/// Says in the area of a commit that its objects may be in use.
-const USED: &[u8] = b"used";
-
-/// Where a new index is made, until it is in its place.
-const WORK: &[u8] = b"work";
-const LOCK: &[u8] = b"index.lock";
-
-/// One path of an index, by its stages: mode and object.
-type Stages = BTreeMap<u8, (String, String)>;
-
-/// An index.
-type Index = BTreeMap<Vec<u8>, Stages>;
-
-/// A path of the index that changes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct IndexChange {
-    path: ResourcePath,
-    old: Stages,
-    new: Stages,
+/// How the branch that was checked out moves.
+#[derive(Debug, Clone)]
+pub(super) struct BranchMove {
+    /// Its name; `HEAD` where that is detached.
+    pub(super) name: String,
+    /// Where the user has it.
+    pub(super) theirs: Option<String>,
+    /// Where it is inside, with what was left uncommitted if that becomes a commit.
+    pub(super) ours: String,
+    /// Both moved: the tree of the merge, and the paths that git could not merge.
+    pub(super) merge: Option<Merge>,
 }
 
-/// What a release does to the repository.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Release {
-    pub(super) moves: Vec<RefMove>,
-    /// The commit that the branch has by now, into which the private one is merged.
-    #[serde(default)]
-    pub(super) merges: Option<String>,
-    pub(super) index: Vec<IndexChange>,
-    /// What is said in the reflog.
-    #[serde(default)]
-    pub(super) message: String,
+/// A merge of two commits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Merge {
+    pub(super) tree: String,
+    /// What git could not merge, and what either side has there.
+    pub(super) contested: BTreeMap<Vec<u8>, Sides>,
+}
+
+/// What both sides have at a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Sides {
+    pub(super) ours: Option<TreeEntry>,
+    pub(super) theirs: Option<TreeEntry>,
+}
+
+/// A file of the checkout that becomes what the histories make of it.
+#[derive(Debug, Clone)]
+pub(super) struct MergedFile {
+    /// What the user has there, which is what was committed.
+    pub(super) seen: Option<Meta>,
+    /// What it becomes; none where it goes.
+    pub(super) new: Option<TreeEntry>,
+    /// The user has it already.
+    pub(super) stays: bool,
 }
 
 /// A release as it was found, and what contradicts it.
+#[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) release: Release,
-    /// Where the histories contradict each other: no side can be taken, they have to be merged.
+    pub(super) branch: Option<BranchMove>,
+    /// Other branches and tags.
+    pub(super) others: Vec<RefMove>,
+    pub(super) index: Vec<IndexChange>,
+    /// Where the histories contradict each other, and no side can be taken.
     pub(super) diverged: Vec<Conflict>,
+    /// Paths of commits that git cannot merge: one side can be taken.
+    pub(super) contested: Vec<Conflict>,
     /// Paths that both sides staged, and not alike.
     pub(super) staged: Vec<Conflict>,
+    /// Paths at which the histories settle what the files contradict.
+    pub(super) merged: BTreeMap<ResourcePath, MergedFile>,
+    /// Paths that the private commits changed.
+    pub(super) committed: BTreeSet<Vec<u8>>,
+}
+
+/// What is looked at.
+pub(super) struct Look<'a> {
+    pub(super) git: &'a Git,
+    pub(super) sandbox: &'a GitMetadata,
+    pub(super) history: &'a History,
+    pub(super) private: &'a dyn Sandbox,
+    /// A commit of what was left uncommitted, if there is to be one.
+    pub(super) work: Option<String>,
+    /// Where objects and an index lie that are only looked at.
+    pub(super) scratch: &'a Dir,
 }
 
 impl Found {
+    /// Everything that contradicts it.
+    pub(super) fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
+        let all = self.diverged.iter().chain(&self.contested);
+        all.chain(&self.staged)
+    }
+
     /// The release, with what is to be done about its conflicts.
-    pub(super) fn settled(mut self, on_conflict: OnConflict) -> Result<Release> {
-        if !self.diverged.is_empty() {
-            return Err(super::refused(
-                "take one side of two histories",
-                "merge them inside the sandbox (`escrow run -- git merge`), and commit again",
-            ));
+    pub(super) fn settled(mut self, on_conflict: OnConflict) -> Result<Self> {
+        if let Some(first) = self.diverged.first() {
+            let why = format!("{}: {}", first.path, first.what);
+            return Err(super::refused("take one side of two histories", &why));
         }
         if on_conflict == OnConflict::Theirs {
             let theirs = |one: &IndexChange| self.staged.iter().any(|other| other.path == one.path);
-            self.release.index.retain(|one| !theirs(one));
+            self.index.retain(|one| !theirs(one));
         }
-        Ok(self.release)
-    }
-}
-
-/// What of a repository a commit changes, as it is stored.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct GitIntent {
-    pub(super) repository: Repository,
-    pub(super) checkout: Location,
-    /// Where the pack, and an index in the making, lie.
-    pub(super) area: Location,
-    /// A git directory with the settings that git is called with, which stays as long as the commit can be undone.
-    pub(super) settings: Location,
-    pub(super) release: Release,
-    /// The files of the pack; the index of it last, which is what makes it one.
-    pub(super) packs: Vec<String>,
-}
-
-/// The files of the pack in an area.
-pub(super) fn packs(area: &Dir) -> Result<Vec<String>> {
-    let names = area.entries()?.into_iter();
-    let names = names.map(|one| String::from_utf8_lossy(&one.name).into_owned());
-    let mut names: Vec<String> = names.filter(|name| name.starts_with("pack-")).collect();
-    names.sort_by_key(|name| name.ends_with(".idx"));
-    Ok(names)
-}
-
-fn conflict(path: &str, what: &str) -> Result<Conflict> {
-    Ok(Conflict::of(path_of(path.as_bytes())?, what))
-}
-
-/// Looks at what a release would do. Objects that a merge makes are written into `scratch`.
-pub(super) fn look(
-    git: &Git,
-    sandbox: &GitMetadata,
-    history: &History,
-    private: &dyn Sandbox,
-    scratch: &Dir,
-) -> Result<Found> {
-    let (base, repository) = (&sandbox.head, &sandbox.repository);
-    let mut found = Found {
-        release: Release::default(),
-        diverged: Vec::new(),
-        staged: Vec::new(),
-    };
-    if let Some(odd) = &history.odd {
-        let why = format!("'.git/{odd}' is neither a file nor a directory");
-        return Err(super::refused("release this history", &why));
-    }
-    // With these an agent would have git read objects from elsewhere, or take missing ones for granted.
-    for name in ["objects/info/alternates", "shallow"] {
-        if changed(&history.files, name) {
-            let why = format!("'.git/{name}' was changed inside");
-            return Err(super::refused("release this history", &why));
+        let contested = self
+            .branch
+            .iter()
+            .filter_map(|branch| branch.merge.as_ref());
+        for (path, sides) in contested.flat_map(|merge| &merge.contested) {
+            if on_conflict == OnConflict::Ours {
+                self.index.push(IndexChange {
+                    path: path_of(path)?,
+                    old: stages(sides.theirs.as_ref()),
+                    new: stages(sides.ours.as_ref()),
+                    skip: false,
+                });
+            }
         }
+        Ok(self)
     }
-    let user = repository.head(git)?;
-    if history.head.commit != base.commit {
-        found.look_at_branch(git, sandbox, history, &user, scratch)?;
-    }
-    if changed(&history.files, "index") {
-        found.look_at_index(git, sandbox, private, scratch)?;
-    }
-    Ok(found)
 }
 
-impl Found {
-    fn look_at_branch(
-        &mut self,
-        git: &Git,
-        sandbox: &GitMetadata,
-        history: &History,
-        user: &Head,
-        scratch: &Dir,
-    ) -> Result<()> {
-        let (base, new) = (&sandbox.head, &history.head.commit);
+impl Look<'_> {
+    /// Finds everything but what becomes of files that contradict each other.
+    pub(super) fn find(&self) -> Result<Found> {
+        // With these an agent would have git read objects from elsewhere, or take missing ones for granted.
+        for name in ["objects/info/alternates", "shallow"] {
+            if self.is_changed(name)? {
+                let why = format!("'.git/{name}' was changed inside");
+                return Err(super::refused("release this history", &why));
+            }
+        }
+        let (base, user) = (&self.sandbox.head, self.sandbox.repository.head(self.git)?);
+        let mut found = Found::default();
+        let ours = self.work.as_ref().or(self.history.head.commit.as_ref());
+        if let Some(ours) = ours.filter(|ours| Some(*ours) != base.commit.as_ref()) {
+            self.look_at_branch(&mut found, ours, &user)?;
+        }
+        if self.sandbox.options.all_refs {
+            self.look_at_others(&mut found)?;
+        }
+        self.look_elsewhere(&mut found)?;
+        if found.diverged.is_empty() && (found.branch.is_some() || self.is_changed("index")?) {
+            self.look_at_index(&mut found, &user)?;
+        }
+        Ok(found)
+    }
+
+    /// Whether a file of the git directory differs from the one it began with.
+    fn is_changed(&self, name: &str) -> Result<bool> {
+        is_changed(self.private, self.history, name)
+    }
+
+    fn tree(&self, commit: Option<&String>) -> String {
+        let empty = trees::empty_tree(&self.sandbox.repository.format);
+        commit.map_or_else(|| empty.to_owned(), |id| format!("{id}^{{tree}}"))
+    }
+
+    fn look_at_branch(&self, found: &mut Found, ours: &String, user: &Head) -> Result<()> {
+        let base = &self.sandbox.head;
+        let call = || self.history.making(self.git, self.scratch.path());
+        let changed = trees::between(call(), &self.tree(base.commit.as_ref()), ours)?;
+        found.committed = changed.into_iter().map(|one| one.path).collect();
         if user.branch != base.branch {
             let now = user.branch.as_deref().unwrap_or("no branch");
             let what = format!(
-                "the checkout is on {now} by now, so the private history has no place to go"
+                "the checkout is on {now} by now, so the private history has no place to go; switch back"
             );
-            self.diverged.push(conflict(".git/HEAD", &what)?);
+            found.diverged.push(conflict("HEAD", &what)?);
             return Ok(());
         }
-        let name = base.branch.clone().unwrap_or_else(|| "HEAD".to_owned());
-        let mut goes = |old: Option<String>, new: Option<String>| {
-            self.release.moves.push(RefMove {
-                name: name.clone(),
-                old,
-                new,
-            });
+        let mut branch = BranchMove {
+            name: base.branch.clone().unwrap_or_else(|| "HEAD".to_owned()),
+            theirs: user.commit.clone(),
+            ours: ours.clone(),
+            merge: None,
         };
         if user.commit == base.commit {
-            goes(user.commit.clone(), new.clone());
+            found.branch = Some(branch);
             return Ok(());
         }
-        let (Some(theirs), Some(ours)) = (&user.commit, new) else {
-            let what = "the branch has no commit any more on one side";
-            self.diverged.push(conflict(".git/HEAD", what)?);
+        let Some(theirs) = &user.commit else {
+            let what = "the branch has no commit any more";
+            found.diverged.push(conflict("HEAD", what)?);
             return Ok(());
         };
-        let seed = sandbox.seed();
         let within = |a: &str, b: &str| -> Result<bool> {
             let args = ["merge-base", "--is-ancestor", a, b];
-            Ok(history.call(git, &seed).args(args).ask()?.is_some())
+            Ok(call().args(args).ask()?.is_some())
         };
         if within(ours, theirs)? {
             return Ok(());
         }
-        if within(theirs, ours)? {
-            goes(Some(theirs.clone()), Some(ours.clone()));
-            return Ok(());
+        if !within(theirs, ours)? {
+            let merge = merge(call, theirs, ours)?;
+            self.note_contested(found, &merge, (theirs, ours))?;
+            branch.merge = Some(merge);
         }
-        let (clean, said) = merge_tree(git, &seed, history, scratch, theirs, ours)?;
-        if clean {
-            goes(Some(theirs.clone()), None);
-            self.release.merges = Some(theirs.clone());
-            return Ok(());
-        }
-        let mut parts = said.split(|&byte| byte == 0).skip(1);
-        let mut paths: Vec<&[u8]> = parts.by_ref().take_while(|part| !part.is_empty()).collect();
-        paths.dedup();
-        for path in paths {
-            let what = "both histories changed it, and git cannot merge the two versions";
+        found.branch = Some(branch);
+        Ok(())
+    }
+
+    /// Says what git could not merge.
+    fn note_contested(
+        &self,
+        found: &mut Found,
+        merge: &Merge,
+        (theirs, ours): (&str, &str),
+    ) -> Result<()> {
+        let inside = format!(
+            "or merge inside, where `git merge {}` has the user's version",
+            theirs.get(..10).unwrap_or(theirs)
+        );
+        let paths: Vec<Vec<u8>> = merge.contested.keys().cloned().collect();
+        let call = || self.history.making(self.git, self.scratch.path());
+        let there = trees::entries(call, theirs, &paths)?;
+        let here = trees::entries(call, ours, &paths)?;
+        for (path, sides) in &merge.contested {
+            // A file beside a directory of the same name gets another name in a merge.
+            let known = (sides.theirs.as_ref(), sides.ours.as_ref());
+            let is_path = known == (there.get(path), here.get(path));
             let path = path_of(path)?;
-            self.diverged.push(Conflict::of(path, what));
+            if !is_path {
+                let what = format!(
+                    "both histories changed it, and git cannot merge files and directories; {inside}"
+                );
+                found.diverged.push(Conflict::of(path, &what));
+                continue;
+            }
+            let what = match (&sides.ours, &sides.theirs) {
+                (None, _) => "its deletion was committed here, another version there".to_owned(),
+                (_, None) => "another version was committed here, its deletion there".to_owned(),
+                _ => format!(
+                    "both sides committed changes to the same lines; take a side with --on-conflict, {inside}"
+                ),
+            };
+            found.contested.push(Conflict::of(path, &what));
         }
         Ok(())
     }
 
-    fn look_at_index(
-        &mut self,
-        git: &Git,
-        sandbox: &GitMetadata,
-        private: &dyn Sandbox,
-        scratch: &Dir,
-    ) -> Result<()> {
-        let seed = Dir::open(&sandbox.seed())?;
-        let before = read_index(git, &sandbox.seed(), &seed, b"index")?;
-        remove::remove(scratch, b"index")?;
-        let bytes = read_file(private, b"index")?.unwrap_or_default();
-        let after = match bytes.is_empty() {
-            true => Index::new(),
-            false => {
-                seed::write(scratch, "index", &bytes)?;
-                read_index(git, &sandbox.seed(), scratch, b"index")?
-            }
-        };
-        let theirs = read_index(git, &sandbox.seed(), &sandbox.repository.dir()?, b"index")?;
-        let empty = Stages::new();
-        let of = |index: &Index, path: &[u8]| index.get(path).unwrap_or(&empty).clone();
-        let mut paths: Vec<&Vec<u8>> = before.keys().chain(after.keys()).collect();
-        paths.sort_unstable();
-        paths.dedup();
-        for path in paths {
-            let (old, new, now) = (of(&before, path), of(&after, path), of(&theirs, path));
-            if old == new || now == new {
+    fn look_at_others(&self, found: &mut Found) -> Result<()> {
+        let branch = self.sandbox.head.branch.as_deref();
+        let moved: Vec<_> = self.history.others(branch).collect();
+        let names = moved.iter().map(|(name, ..)| name.as_str());
+        let now = values(self.git, &self.sandbox.repository, names)?;
+        for (name, old, new) in moved {
+            let user = now.get(name);
+            if user == new {
                 continue;
             }
-            let at = path_of(path)?;
-            if now != old {
-                let what = "it is staged on both sides, and not alike";
-                self.staged.push(Conflict::of(at.clone(), what));
+            if user != old {
+                let what = "it was moved on both sides";
+                found.diverged.push(conflict(name, what)?);
+                continue;
             }
-            self.release.index.push(IndexChange {
+            found.others.push(RefMove {
+                name: name.clone(),
+                old: old.cloned(),
+                new: new.cloned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A branch that is checked out in another worktree is not moved: its index and files would be left behind.
+    fn look_elsewhere(&self, found: &mut Found) -> Result<()> {
+        let main = found.branch.iter().map(|branch| branch.name.as_str());
+        let moved = main.chain(found.others.iter().map(|one| one.name.as_str()));
+        let moved: BTreeSet<String> = moved.map(str::to_owned).collect();
+        if moved.is_empty() {
+            return Ok(());
+        }
+        for (name, at) in self.elsewhere()? {
+            if moved.contains(&name) {
+                let what = format!(
+                    "it is checked out in '{at}' too; switch that one to another branch first"
+                );
+                found.diverged.push(conflict(&name, &what)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The branches that are checked out in other worktrees than this one, and where.
+    fn elsewhere(&self) -> Result<Vec<(String, Location)>> {
+        let call = self.sandbox.repository.call(self.git);
+        let said = call.args(["worktree", "list", "--porcelain", "-z"]).run()?;
+        // Where it is no linked worktree, it is the one that is listed first, by whichever name.
+        let repository = &self.sandbox.repository;
+        let is_first = repository.common() == repository.git_dir.as_path();
+        let own = Some(self.sandbox.checkout.as_path());
+        let (mut all, mut at, mut count) = (Vec::new(), None, 0);
+        for one in parts(&said) {
+            if let Some(path) = one.strip_prefix(b"worktree ") {
+                let path = state_dir::canonical(Path::new(path_text(path))).ok();
+                let here = match count {
+                    0 => is_first,
+                    _ => path.as_deref() == own,
+                };
+                at = path.filter(|_| !here);
+                count += 1;
+            } else if let Some(branch) = one.strip_prefix(b"branch ") {
+                let branch = String::from_utf8_lossy(branch).into_owned();
+                all.extend(at.take().map(|at| (branch, Location::from(at))));
+            }
+        }
+        Ok(all)
+    }
+
+    fn look_at_index(&self, found: &mut Found, user: &Head) -> Result<()> {
+        let format = self.sandbox.repository.format.as_str();
+        let base = (&self.sandbox.head, format);
+        let private = PrivateIndex::read(self.git, self.history, self.private, base, self.scratch)?;
+        let user_dir = self.sandbox.repository.dir()?;
+        let theirs = read_index(self.history.call(self.git), &user_dir)?;
+        let mut wanted = BTreeMap::new();
+        for change in self.delta(found, user)? {
+            wanted.insert(
+                change.path,
+                (stages(change.old.as_ref()), stages(change.new.as_ref())),
+            );
+        }
+        // What is staged inside counts, also over a commit; unless it becomes a part of one.
+        if self.work.is_none() {
+            for path in private.staged() {
+                let (before, after) = private.of(path);
+                wanted.insert(path.clone(), (before, after));
+            }
+        }
+        for (path, (old, new)) in wanted {
+            let now = theirs.of(&path);
+            let (before, _) = private.of(&path);
+            if now == new {
+                continue;
+            }
+            let at = path_of(&path)?;
+            if now != old && now != before {
+                let what = "it is staged on both sides, and not alike";
+                found.staged.push(Conflict::of(at.clone(), what));
+            }
+            found.index.push(IndexChange {
                 path: at,
                 old: now,
                 new,
+                skip: private.skips(&path),
             });
+        }
+        Ok(())
+    }
+
+    /// In what the commit that is released differs from the user's, but for what git could not merge.
+    fn delta(&self, found: &Found, user: &Head) -> Result<Vec<TreeChange>> {
+        let Some(branch) = &found.branch else {
+            return Ok(Vec::new());
+        };
+        let (tree, contested) = match &branch.merge {
+            Some(merge) => (merge.tree.clone(), Some(&merge.contested)),
+            None => (self.tree(Some(&branch.ours)), None),
+        };
+        let call = self.history.making(self.git, self.scratch.path());
+        let mut changes = trees::between(call, &self.tree(user.commit.as_ref()), &tree)?;
+        changes.retain(|one| !contested.is_some_and(|all| all.contains_key(&one.path)));
+        Ok(changes)
+    }
+
+    /// Settles conflicts of files by the histories: where both sides have a file exactly as they committed it, it becomes
+    /// what the histories make of it. Nothing that was not committed is touched.
+    pub(super) fn settle_files(
+        &self,
+        found: &mut Found,
+        files: &dyn Sandbox,
+        conflicts: &[Conflict],
+    ) -> Result<()> {
+        let Some(branch) = &found.branch else {
+            return Ok(());
+        };
+        let contested = |path: &[u8]| {
+            let merge = branch.merge.as_ref();
+            merge.is_some_and(|merge| merge.contested.contains_key(path))
+        };
+        let modes = conflicts.iter().map(|one| {
+            let runs = one.ours.as_ref().is_some_and(|ours| ours.mode & 0o100 != 0);
+            (one.path.as_bytes().to_vec(), runs)
+        });
+        let modes: BTreeMap<Vec<u8>, bool> = modes.filter(|(path, _)| !contested(path)).collect();
+        let paths: Vec<Vec<u8>> = modes.keys().cloned().collect();
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let call = || self.history.making(self.git, self.scratch.path());
+        let of = |tree: &str| trees::entries(call, tree, &paths);
+        let ours = of(&branch.ours)?;
+        let theirs = of(&self.tree(branch.theirs.as_ref()))?;
+        let new = match &branch.merge {
+            Some(merge) => of(&merge.tree)?,
+            None => ours.clone(),
+        };
+        let ids = ours
+            .values()
+            .chain(theirs.values())
+            .map(|(_, id)| id.as_str());
+        let blobs = read_blobs(call(), ids.collect())?;
+        let checkout = Dir::open(self.sandbox.checkout.as_path())?;
+        for path in paths {
+            let at = path_of(&path)?;
+            let seen = checkout.stat_path(&at)?;
+            let user = match &seen {
+                None => None,
+                Some(meta) if meta.is_file() && meta.size <= MOST => Some((
+                    read_all(checkout.file_path(&at)?.0)?,
+                    meta.mode & 0o100 != 0,
+                )),
+                Some(_) => continue,
+            };
+            let own = match files.read(&at) {
+                Err(super::StrategyError::NotThere { .. }) => None,
+                Err(super::StrategyError::NotAFile { .. }) => continue,
+                file => Some(read_all(file?)?),
+            };
+            let is = |entry: Option<&TreeEntry>, bytes: Option<&Vec<u8>>| match (entry, bytes) {
+                (None, None) => true,
+                (Some((mode, id)), Some(bytes)) => {
+                    mode.starts_with("100") && blobs.get(id) == Some(bytes)
+                }
+                _ => false,
+            };
+            let starts =
+                |entry: Option<&TreeEntry>| entry.is_some_and(|(mode, _)| mode == "100755");
+            let (theirs, ours) = (theirs.get(&path), ours.get(&path));
+            let as_committed = is(theirs, user.as_ref().map(|(bytes, _)| bytes))
+                && user
+                    .as_ref()
+                    .is_none_or(|(_, runs)| *runs == starts(theirs));
+            let own_committed = is(ours, own.as_ref()) && modes.get(&path) == Some(&starts(ours));
+            let new = new.get(&path);
+            let file = new.is_none_or(|(mode, _)| mode.starts_with("100"));
+            if as_committed && own_committed && file {
+                let merged = MergedFile {
+                    seen,
+                    new: new.cloned(),
+                    stays: new == theirs,
+                };
+                found.merged.insert(at, merged);
+            }
         }
         Ok(())
     }
 }
 
-fn merge_tree(
-    git: &Git,
-    seed: &Path,
-    history: &History,
-    scratch: &Dir,
+/// Whether a file of the git directory differs from the one it began with.
+fn is_changed(private: &dyn Sandbox, history: &History, name: &str) -> Result<bool> {
+    let now = super::history::read_file(private, name.as_bytes())?;
+    let seed = Dir::open(&history.seed)?;
+    let before = match seed.file_path(&path_of(name.as_bytes())?) {
+        Err(error) if error.is_absent() => None,
+        file => Some(read_all(file?.0)?),
+    };
+    Ok(now != before)
+}
+
+/// Everything that can be read, up to a size that no file has that is looked at here.
+pub(super) fn read_all(from: impl Read) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = from.take(256 << 20).read_to_end(&mut bytes);
+    read.map_err(|error| super::StrategyError::Damaged {
+        what: format!("a file cannot be read ({error})"),
+    })?;
+    Ok(bytes)
+}
+
+/// The contents of objects, in one call.
+pub(super) fn read_blobs(
+    call: super::command::GitCall<'_>,
+    ids: BTreeSet<&str>,
+) -> Result<BTreeMap<String, Vec<u8>>> {
+    let asked: String = ids.iter().flat_map(|id| [*id, "\n"]).collect();
+    let said = call.args(["cat-file", "--batch"]).input(asked).run()?;
+    let (mut rest, mut found) = (&said[..], BTreeMap::new());
+    while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+        let head = line(&rest[..end]);
+        rest = &rest[end + 1..];
+        let words: Vec<&str> = head.split(' ').collect();
+        // What is missing is said in one line.
+        let [id, _, size] = words[..] else { continue };
+        let size = size.parse::<usize>().unwrap_or_default().min(rest.len());
+        found.insert(id.to_owned(), rest[..size].to_vec());
+        rest = rest.get(size + 1..).unwrap_or_default();
+    }
+    Ok(found)
+}
+
+/// Merges two commits, without touching anything. Moved files count as deleted and new ones: the files of the checkout
+/// are released where they lie in the sandbox.
+pub(super) fn merge<'g>(
+    call: impl Fn() -> super::command::GitCall<'g>,
     theirs: &str,
     ours: &str,
-) -> Result<(bool, Vec<u8>)> {
-    let mut objects = vec![scratch.path().to_owned()];
-    objects.extend(history.objects.iter().cloned());
+) -> Result<Merge> {
     let args = [
         "merge-tree",
         "--write-tree",
         "-z",
-        "--name-only",
+        "--no-messages",
         theirs,
         ours,
     ];
-    git.at(seed).objects(&objects).args(args).either()
-}
-
-/// The entries of an index.
-fn read_index(git: &Git, seed: &Path, dir: &Dir, name: &[u8]) -> Result<Index> {
-    if dir.stat(name)?.is_none() {
-        return Ok(Index::new());
-    }
-    let file = dir.path().join(path_text(name));
-    let call = git.at(seed).args(["ls-files", "-s", "-z"]);
-    let said = call.env("GIT_INDEX_FILE", file).run()?;
-    let mut index = Index::new();
-    for entry in said.split(|&byte| byte == 0).filter(|one| !one.is_empty()) {
-        let unreadable = || StrategyError::Damaged {
-            what: "an index of git cannot be read".to_owned(),
+    let (_, said) = call().set("merge.renames=false").args(args).either()?;
+    let mut all = parts(&said);
+    let tree = line(all.next().unwrap_or_default());
+    let mut contested: BTreeMap<Vec<u8>, Sides> = BTreeMap::new();
+    for entry in all {
+        let (words, path) = trees::split_tab(entry)?;
+        let words: Vec<&str> = words.split(' ').collect();
+        let [mode, id, stage] = words[..] else {
+            continue;
         };
-        let tab = entry
-            .iter()
-            .position(|&byte| byte == b'\t')
-            .ok_or_else(unreadable)?;
-        let head = String::from_utf8_lossy(&entry[..tab]).into_owned();
-        let mut words = head.split(' ');
-        let (Some(mode), Some(id), Some(stage)) = (words.next(), words.next(), words.next()) else {
-            return Err(unreadable());
-        };
-        let stage = stage.parse().map_err(|_| unreadable())?;
-        let stages = index.entry(entry[tab + 1..].to_vec()).or_default();
-        stages.insert(stage, (mode.to_owned(), id.to_owned()));
-    }
-    Ok(index)
-}
-
-/// Writes everything that the release needs into its area: a merge, and the objects as a pack.
-pub(super) fn prepare(
-    git: &Git,
-    sandbox: &GitMetadata,
-    history: &History,
-    mut release: Release,
-    message: Option<&str>,
-    area: &Dir,
-) -> Result<Release> {
-    let seed = sandbox.seed();
-    area.make_dir(b"objects", 0o700)?;
-    let made = area.subdir(b"objects")?;
-    let mut objects = vec![made.path().to_owned()];
-    objects.extend(history.objects.iter().cloned());
-    let branch = sandbox
-        .head
-        .branch
-        .clone()
-        .unwrap_or_else(|| "HEAD".to_owned());
-    let short = branch.strip_prefix("refs/heads/").unwrap_or(&branch);
-    release.message = match message {
-        Some(message) => format!("escrow: {}", message.lines().next().unwrap_or_default()),
-        None => "escrow: commit".to_owned(),
-    };
-    if let (Some(theirs), Some(ours)) = (&release.merges, &history.head.commit) {
-        let (clean, said) = merge_tree(git, &seed, history, &made, theirs, ours)?;
-        let tree = line(said.split(|&byte| byte == 0).next().unwrap_or_default());
-        if !clean {
-            return Err(StrategyError::Moved {
-                path: path_of(b".git/HEAD")?,
-                what: "the merge that was clean is not any more".to_owned(),
-            });
-        }
-        let who = git.at(&seed).objects(&objects);
-        let who = who.args(["log", "-1", "--format=%cn%x00%ce", ours]).run()?;
-        let who = line(&who);
-        let (name, mail) = who
-            .split_once('\0')
-            .unwrap_or(("Escrow", "escrow@localhost"));
-        let text = match message {
-            Some(message) => message.to_owned(),
-            None => format!("Merge the work of an Escrow plan into {short}"),
-        };
-        let call = git.at(&seed).objects(&objects);
-        let call = call
-            .env("GIT_AUTHOR_NAME", name)
-            .env("GIT_AUTHOR_EMAIL", mail)
-            .env("GIT_COMMITTER_NAME", name)
-            .env("GIT_COMMITTER_EMAIL", mail);
-        let args = ["commit-tree", &tree, "-p", theirs, "-p", ours, "-F", "-"];
-        let merged = line(&call.args(args).input(text.into_bytes()).run()?);
-        for one in &mut release.moves {
-            one.new = Some(merged.clone());
+        let sides = contested.entry(path.to_vec()).or_default();
+        let entry = Some((mode.to_owned(), id.to_owned()));
+        match stage {
+            "2" => sides.theirs = entry,
+            "3" => sides.ours = entry,
+            _ => {}
         }
     }
-    let mut wanted = String::new();
-    for one in &release.moves {
-        wanted.extend(one.new.iter().flat_map(|id| [id.as_str(), "\n"]));
-    }
-    for one in &release.index {
-        let files = one.new.values().filter(|(mode, _)| mode != "160000");
-        wanted.extend(files.flat_map(|(_, id)| [id.as_str(), "\n"]));
-    }
-    if !wanted.is_empty() {
-        wanted.push_str("--not\n");
-        let known = sandbox
-            .repository
-            .call(git)
-            .args(["for-each-ref", "--format=%(objectname)"]);
-        wanted.push_str(&String::from_utf8_lossy(&known.run()?));
-        wanted.extend(
-            sandbox
-                .head
-                .commit
-                .iter()
-                .flat_map(|id| [id.as_str(), "\n"]),
-        );
-        let base = area.path().join("pack");
-        let call = git.at(&seed).objects(&objects);
-        let call = call.args(["pack-objects", "--revs", "-q"]).args([base]);
-        call.input(wanted.into_bytes()).run()?;
-        validate_packs(git, &seed, &objects, area)?;
-    }
-    remove::remove(area, b"objects")?;
-    seed::settings_only(&Dir::open(&seed)?, area, SETTINGS)?;
-    Ok(release)
-}
-
-/// Refuses objects that no git would have made: names that lead elsewhere or into a git directory, hostile `.gitmodules`.
-fn validate_packs(git: &Git, seed: &Path, objects: &[PathBuf], area: &Dir) -> Result<()> {
-    let Some(made) = objects.first() else {
-        return Ok(());
-    };
-    for name in packs(area)?.iter().filter(|name| name.ends_with(".pack")) {
-        let (index, pack) = (made.join("validated.idx"), area.path().join(name));
-        let call = git.at(seed).objects(objects);
-        let call = call.args(["index-pack", "--fsck-objects", "-o"]);
-        match call.args([index, pack]).run() {
-            Err(StrategyError::Git { said, .. }) => {
-                let why = format!("git finds its objects malformed: {said}");
-                return Err(super::refused("release this history", &why));
-            }
-            validated => validated.map(drop)?,
-        }
-    }
-    Ok(())
-}
-
-impl GitIntent {
-    /// Carries it out, after the files are in place.
-    pub(super) fn apply(&self, git: &Git) -> Result<()> {
-        self.install_packs()?;
-        self.move_refs(git, false)?;
-        self.mark_used()?;
-        self.set_index(git, false)
-    }
-
-    /// Notes that a reflog, or the index, may name the objects from now on: then they stay, whatever is taken back.
-    fn mark_used(&self) -> Result<()> {
-        let area = self.area()?;
-        if area.stat(USED)?.is_none() {
-            area.create(USED, 0o600)?;
-            area.sync()?;
-        }
-        Ok(())
-    }
-
-    /// Takes it back, before the files are. What may refuse comes first.
-    pub(super) fn undo(&self, git: &Git) -> Result<()> {
-        self.move_refs(git, true)?;
-        self.set_index(git, true)?;
-        match self.area()?.stat(USED)? {
-            Some(_) => Ok(()),
-            None => self.remove_packs(),
-        }
-    }
-
-    /// Where the repository moved on since.
-    pub(super) fn check_undo(&self, git: &Git) -> Result<Vec<Conflict>> {
-        let mut conflicts = Vec::new();
-        for one in &self.release.moves {
-            let now = self.repository.value(git, &one.name)?;
-            if now != one.new && now != one.old {
-                let what = "it has other commits by now: an undo would lose them";
-                conflicts.push(conflict(&format!(".git/{}", one.name), what)?);
-            }
-        }
-        if let (Some(one), head) = (self.release.moves.first(), self.repository.head(git)?)
-            && one.name != "HEAD"
-            && head.branch.as_ref() != Some(&one.name)
-        {
-            let what = "the checkout is on another branch by now";
-            conflicts.push(conflict(".git/HEAD", what)?);
-        }
-        Ok(conflicts)
-    }
-
-    fn area(&self) -> Result<Dir> {
-        Ok(Dir::open(self.area.as_path())?)
-    }
-
-    fn install_packs(&self) -> Result<()> {
-        let area = self.area()?;
-        let packs = self.packs()?;
-        let owner = packs.meta()?;
-        for name in self.packs.iter().map(String::as_bytes) {
-            // It was brought by a process that died, or the same objects were brought before.
-            if area.stat(name)?.is_none() || packs.stat(name)?.is_some() {
-                continue;
-            }
-            let handle = area.handle(name)?;
-            let given = handle.give_to(&owner);
-            given.map_err(|errno| area.error("give away", name, Cause::Os(errno)))?;
-            area.rename(name, &packs, name)?;
-        }
-        // Also what a process brought that died before it was durable.
-        Ok(packs.sync()?)
-    }
-
-    fn packs(&self) -> Result<Dir> {
-        Ok(Dir::open(&self.repository.objects().join("pack"))?)
-    }
-
-    /// Removes what was brought and never used: what is not in the area any more.
-    fn remove_packs(&self) -> Result<()> {
-        let (area, packs) = (self.area()?, self.packs()?);
-        for name in self.packs.iter().rev().map(String::as_bytes) {
-            if area.stat(name)?.is_none() {
-                remove::remove(&packs, name)?;
-            }
-        }
-        Ok(packs.sync()?)
-    }
-
-    fn move_refs(&self, git: &Git, back: bool) -> Result<()> {
-        let mut moves = Vec::new();
-        for one in &self.release.moves {
-            let (from, to) = match back {
-                true => (&one.new, &one.old),
-                false => (&one.old, &one.new),
-            };
-            let now = self.repository.value(git, &one.name)?;
-            if now == *to {
-                continue;
-            }
-            if now != *from {
-                return Err(StrategyError::Moved {
-                    path: path_of(format!(".git/{}", one.name).as_bytes())?,
-                    what: "it has another commit by now".to_owned(),
-                });
-            }
-            moves.push(RefMove {
-                name: one.name.clone(),
-                old: from.clone(),
-                new: to.clone(),
-            });
-        }
-        // The process that moved it may have died before it could say so.
-        if back && !moves.is_empty() {
-            self.mark_used()?;
-        }
-        let message = match back {
-            true => "escrow: undo",
-            false => &self.release.message,
-        };
-        self.repository
-            .move_refs(git, &moves, message, Some(&self.area()?))?;
-        // Git syncs neither reflogs nor directories. Also what a process moved that died before this.
-        match self.release.moves.is_empty() {
-            true => Ok(()),
-            false => Ok(self.repository.dir()?.sync_file_system()?),
-        }
-    }
-
-    /// Puts the entries of the index in place, or the former ones back.
-    fn set_index(&self, git: &Git, back: bool) -> Result<()> {
-        if self.release.index.is_empty() {
-            return Ok(());
-        }
-        let (area, user) = (self.area()?, self.repository.dir()?);
-        // A lock that a process of ours left is this very file.
-        if let (Some(lock), Some(work)) = (user.stat(LOCK)?, subdir(&area, WORK)?)
-            && let Some(new) = work.stat(b"index")?
-            && (lock.dev, lock.ino) == (new.dev, new.ino)
-        {
-            user.unlink(LOCK)?;
-        }
-        let until = Instant::now() + PATIENCE;
-        loop {
-            remove::remove(&area, WORK)?;
-            area.make_dir(WORK, 0o700)?;
-            let work = area.subdir(WORK)?;
-            let before = user.stat(b"index")?;
-            self.write_index(git, &work, &user, back)?;
-            match user.link_to(LOCK, &work, b"index") {
-                Err(error) if error.is(Errno::EXIST) && Instant::now() < until => {
-                    std::thread::sleep(PAUSE);
-                    continue;
-                }
-                Err(error) if error.is(Errno::EXIST) => {
-                    return Err(super::refused(
-                        "write the index",
-                        "another git process has it locked; should none be running, remove '.git/index.lock'",
-                    ));
-                }
-                linked => linked?,
-            }
-            let known = |meta: &Meta| (meta.ino, meta.ctime, meta.size);
-            if user.stat(b"index")?.as_ref().map(known) != before.as_ref().map(known) {
-                user.unlink(LOCK)?;
-                continue;
-            }
-            user.rename(LOCK, &user, b"index")?;
-            user.sync()?;
-            return Ok(remove::remove(&area, WORK)?);
-        }
-    }
-
-    /// Writes the index of the user, with the entries in place, into a directory of ours.
-    fn write_index(&self, git: &Git, work: &Dir, user: &Dir, back: bool) -> Result<()> {
-        seed::copy(user, work, b"index")?;
-        let now = read_index(git, self.settings.as_path(), work, b"index")?;
-        let zero = self.repository.zero();
-        let (mut input, mut paths) = (Vec::new(), Vec::new());
-        for one in &self.release.index {
-            let path = one.path.as_bytes();
-            let (from, to) = match back {
-                true => (&one.new, &one.old),
-                false => (&one.old, &one.new),
-            };
-            // What the user staged since stays.
-            if now.get(path).cloned().unwrap_or_default() != *from {
-                continue;
-            }
-            let mut line = |text: String| {
-                input.extend(text.into_bytes());
-                input.push(b'\t');
-                input.extend(path);
-                input.push(0);
-            };
-            line(format!("0 {zero}"));
-            for (stage, (mode, id)) in to {
-                line(format!("{mode} {id} {stage}"));
-            }
-            if to.contains_key(&0) {
-                paths.extend([b":(literal)", path, b"\0"].concat());
-            }
-        }
-        let call = |args: &[&str], input: Vec<u8>| {
-            git.at(self.settings.as_path())
-                .args(args)
-                .objects(&[self.repository.objects()])
-                .env("GIT_WORK_TREE", self.checkout.as_path())
-                .env("GIT_INDEX_FILE", work.path().join("index"))
-                .input(input)
-                .either()
-        };
-        call(&["update-index", "-z", "--index-info"], input)?;
-        // Sizes and times of the files as they are now, so that nothing need be read to know that it is unchanged.
-        if !paths.is_empty() {
-            let from = ["--pathspec-from-file=-", "--pathspec-file-nul"];
-            call(&["add", "--refresh", from[0], from[1]], paths)?;
-        }
-        if let Some(old) = user.stat(b"index")? {
-            let new = work.handle(b"index")?;
-            let set = new.set_mode(old.mode).and_then(|()| new.give_to(&old));
-            set.map_err(|errno| work.error("set the metadata of", b"index", Cause::Os(errno)))?;
-        }
-        let synced = work.file(b"index")?.0.sync_all();
-        synced.map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            work.error("sync", b"index", Cause::Os(errno)).into()
-        })
-    }
+    Ok(Merge { tree, contested })
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::super::error::{Result, StrategyError};
 use super::command::{Git, GitCall};
 use super::place::Place;
-use crate::fs::{Dir, Meta, remove};
+use crate::fs::{Dir, Meta};
 use crate::model::text::{Location, escape};
 
 /// References by their names.
@@ -23,6 +23,12 @@ const MOVING: &[u8] = b"moving";
 /// How long a lock of a reference may be held by the user's git.
 const PATIENCE: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long git waits for the locks of another git process, in milliseconds.
+const LOCK_PATIENCE: [&str; 2] = [
+    "core.filesRefLockTimeout=5000",
+    "core.packedRefsTimeout=5000",
+];
 
 /// Where HEAD is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,10 +205,7 @@ impl Repository {
             return Ok(());
         }
         if let Some(area) = area {
-            if let Some(begun) = area.stat(MOVING)? {
-                self.remove_locks(moves, &begun)?;
-            }
-            remove::remove(area, MOVING)?;
+            self.clear_locks(moves.iter().map(|one| one.name.as_str()), area)?;
             area.create(MOVING, 0o600)?;
             area.sync()?;
         }
@@ -221,6 +224,7 @@ impl Repository {
         let args = ["update-ref", "--no-deref", "-m", message, "--stdin", "-z"];
         let owner = Dir::open(self.common())?.meta()?;
         let call = self.call(git).owned_by(&owner);
+        let call = LOCK_PATIENCE.iter().fold(call, |call, one| call.set(one));
         call.args(args).input(input).run()?;
         match area {
             Some(area) => Ok(area.unlink(MOVING)?),
@@ -228,10 +232,25 @@ impl Repository {
         }
     }
 
-    /// Removes the locks of references that a process of ours left. One of the user's git is held for a short time only.
-    fn remove_locks(&self, moves: &[RefMove], begun: &Meta) -> Result<()> {
+    /// Removes the locks of these references that a process left which was killed while it moved them, also after they
+    /// were moved.
+    pub(super) fn clear_locks<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+        area: &Dir,
+    ) -> Result<()> {
+        match area.stat(MOVING)? {
+            None => Ok(()),
+            Some(begun) => {
+                self.remove_locks(names, &begun)?;
+                Ok(area.unlink(MOVING)?)
+            }
+        }
+    }
+
+    /// One of the user's git is held for a short time only.
+    fn remove_locks<'a>(&self, names: impl Iterator<Item = &'a str>, begun: &Meta) -> Result<()> {
         let (own, shared) = (self.dir()?, Dir::open(self.common())?);
-        let names = moves.iter().map(|one| one.name.as_str());
         for name in names.chain(["HEAD", "packed-refs", "reftable/tables.list"]) {
             let dir = if name == "HEAD" { &own } else { &shared };
             let lock = format!("{name}.lock");

@@ -6,22 +6,33 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::error::Result;
+use serde::{Deserialize, Serialize};
+
+use super::super::error::{Result, StrategyError};
 use super::super::tree;
 use super::super::{
     Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, RestoreRequest,
     Sandbox, Snapshot, StagedCommit,
 };
 use super::command::Git;
-use super::history::{History, is_released};
-use super::release::{self, Found, GitIntent, Release};
-use super::{Both, CommitIntent, FILES, GIT, GitMetadata, NAME, both, git_dir, seed};
+use super::history::{self, Compared, History, RefState, is_released};
+use super::index::{self, PrivateIndex};
+use super::intent::{self, GitIntent, Release};
+use super::make::Making;
+use super::named::Named;
+use super::release::{Found, Look};
+use super::repository::line;
+use super::work::Work;
+use super::{Both, CommitIntent, FILES, GIT, GitMetadata, NAME, both, git_dir, refused, seed};
 use crate::event::Observer;
 use crate::fs::{Dir, remove};
 use crate::model::digest::{VersionDigest, VersionDigests};
 use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, Detail, DiffView, ResourcePath};
+
+/// What is said of a branch where that is asked for.
+const BECOMES_COMMIT: &str = "what was left uncommitted becomes a commit";
 
 /// A session with both.
 pub(super) struct GitSession {
@@ -30,13 +41,39 @@ pub(super) struct GitSession {
     pub(super) private: Box<dyn Sandbox>,
     pub(super) program: Git,
     /// What the last preview found.
-    pub(super) found: RefCell<Option<Found>>,
+    pub(super) found: RefCell<Option<LastLook>>,
+}
+
+/// What the last preview found, and what belongs together in it.
+pub(super) struct LastLook {
+    found: Found,
+    /// The tree of what was left uncommitted.
+    work: Option<String>,
+    /// The changes of the history.
+    rows: Vec<ResourcePath>,
+    /// The changed files.
+    files: HashSet<ResourcePath>,
+}
+
+/// A state of both, with where the history was.
+#[derive(Serialize, Deserialize)]
+struct GitSnapshot {
+    #[serde(flatten)]
+    both: Both<Snapshot>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    history: Option<RefState>,
+}
+
+fn snapshot(stored: &Snapshot) -> Result<GitSnapshot> {
+    serde_json::from_value(stored.0.clone()).map_err(|error| StrategyError::Damaged {
+        what: format!("a checkpoint cannot be read ({error})"),
+    })
 }
 
 impl GitSession {
     fn history(&self) -> Result<History> {
-        let seed = Dir::open(&self.sandbox.seed())?;
-        History::read(&*self.private, &seed, self.sandbox.repository.objects())
+        let user = self.sandbox.repository.objects();
+        History::read(&*self.private, self.sandbox.seed(), user)
     }
 
     /// The sandbox a path is in, and the path in it.
@@ -51,20 +88,127 @@ impl GitSession {
         }
     }
 
-    /// Looks at what a release would do. Several may look at once, so each has a directory of its own for objects and an
-    /// index that are only looked at.
-    fn look(&self) -> Result<(History, Found)> {
-        let history = self.history()?;
+    /// Gives a directory for objects and an index that are only looked at. Several may look at once, so each has its own.
+    fn with_scratch<T>(&self, look: impl FnOnce(&Dir) -> Result<T>) -> Result<T> {
         let area = Dir::open(self.sandbox.area.as_path())?;
         let thread = std::thread::current().id();
         let name = format!("scratch-{}-{thread:?}", std::process::id()).into_bytes();
         remove::remove(&area, &name)?;
         area.make_dir(&name, 0o700)?;
-        let (program, sandbox) = (&self.program, &self.sandbox);
         let scratch = area.subdir(&name)?;
-        let found = release::look(program, sandbox, &history, &*self.private, &scratch);
+        let found = look(&scratch);
         remove::remove(&area, &name)?;
-        Ok((history, found?))
+        found
+    }
+
+    /// The tree of what was left uncommitted, if that is to become a commit.
+    fn work(
+        &self,
+        history: &History,
+        files: &DiffView,
+        scratch: &Dir,
+        made: &Dir,
+    ) -> Result<Option<String>> {
+        if !self.sandbox.options.commit {
+            return Ok(None);
+        }
+        let format = self.sandbox.repository.format.as_str();
+        let index = self.index(history, scratch)?;
+        let work = Work {
+            git: &self.program,
+            history,
+            files: &*self.files,
+            index: &index,
+            format,
+            scratch,
+            made,
+        };
+        work.tree(files)
+    }
+
+    fn index(&self, history: &History, scratch: &Dir) -> Result<PrivateIndex> {
+        let format = self.sandbox.repository.format.as_str();
+        let base = (&self.sandbox.head, format);
+        PrivateIndex::read(&self.program, history, &*self.private, base, scratch)
+    }
+
+    fn named<'a>(&'a self, history: &'a History, scratch: &'a Dir) -> Named<'a> {
+        Named {
+            git: &self.program,
+            history,
+            private: &*self.private,
+            repository: &self.sandbox.repository,
+            scratch,
+        }
+    }
+
+    /// What changed beside the files: references and the index, and what is released only by name.
+    fn changes(&self, history: &History, work: Option<&str>, scratch: &Dir) -> Result<Vec<Change>> {
+        let head = &self.sandbox.head;
+        let before = Compared {
+            head,
+            refs: &history.base,
+            branch: head.branch.as_deref(),
+            all: self.sandbox.options.all_refs,
+        };
+        let mut changes = history.changes(&self.program, &before)?;
+        match work {
+            Some(line) => history.note_work(&mut changes, &before, line)?,
+            None => changes.extend(self.index(history, scratch)?.change()?),
+        }
+        if self.sandbox.options.squash {
+            history::note_squash(&mut changes);
+        }
+        changes.extend(self.named(history, scratch).changes()?);
+        Ok(changes)
+    }
+
+    /// Looks at what a release would do.
+    fn look(&self, files: &Preview) -> Result<(LastLook, Vec<Change>)> {
+        let history = self.history()?;
+        history.check_objects()?;
+        self.with_scratch(|scratch| {
+            let work = self.work(&history, &files.diff, scratch, scratch)?;
+            let line = work.as_ref().map(|_| BECOMES_COMMIT);
+            let changes = self.changes(&history, line, scratch)?;
+            let commit = match &work {
+                Some(tree) => Some(self.throwaway(&history, tree, scratch)?),
+                None => None,
+            };
+            let look = Look {
+                git: &self.program,
+                sandbox: &self.sandbox,
+                history: &history,
+                private: &*self.private,
+                work: commit,
+                scratch,
+            };
+            let mut found = look.find()?;
+            look.settle_files(&mut found, &*self.files, &files.conflicts)?;
+            let rows = changes.iter().filter(|one| is_released(one));
+            let last = LastLook {
+                found,
+                work,
+                rows: rows.map(|one| one.path.clone()).collect(),
+                files: files
+                    .diff
+                    .changes
+                    .iter()
+                    .map(|one| one.path.clone())
+                    .collect(),
+            };
+            Ok((last, changes))
+        })
+    }
+
+    /// A commit of a tree that is only looked at.
+    fn throwaway(&self, history: &History, tree: &str, scratch: &Dir) -> Result<String> {
+        let call = history.making(&self.program, scratch.path());
+        let mut call = call.args(["commit-tree", "-m", "look", tree]);
+        if let Some(parent) = &history.head.commit {
+            call = call.args(["-p", parent]);
+        }
+        Ok(line(&call.run()?))
     }
 }
 
@@ -92,17 +236,32 @@ impl Sandbox for GitSession {
     }
 
     fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
-        let read = |one: Option<&Snapshot>| one.map(|one| both::<Snapshot>(&one.0)).transpose();
+        let read = |one: Option<&Snapshot>| one.map(snapshot).transpose();
         let (from, to) = (read(from)?, read(to)?);
         let files = self.files.diff(
-            from.as_ref().map(|one| &one.files),
-            to.as_ref().map(|one| &one.files),
+            from.as_ref().map(|one| &one.both.files),
+            to.as_ref().map(|one| &one.both.files),
         )?;
-        if from.is_some() || to.is_some() {
-            return Ok(files);
-        }
         let history = self.history()?;
-        let changes = history.changes(&self.program, &self.sandbox.seed(), &self.sandbox.head)?;
+        if let Err(StrategyError::Unsupported { why, .. }) = history.check_objects() {
+            // It is shown all the same; the commit refuses.
+            let changes = self.since(history.without_objects(), from, to, Some(&why))?;
+            return Ok(joined(&files, changes));
+        }
+        if from.is_none() && to.is_none() {
+            let changes = self.with_scratch(|scratch| {
+                let line = match self.work(&history, &files, scratch, scratch) {
+                    // It is shown all the same; the commit refuses.
+                    Err(StrategyError::Unsupported { what, why, .. }) => {
+                        Some(format!("cannot {what}: {why}"))
+                    }
+                    work => work?.map(|_| BECOMES_COMMIT.to_owned()),
+                };
+                self.changes(&history, line.as_deref(), scratch)
+            })?;
+            return Ok(joined(&files, changes));
+        }
+        let changes = self.since(history, from, to, None)?;
         Ok(joined(&files, changes))
     }
 
@@ -123,51 +282,75 @@ impl Sandbox for GitSession {
     fn checkpoint(&self, parent: Option<&Snapshot>, observer: &dyn Observer) -> Result<Snapshot> {
         let parent = parent.map(|one| both::<Snapshot>(&one.0)).transpose()?;
         let parent = parent.as_ref();
-        let kept = Both {
-            files: self
-                .files
-                .checkpoint(parent.map(|one| &one.files), observer)?,
-            git: self
-                .private
-                .checkpoint(parent.map(|one| &one.git), observer)?,
+        let kept = GitSnapshot {
+            history: Some(self.history()?.state()),
+            both: Both {
+                files: self
+                    .files
+                    .checkpoint(parent.map(|one| &one.files), observer)?,
+                git: self
+                    .private
+                    .checkpoint(parent.map(|one| &one.git), observer)?,
+            },
         };
         Ok(Snapshot(tree::stored(&kept)))
     }
 
     fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
-        let all: Result<Vec<Both<Snapshot>>> = keep.iter().map(|one| both(&one.0)).collect();
-        let (files, git): (Vec<Snapshot>, Vec<Snapshot>) =
-            all?.into_iter().map(|one| (one.files, one.git)).unzip();
+        let all: Result<Vec<GitSnapshot>> = keep.iter().map(snapshot).collect();
+        let (mut files, mut git, mut histories) = (Vec::new(), Vec::new(), Vec::new());
+        for one in all? {
+            files.push(one.both.files);
+            git.push(one.both.git);
+            histories.push(one.history);
+        }
         let (files, git) = (self.files.retain(&files)?, self.private.retain(&git)?);
-        let one = |(files, git)| Snapshot(tree::stored(&Both { files, git }));
-        Ok(files.into_iter().zip(git).map(one).collect())
+        let kept = files.into_iter().zip(git).zip(histories);
+        let one = |((files, git), history)| {
+            let both = Both { files, git };
+            Snapshot(tree::stored(&GitSnapshot { both, history }))
+        };
+        Ok(kept.map(one).collect())
     }
 
     fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
         let mut preview = self.files.preview(options)?;
-        let (history, found) = self.look()?;
-        let changes = history.changes(&self.program, &self.sandbox.seed(), &self.sandbox.head)?;
+        let (last, changes) = self.look(&preview)?;
+        preview
+            .conflicts
+            .retain(|one| !last.found.merged.contains_key(&one.path));
+        // Of what both sides committed the histories say more.
+        for one in &mut preview.conflicts {
+            let both = last
+                .found
+                .contested
+                .iter()
+                .find(|other| other.path == one.path);
+            if let Some(both) = both {
+                one.what.clone_from(&both.what);
+            }
+        }
         // A path in which the files contradict each other is named once.
         let files: HashSet<ResourcePath> = preview
             .conflicts
             .iter()
             .map(|one| one.path.clone())
             .collect();
-        let both = found.diverged.iter().chain(&found.staged);
+        let both = last.found.conflicts();
         preview
             .conflicts
             .extend(both.filter(|one| !files.contains(&one.path)).cloned());
-        let (released, left): (Vec<Change>, Vec<Change>) =
-            changes.into_iter().partition(is_released);
+        let shown = |one: &Change| is_released(one) || one.is_by_name();
+        let (released, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(shown);
         for change in left {
             preview.notes.push(PreviewNote {
                 path: change.path,
-                what: "it stays in the sandbox: only the branch that was checked out is released"
+                what: "it stays in the sandbox: only the branch that was checked out is released, without `refs: all`"
                     .to_owned(),
             });
         }
         preview.diff = Arc::new(joined(&preview.diff, released));
-        self.found.replace(Some(found));
+        self.found.replace(Some(last));
         Ok(preview)
     }
 
@@ -178,14 +361,28 @@ impl Sandbox for GitSession {
             remove::remove(&area, name.as_bytes())?;
             area.make_dir(name.as_bytes(), 0o700)?;
         }
-        let found = match self.found.take() {
-            Some(found) => found,
-            None => self.look()?.1,
+        let last = match self.found.take() {
+            Some(last) => last,
+            None => {
+                let preview = self.files.preview(&PreviewOptions::default())?;
+                self.look(&preview)?.0
+            }
         };
+        let changes = &request.preview.diff.changes;
+        let (history, own): (Vec<&Change>, Vec<&Change>) =
+            changes.iter().partition(|one| is_history(one));
+        let (named, history): (Vec<&Change>, Vec<&Change>) =
+            history.into_iter().partition(|one| one.is_by_name());
+        // A part without its history leaves the history where it is.
+        let whole = !request.preview.part || !history.is_empty();
+        if request.preview.part && whole {
+            check_part(&last, &history, &own)?;
+        }
+        // What the histories settle is none of the files' business.
+        let merged = |one: &&Change| whole && last.found.merged.contains_key(&one.path);
+        let (settled, own): (Vec<&Change>, Vec<&Change>) = own.into_iter().partition(merged);
         let mut files = request.preview.clone();
-        let (history, own): (Vec<Change>, Vec<Change>) =
-            files.diff.changes.iter().cloned().partition(is_history);
-        files.diff = Arc::new(DiffView::new(own));
+        files.diff = Arc::new(DiffView::new(own.into_iter().cloned().collect()));
         files.notes.retain(|note| !note.path.lies_in(&git_dir()));
         let inner = PrepareRequest {
             preview: &files,
@@ -193,18 +390,16 @@ impl Sandbox for GitSession {
             ..*request
         };
         let mut staged = self.files.prepare(&inner)?;
-        // A part without its history leaves the history where it is.
-        let whole = !request.preview.part || !history.is_empty();
-        let repository = match whole {
-            true => self.prepare_release(found.settled(request.on_conflict)?, request, &area)?,
-            false => None,
-        };
         if request.digests {
-            staged.digests.extend(history.iter().filter_map(digest));
+            let settled: Vec<Change> = settled.into_iter().cloned().collect();
+            staged.digests.extend(self.files.digests(&settled)?);
+            let rows = history.iter().chain(&named);
+            staged.digests.extend(rows.filter_map(|one| digest(one)));
         }
+        let last = whole.then_some(last);
         let intent = CommitIntent {
             files: staged.intent,
-            repository,
+            repository: self.prepare_release(last, &named, request, &area)?,
         };
         Ok(StagedCommit {
             intent: Intent(tree::stored(&intent)),
@@ -258,31 +453,126 @@ impl Sandbox for GitSession {
 }
 
 impl GitSession {
+    /// The changes of the history between two states.
+    fn since(
+        &self,
+        history: History,
+        from: Option<GitSnapshot>,
+        to: Option<GitSnapshot>,
+        line: Option<&str>,
+    ) -> Result<Vec<Change>> {
+        let state = |one: Option<GitSnapshot>| one.map(|one| one.history);
+        let base = RefState::new(&self.sandbox.head);
+        let (before, after) = match (state(from), state(to)) {
+            // One that an earlier version of Escrow took says nothing of the history.
+            (Some(None), _) | (_, Some(None)) => return Ok(Vec::new()),
+            (from, to) => (from.flatten().unwrap_or(base), to.flatten()),
+        };
+        let before = history.clone().at(before);
+        let after = match after {
+            Some(state) => history.at(state),
+            None => history,
+        };
+        let compared = Compared {
+            head: &before.head,
+            refs: &before.refs,
+            branch: self.sandbox.head.branch.as_deref(),
+            all: self.sandbox.options.all_refs,
+        };
+        let mut changes = after.changes(&self.program, &compared)?;
+        if let Some(line) = line {
+            after.note_work(&mut changes, &compared, line)?;
+        }
+        Ok(changes)
+    }
+
     fn prepare_release(
         &self,
-        release: Release,
+        last: Option<LastLook>,
+        named: &[&Change],
         request: &PrepareRequest<'_>,
         area: &Dir,
     ) -> Result<Option<GitIntent>> {
-        if release.moves.is_empty() && release.index.is_empty() {
+        let (area, history) = (area.subdir(GIT.as_bytes())?, self.history()?);
+        area.make_dir(b"objects", 0o700)?;
+        let made = area.subdir(b"objects")?;
+        let mut release = match last {
+            Some(last) => {
+                let found = last.found.settled(request.on_conflict)?;
+                if let Some(tree) = &last.work {
+                    let files = self.files.diff(None, None)?;
+                    let again =
+                        self.with_scratch(|scratch| self.work(&history, &files, scratch, &made))?;
+                    if again.as_ref() != Some(tree) {
+                        return Err(StrategyError::Moved {
+                            path: git_dir(),
+                            what: "the files inside are not those that were looked at".to_owned(),
+                        });
+                    }
+                }
+                let making = Making {
+                    git: &self.program,
+                    sandbox: &self.sandbox,
+                    history: &history,
+                    message: request.message,
+                    on_conflict: request.on_conflict,
+                    work: last.work,
+                    area: &area,
+                    made: &made,
+                };
+                making.prepare(found)?
+            }
+            None => Release::default(),
+        };
+        if !named.is_empty() {
+            self.with_scratch(|scratch| {
+                let files = self.named(&history, scratch);
+                files.stage(named, &area, &mut release.files)
+            })?;
+        }
+        if release.is_empty() {
             return Ok(None);
         }
-        let (area, history) = (area.subdir(GIT.as_bytes())?, self.history()?);
-        let (program, sandbox) = (&self.program, &self.sandbox);
-        let release =
-            release::prepare(program, sandbox, &history, release, request.message, &area)?;
         Ok(Some(GitIntent {
-            repository: sandbox.repository.clone(),
-            checkout: sandbox.checkout.clone(),
+            repository: self.sandbox.repository.clone(),
+            checkout: self.sandbox.checkout.clone(),
+            branch: self.sandbox.head.branch.clone(),
             area: Location::from(area.path()),
-            settings: Location::from(area.path().join(release::SETTINGS)),
-            packs: release::packs(&area)?,
+            settings: Location::from(area.path().join(intent::SETTINGS)),
+            packs: intent::packs(&area)?,
             release,
         }))
     }
 }
 
-/// What a reference becomes, in short.
+/// Refuses a part in which a branch would move without files of its commits: references, the index and those files go
+/// together.
+fn check_part(last: &LastLook, history: &[&Change], own: &[&Change]) -> Result<()> {
+    let apart = |path: &ResourcePath, why: &str| {
+        let why = format!(
+            "{why}; `--exclude '.git/**'` leaves the history in the sandbox, and the files arrive uncommitted"
+        );
+        Err(refused(
+            &format!("release the history without '{path}'"),
+            &why,
+        ))
+    };
+    let chosen: HashSet<&ResourcePath> = history.iter().map(|one| &one.path).collect();
+    if let Some(left) = last.rows.iter().find(|path| !chosen.contains(path)) {
+        return apart(left, "references and what is staged go together");
+    }
+    let chosen: HashSet<&ResourcePath> = own.iter().map(|one| &one.path).collect();
+    let index = last.found.index.iter().map(|one| one.path.as_bytes());
+    let committed = last.found.committed.iter().map(Vec::as_slice);
+    let tracked: HashSet<&[u8]> = index.chain(committed).collect();
+    let mut left = last.files.iter().filter(|path| !chosen.contains(path));
+    match left.find(|path| tracked.contains(path.as_bytes())) {
+        Some(path) => apart(path, "it was committed or staged inside"),
+        None => Ok(()),
+    }
+}
+
+/// What a reference, the index or a named file becomes, in short.
 fn digest(change: &Change) -> Option<(ResourcePath, VersionDigest)> {
     let Detail::Opaque { detail } = &change.detail else {
         return None;
@@ -290,7 +580,12 @@ fn digest(change: &Change) -> Option<(ResourcePath, VersionDigest)> {
     if !is_released(change) {
         return None;
     }
-    let new = detail.get("new")?.as_str()?;
-    let version = VersionDigest::new(&[b"ref", new.as_bytes()], true);
+    let version = match index::digest(change) {
+        Some(digest) => digest,
+        None => {
+            let new = detail.get("new")?.as_str().unwrap_or("deleted");
+            VersionDigest::new(&[b"ref", new.as_bytes()], true)
+        }
+    };
     Some((change.path.clone(), version))
 }

@@ -1,0 +1,417 @@
+//! What a diff says of a private history, and what of it is released: references, what is staged, hooks and settings,
+//! and the options that a checkout can have.
+
+use escrow_testkit::user::rerun_test_as_user_with;
+use escrow_testkit::{Cli, World};
+use serde_json::{Value, json as value};
+
+use crate::git::{assert_sound, checkout, git, signature, world};
+use crate::{binary, fails_as, inside, json, read, sh, words};
+
+/// The change of a plan at a path.
+#[track_caller]
+fn change(cli: &Cli, line: &str, path: &str) -> Value {
+    let found = json(cli, line);
+    let changes = found["resources"][0]["changes"].as_array().expect("a list");
+    let one = changes.iter().find(|one| one["path"] == path);
+    one.unwrap_or_else(|| panic!("{line} has no {path}: {found:#}"))
+        .clone()
+}
+
+fn strings(list: &Value, key: &str) -> Vec<String> {
+    let list = list.as_array().expect("a list").iter();
+    list.map(|one| one[key].as_str().expect("a text").to_owned())
+        .collect()
+}
+
+#[test]
+fn a_diff_tells_commits_branches_tags_moved_files_and_submodules() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, "git branch old; git branch stays; git tag t0");
+    cli.ok(words("plan create t -r app"));
+    let work = "set -e; git mv src/a src/moved; chmod +x src/moved; git commit -qm 'moved it' src
+        printf '\\0\\1' > bin; git add bin
+        git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),lib; git reset -q s; git commit -qm 'a submodule'; git add s
+        git checkout -q -b new; git tag -a -m note t1; git branch -q -D old; git branch -f stays";
+    cli.ok(inside("run --plan t", work));
+    let main = change(&cli, "diff t", ".git/refs/heads/main");
+    assert_eq!(
+        strings(&main["detail"]["commits"], "subject"),
+        ["a submodule", "moved it"]
+    );
+    let files = main["detail"]["files"].as_array().expect("a list");
+    let moved = files.iter().find(|one| one["path"] == "src/moved");
+    let moved = moved.expect("it was moved");
+    assert_eq!(
+        (&moved["from"], &moved["new_mode"]),
+        (&value!("src/a"), &value!("100755"))
+    );
+    let lib = files.iter().find(|one| one["path"] == "lib");
+    assert_eq!(lib.expect("it is there")["new_mode"], "160000");
+    for (name, kind) in [
+        (".git/refs/heads/new", "added"),
+        (".git/refs/tags/t1", "added"),
+        (".git/refs/heads/old", "deleted"),
+        (".git/refs/heads/stays", "modified"),
+    ] {
+        let other = change(&cli, "diff t", name);
+        assert_eq!(other["kind"], kind, "{other}");
+        assert_eq!(other["detail"]["released"], false);
+    }
+    let tag = change(&cli, "diff t", ".git/refs/tags/t1");
+    assert_eq!(strings(&tag["detail"]["commits"], "subject").len(), 2);
+    let said = cli.ok(words("diff t"));
+    for line in [
+        "HEAD is on refs/heads/new inside",
+        "moved src/a → src/moved",
+        "submodule lib: new, at",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    // By default only the branch that was checked out moves.
+    let digest = json(&cli, "diff t")["digest"].clone();
+    let digest = digest.as_str().expect("a digest");
+    cli.ok(words(&format!("commit t --yes --expect {digest}")));
+    assert_eq!(
+        git(&app, "branch --format=%(refname:short)"),
+        "main\nold\nstays\n"
+    );
+    assert_eq!(git(&app, "tag"), "t0\n");
+    assert_eq!(git(&app, "status --short"), " M b\n D lib\nA  s\n?? u\n");
+    assert_sound(&app);
+}
+
+#[test]
+fn a_diff_since_a_checkpoint_has_the_history_since() {
+    let world = world();
+    let cli = checkout(&world);
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo 1 > f; git add f; git commit -qm one f",
+    ));
+    cli.ok(words("checkpoint create t -m first"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo 2 > f; git commit -qm two f; git branch side",
+    ));
+    cli.ok(words("checkpoint create t -m second"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo 3 > f; git commit -qm three f; git branch -D side",
+    ));
+    let since = |line: &str, path: &str| {
+        let main = change(&cli, line, path);
+        strings(&main["detail"]["commits"], "subject")
+    };
+    let main = ".git/refs/heads/main";
+    assert_eq!(since("diff t --since first", main), ["three", "two"]);
+    assert_eq!(since("diff t --since second", main), ["three"]);
+    assert_eq!(since("diff t --since first --until second", main), ["two"]);
+    let side = change(
+        &cli,
+        "diff t --since first --until second",
+        ".git/refs/heads/side",
+    );
+    assert_eq!(side["kind"], "added");
+    let side = change(&cli, "diff t --since second", ".git/refs/heads/side");
+    assert_eq!(side["kind"], "deleted");
+}
+
+#[test]
+fn what_is_only_staged_is_shown_and_arrives_staged() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    cli.ok(words("plan create t -r app"));
+    // A file of the user is staged, one is not any more, one has a version in the index alone.
+    let work = "git add b; git reset -q s; git update-index --add --cacheinfo 100755,$(git rev-parse :src/a),only";
+    cli.ok(inside("run --plan t", work));
+    let staged = change(&cli, "diff t", ".git/index");
+    let staged = &staged["detail"]["staged"];
+    assert_eq!(strings(staged, "path"), ["b", "only", "s"]);
+    assert_eq!(strings(staged, "what"), ["modified", "added", "unstaged"]);
+    assert!(cli.ok(words("diff t")).contains("staged: only (added)"));
+    let digest = json(&cli, "diff t")["digest"].clone();
+    let digest = digest.as_str().expect("a digest");
+    cli.ok(words(&format!("commit t --yes --expect {digest}")));
+    assert_eq!(git(&app, "status --short"), "M  b\nAD only\n?? s\n?? u\n");
+    cli.ok(words("undo t --yes"));
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    // To look, and to stage and unstage, is no change.
+    cli.ok(words("plan create n -r app"));
+    cli.ok(inside(
+        "run --plan n",
+        "git status; git add u; git reset -q u",
+    ));
+    assert_eq!(json(&cli, "diff n")["resources"][0]["changes"], value!([]));
+    cli.ok(words("cleanup n --yes"));
+    assert_sound(&app);
+}
+
+// rule G1
+#[test]
+fn hooks_and_settings_are_shown_as_running_later_and_released_only_by_name() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(
+        &app,
+        "echo mine > .git/hooks/pre-push; git config alias.mine log; git config credential.helper kept",
+    );
+    let before = signature(&app);
+    cli.ok(words("plan create t -r app"));
+    let work = "printf '#!/bin/sh\\ntouch /tmp/pwned\\n' > .git/hooks/pre-commit; echo theirs > .git/hooks/pre-push
+        git config core.pager evil; git config --add alias.mine other; echo new > n";
+    let said = cli.ok(inside("run --plan t", work));
+    assert!(!said.contains("error"), "{said}");
+    let hook = change(&cli, "diff t", ".git/hooks/pre-commit");
+    assert_eq!(
+        (&hook["kind"], &hook["detail"]["released"]),
+        (&value!("added"), &value!(false))
+    );
+    assert_eq!(
+        change(&cli, "diff t", ".git/hooks/pre-push")["kind"],
+        "modified"
+    );
+    let said = cli.ok(words("diff t"));
+    for line in [
+        "touch /tmp/pwned",
+        "+ core.pager = evil",
+        "escrow commit --only .git/config",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    let shown = json(&cli, "commit t --dry-run");
+    let later = strings(&shown["runs_later"], "path");
+    assert_eq!(
+        later,
+        [
+            ".git/config",
+            ".git/hooks/pre-commit",
+            ".git/hooks/pre-push"
+        ]
+    );
+    // Not by default, and not with everything.
+    for line in ["commit t --yes", "commit t --yes --only **"] {
+        cli.ok(words(line));
+        assert_eq!(read(app.join(".git/hooks/pre-push")), "mine\n", "{line}");
+        assert!(!app.join(".git/hooks/pre-commit").exists(), "{line}");
+        assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? n\n?? u\n");
+        cli.ok(words("undo t --yes"));
+        assert_eq!(signature(&app), before);
+        cli.ok(words("cleanup t --yes"));
+        cli.ok(words("plan create t -r app"));
+        cli.ok(inside("run --plan t", work));
+    }
+    cli.ok(words(
+        "commit t --yes --only .git/hooks/pre-commit --only .git/config",
+    ));
+    assert!(read(app.join(".git/hooks/pre-commit")).contains("pwned"));
+    sh(&app, "test -x .git/hooks/pre-commit");
+    assert_eq!(read(app.join(".git/hooks/pre-push")), "mine\n");
+    // Settings are changed one by one: what the sandbox never had stays.
+    for (key, expected) in [
+        ("core.pager", "evil\n"),
+        ("credential.helper", "kept\n"),
+        ("user.name", "U\n"),
+    ] {
+        assert_eq!(git(&app, &format!("config --get {key}")), expected);
+    }
+    assert!(!app.join("n").exists());
+    cli.ok(words("undo t --yes"));
+    cli.ok(words("cleanup t --yes"));
+    assert_eq!(signature(&app), before);
+}
+
+#[test]
+fn a_part_never_moves_a_branch_without_its_files() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo agent >> src/a; echo c > c; git add c; git commit -qm work c src/a; echo plain > p",
+    ));
+    let before = signature(&app);
+    for line in [
+        "commit t --only .git/refs/heads/main",
+        "commit t --exclude src/a",
+        "commit t --only .git --only c",
+    ] {
+        assert_eq!(fails_as(&cli, line, 1), "unsupported", "{line}");
+        assert_eq!(signature(&app), before, "{line}");
+    }
+    // Files alone arrive uncommitted, and the branch stays.
+    cli.ok(words("commit t --yes --only src/a"));
+    assert_eq!(git(&app, "log --format=%s"), "first\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n M src/a\n?? u\n");
+    // What was never committed may stay behind.
+    cli.ok(words("commit t --yes --exclude p"));
+    assert_eq!(git(&app, "log --format=%s"), "work\nfirst\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    cli.ok(words("commit t --yes"));
+    assert_eq!(read(app.join("p")), "plain\n");
+    for _ in 0..3 {
+        cli.ok(words("undo t --yes"));
+    }
+    assert_eq!(git(&app, "log --format=%s"), "first\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_sound(&app);
+}
+
+/// A checkout whose resource has these options.
+fn with_options(world: &World, options: &str) -> Cli {
+    let app = world.dir("app");
+    sh(
+        &app,
+        "git init -q -b main . && git config user.name U && git config user.email u@example.org
+         mkdir src && echo one > src/a && echo two > b && echo '*.o' > .gitignore
+         git add -A && git commit -qm first && git branch side && git branch gone && git tag t0
+         echo dirty >> b && echo staged > s && git add s && echo plain > u",
+    );
+    let text =
+        format!("resources:\n  app: {{type: git-checkout, at: app, options: {{{options}}}}}\n");
+    std::fs::write(world.path().join("escrow.yaml"), text).expect("it can be written");
+    let cli = Cli::new(world, &binary()).cwd(&app);
+    cli.trust();
+    cli
+}
+
+const BRANCHES: &str = "set -e; echo agent >> src/a; git commit -qm work src/a; git branch -f side; git branch -q -D gone
+    git tag -a -m note t1; git branch deep/er";
+
+#[test]
+fn refs_all_releases_every_branch_and_tag_in_one_transaction() {
+    let world = world();
+    let (cli, app) = (with_options(&world, "refs: all"), world.path().join("app"));
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside("run --plan t", BRANCHES));
+    let before = git(
+        &app,
+        "for-each-ref --format=%(refname)%(objectname) refs/heads refs/tags",
+    );
+    cli.ok(words("commit t --yes"));
+    assert_eq!(
+        git(
+            &app,
+            "for-each-ref --format=%(refname:short):%(contents:subject)"
+        ),
+        "deep/er:work\nmain:work\nside:work\nt0:first\nt1:note\n"
+    );
+    assert_sound(&app);
+    cli.ok(words("undo t --yes"));
+    assert_eq!(
+        git(
+            &app,
+            "for-each-ref --format=%(refname)%(objectname) refs/heads refs/tags"
+        ),
+        before
+    );
+    // One that both sides moved is a conflict, and nothing moves.
+    cli.ok(words("plan create u -r app"));
+    cli.ok(inside("run --plan u", BRANCHES));
+    sh(
+        &app,
+        "git branch -f side $(git commit-tree -m user HEAD^{tree})",
+    );
+    let held = signature(&app);
+    assert_eq!(fails_as(&cli, "commit u", 4), "conflict");
+    assert_eq!(signature(&app), held);
+    // So is one that is checked out elsewhere.
+    sh(
+        &app,
+        "git branch -f side main; git worktree add -q ../linked side",
+    );
+    assert_eq!(fails_as(&cli, "commit u", 4), "conflict");
+}
+
+#[test]
+fn squash_and_commit_make_one_commit_in_the_users_name() {
+    rerun_test_as_user_with(
+        "git_history::squash_and_commit_make_one_commit_in_the_users_name",
+        &[&binary()],
+    );
+    let world = world();
+    let (cli, app) = (
+        with_options(&world, "squash: true, commit: true"),
+        world.path().join("app"),
+    );
+    // Neither a hook nor a signature is asked for.
+    sh(
+        &app,
+        "printf '#!/bin/sh\\nexit 1\\n' | tee .git/hooks/pre-commit > .git/hooks/commit-msg; chmod +x .git/hooks/*
+         git config commit.gpgsign true; git config gpg.program /bin/false",
+    );
+    cli.ok(words("plan create t -r app"));
+    let work = "set -e; export GIT_AUTHOR_NAME=Agent GIT_AUTHOR_EMAIL=a@example.org
+        echo 1 >> src/a; git commit -qm one src/a; echo 2 >> src/a; git commit -qm two src/a
+        echo 3 >> src/a; mkdir new; echo new > new/f; ln -s f new/link; echo object > x.o; echo 'y.*' >> .gitignore; echo y > y.y";
+    cli.ok(inside("run --plan t", work));
+    let main = change(&cli, "diff t", ".git/refs/heads/main");
+    let lines = main["detail"]["lines"].to_string();
+    assert!(
+        lines.contains("one commit") && lines.contains("uncommitted"),
+        "{lines}"
+    );
+    cli.ok(["commit", "t", "--yes", "-m", "all of it"]);
+    assert_eq!(
+        git(&app, "log --format=%s|%an|%ce"),
+        "all of it|U|u@example.org\nfirst|U|u@example.org\n"
+    );
+    assert_eq!(
+        git(&app, "show --format= --name-only HEAD"),
+        ".gitignore\nnew/f\nnew/link\nsrc/a\n"
+    );
+    // What the user had left is as it was: changed, staged, untracked.
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_eq!(read(app.join("x.o")), "object\n");
+    assert_sound(&app);
+    cli.ok(words("undo t --yes"));
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_eq!(git(&app, "log --format=%s"), "first\n");
+
+    // Without a message it is made of those of the commits.
+    cli.ok(words("plan create u -r app"));
+    cli.ok(inside("run --plan u", work));
+    cli.ok(words("commit u --yes"));
+    let said = git(&app, "log -1 --format=%B");
+    assert!(said.contains("* one\n* two\n"), "{said}");
+}
+
+#[test]
+fn uncommitted_work_becomes_a_commit_only_where_that_is_asked_for() {
+    let world = world();
+    let (cli, app) = (
+        with_options(&world, "commit: true"),
+        world.path().join("app"),
+    );
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "echo work > w; rm src/a; git add -f w",
+    ));
+    sh(&app, "echo user > x; git add x; git commit -qm user x");
+    cli.ok(words("commit t --yes -m kept"));
+    assert_eq!(git(&app, "log --format=%s -1"), "kept\n");
+    assert_eq!(git(&app, "log --format=%s -1 HEAD^2"), "kept\n");
+    assert_eq!(git(&app, "log --format=%s -1 HEAD^1"), "user\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert_sound(&app);
+    // What a filter program would rewrite is refused, since none is run.
+    cli.ok(words("plan create f -r app"));
+    cli.ok(inside(
+        "run --plan f",
+        "echo '*.bin filter=lfs' > .gitattributes; echo x > x.bin",
+    ));
+    assert_eq!(fails_as(&cli, "commit f", 1), "unsupported");
+    cli.ok(words("cleanup f --yes"));
+    // An option that means nothing is refused before anything is made.
+    let text = read(world.path().join("escrow.yaml")).replace("commit: true", "refs: some");
+    std::fs::write(world.path().join("escrow.yaml"), text).expect("it can be written");
+    cli.trust();
+    let said = cli.run(words("plan create g -r app"));
+    assert_eq!(said.status, 1);
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("checked_out, all"), "{said}");
+    assert_eq!(git(&app, "for-each-ref refs/escrow"), "");
+}

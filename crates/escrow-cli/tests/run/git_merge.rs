@@ -1,0 +1,145 @@
+//! Releases where both sides went on: merged by lines, by path, or told before anything moves.
+
+use crate::git::{assert_sound, checkout, git, signature, world};
+use crate::{fails_as, inside, json, read, sh, words};
+
+const LINES: &str = "seq 1 9 > src/a; git commit -qm lines src/a";
+
+// rule G3
+#[test]
+fn changes_of_both_sides_in_one_file_are_merged_by_lines() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, LINES);
+    sh(
+        &app,
+        "seq 1 9 > run.sh; chmod 750 run.sh; git add run.sh; git commit -qm run run.sh",
+    );
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "sed -i 1s/.*/agent/ src/a run.sh; git commit -qm agent src/a run.sh; echo n > n",
+    ));
+    sh(
+        &app,
+        "sed -i 9s/.*/user/ src/a run.sh; git commit -qm user src/a run.sh",
+    );
+    let digest = json(&cli, "diff t")["digest"].clone();
+    let digest = digest.as_str().expect("a digest");
+    cli.ok(words(&format!("commit t --yes --expect {digest}")));
+    let merged = "agent\n2\n3\n4\n5\n6\n7\n8\nuser\n";
+    assert_eq!(read(app.join("src/a")), merged);
+    assert_eq!(read(app.join("run.sh")), merged);
+    sh(&app, "test $(stat -c %a run.sh) = 750");
+    assert_eq!(git(&app, "show HEAD:src/a"), merged);
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? n\n?? u\n");
+    assert!(!app.join(".git/MERGE_HEAD").exists());
+    assert_sound(&app);
+    cli.ok(words("undo t --yes"));
+    assert_eq!(git(&app, "log --format=%s -1"), "user\n");
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+    assert!(read(app.join("src/a")).starts_with("1\n"));
+    assert_sound(&app);
+}
+
+// rule G2
+#[test]
+fn what_the_user_did_not_commit_is_never_merged_over() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, LINES);
+    cli.ok(words("plan create t -r app"));
+    let work = "sed -i 1s/.*/agent/ src/a; git commit -qm agent src/a";
+    cli.ok(inside("run --plan t", work));
+    sh(
+        &app,
+        "sed -i 9s/.*/user/ src/a; git commit -qm user src/a; sed -i 5s/.*/loose/ src/a",
+    );
+    let before = signature(&app);
+    let found = json(&cli, "diff t");
+    assert_eq!(fails_as(&cli, "commit t", 4), "conflict", "{found}");
+    assert_eq!(signature(&app), before);
+    // The same where it is staged, and where nothing of it was committed inside.
+    sh(&app, "git add src/a");
+    let before = signature(&app);
+    assert_eq!(fails_as(&cli, "commit t", 4), "conflict");
+    assert_eq!(signature(&app), before);
+    cli.ok(words("cleanup t --yes"));
+    sh(&app, "git reset -q --hard");
+    cli.ok(words("plan create u -r app"));
+    cli.ok(inside("run --plan u", "sed -i 2s/.*/agent/ src/a"));
+    sh(&app, "sed -i 8s/.*/more/ src/a; git commit -qm more src/a");
+    assert_eq!(fails_as(&cli, "commit u", 4), "conflict");
+}
+
+// rule G3
+#[test]
+fn where_git_cannot_merge_both_sides_are_named_and_one_can_be_taken() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, LINES);
+    for (taken, first, gone) in [("ours", "agent\n", false), ("theirs", "user\n", true)] {
+        let clean = git(&app, "status --short");
+        cli.ok(words(&format!("plan create {taken} -r app")));
+        let work = "set -e; sed -i '1s/.*/agent/;9s/.*/AGENT/' src/a; echo kept >> .gitignore
+            echo only > only; git add only; git commit -qm agent src/a only .gitignore";
+        cli.ok(inside(&format!("run --plan {taken}"), work));
+        sh(
+            &app,
+            "sed -i 1s/.*/user/ src/a; git rm -q --cached .gitignore; rm .gitignore; git commit -qm user src/a .gitignore",
+        );
+        let before = signature(&app);
+        let failed = cli.run(words(&format!("--json commit {taken}")));
+        assert_eq!(failed.status, 4);
+        let said: serde_json::Value = serde_json::from_slice(&failed.stdout).expect("it is JSON");
+        let said = said.to_string();
+        assert!(
+            said.contains("src/a") && said.contains(".gitignore"),
+            "{said}"
+        );
+        assert_eq!(signature(&app), before);
+        cli.ok(words(&format!(
+            "commit {taken} --yes --on-conflict {taken}"
+        )));
+        assert!(read(app.join("src/a")).starts_with(first));
+        assert!(git(&app, "show HEAD:src/a").starts_with(first));
+        assert_eq!(app.join(".gitignore").exists(), !gone);
+        assert_eq!(read(app.join("only")), "only\n");
+        let status = git(&app, "status --short");
+        let ignored = if gone { "?? x.o\n" } else { "" };
+        assert_eq!(status, format!("{clean}{ignored}"), "{taken}");
+        assert_sound(&app);
+        cli.ok(words(&format!("undo {taken} --yes")));
+        assert_eq!(git(&app, "log --format=%s -1"), "user\n");
+        cli.ok(words(&format!("cleanup {taken} --yes")));
+        sh(&app, "git reset -q --hard HEAD^; git status --short");
+    }
+}
+
+#[test]
+fn a_merge_inside_settles_what_could_not_be_merged() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    sh(&app, LINES);
+    cli.ok(words("plan create t -r app"));
+    cli.ok(inside(
+        "run --plan t",
+        "sed -i 1s/.*/agent/ src/a; git commit -qm agent src/a",
+    ));
+    sh(&app, "sed -i 1s/.*/user/ src/a; git commit -qm user src/a");
+    assert_eq!(fails_as(&cli, "commit t", 4), "conflict");
+    let id = git(&app, "rev-parse HEAD");
+    let merge = format!(
+        "git reset -q s; git merge {}; sed -i '/^[<=>]/d' src/a; git add src/a; git commit -qm both -i src/a",
+        id.trim()
+    );
+    cli.ok(inside("run --plan t", &merge));
+    cli.ok(words("commit t --yes"));
+    assert!(read(app.join("src/a")).starts_with("agent\nuser\n2\n"));
+    assert_eq!(git(&app, "log --format=%s -1"), "both\n");
+    assert_eq!(git(&app, "status --short"), " M b\n?? s\n?? u\n");
+    assert_sound(&app);
+    cli.ok(words("undo t --yes"));
+    assert!(read(app.join("src/a")).starts_with("user\n2\n"));
+    assert_eq!(git(&app, "status --short"), " M b\nA  s\n?? u\n");
+}

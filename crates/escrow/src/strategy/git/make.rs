@@ -1,0 +1,280 @@
+//! Stages a release: the commits that it makes, and all new objects as one pack in the area of the commit.
+//!
+//! Commits are made without hooks and without signing, in the name that git would take.
+
+use std::collections::BTreeSet;
+
+use super::super::error::{Result, StrategyError};
+use super::GitMetadata;
+use super::command::{Git, GitCall};
+use super::history::{History, path_of};
+use super::intent::{Release, SETTINGS};
+use super::release::{BranchMove, Found, Merge, merge, read_blobs};
+use super::replace::{self, NewFile};
+use super::repository::{RefMove, line};
+use super::seed;
+use super::trees::{self, SUBMODULE, TreeEntry};
+use crate::fs::{Dir, accounts, remove};
+use crate::strategy::OnConflict;
+
+/// What is staged, and where.
+pub(super) struct Making<'a> {
+    pub(super) git: &'a Git,
+    pub(super) sandbox: &'a GitMetadata,
+    pub(super) history: &'a History,
+    /// What was said about the commit.
+    pub(super) message: Option<&'a str>,
+    pub(super) on_conflict: OnConflict,
+    /// The tree of what was left uncommitted, if it becomes a commit.
+    pub(super) work: Option<String>,
+    pub(super) area: &'a Dir,
+    /// Where new objects are written.
+    pub(super) made: &'a Dir,
+}
+
+impl Making<'_> {
+    /// Makes everything that the release needs.
+    pub(super) fn prepare(&self, found: Found) -> Result<Release> {
+        let mut release = Release {
+            index: found.index.clone(),
+            message: match self.message {
+                Some(message) => format!("escrow: {}", message.lines().next().unwrap_or_default()),
+                None => "escrow: commit".to_owned(),
+            },
+            ..Release::default()
+        };
+        if let Some(branch) = &found.branch {
+            release.moves.push(RefMove {
+                name: branch.name.clone(),
+                old: branch.theirs.clone(),
+                new: Some(self.branch(branch)?),
+            });
+        }
+        release.moves.extend(found.others.iter().cloned());
+        self.stage_files(&found, &mut release)?;
+        self.pack(&release)?;
+        remove::remove(self.area, b"objects")?;
+        seed::settings_only(&Dir::open(&self.history.seed)?, self.area, SETTINGS)?;
+        Ok(release)
+    }
+
+    fn call(&self) -> GitCall<'_> {
+        self.history.making(self.git, self.made.path())
+    }
+
+    /// The commit that the branch gets.
+    fn branch(&self, branch: &BranchMove) -> Result<String> {
+        let ours = match &self.work {
+            Some(tree) => {
+                let text = "Work of an Escrow plan";
+                let parents = self.history.head.commit.as_deref();
+                self.commit(tree, parents, self.message.unwrap_or(text))?
+            }
+            None => branch.ours.clone(),
+        };
+        let tree = match (&branch.merge, &branch.theirs) {
+            (Some(found), Some(theirs)) => Some(self.merge(found, theirs, &ours)?),
+            _ => None,
+        };
+        if self.sandbox.options.squash {
+            let tree = tree.unwrap_or_else(|| format!("{ours}^{{tree}}"));
+            let text = self.squash_message(branch, &ours)?;
+            return self.commit(&tree, branch.theirs.as_deref(), &text);
+        }
+        let Some(tree) = tree else {
+            return Ok(ours);
+        };
+        let name = branch.name.as_str();
+        let short = name.strip_prefix("refs/heads/").unwrap_or(name);
+        let text = match self.message {
+            Some(message) => message.to_owned(),
+            None => format!("Merge the work of an Escrow plan into {short}"),
+        };
+        let parents = branch.theirs.as_deref().into_iter().chain([ours.as_str()]);
+        self.commit(&tree, parents, &text)
+    }
+
+    /// The tree of a merge, with one side where git could not merge.
+    fn merge(&self, found: &Merge, theirs: &str, ours: &str) -> Result<String> {
+        let merged = merge(|| self.call(), theirs, ours)?;
+        if merged != *found {
+            return Err(StrategyError::Moved {
+                path: path_of(b".git/HEAD")?,
+                what: "the merge is not the one that was looked at".to_owned(),
+            });
+        }
+        if merged.contested.is_empty() {
+            return Ok(merged.tree);
+        }
+        let index = self.area.path().join("merge-index");
+        let with = |args: &[&str], input: Vec<u8>| {
+            let call = self.call().env("GIT_INDEX_FILE", &index);
+            call.args(args).input(input).run()
+        };
+        with(&["read-tree", &merged.tree], Vec::new())?;
+        let mut input = Vec::new();
+        for (path, sides) in &merged.contested {
+            let taken: &Option<TreeEntry> = match self.on_conflict {
+                OnConflict::Theirs => &sides.theirs,
+                _ => &sides.ours,
+            };
+            let zero = ("0".to_owned(), self.sandbox.repository.zero());
+            let (mode, id) = taken.as_ref().unwrap_or(&zero);
+            input.extend(format!("{mode} {id}\t").into_bytes());
+            input.extend(path);
+            input.push(0);
+        }
+        with(&["update-index", "-z", "--index-info"], input)?;
+        let tree = line(&with(&["write-tree"], Vec::new())?);
+        remove::remove(self.area, b"merge-index")?;
+        Ok(tree)
+    }
+
+    fn squash_message(&self, branch: &BranchMove, ours: &str) -> Result<String> {
+        if let Some(message) = self.message {
+            return Ok(message.to_owned());
+        }
+        let mut asked = format!("{ours}\n");
+        asked.extend(branch.theirs.iter().map(|id| format!("^{id}\n")));
+        asked.extend(self.sandbox.head.commit.iter().map(|id| format!("^{id}\n")));
+        let args = ["log", "-z", "--reverse", "--format=%B", "--stdin"];
+        let said = self.call().args(args).input(asked).run()?;
+        let all: Vec<String> = trees::parts(&said).map(line).collect();
+        if let [only] = &all[..] {
+            return Ok(only.clone());
+        }
+        let subjects = all.iter().filter_map(|text| text.lines().next());
+        let subjects: String = subjects.map(|subject| format!("* {subject}\n")).collect();
+        Ok(format!(
+            "{} commits of an Escrow plan\n\n{subjects}",
+            all.len()
+        ))
+    }
+
+    /// Makes a commit.
+    fn commit<'p>(
+        &self,
+        tree: &str,
+        parents: impl IntoIterator<Item = &'p str>,
+        text: &str,
+    ) -> Result<String> {
+        let (name, mail) = self.identity()?;
+        let call = self.call();
+        let mut call = call
+            .env("GIT_AUTHOR_NAME", &name)
+            .env("GIT_AUTHOR_EMAIL", &mail)
+            .env("GIT_COMMITTER_NAME", &name)
+            .env("GIT_COMMITTER_EMAIL", &mail)
+            .args(["commit-tree", tree]);
+        for parent in parents {
+            call = call.args(["-p", parent]);
+        }
+        let text = format!("{}\n", text.trim_end());
+        Ok(line(&call.args(["-F", "-"]).input(text).run()?))
+    }
+
+    /// Name and address as git would take them from the user's settings; else those of the last private commit.
+    fn identity(&self) -> Result<(String, String)> {
+        let owner = self.sandbox.repository.dir()?.meta()?;
+        let root = rustix::process::geteuid();
+        let user = if root.is_root() {
+            owner.uid
+        } else {
+            root.as_raw()
+        };
+        let asked = accounts::home_dir(user).map(|home| {
+            let call = self.sandbox.repository.call(self.git).owned_by(&owner);
+            call.settings_of(home)
+                .args(["var", "GIT_COMMITTER_IDENT"])
+                .run()
+        });
+        if let Some(Ok(said)) = asked {
+            let said = line(&said);
+            if let Some((name, rest)) = said.split_once(" <")
+                && let Some((mail, _)) = rest.split_once('>')
+            {
+                return Ok((name.to_owned(), mail.to_owned()));
+            }
+        }
+        let Some(last) = &self.history.head.commit else {
+            return Ok(("Escrow".to_owned(), "escrow@localhost".to_owned()));
+        };
+        let args = ["log", "-1", "--format=%cn%x00%ce", last];
+        let said = line(&self.call().args(args).run()?);
+        let (name, mail) = said
+            .split_once('\0')
+            .unwrap_or(("Escrow", "escrow@localhost"));
+        Ok((name.to_owned(), mail.to_owned()))
+    }
+
+    /// Stages the files that become what the histories make of them.
+    fn stage_files(&self, found: &Found, release: &mut Release) -> Result<()> {
+        let changed = || found.merged.iter().filter(|(_, file)| !file.stays);
+        let ids = changed().filter_map(|(_, file)| file.new.as_ref());
+        let ids: BTreeSet<&str> = ids.map(|(_, id)| id.as_str()).collect();
+        if changed().next().is_none() {
+            return Ok(());
+        }
+        let blobs = read_blobs(self.call(), ids)?;
+        for (path, file) in changed() {
+            let content = match &file.new {
+                None => None,
+                Some((_, id)) => Some(blobs.get(id).ok_or_else(|| StrategyError::Damaged {
+                    what: format!("the merged version of '{path}' is missing"),
+                })?),
+            };
+            let new = NewFile {
+                root: self.sandbox.checkout.as_path(),
+                path: path.clone(),
+                shown: path.clone(),
+                old: file.seen,
+                content: content.map(Vec::as_slice),
+                executable: file.new.as_ref().is_some_and(|(mode, _)| mode == "100755"),
+            };
+            replace::stage(self.area, &mut release.files, &new)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the objects that the user does not have as a pack, and checks them: an agent may have made them.
+    fn pack(&self, release: &Release) -> Result<()> {
+        let mut wanted = String::new();
+        for one in &release.moves {
+            wanted.extend(one.new.iter().flat_map(|id| [id.as_str(), "\n"]));
+        }
+        for one in &release.index {
+            let files = one.new.values().filter(|(mode, _)| mode != SUBMODULE);
+            wanted.extend(files.flat_map(|(_, id)| [id.as_str(), "\n"]));
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        wanted.push_str("--not\n");
+        let known = self.sandbox.repository.call(self.git);
+        let known = known
+            .args(["for-each-ref", "--format=%(objectname)"])
+            .run()?;
+        wanted.push_str(&String::from_utf8_lossy(&known));
+        let base = self.sandbox.head.commit.iter();
+        wanted.extend(base.flat_map(|id| [id.as_str(), "\n"]));
+        let base = self.area.path().join("pack");
+        let call = self
+            .call()
+            .args(["pack-objects", "--revs", "--non-empty", "-q"]);
+        let said = call.args([&base]).input(wanted).run()?;
+        if said.is_empty() {
+            return Ok(());
+        }
+        let pack = self.area.path().join(format!("pack-{}.pack", line(&said)));
+        let check = self.area.path().join("check.idx");
+        let call = self.call().args(["index-pack", "--fsck-objects", "-o"]);
+        match call.args([&check, &pack]).run() {
+            Err(StrategyError::Git { said, .. }) => {
+                let why = format!("git finds its objects malformed: {said}");
+                return Err(super::refused("release this history", &why));
+            }
+            checked => checked.map(drop)?,
+        }
+        Ok(remove::remove(self.area, b"check.idx")?)
+    }
+}
