@@ -4,6 +4,7 @@ mod commit;
 mod copy;
 mod diff;
 mod end;
+mod git;
 mod large;
 mod many;
 mod memory;
@@ -17,12 +18,13 @@ use crate::report::Section;
 pub(crate) type Figures = fn(&Bench) -> Section;
 
 /// All of them with their names, in the order of the report.
-pub(crate) const ALL: [(&str, Figures); 10] = [
+pub(crate) const ALL: [(&str, Figures); 11] = [
     ("copy", copy::figures),
     ("overlay", overlay::figures),
     ("unchanged", diff::unchanged),
     ("changed", diff::changed),
     ("commit", commit::figures),
+    ("git", git::figures),
     ("run", run::figures),
     ("many", many::figures),
     ("memory", memory::figures),

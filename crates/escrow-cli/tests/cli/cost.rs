@@ -320,3 +320,25 @@ fn assert_million(manifest: &Manifest) {
     assert_eq!(manifest.name(last), b"realistic-name-0999999.rs");
     assert_eq!(manifest.record(last).size, 999_999);
 }
+
+/// What `plan create` of a checkout with so many files does: all calls of all processes, git's included.
+fn checkout_creation(files: usize) -> usize {
+    let world = World::new();
+    let app = original(&world, "app", files);
+    sh(
+        &app,
+        "git init -q -b main .; git config gc.auto 0; git config maintenance.auto false; git add -A; git -c user.name=U -c user.email=u@e commit -qm all; git status -s",
+    );
+    let escrow = cli(&world);
+    escrow.ok("resource add app --type git-checkout --at app");
+    let counts = escrow.trace("plan create p -r app");
+    let said = String::from_utf8_lossy(&counts.output.stdout).into_owned();
+    assert!(said.contains("private git directory"), "{said}");
+    working(&counts)
+}
+
+#[test]
+fn a_git_checkout_of_a_hundred_times_the_files_costs_the_same() {
+    let (small, large) = (checkout_creation(100), checkout_creation(10_000));
+    assert_same_cost("creating a sandbox of a checkout", small, large);
+}

@@ -22,6 +22,7 @@ mod form;
 mod forward;
 mod full;
 mod git;
+mod git_large;
 mod kills;
 mod later;
 mod layer;

@@ -8,8 +8,8 @@ use crate::bugs::Found;
 use crate::sweep::say;
 use crate::*;
 use crate::{
-    bugs, checkpoints, damage, errors, forward, full, git, kills, next, parts, power, soak,
-    two_homes, unlinks,
+    bugs, checkpoints, damage, errors, forward, full, git, git_large, kills, next, parts, power,
+    soak, two_homes, unlinks,
 };
 
 /// A line of the table.
@@ -34,7 +34,7 @@ fn only() -> Option<String> {
 /// A sweep: its row, its goal, its share of the time, and itself.
 type Sweep = (&'static str, &'static str, u32, fn(Form) -> Figures);
 
-const SWEEPS: [Sweep; 22] = [
+const SWEEPS: [Sweep; 23] = [
     ("`commit` killed at every call", "every call", 7, |form| {
         kills::kills(form, Verb::Commit)
     }),
@@ -141,6 +141,12 @@ const SWEEPS: [Sweep; 22] = [
         "200",
         4,
         |form| git::cuts(form).unwrap_or_default(),
+    ),
+    (
+        "a git checkout of 50,000 files and 2,000 commits, killed",
+        "60",
+        3,
+        git_large::kills,
     ),
     (
         "a store that lost its records, then any verb",

@@ -17,11 +17,12 @@ const PLACES: [&str; 2] = ["/usr/bin/git", "/usr/local/bin/git"];
 const OLDEST: (u32, u32) = (2, 38);
 
 /// What is set for every call, whatever the repository says.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 10] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.attributesFile=/dev/null",
     "core.untrackedCache=false",
+    "core.splitIndex=false",
     "protocol.allow=never",
     "gc.auto=0",
     "maintenance.auto=false",

@@ -515,11 +515,15 @@ impl GitWorktree {
             };
             repository.move_refs(git, &[gone], "escrow: cleanup", area)?;
         }
-        // The directory of the last such reference goes with it.
-        let refs = Dir::open(&repository.common().join("refs"))?;
-        match refs.remove_dir(b"escrow") {
-            Err(error) if error.is_absent() || error.is(Errno::NOTEMPTY) => Ok(()),
-            done => Ok(done?),
+        // The directory of the last such reference goes with it, and that of their reflogs, which some settings ask for.
+        for above in ["refs", "logs/refs"] {
+            match Dir::open(&repository.common().join(above))
+                .and_then(|dir| dir.remove_dir(b"escrow"))
+            {
+                Err(error) if error.is_absent() || error.is(Errno::NOTEMPTY) => {}
+                done => done?,
+            }
         }
+        Ok(())
     }
 }
