@@ -507,6 +507,13 @@ impl GitWorktree {
         if let Some(area) = area {
             repository.clear_locks([name].into_iter(), area)?;
         }
+        // Only the process that was to make the reference, and died, can have locked it.
+        let lock = history::path_of(format!("{name}.lock").as_bytes())?;
+        let shared = Dir::open(repository.common())?;
+        if shared.stat_path(&lock)?.is_some() {
+            let (parent, name) = shared.parent(&lock)?;
+            parent.unlink(name)?;
+        }
         if let Some(old) = repository.value(git, name)? {
             let gone = RefMove {
                 name: name.to_owned(),
@@ -516,14 +523,19 @@ impl GitWorktree {
             repository.move_refs(git, &[gone], "escrow: cleanup", area)?;
         }
         // The directory of the last such reference goes with it, and that of their reflogs, which some settings ask for.
-        for above in ["refs", "logs/refs"] {
-            match Dir::open(&repository.common().join(above))
-                .and_then(|dir| dir.remove_dir(b"escrow"))
-            {
-                Err(error) if error.is_absent() || error.is(Errno::NOTEMPTY) => {}
-                done => done?,
+        for above in ["logs/refs", "refs"] {
+            let above = match Dir::open(&repository.common().join(above)) {
+                Err(error) if error.is_absent() => continue,
+                above => above?,
+            };
+            match above.remove_dir(b"escrow") {
+                Err(error) if error.is(Errno::NOTEMPTY) => above.subdir(b"escrow")?.sync()?,
+                Err(error) if error.is_absent() => above.sync()?,
+                done => done.and_then(|()| above.sync())?,
             }
         }
+        // Git syncs no directory; a reference that came back after a power cut would stay for ever.
+        shared.sync()?;
         Ok(())
     }
 }
