@@ -25,6 +25,7 @@ needs=(
     setcap:libcap2-bin
     newgidmap:uidmap
     python3:python3
+    sqlite3:sqlite3
 )
 
 # Sets `missing` (commands) and `packages` (what to install for them).

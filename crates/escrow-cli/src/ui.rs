@@ -126,6 +126,11 @@ impl Ui {
         }
     }
 
+    /// Whether data goes to a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        std::io::stdout().is_terminal()
+    }
+
     fn write_document(&self, value: &serde_json::Value) {
         let text = serde_json::to_string_pretty(value).expect("a JSON value is JSON");
         self.bytes(format!("{text}\n").as_bytes());
@@ -224,11 +229,19 @@ impl Ui {
         headings: [&str; N],
         rows: impl IntoIterator<Item = [String; N]>,
     ) {
+        let rows = rows.into_iter().map(Vec::from);
+        self.columns(&headings.map(str::to_owned), rows);
+    }
+
+    /// The same with any number of columns.
+    pub(crate) fn columns(&self, headings: &[String], rows: impl IntoIterator<Item = Vec<String>>) {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(headings);
         // Escaped before it is measured.
-        table.add_rows(rows.into_iter().map(|row| row.map(|cell| one_line(&cell))));
+        let plain =
+            |cells: Vec<String>| cells.iter().map(|cell| one_line(cell)).collect::<Vec<_>>();
+        table.set_header(plain(headings.to_vec()));
+        table.add_rows(rows.into_iter().map(plain));
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }

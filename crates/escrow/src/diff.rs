@@ -6,7 +6,7 @@ use similar::TextDiff;
 
 use crate::error::{Error, Result};
 use crate::model::{
-    Change, ChangeKind, ChangedField, DiffView, EntryInfo, EntryKind, ResourcePath,
+    Change, ChangeKind, ChangedField, Detail, DiffView, EntryInfo, EntryKind, ResourcePath,
 };
 
 /// A file above this size is named in a patch, not shown.
@@ -98,6 +98,11 @@ pub fn text(old: &[u8], new: &[u8], from: &str, into: &str) -> Vec<u8> {
 
 fn one(change: &Change, contents: &dyn VersionContents, to: &mut dyn Write) -> Result<()> {
     let mut write = |bytes: &[u8]| to.write_all(bytes).map_err(Error::Output);
+    if let Detail::Row(row) = &change.detail {
+        // A row has no place in a patch of files.
+        let line = format!("# {}: {} -> {}\n", change.path, row.before, row.after);
+        return write(line.as_bytes());
+    }
     for remark in remarks(change) {
         write(format!("# {remark}: {}\n", change.path).as_bytes())?;
     }

@@ -224,7 +224,11 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
         return;
     }
     ui.line(&format!("{name}: {}", show::sum(&one.diff)));
+    let mut rows = Rows::default();
     for change in &one.diff.changes {
+        if !rows.show(change, ui) {
+            continue;
+        }
         let (word, tone) = match change.kind {
             ChangeKind::Added => ("added", Tone::Good),
             ChangeKind::Inserted => ("inserted", Tone::Good),
@@ -252,6 +256,77 @@ fn stat(one: &ResourceDiff, ui: &Ui) {
             ui.line(&format!("            {}", paint(Tone::Faint, &line)));
         }
     }
+    rows.end(ui);
+}
+
+/// How many rows of one table are shown.
+const ROWS: usize = 20;
+
+/// The rows of the table that is being listed: the first are shown, and the others are counted.
+#[derive(Default)]
+struct Rows {
+    table: String,
+    count: usize,
+}
+
+impl Rows {
+    /// Whether a change is shown.
+    fn show(&mut self, change: &Change, ui: &Ui) -> bool {
+        let Detail::Row(row) = &change.detail else {
+            return true;
+        };
+        if row.table != self.table {
+            self.end(ui);
+            *self = Self {
+                table: row.table.clone(),
+                count: 0,
+            };
+        }
+        self.count += 1;
+        self.count <= ROWS
+    }
+
+    /// Says how many are not shown.
+    fn end(&self, ui: &Ui) {
+        let more = self.count.saturating_sub(ROWS);
+        if more > 0 {
+            let rows = if more == 1 { "row" } else { "rows" };
+            let line = format!(
+                "  … and {more} more {rows} of {}; --json has all",
+                self.table
+            );
+            ui.line(&paint(Tone::Faint, &line));
+        }
+    }
+}
+
+/// What a row becomes, column by column.
+fn columns(row: &escrow::model::RowDetail) -> String {
+    let text = |value: &Value| match value {
+        Value::String(text) => format!("'{text}'"),
+        Value::Null => "NULL".to_owned(),
+        Value::Object(object) => match (object.get("$bytes"), object.get("$blob")) {
+            (Some(count), _) => format!("({count} bytes)"),
+            (_, Some(Value::String(hex))) => format!("x'{hex}'"),
+            _ => value.to_string(),
+        },
+        other => other.to_string(),
+    };
+    let short = |value: &Value| {
+        let text = text(value);
+        match text.char_indices().nth(60) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    };
+    let one = |name: &String| match (row.before.get(name), row.after.get(name)) {
+        (Some(before), Some(after)) => format!("{name} {} → {}", short(before), short(after)),
+        (Some(value), None) | (None, Some(value)) => format!("{name} {}", short(value)),
+        (None, None) => name.clone(),
+    };
+    let named = row.after.as_object().or(row.before.as_object());
+    let parts = named.into_iter().flat_map(|values| values.keys().map(one));
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 /// What the strategy says of a change that is no file's, line by line.
@@ -271,6 +346,9 @@ fn detail(change: &Change) -> String {
         None if facts.kind == escrow::model::EntryKind::File => size(facts.size),
         None => String::new(),
     };
+    if let Detail::Row(row) = &change.detail {
+        return escape(columns(row).as_bytes());
+    }
     let mut parts = Vec::new();
     match (&change.old, &change.new) {
         (Some(old), Some(new)) if change.kind == ChangeKind::TypeChanged => {

@@ -26,6 +26,7 @@ mod run;
 mod sandbox;
 mod shell;
 pub(crate) mod show;
+mod sql;
 mod status;
 mod strategy;
 mod trust;
@@ -106,6 +107,7 @@ enum Command {
     Path(path::PathArgs),
     Read(read::ReadArgs),
     Write(write::WriteArgs),
+    Sql(sql::SqlArgs),
     Diff(diff::DiffArgs),
     Checkpoint(checkpoint::CheckpointArgs),
     Restore(restore::RestoreArgs),
@@ -219,6 +221,7 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         Command::Path(args) => args.run(context, ui),
         Command::Read(args) => args.run(context, ui),
         Command::Write(args) => args.run(context, ui),
+        Command::Sql(args) => args.run(context, ui),
         Command::Diff(args) => args.run(context, ui),
         Command::Checkpoint(args) => args.run(context, ui),
         Command::Restore(args) => args.run(context, ui),

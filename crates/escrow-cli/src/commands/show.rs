@@ -47,8 +47,19 @@ pub(crate) fn change(change: &Change) -> Value {
         change.new.as_ref().map(facts),
     );
     let mut more = json!({"kind": change.kind, "fields": change.fields, "old": old, "new": new});
-    if let Detail::Opaque { detail } = &change.detail {
-        more["detail"] = detail.clone();
+    match &change.detail {
+        Detail::Opaque { detail } => more["detail"] = detail.clone(),
+        // A row is no entry of a directory.
+        Detail::Row(row) => {
+            more = json!({
+                "kind": change.kind,
+                "table": row.table,
+                "key": row.key,
+                "before": row.before,
+                "after": row.after,
+            })
+        }
+        Detail::File(_) => {}
     }
     with_path(&change.path, more)
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use escrow::error::{Error, Kind};
-use escrow::model::resource::{FS_DIRECTORY, FS_FILE, GIT_CHECKOUT};
+use escrow::model::resource::{FS_DIRECTORY, FS_FILE, GIT_CHECKOUT, SQLITE};
 use escrow::strategy::conformance;
 use escrow::strategy::registry::{AUTO, Registration};
 use serde_json::{Value, json};
@@ -107,6 +107,14 @@ fn check(context: &Context, one: &Registration) -> Result<Vec<(String, Option<St
     if takes(FS_FILE) {
         let files = conformance::FileFixture::new(scratch.path());
         checks.extend(named(conformance::run(&**strategy, &files), "one file: "));
+    }
+    if takes(SQLITE) && !one.types().is_empty() {
+        let databases = conformance::SqliteFixture::new(scratch.path());
+        let of = "SQLite: ";
+        checks.extend(named(conformance::run(&**strategy, &databases), of));
+        let databases = conformance::SqliteFixture::with_log(scratch.path());
+        let of = "SQLite with a write-ahead log: ";
+        checks.extend(named(conformance::run(&**strategy, &databases), of));
     }
     Ok(checks)
 }

@@ -233,7 +233,7 @@ fn resources_are_known_by_their_names() {
         "resource_types:\n  - {name: tree, sandbox_strategy: filesystem_copy}\n\
          resources:\n  project: {at: app, strategy: overlay}\n  \
          src: {at: app/src, parent: project, strategy: inherit}\n  data: {type: tree, at: data dir}\n  \
-         db: {type: sqlite, at: .}\n",
+         db: {type: postgres, at: .}\n",
     );
     let below = cli.clone().cwd(world.dir("app/src"));
     let plan = json(&below, "plan create one --resource project --resource data");
@@ -341,7 +341,7 @@ fn types_are_listed_shown_and_checked() {
         .collect();
     assert_eq!(
         usable.join(" "),
-        "fs-directory fs-mount fs-file git-checkout tree"
+        "fs-directory fs-mount fs-file git-checkout sqlite tree"
     );
     let tree = json(&cli, "type show tree");
     assert_eq!(
@@ -350,7 +350,7 @@ fn types_are_listed_shown_and_checked() {
                 "strategies": ["overlay", "none"], "supported": true})
     );
     assert_eq!(json_error(&cli, "type show teapot", 2)["kind"], "usage");
-    let shown = cli.ok("type show sqlite");
+    let shown = cli.ok("type show postgres");
     assert!(shown.contains("not supported yet"), "{shown}");
     assert!(cli.ok("type list").contains("not yet"));
 
@@ -378,7 +378,7 @@ fn types_are_listed_shown_and_checked() {
         "usage"
     );
     assert_eq!(
-        json_error(&cli, "resource add x --at app --type sqlite", 1)["kind"],
+        json_error(&cli, "resource add x --at app --type postgres", 1)["kind"],
         "unsupported"
     );
     cli.ok("resource add x --at app --type tree");

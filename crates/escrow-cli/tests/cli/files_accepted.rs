@@ -15,7 +15,6 @@ fn what_is_neither_file_nor_directory_is_refused() {
         ("./pipe", "named pipe"),
         ("./sock", "socket"),
         ("/dev/null", "device"),
-        ("./app.db", "SQLite database"),
     ] {
         for line in [
             format!("plan create try --resource {path}"),

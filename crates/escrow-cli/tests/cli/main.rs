@@ -49,6 +49,8 @@ mod plans;
 mod protected;
 mod recovery;
 mod review;
+mod sqlite;
+mod sqlite_faults;
 mod squash;
 mod support;
 mod trust;

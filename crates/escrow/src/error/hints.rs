@@ -278,6 +278,7 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Altered { .. } => {
             "nothing was done; restore the file, or drop the plan with `escrow cleanup --forget`"
         }
+        StrategyError::Locked { .. } => "try again once that transaction is over",
         StrategyError::Gone { .. } => "put the original back where it was",
         StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"

@@ -116,6 +116,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::NotAFile { .. }
         | StrategyError::InTheWay { .. }
         | StrategyError::Outside { .. }
+        | StrategyError::Unreadable { .. }
         | StrategyError::Carved { .. } => Kind::Usage,
         StrategyError::Leaves { .. }
         | StrategyError::ForgedMark { .. }
@@ -127,7 +128,9 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
         StrategyError::Altered { .. } => Kind::RecoveryNeeded,
+        StrategyError::Locked { .. } => Kind::Busy,
         StrategyError::Git { .. }
+        | StrategyError::Database { .. }
         | StrategyError::Damaged { .. }
         | StrategyError::Input { .. }
         | StrategyError::Fs(_) => Kind::Failed,

@@ -5,7 +5,7 @@ use super::audit::OperationSubject;
 use super::{Manager, SandboxView};
 use crate::error::{Error, Result};
 use crate::model::{
-    Action, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope,
+    Action, ChangeKind, Decision, DiffView, EntryKind, PlanId, ResourcePath, Scope, Shape,
 };
 use crate::policy::{Policies, ResultingEntry};
 use crate::resource::ResourceGraph;
@@ -20,6 +20,8 @@ struct ResourceNames {
     outer: Vec<(String, ResourcePath)>,
     /// Resources that lie in it.
     inner: Vec<InnerResource>,
+    /// Rules speak of its tables: what is in one has the name of the table.
+    tables: bool,
 }
 
 /// A resource that lies in another one.
@@ -34,6 +36,9 @@ struct InnerResource {
 impl ResourceNames {
     /// Every name of a path.
     fn of(&self, path: &ResourcePath) -> Vec<Scope> {
+        let table = path.parts().next().filter(|_| self.tables);
+        let table = table.map(|name| ResourcePath::root().join(name));
+        let path = table.as_ref().unwrap_or(path);
         let mut names = vec![Scope::at(&self.own, path.clone())];
         let all = self.only.as_ref().filter(|_| path.is_root());
         for (name, at) in &self.outer {
@@ -122,6 +127,7 @@ impl Manager {
             only: resource.only(),
             outer: Vec::new(),
             inner: Vec::new(),
+            tables: resource.shape == Shape::Database,
         };
         // Without rules names do not matter.
         if !self.effective(plan)?.policies.has_rules() {
@@ -262,6 +268,16 @@ impl Manager {
         self.authorize_each(action, plan, |view| {
             Scope::Within(Some(view.resource.name.clone()))
         })
+    }
+
+    /// Whether something may be done, without a word in the log.
+    pub(super) fn may(&self, action: Action, plan: &Plan, scope: Scope) -> Result<bool> {
+        let names = self.names_of(Some(plan.id), scope)?;
+        match self.authorize(Some(plan.id), action, &names, ResultingEntry::Entry) {
+            Ok(()) => Ok(true),
+            Err(Error::Denied { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether anything may be done on anything in a resource, without a word in the log.

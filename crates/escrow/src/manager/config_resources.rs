@@ -103,8 +103,8 @@ impl Manager {
         match (kind.and_then(shape), there) {
             (Some(shape), _) => vec![shape],
             (None, Some(there)) if there.is_dir() => vec![Shape::Tree],
-            (None, Some(_)) => vec![Shape::File],
-            (None, None) => vec![Shape::Tree, Shape::File],
+            (None, Some(_)) => vec![Shape::File, Shape::Database],
+            (None, None) => vec![Shape::Tree, Shape::File, Shape::Database],
         }
     }
 

@@ -18,7 +18,7 @@ use crate::model::{
     Action, Change, DiffView, PlanDigest, PlanState, ResourcePath, SandboxState, Scope,
 };
 use crate::store::{Plan, Resource};
-use crate::strategy::{Access, Exposes, Sandbox, Session, StrategyError, unsupported};
+use crate::strategy::{Access, Exposes, QueryResult, Sandbox, Session, StrategyError, unsupported};
 
 /// What one sandbox changed.
 #[derive(Debug)]
@@ -197,6 +197,29 @@ impl Manager {
             let session = self.live_session(plan, &view)?;
             let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
             Ok(sandbox.write(path, &mut content)?)
+        })
+    }
+
+    /// Runs one statement in a sandbox that is a database. Who may write in it may change it, who may read all of it may
+    /// only look.
+    pub fn query(&self, plan: &Plan, resource: &Resource, statement: &str) -> Result<QueryResult> {
+        let all = || Scope::Resource(resource.name.clone());
+        if !self.may(Action::Write, plan, all())? {
+            self.permit(Action::Read, Some(plan), all())?;
+            let _lock = self.begin_call(plan, true)?;
+            let (view, _) = self.sandbox_of(plan, resource)?;
+            let sandbox = self.open_sandbox(&view, Session::Shared)?;
+            return Ok(sandbox.query(statement, true)?);
+        }
+        let _lock = self.begin_call(plan, false)?;
+        let (view, _) = self.sandbox_of(plan, resource)?;
+        self.permit_release(plan, &view, None)?;
+        let about = OperationSubject::one("sql", plan, &resource.name, resource);
+        self.record_about(about, |_| {
+            self.activate([&view])?;
+            let session = self.live_session(plan, &view)?;
+            let sandbox = self.open_sandbox(&view, session.unwrap_or(Session::Shared))?;
+            Ok(sandbox.query(statement, false)?)
         })
     }
 

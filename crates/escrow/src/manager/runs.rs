@@ -286,7 +286,7 @@ impl Manager {
         let access = self.access(plan, resource, None)?;
         let cwd = access.cwd.map(|cwd| cwd.as_path().to_owned());
         let mut directory = cwd.unwrap_or_default();
-        if resource.shape == Shape::File {
+        if resource.shape.is_file() {
             directory.pop();
         }
         let mut command = program(&request.command[0]);

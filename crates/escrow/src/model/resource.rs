@@ -19,6 +19,9 @@ pub const FS_FILE: &str = "fs-file";
 /// A checkout of a git repository.
 pub const GIT_CHECKOUT: &str = "git-checkout";
 
+/// A SQLite database: one file, with what SQLite keeps beside it.
+pub const SQLITE: &str = "sqlite";
+
 /// The base of a type of the user's own whose resources have no path: the name of one is all that is known of it.
 pub const OPAQUE: &str = "opaque";
 
@@ -32,6 +35,8 @@ words! {
         Tree = "tree",
         /// One file: a tree of one entry, in the directory that holds it.
         File = "file",
+        /// A database in one file, which is reached through its engine alone: its paths are tables and rows.
+        Database = "database",
         /// What is reached through a URL.
         Url = "url",
         /// What only its strategy knows how to reach.
@@ -43,7 +48,12 @@ words! {
 impl Shape {
     /// Whether it is at a path of the file system.
     pub fn has_path(self) -> bool {
-        matches!(self, Self::Tree | Self::File)
+        matches!(self, Self::Tree | Self::File | Self::Database)
+    }
+
+    /// Whether it is one file at its path.
+    pub fn is_file(self) -> bool {
+        matches!(self, Self::File | Self::Database)
     }
 }
 
@@ -104,12 +114,12 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
         true,
     ),
     (
-        "sqlite",
+        SQLITE,
         "a SQLite database",
         "snapshot",
-        "snapshot",
-        "transaction_rollback filesystem_copy none",
-        false,
+        "snapshot filesystem_copy",
+        "none",
+        true,
     ),
     (
         "postgres",

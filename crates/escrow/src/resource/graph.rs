@@ -75,7 +75,11 @@ impl<'a> ResourceGraph<'a> {
             let own = one.strategy != INHERIT && one.id != resource.id;
             let below = |above: &&Resource| above.id == resource.id;
             if own && self.ancestors(one).iter().any(below) {
-                carved.extend(self.path_in(one, resource)?.filter(|path| !path.is_root()));
+                let at = self.path_in(one, resource)?.filter(|path| !path.is_root());
+                // What an engine keeps beside a database belongs to it.
+                let beside = at.iter().filter(|_| one.shape == Shape::Database);
+                let beside: Vec<ResourcePath> = beside.flat_map(beside_database).collect();
+                carved.extend(at.into_iter().chain(beside));
             }
         }
         carved.sort_unstable();
@@ -140,10 +144,19 @@ impl<'a> ResourceGraph<'a> {
     }
 }
 
+/// The files that SQLite keeps beside a database.
+fn beside_database(at: &ResourcePath) -> impl Iterator<Item = ResourcePath> {
+    let named = |suffix: &str| {
+        let (parent, name) = at.split()?;
+        Some(parent.join(&[name, suffix.as_bytes()].concat()))
+    };
+    ["-wal", "-shm", "-journal"].into_iter().filter_map(named)
+}
+
 /// Where the paths of a resource begin that lies at `at`: of a file, in the directory that holds it.
 fn root_at(resource: &Resource, at: ResourcePath) -> Option<ResourcePath> {
     match resource.shape {
-        Shape::Tree | Shape::Url | Shape::Opaque => Some(at),
+        Shape::Tree | Shape::Database | Shape::Url | Shape::Opaque => Some(at),
         Shape::File => at.split().map(|(parent, _)| parent),
     }
 }
@@ -176,7 +189,7 @@ fn place_by(
     let place = find(root)?;
     let name = resource.at.as_path().file_name();
     Ok(Some(match (resource.shape, name) {
-        (Shape::File, Some(name)) => place.entry(name),
+        (shape, Some(name)) if shape.is_file() => place.entry(name),
         _ => place,
     }))
 }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::fs::{self, Dir, FsError};
-use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, OPAQUE, URL};
+use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, OPAQUE, SQLITE, URL};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourceType, Shape};
 
@@ -32,6 +32,7 @@ pub(crate) fn shape(kind: &ResourceType) -> Option<Shape> {
     match kind.base.as_str() {
         FS_DIRECTORY | FS_MOUNT | GIT_CHECKOUT => Some(Shape::Tree),
         FS_FILE => Some(Shape::File),
+        SQLITE => Some(Shape::Database),
         OPAQUE => Some(Shape::Opaque),
         URL => Some(Shape::Url),
         _ => None,
@@ -56,18 +57,13 @@ pub(crate) fn accept(kind: &ResourceType, at: &Path) -> Result<(), HandlerError>
 /// The type of what stands at a canonical path, if the user named none.
 pub(crate) fn detect(at: &Path) -> Result<&'static str, HandlerError> {
     let there = LocationInfo::look(at)?;
-    let why = match there.sqlite {
-        true => {
-            "it is a SQLite database, a type that is not supported yet; once nothing has it open, \
-             `escrow resource add NAME --type fs-file --at PATH` takes it as a plain file"
-        }
-        false => match [GIT_CHECKOUT, FS_MOUNT, FS_DIRECTORY, FS_FILE]
-            .into_iter()
-            .find(|kind| refusal(kind, &there).is_none())
-        {
-            Some(kind) => return Ok(kind),
-            None => refusal(FS_FILE, &there).unwrap_or_default(),
-        },
+    let kinds = [GIT_CHECKOUT, FS_MOUNT, FS_DIRECTORY, SQLITE, FS_FILE];
+    let mut fitting = kinds.into_iter();
+    // An empty file may become a database, but is none that is known.
+    let is_one = |kind: &&str| *kind != SQLITE || there.sqlite;
+    let why = match fitting.find(|kind| is_one(kind) && refusal(kind, &there).is_none()) {
+        Some(kind) => return Ok(kind),
+        None => refusal(FS_FILE, &there).unwrap_or_default(),
     };
     Err(HandlerError::Refused {
         at: Location::from(at),
@@ -82,6 +78,7 @@ struct LocationInfo {
     kind: EntryKind,
     mounted: bool,
     sqlite: bool,
+    empty: bool,
     git: bool,
 }
 
@@ -93,6 +90,7 @@ impl LocationInfo {
             kind: meta.kind,
             mounted: above.is_none_or(|above| above.mount != meta.mount),
             sqlite: meta.is_file() && is_sqlite(at),
+            empty: meta.size == 0,
             git: meta.is_dir() && Dir::look(&at.join(".git")).is_ok(),
         })
     }
@@ -119,7 +117,13 @@ fn refusal(kind: &str, there: &LocationInfo) -> Option<&'static str> {
         (EntryKind::Directory, GIT_CHECKOUT) if !there.git => {
             Some("there is no '.git' in it; use the type fs-directory")
         }
-        (EntryKind::Directory, FS_FILE) => Some("it is a directory; use the type fs-directory"),
+        (EntryKind::Directory, FS_FILE | SQLITE) => {
+            Some("it is a directory; use the type fs-directory")
+        }
+        (EntryKind::File, SQLITE) if !there.sqlite && !there.empty => Some(
+            "it does not begin as a SQLite database does: it is none, or it is encrypted; use the type fs-file",
+        ),
+        (EntryKind::File, SQLITE) => None,
         (EntryKind::File, FS_FILE) if there.mounted => {
             Some("something is mounted on it, so no new version can be put in its place")
         }
@@ -152,11 +156,12 @@ mod tests {
     #[test]
     fn what_stands_there_decides() {
         let takers = |kind, mounted, git| -> Vec<&str> {
-            let sqlite = false;
+            let (sqlite, empty) = (false, false);
             let there = LocationInfo {
                 kind,
                 mounted,
                 sqlite,
+                empty,
                 git,
             };
             let types = [GIT_CHECKOUT, FS_MOUNT, FS_DIRECTORY, FS_FILE].into_iter();

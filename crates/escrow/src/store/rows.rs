@@ -49,7 +49,7 @@ impl Resource {
     pub fn root(&self) -> Option<&Path> {
         let at = self.path()?;
         Some(match self.shape {
-            Shape::File => at.parent().unwrap_or(at),
+            shape if shape.is_file() => at.parent().unwrap_or(at),
             _ => at,
         })
     }
@@ -62,7 +62,9 @@ impl Resource {
             name: self.name.clone(),
             kind: self.kind.clone(),
             location: match self.shape {
-                Shape::Tree | Shape::File => TargetLocation::Path(self.at.clone()),
+                Shape::Tree | Shape::File | Shape::Database => {
+                    TargetLocation::Path(self.at.clone())
+                }
                 Shape::Url => TargetLocation::Url(text()),
                 Shape::Opaque => TargetLocation::Opaque(text()),
             },
@@ -83,7 +85,7 @@ impl Resource {
         match self.shape {
             Shape::Tree => autorun::runs_later(diff),
             Shape::File => autorun::autorun_at(diff, &self.at),
-            Shape::Url | Shape::Opaque => Vec::new(),
+            Shape::Database | Shape::Url | Shape::Opaque => Vec::new(),
         }
     }
 

@@ -53,6 +53,19 @@ pub enum StrategyError {
     /// git failed.
     #[error("git cannot {what}: {said}")]
     Git { what: String, said: String },
+    /// What is to be written is no content of the item.
+    #[error("cannot write '{path}': {why}")]
+    Unreadable { path: ResourcePath, why: String },
+    /// A database refused.
+    #[error("cannot {what} ('{at}'): {said}")]
+    Database {
+        at: Location,
+        what: String,
+        said: String,
+    },
+    /// Another process holds a lock on a database for longer than it was waited for.
+    #[error("the database '{at}' is locked by another process")]
+    Locked { at: Location },
     /// The strategy cannot do this at all.
     #[error("{strategy} cannot {what}: {why}")]
     Unsupported {

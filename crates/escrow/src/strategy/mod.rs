@@ -27,6 +27,7 @@ pub mod overlay;
 mod preview;
 pub mod registry;
 mod snapshot_diff;
+mod sql;
 mod tree;
 mod tree_commit;
 mod tree_digest;
@@ -335,6 +336,17 @@ pub struct FinishedCommit {
     pub notes: Vec<PreviewNote>,
 }
 
+/// What a statement gave.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueryResult {
+    /// The names of the columns; none where the statement gives no rows.
+    pub columns: Vec<String>,
+    /// The rows, as JSON: what has no JSON of its own is an object with one key, such as `$blob`.
+    pub rows: Vec<Vec<serde_json::Value>>,
+    /// How many rows were changed.
+    pub changed: u64,
+}
+
 /// What an undo did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollbackReport {
@@ -547,6 +559,17 @@ pub trait Sandbox: Send {
 
     /// How the sandbox is reached.
     fn access(&self) -> Result<Access>;
+
+    /// Runs one statement in the language of the sandbox, where it is a database; `read_only` changes nothing.
+    ///
+    /// *Guarantees:* the original is untouched. *Errors:* [`Unsupported`](StrategyError::Unsupported) where it is none.
+    fn query(&self, _statement: &str, _read_only: bool) -> Result<QueryResult> {
+        Err(unsupported(
+            "the sandbox",
+            "run SQL",
+            "it is not a database",
+        ))
+    }
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
-use super::{copy_on_write, filesystem_copy, git, none, overlay};
+use super::{copy_on_write, filesystem_copy, git, none, overlay, sql};
 pub use crate::model::resource::AUTO;
+use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, SQLITE};
 use crate::model::{ResourceType, SandboxRef};
 
 /// The verbs that every strategy serves (rule P2).
@@ -197,7 +198,9 @@ impl Registry {
             strategies: vec![
                 Registration::new(Arc::new(checkout)).or(Fallback::Auto),
                 copying(reflinks),
-                copying(full),
+                Registration::new(Arc::new(sql::SqliteSnapshot::snapshot())).only_for(&[SQLITE]),
+                copying(full).only_for(&[FS_DIRECTORY, FS_MOUNT, FS_FILE, GIT_CHECKOUT]),
+                Registration::new(Arc::new(sql::SqliteSnapshot::full_copy())).only_for(&[SQLITE]),
                 Registration::new(layers).or(copy),
                 Registration::new(Arc::new(none::NoIsolation)),
             ],

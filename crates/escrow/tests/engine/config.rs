@@ -240,7 +240,12 @@ fn the_schema_takes_exactly_the_names_that_the_registry_knows() {
         .iter()
         .map(String::as_str)
         .chain(others.split(' '));
+    let checkout = types.named("git-checkout").expect("it is built in");
     for name in tried {
+        // Which type takes which name is no matter of the schema.
+        if registered.iter().any(|one| one == name) && registry.check(name, checkout).is_err() {
+            continue;
+        }
         for text in [
             format!("sandbox: {{strategy: '{name}'}}"),
             format!(

@@ -41,6 +41,7 @@ mod property;
 mod races;
 mod registry;
 mod retention;
+mod sqlite;
 mod squash;
 mod status;
 mod support;

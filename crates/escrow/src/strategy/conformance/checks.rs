@@ -118,6 +118,15 @@ pub(super) fn equal<T: PartialEq + Debug>(what: &str, found: &T, wanted: &T) -> 
     }
 }
 
+/// A kind of change as the suite speaks of it: a row comes and changes as a file does.
+fn plain(kind: ChangeKind) -> ChangeKind {
+    match kind {
+        ChangeKind::Inserted => ChangeKind::Added,
+        ChangeKind::Updated => ChangeKind::Modified,
+        other => other,
+    }
+}
+
 /// A sandbox of a case.
 pub(super) struct Subject<'a> {
     pub(super) strategy: &'a dyn Strategy,
@@ -174,7 +183,7 @@ impl<'a> Subject<'a> {
         let mut bytes = Vec::new();
         let mut file = must("read", self.look()?.read(path))?;
         must("read", file.read_to_end(&mut bytes))?;
-        Ok(bytes)
+        self.case.decode(bytes)
     }
 
     /// Whether these bytes are read at a path.
@@ -183,10 +192,11 @@ impl<'a> Subject<'a> {
     }
 
     pub(super) fn put(&self, path: &ResourcePath, bytes: &[u8]) -> Result<ChangeKind, String> {
+        let bytes = self.case.encode(path, bytes);
         let written = self.open()?.write(path, &mut Cursor::new(bytes));
         let change = must("write", written)?;
         equal("path of the change", &change.path, path)?;
-        Ok(change.kind)
+        Ok(plain(change.kind))
     }
 
     /// Writes what is not there yet, where there can be such a thing.
@@ -201,7 +211,7 @@ impl<'a> Subject<'a> {
         let view = must("diff", self.look()?.diff(None, None))?;
         let changes = view.changes.iter();
         Ok(changes
-            .map(|change| (change.path.to_string(), change.kind))
+            .map(|change| (change.path.to_string(), plain(change.kind)))
             .collect())
     }
 

@@ -8,6 +8,7 @@
 
 mod checkpoints;
 mod checks;
+mod database;
 mod fixture_dir;
 mod parts;
 mod paths;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
+pub use database::SqliteFixture;
 pub use paths::{DirectoryFixture, FileFixture};
 
 use super::{Access, Strategy, Target};
@@ -67,6 +69,14 @@ pub trait Case {
         path: &ResourcePath,
         content: &[u8],
     ) -> Result<(), String>;
+    /// These bytes as what an item holds; of a file they are its content.
+    fn encode(&self, _path: &ResourcePath, content: &[u8]) -> Vec<u8> {
+        content.to_vec()
+    }
+    /// The bytes in what an item holds.
+    fn decode(&self, content: Vec<u8>) -> Result<Vec<u8>, String> {
+        Ok(content)
+    }
 }
 
 /// One promise, and how it was broken if it was.

@@ -1,0 +1,675 @@
+//! SQLite databases: compared, merged and released row by row, by an independent client's word (`sqlite3`).
+
+use crate::*;
+
+/// What `sqlite3` says to statements; it must succeed.
+#[track_caller]
+pub(crate) fn sql(at: &Path, statements: &str) -> String {
+    let mut client = Command::new("sqlite3");
+    client.arg("-batch").arg("-bail").arg(at).arg(statements);
+    let out = client.output().expect("sqlite3 starts");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        out.status.success() && said.is_empty(),
+        "{statements}: {said}"
+    );
+    String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
+}
+
+/// Everything that a command said.
+fn talk(outcome: &Outcome) -> String {
+    format!("{}{}", outcome.stdout_text(), outcome.stderr_text())
+}
+
+/// A world with a database in a directory, and a plan of it.
+fn planned(statements: &str) -> (World, Cli, PathBuf) {
+    let (world, cli, at) = unplanned(statements);
+    cli.ok("plan create try --resource data/app.db");
+    (world, cli, at)
+}
+
+fn unplanned(statements: &str) -> (World, Cli, PathBuf) {
+    let world = World::new();
+    let at = world.dir("data").join("app.db");
+    let cli = Cli::new(&world, &binary());
+    sql(&at, statements);
+    (world, cli, at)
+}
+
+/// The database of the sandbox.
+fn inner(cli: &Cli) -> PathBuf {
+    PathBuf::from(cli.ok("path try app.db").trim_end())
+}
+
+/// Everything in a database, as text.
+fn dump(at: &Path) -> String {
+    let settings = "PRAGMA user_version; PRAGMA application_id;";
+    format!("{}\n{}", sql(at, ".dump"), sql(at, settings))
+}
+
+fn conflicts(cli: &Cli) -> Vec<(String, String)> {
+    let found = cli.run("commit try --json");
+    assert_eq!(found.status, 4, "{}", talk(&found));
+    let document: Value = serde_json::from_slice(&found.stdout).expect("one document");
+    let all = document["conflicts"].as_array();
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let one = |one: &Value| (text(&one["path"]), text(&one["what"]));
+    all.expect("conflicts").iter().map(one).collect()
+}
+
+const ORDERS: &str = "CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT, total REAL);
+    INSERT INTO orders VALUES (1, 'new', 1.5), (2, 'new', 2), (3, 'paid', 3);";
+
+// rule C1, C13, F8, P4, P6, Q1, R1, R2
+#[test]
+fn a_database_goes_through_every_verb() {
+    as_user_too();
+    for mode in ["delete", "wal"] {
+        let (world, cli, at) = unplanned(&format!("PRAGMA journal_mode={mode}; {ORDERS}"));
+        let before = dump(&at);
+        let plan = json(&cli, "plan create try --resource data/app.db");
+        let sandbox = &plan["sandboxes"][0];
+        assert_eq!(sandbox["type"], "sqlite", "what stands there decides");
+        assert_eq!(sandbox["strategy"], "snapshot");
+        assert_eq!(json(&cli, "sandbox create try app.db")["created"], false);
+        assert_eq!(
+            json(&cli, "diff try")["resources"][0]["changes"],
+            value!([])
+        );
+
+        let row = cli.ok("read try app.db orders/1");
+        assert_eq!(row, "{\"id\":1,\"status\":\"new\",\"total\":1.5}\n");
+        let write = |path: &str, line: &str| {
+            let typed = format!("write try app.db {path} --json");
+            let said = cli.clone().stdin(line).ok(typed);
+            serde_json::from_str::<Value>(&said).expect("a document")["kind"].clone()
+        };
+        assert_eq!(
+            write("orders/1", "{\"id\":1,\"status\":\"paid\"}"),
+            "updated"
+        );
+        let kept = json(&cli, "checkpoint create try -m paid");
+        assert_eq!(write("orders/9", "{\"id\":9,\"total\":0.5}"), "inserted");
+        sql(
+            &inner(&cli),
+            "DELETE FROM orders WHERE id = 2; PRAGMA user_version = 7",
+        );
+        let found = json(&cli, "diff try");
+        let changes = &found["resources"][0]["changes"];
+        let wanted = value!([
+            {"path": "orders/1", "kind": "updated", "table": "orders", "key": [1],
+                "before": {"status": "new"}, "after": {"status": "paid"}},
+            {"path": "orders/2", "kind": "deleted", "table": "orders", "key": [2],
+                "before": {"id": 2, "status": "new", "total": 2.0}, "after": null},
+            {"path": "orders/9", "kind": "inserted", "table": "orders", "key": [9],
+                "before": null, "after": {"id": 9, "status": null, "total": 0.5}},
+        ]);
+        assert_eq!(
+            changes.as_array().expect("changes")[..3],
+            *wanted.as_array().expect("three")
+        );
+        assert_eq!(changes[3]["path"], "pragma:user_version");
+        let shown = cli.ok("diff try");
+        for part in [
+            "orders/1  status 'new' → 'paid'",
+            "orders/2  id 2, status 'new', total 2.0",
+        ] {
+            assert!(shown.contains(part), "{shown}");
+        }
+
+        let id = kept["checkpoint_id"].as_str().expect("an id");
+        cli.ok(format!("restore try {id}"));
+        assert_eq!(
+            sql(&inner(&cli), "SELECT group_concat(status) FROM orders"),
+            "paid,new,paid"
+        );
+        cli.ok("rollback try");
+        assert_eq!(
+            json(&cli, "diff try")["resources"][0]["changes"],
+            value!([])
+        );
+        assert_eq!(dump(&at), before, "nothing touched the original");
+
+        sql(
+            &inner(&cli),
+            "UPDATE orders SET total = total + 1; PRAGMA user_version = 8",
+        );
+        let digest = json(&cli, "diff try")["digest"].clone();
+        let digest = digest.as_str().expect("a digest");
+        cli.ok(format!("commit try --expect {digest} -m more"));
+        assert_eq!(
+            sql(
+                &at,
+                "SELECT sum(total), (SELECT user_version FROM pragma_user_version) FROM orders"
+            ),
+            "9.5|8"
+        );
+        assert_eq!(
+            sql(&at, "PRAGMA journal_mode; PRAGMA integrity_check"),
+            format!("{mode}\nok")
+        );
+        cli.ok("undo try");
+        assert_eq!(dump(&at), before);
+        cli.ok("cleanup try");
+        assert_eq!(names(world.at("data")), ["app.db"], "{mode}");
+        assert!(names(world.at("escrow-home/sandboxes")).is_empty());
+    }
+}
+
+// rule C15, Q2
+#[test]
+fn rows_are_merged_by_column_and_what_contradicts_is_named() {
+    let (_world, cli, at) = planned(ORDERS);
+    sql(
+        &inner(&cli),
+        "UPDATE orders SET status = 'sent' WHERE id = 1; DELETE FROM orders WHERE id = 2;
+        INSERT INTO orders VALUES (9, 'ours', 9)",
+    );
+    // Another column of the same row, and other rows.
+    sql(
+        &at,
+        "UPDATE orders SET total = 77 WHERE id = 1; UPDATE orders SET total = 33 WHERE id = 3;
+        INSERT INTO orders VALUES (8, 'theirs', 8)",
+    );
+    cli.ok("commit try");
+    let wanted = "1|sent|77.0\n3|paid|33.0\n8|theirs|8.0\n9|ours|9.0";
+    assert_eq!(sql(&at, "SELECT * FROM orders"), wanted);
+    // An undo takes back what was released, and leaves what others did.
+    cli.ok("undo try");
+    let wanted = "1|new|77.0\n2|new|2.0\n3|paid|33.0\n8|theirs|8.0";
+    assert_eq!(sql(&at, "SELECT * FROM orders"), wanted);
+
+    let (_world, cli, at) = planned(ORDERS);
+    sql(&inner(&cli), "UPDATE orders SET status = 'sent', total = 5 WHERE id = 1; DELETE FROM orders WHERE id = 2;
+        UPDATE orders SET total = 6 WHERE id = 3; INSERT INTO orders VALUES (9, 'ours', 9)");
+    sql(
+        &at,
+        "UPDATE orders SET status = 'void' WHERE id < 3; DELETE FROM orders WHERE id = 3;
+        INSERT INTO orders VALUES (9, 'theirs', 9)",
+    );
+    let before = dump(&at);
+    let found = conflicts(&cli);
+    let wanted = [
+        ("orders/1", "column status"),
+        (
+            "orders/2",
+            "deleted here, and changed in the original: column status",
+        ),
+        ("orders/3", "deleted in the original"),
+        ("orders/9", "added here and in the original: column status"),
+    ];
+    assert_eq!(found.len(), wanted.len(), "{found:?}");
+    for ((path, what), (wanted, part)) in found.iter().zip(wanted) {
+        assert!(path == wanted && what.contains(part), "{path}: {what}");
+    }
+    assert_eq!(dump(&at), before, "nothing was committed");
+    cli.ok("commit try --on-conflict theirs");
+    assert_eq!(dump(&at), before, "every change was contested");
+}
+
+// rule C15
+#[test]
+fn the_sandboxes_version_counts_where_that_is_wanted() {
+    let (_world, cli, at) = planned(ORDERS);
+    sql(
+        &inner(&cli),
+        "UPDATE orders SET status = 'ours' WHERE id = 1; DELETE FROM orders WHERE id = 2",
+    );
+    sql(
+        &at,
+        "UPDATE orders SET status = 'theirs', total = 4 WHERE id = 1; UPDATE orders SET total = 9 WHERE id = 2",
+    );
+    cli.ok("commit try --on-conflict ours");
+    assert_eq!(sql(&at, "SELECT * FROM orders"), "1|ours|4.0\n3|paid|3.0");
+    cli.ok("undo try");
+    let wanted = "1|theirs|4.0\n2|new|9.0\n3|paid|3.0";
+    assert_eq!(sql(&at, "SELECT * FROM orders"), wanted);
+}
+
+// rule C10, C15, Q2
+#[test]
+fn an_undo_is_refused_by_row_where_the_original_moved_on() {
+    let (_world, cli, at) = planned(ORDERS);
+    sql(
+        &inner(&cli),
+        "UPDATE orders SET status = 'sent' WHERE id < 3",
+    );
+    cli.ok("commit try");
+    sql(&at, "UPDATE orders SET status = 'back' WHERE id = 2");
+    let before = dump(&at);
+    let refused = cli.run("undo try");
+    assert_eq!(refused.status, 4, "{}", talk(&refused));
+    assert!(talk(&refused).contains("orders/2"), "{}", talk(&refused));
+    assert!(!talk(&refused).contains("orders/1"), "{}", talk(&refused));
+    assert_eq!(dump(&at), before);
+}
+
+// rule Q2, Q4
+#[test]
+fn trap_18_triggers_references_computed_columns_and_exchanged_unique_values() {
+    let schema = "CREATE TABLE parent (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
+        CREATE TABLE child (id INTEGER PRIMARY KEY, parent REFERENCES parent ON DELETE CASCADE,
+            twice AS (parent * 2), thrice AS (parent * 3) STORED);
+        CREATE TABLE log (what);
+        CREATE TRIGGER noted AFTER UPDATE ON parent BEGIN INSERT INTO log VALUES (new.name); END;
+        CREATE TRIGGER raising BEFORE DELETE ON child BEGIN SELECT raise(ABORT, 'never'); END;
+        INSERT INTO parent VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd');
+        INSERT INTO child (id, parent) VALUES (1, 1), (2, 2);";
+    let (_world, cli, at) = planned(schema);
+    // Two unique names change places; a child goes that the trigger would keep.
+    sql(&inner(&cli), "UPDATE parent SET name = 'x' WHERE id = 1; UPDATE parent SET name = 'a' WHERE id = 2;
+        UPDATE parent SET name = 'b' WHERE id = 1; DROP TRIGGER raising; DELETE FROM child WHERE id = 2;
+        CREATE TRIGGER raising BEFORE DELETE ON child BEGIN SELECT raise(ABORT, 'never'); END;
+        INSERT INTO child (id, parent) VALUES (7, 3)");
+    cli.ok("commit try");
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT * FROM parent; SELECT * FROM child; SELECT * FROM log"
+        ),
+        "1|b\n2|a\n3|c\n4|d\n1|1|2|3\n7|3|6|9\nx\na\nb",
+        "each trigger ran once, in the sandbox"
+    );
+    assert_eq!(
+        sql(&at, "PRAGMA integrity_check; PRAGMA foreign_key_check"),
+        "ok"
+    );
+
+    // What the merge would break is told before, though no row was changed twice.
+    let (_world, cli, at) = planned(schema);
+    sql(
+        &inner(&cli),
+        "INSERT INTO child (id, parent) VALUES (8, 3); DELETE FROM parent WHERE id = 4;
+        INSERT INTO parent VALUES (10, 'same')",
+    );
+    sql(
+        &at,
+        "DELETE FROM parent WHERE id = 3; INSERT INTO child (id, parent) VALUES (9, 4);
+        INSERT INTO parent VALUES (11, 'same')",
+    );
+    let before = dump(&at);
+    let found = conflicts(&cli);
+    let wanted = [
+        (
+            "child/8",
+            "refers to a row of parent that the original deleted",
+        ),
+        ("parent/10", "the same name, which must be unique"),
+        (
+            "parent/4",
+            "the original added a row of child that refers to it",
+        ),
+    ];
+    assert_eq!(found.len(), wanted.len(), "{found:?}");
+    for ((path, what), (wanted, part)) in found.iter().zip(wanted) {
+        assert!(path == wanted && what.contains(part), "{path}: {what}");
+    }
+    assert_eq!(dump(&at), before);
+}
+
+// rule Q5
+#[test]
+fn trap_19_logs_hot_journals_and_the_settings_of_the_file() {
+    // A log that a crashed process left: its rows are seen, and reading leaves it where it is.
+    let (world, cli, at) = unplanned(&format!("PRAGMA journal_mode = wal; {ORDERS}"));
+    let script = "import os, sqlite3, sys
+c = sqlite3.connect(sys.argv[1]); c.execute(\"UPDATE orders SET status = 'logged'\"); c.commit(); os._exit(0)";
+    let died = Command::new("python3")
+        .args(["-c", script])
+        .arg(&at)
+        .status();
+    assert!(died.is_ok_and(|status| status.success()));
+    let log = fs::read(world.at("data/app.db-wal")).expect("a log is left");
+    let file = fs::read(&at).expect("it is there");
+    cli.ok("plan create try --resource data/app.db");
+    assert_eq!(
+        sql(&inner(&cli), "SELECT DISTINCT status FROM orders"),
+        "logged"
+    );
+    assert!(
+        fs::read(&at).is_ok_and(|now| now == file)
+            && fs::read(world.at("data/app.db-wal")).is_ok_and(|now| now == log)
+    );
+    // While another process has it open, with rows in the log.
+    sql(&inner(&cli), "UPDATE orders SET total = 0 WHERE id = 1");
+    cli.ok("commit try");
+    assert_eq!(
+        sql(&at, "SELECT * FROM orders WHERE id = 1"),
+        "1|logged|0.0"
+    );
+
+    // The settings of the file are told; what a merge cannot carry stays.
+    let (_world, cli, at) = planned(ORDERS);
+    sql(
+        &inner(&cli),
+        "PRAGMA application_id = 42; PRAGMA auto_vacuum = 1; PRAGMA page_size = 8192; VACUUM;
+        PRAGMA journal_mode = wal",
+    );
+    let found = json(&cli, "commit try");
+    assert_eq!(
+        sql(
+            &at,
+            "PRAGMA application_id; PRAGMA auto_vacuum; PRAGMA page_size; PRAGMA journal_mode"
+        ),
+        "42\n0\n4096\ndelete"
+    );
+    for name in ["auto_vacuum", "page_size", "journal_mode"] {
+        assert!(
+            found.to_string().contains(&format!("pragma:{name}")),
+            "{found}"
+        );
+    }
+
+    // Nothing outside is opened.
+    let refused = cli.clone();
+    let (_world, cli, _) = planned(ORDERS);
+    drop(refused);
+    let refused = cli.run(["sql", "try", "app.db", "ATTACH '/etc/passwd' AS other"]);
+    assert_eq!(refused.status, 1, "{}", talk(&refused));
+}
+
+// rule Q4
+#[test]
+fn trap_20_rows_without_keys_classes_of_values_counters_and_full_text() {
+    let schema = "CREATE TABLE plain (v); CREATE TABLE nulls (a TEXT, b INT, v, PRIMARY KEY (a, b));
+        CREATE TABLE packed (a TEXT COLLATE NOCASE, b, v, PRIMARY KEY (a, b)) WITHOUT ROWID;
+        CREATE TABLE counted (id INTEGER PRIMARY KEY AUTOINCREMENT, v);
+        CREATE TABLE \"odd \"\"; DROP TABLE plain; --\" (\"a'b\" PRIMARY KEY, \"se\"\"lect\");
+        CREATE VIRTUAL TABLE texts USING fts5(body);
+        CREATE TABLE posts (id INTEGER PRIMARY KEY, body); CREATE VIRTUAL TABLE found USING fts5(body, content='posts', content_rowid='id');
+        INSERT INTO plain VALUES (1), (1), (1), (1.0), ('1'), (x'31'), (NULL);
+        INSERT INTO nulls VALUES (NULL, 1, 'x'), (NULL, 1, 'x'), ('k', NULL, 'y'), ('k', 1, 'z');
+        INSERT INTO packed VALUES ('A', 1, 'x'), ('b', 1, 'y');
+        INSERT INTO counted (v) VALUES ('a'); INSERT INTO \"odd \"\"; DROP TABLE plain; --\" VALUES ('''', 1);
+        INSERT INTO texts VALUES ('one two'); INSERT INTO posts VALUES (1, 'alpha'); INSERT INTO found(found) VALUES ('rebuild');";
+    let (_world, cli, at) = planned(schema);
+    sql(&inner(&cli), "DELETE FROM plain WHERE rowid = 2; UPDATE plain SET v = 1 WHERE rowid = 4; INSERT INTO plain VALUES (1.0);
+        DELETE FROM nulls WHERE rowid = 1; UPDATE nulls SET v = 'w' WHERE b = 1 AND a = 'k';
+        UPDATE packed SET a = 'a', v = 'xx' WHERE a = 'A'; INSERT INTO counted (v) VALUES ('b'), ('c'); DELETE FROM counted WHERE id = 3;
+        UPDATE \"odd \"\"; DROP TABLE plain; --\" SET \"se\"\"lect\" = 2; INSERT INTO texts VALUES ('three four');
+        INSERT INTO posts VALUES (2, 'beta'); INSERT INTO found(found) VALUES ('rebuild'); VACUUM");
+    sql(
+        &at,
+        "INSERT INTO counted (v) VALUES ('theirs'); DELETE FROM counted WHERE v = 'theirs'; INSERT INTO plain VALUES ('theirs'); VACUUM",
+    );
+    cli.ok("commit try");
+    let classes = "SELECT typeof(v), count(*) FROM plain GROUP BY 1";
+    let wanted = "blob|1\ninteger|3\nnull|1\nreal|1\ntext|2";
+    assert_eq!(sql(&at, classes), wanted);
+    assert_eq!(
+        sql(&at, "SELECT quote(a), quote(b), v FROM nulls ORDER BY v"),
+        "'k'|1|w\nNULL|1|x\n'k'|NULL|y"
+    );
+    assert_eq!(sql(&at, "SELECT * FROM packed"), "a|1|xx\nb|1|y");
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT * FROM counted; SELECT seq FROM sqlite_sequence"
+        ),
+        "1|a\n2|b\n3",
+        "no number is given out twice"
+    );
+    assert_eq!(
+        sql(&at, "SELECT * FROM \"odd \"\"; DROP TABLE plain; --\""),
+        "'|2"
+    );
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT rowid FROM texts WHERE texts MATCH 'three'; SELECT rowid FROM found WHERE found MATCH 'beta'"
+        ),
+        "2\n2"
+    );
+    assert_eq!(sql(&at, "PRAGMA integrity_check"), "ok");
+
+    // The schema of one table changed on both sides is named, on one side it is carried over with its rows.
+    let altered = "CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 2); CREATE TABLE u (x);";
+    let (_world, cli, at) = planned(altered);
+    sql(&inner(&cli), "ALTER TABLE t ADD COLUMN c DEFAULT 5; UPDATE t SET c = 6; CREATE TABLE w (y UNIQUE); INSERT INTO w VALUES (1);
+        DROP TABLE u; CREATE INDEX by_b ON t (b); CREATE VIEW v AS SELECT c FROM t");
+    let before = dump(&at);
+    cli.ok("commit try");
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT * FROM t; SELECT * FROM w; SELECT * FROM v; SELECT name FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY 1"
+        ),
+        "1|2|6\n1\n6\nby_b\nt\nv\nw"
+    );
+    cli.ok("undo try");
+    assert_eq!(dump(&at), before);
+    let (_world, cli, at) = planned(altered);
+    sql(
+        &inner(&cli),
+        "ALTER TABLE t ADD COLUMN c; INSERT INTO u VALUES (1)",
+    );
+    sql(
+        &at,
+        "INSERT INTO t VALUES (2, 3); ALTER TABLE u ADD COLUMN z",
+    );
+    let found: Vec<String> = conflicts(&cli).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(found, ["t", "u"]);
+}
+
+// rule S4, S5
+#[test]
+fn what_is_no_usable_database_is_refused_with_the_reason() {
+    let (world, cli, at) = unplanned(ORDERS);
+    let refused = |cli: &Cli, what: &str, status: i32, part: &str| {
+        let said = cli.run(format!("plan create no --resource data/{what}"));
+        assert_eq!(said.status, status, "{what}: {}", talk(&said));
+        assert!(talk(&said).contains(part), "{what}: {}", talk(&said));
+        assert!(
+            names(world.at("escrow-home/sandboxes")).is_empty(),
+            "{what}"
+        );
+    };
+    // An encrypted one begins as no database does; a cut one is damaged.
+    write(world.at("data/secret.db"), vec![0xa5; 8192]);
+    let said = cli.run("resource add secret --type sqlite --at data/secret.db");
+    assert!(
+        said.status == 2 && talk(&said).contains("encrypted"),
+        "{}",
+        talk(&said)
+    );
+    let whole = fs::read(&at).expect("it is there");
+    write(world.at("data/cut.db"), &whole[..4096]);
+    refused(&cli, "cut.db", 1, "damaged");
+    write(
+        world.at("data/head.db"),
+        [&b"SQLite format 3\0"[..], &[0xa5; 4096]].concat(),
+    );
+    refused(&cli, "head.db", 1, "not a SQLite database");
+    sql(
+        &world.at("data/dir.db"),
+        "CREATE TABLE t (rowid, oid, _rowid_)",
+    );
+    refused(&cli, "dir.db", 1, "hide the number of a row");
+    // What the application alone can order.
+    let made = "import sqlite3, sys
+c = sqlite3.connect(sys.argv[1]); c.create_collation('own', lambda a, b: 0); c.execute('CREATE TABLE t (a TEXT COLLATE own PRIMARY KEY) WITHOUT ROWID'); c.commit()";
+    let status = Command::new("python3")
+        .args(["-c", made])
+        .arg(world.at("data/own.db"))
+        .status();
+    assert!(status.is_ok_and(|status| status.success()));
+    refused(&cli, "own.db", 1, "only its application can");
+    assert_eq!(fs::read(&at).ok(), Some(whole));
+}
+
+// rule S5
+#[test]
+fn a_lock_that_is_never_released_is_not_waited_for_for_ever() {
+    let (_world, cli, at) = planned(ORDERS);
+    sql(&inner(&cli), "UPDATE orders SET total = 0");
+    let script = "import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN EXCLUSIVE'); print('held', flush=True); sys.stdin.read()";
+    let mut holder = Command::new("python3")
+        .args(["-c", script])
+        .arg(&at)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut word = [0; 5];
+    let mut said = holder.stdout.take().expect("it is piped");
+    std::io::Read::read_exact(&mut said, &mut word).expect("it holds the lock");
+    let refused = cli.run("commit try --json");
+    let document: Value = serde_json::from_slice(&refused.stdout).expect("one document");
+    assert_eq!(document["error"]["kind"], "busy", "{document}");
+    drop(holder.stdin.take());
+    holder.wait().expect("it ends");
+    cli.ok("commit try");
+    assert_eq!(sql(&at, "SELECT sum(total) FROM orders"), "0.0");
+}
+
+/// A journal that a crashed process left, and that names another file.
+fn forged(victim: &Path) -> Vec<u8> {
+    let magic = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+    let name = victim.as_os_str().as_bytes();
+    let mut journal = magic.to_vec();
+    for number in [0u32, 0, 2, 512, 4096] {
+        journal.extend(number.to_be_bytes());
+    }
+    journal.resize(512, 0);
+    let page: u32 = 0x4000_0000 / 4096 + 1;
+    journal.extend(page.to_be_bytes());
+    journal.extend(name);
+    journal.extend((name.len() as u32).to_be_bytes());
+    let sum: u32 = name.iter().map(|byte| u32::from(*byte)).sum();
+    journal.extend(sum.to_be_bytes());
+    journal.extend(magic);
+    journal
+}
+
+// rule S1, S2
+#[test]
+fn a_forged_journal_or_link_in_the_sandbox_reaches_nothing_outside() {
+    let (world, cli, at) = planned(ORDERS);
+    let before = dump(&at);
+    let victim = world.at("precious");
+    write(&victim, "precious\n");
+    let copy = inner(&cli);
+    let beside = |suffix: &str| PathBuf::from(format!("{}{suffix}", copy.display()));
+    // `sqlite3` itself would delete what the journal names.
+    let (other, decoy) = (world.at("other.db"), world.at("decoy"));
+    sql(&other, ORDERS);
+    write(&decoy, "decoy\n");
+    write(world.at("other.db-journal"), forged(&decoy));
+    sql(&other, "SELECT * FROM orders");
+    assert!(!decoy.exists(), "the forgery works");
+    // Whatever is answered, nothing outside is touched; a rollback brings the sandbox back.
+    for verb in [
+        "diff try",
+        "checkpoint create try",
+        "read try app.db orders",
+        "commit try --dry-run",
+    ] {
+        write(beside("-journal"), forged(&victim));
+        cli.run(verb);
+        assert_eq!(read(&victim), "precious\n", "{verb}");
+    }
+    assert_eq!(dump(&at), before);
+    cli.ok("rollback try");
+    assert_eq!(
+        json(&cli, "diff try")["resources"][0]["changes"],
+        value!([])
+    );
+    // Links in the place of the database, and of what lies beside it.
+    let secret = world.at("secret.db");
+    sql(
+        &secret,
+        "CREATE TABLE secret (x); INSERT INTO secret VALUES ('s3cret')",
+    );
+    let bytes = fs::read(&secret).expect("it is there");
+    for suffix in ["", "-wal", "-journal"] {
+        let place = beside(suffix);
+        if suffix.is_empty() {
+            remove(&place);
+        }
+        std::os::unix::fs::symlink(&secret, &place).expect("a link");
+        for verb in [
+            "diff try --json",
+            "read try app.db secret",
+            "commit try --dry-run",
+        ] {
+            let said = talk(&cli.run(verb));
+            assert!(!said.contains("s3cret"), "{suffix} {verb}: {said}");
+        }
+        assert_eq!(fs::read(&secret).ok().as_ref(), Some(&bytes), "{suffix}");
+        cli.ok("rollback try");
+    }
+    assert_eq!(dump(&at), before);
+}
+
+#[test]
+fn statements_are_run_in_the_sandbox_and_tables_are_written_whole() {
+    let (_world, cli, at) = planned(ORDERS);
+    let before = dump(&at);
+    let run = |statement: &str| {
+        let said = cli.run(["sql", "app.db", statement]);
+        assert_eq!(said.status, 0, "{}", talk(&said));
+        serde_json::from_slice::<Value>(&said.stdout).expect("a document")
+    };
+    assert_eq!(
+        run("UPDATE orders SET status = 'sent' WHERE id < 3")["changed"],
+        2
+    );
+    let found = run("SELECT id, status, x'00ff' AS b FROM orders WHERE id = 1");
+    let wanted = value!([{"id": 1, "status": "sent", "b": {"$blob": "00ff"}}]);
+    assert_eq!(found["rows"], wanted);
+    let bad = cli.run(["sql", "app.db", "SELEC 1"]);
+    assert!(
+        bad.status == 1 && talk(&bad).contains("syntax error"),
+        "{}",
+        talk(&bad)
+    );
+    cli.clone()
+        .stdin("{\"id\":5,\"status\":\"only\"}\n")
+        .ok("write try app.db orders");
+    assert_eq!(
+        cli.ok("read try app.db orders"),
+        "{\"id\":5,\"status\":\"only\",\"total\":null}\n"
+    );
+    for bad in ["not json", "{\"nothing\":1}", "{\"id\":[1]}"] {
+        let said = cli.clone().stdin(bad).run("write try app.db orders");
+        assert_eq!(said.status, 2, "{bad}: {}", talk(&said));
+    }
+    assert_eq!(
+        run("SELECT count(*) AS n FROM orders")["rows"][0]["n"],
+        1,
+        "all of it or nothing"
+    );
+    assert_eq!(dump(&at), before);
+}
+
+// rule S6
+#[test]
+fn a_policy_speaks_of_tables() {
+    let (world, cli, at) = unplanned(&format!(
+        "{ORDERS} CREATE TABLE secrets (id INTEGER PRIMARY KEY, v)"
+    ));
+    write(
+        world.at("escrow.yaml"),
+        "resources: { db: { at: data/app.db } }\npolicy:\n  mode: enforce\n  rules:\n    - { allow: [create, read, write, diff, run, commit, admin], principal: '*', scope: '*' }\n    \
+         - { deny: [commit], principal: 'agent*', scope: 'db:secrets' }\n",
+    );
+    let agent = cli.clone();
+    cli.ok("plan create try --resource db");
+    let copy = PathBuf::from(cli.ok("path try db").trim_end());
+    sql(&copy, "UPDATE orders SET total = 1");
+    let decided =
+        agent.run("access check --principal agent:x --action commit --scope db:secrets/1 --json");
+    assert!(
+        talk(&decided).contains("\"permitted\": false"),
+        "{}",
+        talk(&decided)
+    );
+    sql(&copy, "INSERT INTO secrets VALUES (1, 'leak')");
+    let denied = agent.run("commit try --principal agent:x");
+    assert_eq!(denied.status, 3, "{}", talk(&denied));
+    assert!(talk(&denied).contains("secrets"), "{}", talk(&denied));
+    sql(&copy, "DELETE FROM secrets");
+    agent.ok("commit try --principal agent:x");
+    assert_eq!(sql(&at, "SELECT sum(total) FROM orders"), "3.0");
+}

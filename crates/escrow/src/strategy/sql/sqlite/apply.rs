@@ -1,0 +1,500 @@
+//! Carries a plan out, or takes it back, in one transaction of SQLite on the live original (rule Q5).
+//!
+//! No table of ours says whether the transaction was committed (rule Q1): the rows say it. One transaction changes all of
+//! them or none, so either the versions before are there or the versions after. What is neither was changed by
+//! another process.
+
+use std::path::Path;
+
+use rusqlite::params_from_iter;
+
+use super::connect::{Database, Use};
+use super::diff::{Lookup, table_digest};
+use super::plan::{NEW, OLD, OpenPlan, SettingSwap, TableSwap, WholeTable};
+use super::schema::{Object, Schema, Table, literal, quoted, setting};
+use crate::model::text::Location;
+use crate::model::{Conflict, ResourcePath};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::record::RowSwap;
+use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
+use crate::strategy::{PathSample, RollbackReport};
+
+/// Which version is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// The one after.
+    Forward,
+    /// The one before.
+    Back,
+}
+
+impl Direction {
+    /// The version that is looked for, and the one that is made.
+    fn of<'v, T>(self, before: &'v T, after: &'v T) -> (&'v T, &'v T) {
+        match self {
+            Self::Forward => (before, after),
+            Self::Back => (after, before),
+        }
+    }
+}
+
+/// Which version the original holds of something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// The one that is to become another.
+    From,
+    /// The one that it is to become.
+    To,
+    /// Neither.
+    Other,
+}
+
+fn holds<T: PartialEq>(now: &T, from: &T, to: &T) -> Holds {
+    match () {
+        () if now == from => Holds::From,
+        () if now == to => Holds::To,
+        () => Holds::Other,
+    }
+}
+
+/// What the original holds of everything in a plan.
+struct State {
+    rows: Vec<Holds>,
+    whole: Vec<Holds>,
+    objects: Vec<Holds>,
+    settings: Vec<Holds>,
+    /// What is neither version.
+    others: Vec<ResourcePath>,
+}
+
+impl State {
+    fn all(&self) -> impl Iterator<Item = Holds> + '_ {
+        let lists = [&self.rows, &self.whole, &self.objects, &self.settings];
+        lists.into_iter().flatten().copied()
+    }
+
+    fn any(&self, one: Holds) -> bool {
+        self.all().any(|holds| holds == one)
+    }
+}
+
+/// The item of a row of a plan.
+fn item(table: &Table, swap: &RowSwap) -> ResourcePath {
+    let row = swap.after.as_ref().or(swap.before.as_ref());
+    let key = row.and_then(|row| table.key(swap.rowid, row));
+    let key = key.unwrap_or_else(|| swap.rowid.map(Value::Integer).into_iter().collect());
+    row_item(&table.name, &RowKey::Values(key))
+}
+
+/// The row that a swap is about, as the original holds it, with its number.
+fn find(
+    lookup: &mut Lookup<'_>,
+    table: &Table,
+    swap: &RowSwap,
+) -> Result<(Option<i64>, Option<Row>)> {
+    let either = swap.before.as_ref().or(swap.after.as_ref());
+    let found = match either.and_then(|row| table.key(swap.rowid, row)) {
+        Some(key) => lookup.key(&key)?,
+        None => match swap.rowid {
+            Some(rowid) => lookup.number(rowid)?,
+            None => None,
+        },
+    };
+    Ok(found.map_or((swap.rowid, None), |(rowid, row)| (rowid, Some(row))))
+}
+
+/// Does something with each row of a plan, in their order.
+fn each_row(
+    plan: &OpenPlan,
+    original: &Database,
+    mut work: impl FnMut(usize, &RowSwap, &Table, &mut Lookup<'_>) -> Result<()>,
+) -> Result<()> {
+    let lookups = plan
+        .plan
+        .tables
+        .iter()
+        .map(|table| Lookup::new(original, table));
+    let mut lookups: Vec<Lookup<'_>> = lookups.collect::<Result<_>>()?;
+    for (number, swap) in plan.rows()?.enumerate() {
+        let swap = swap?;
+        let table = plan.table(&swap)?;
+        work(number, &swap, table, &mut lookups[swap.table as usize])?;
+    }
+    Ok(())
+}
+
+fn state(plan: &OpenPlan, original: &Database, direction: Direction) -> Result<State> {
+    let schema = Schema::read(original)?;
+    let mut state = State {
+        rows: Vec::new(),
+        whole: Vec::new(),
+        objects: Vec::new(),
+        settings: Vec::new(),
+        others: Vec::new(),
+    };
+    for table in &plan.plan.tables {
+        if schema.tables.get(&table.name) != Some(table) {
+            return Err(moved(&table_item(&table.name)));
+        }
+    }
+    each_row(plan, original, |_, swap, table, lookup| {
+        let (_, now) = find(lookup, table, swap)?;
+        let (from, to) = direction.of(&swap.before, &swap.after);
+        let held = holds(&now, from, to);
+        if held == Holds::Other {
+            state.others.push(item(table, swap));
+        }
+        state.rows.push(held);
+        Ok(())
+    })?;
+    for swap in &plan.plan.whole {
+        let digest = |side: &Option<WholeTable>| side.as_ref().map(|one| one.digest.clone());
+        let (before, after) = (digest(&swap.before), digest(&swap.after));
+        let now = table_digest(original, &schema, &swap.name)?;
+        let (from, to) = direction.of(&before, &after);
+        state.whole.push(holds(&now, from, to));
+        if state.whole.last() == Some(&Holds::Other) {
+            state.others.push(table_item(&swap.name));
+        }
+    }
+    for swap in &plan.plan.objects {
+        let Some(object) = swap.after.as_ref().or(swap.before.as_ref()) else {
+            continue;
+        };
+        let sql = |side: &Option<Object>| side.as_ref().map(|one| one.sql.clone());
+        let (before, after) = (sql(&swap.before), sql(&swap.after));
+        let key = (object.kind.clone(), object.name.clone());
+        let now = schema.objects.get(&key).map(|one| one.sql.clone());
+        let (from, to) = direction.of(&before, &after);
+        state.objects.push(holds(&now, from, to));
+        if state.objects.last() == Some(&Holds::Other) {
+            state.others.push(object.item());
+        }
+    }
+    for swap in &plan.plan.settings {
+        let now = setting(original, &swap.name)?;
+        let (from, to) = direction.of(&swap.before, &swap.after);
+        state.settings.push(holds(&now, from, to));
+        if state.settings.last() == Some(&Holds::Other) {
+            state.others.push(setting_item(&swap.name));
+        }
+    }
+    Ok(state)
+}
+
+fn moved(path: &ResourcePath) -> StrategyError {
+    StrategyError::Moved {
+        path: path.clone(),
+        what: "another program changed it in the original".to_owned(),
+    }
+}
+
+/// Carries a commit out, or finds that it was.
+pub(super) fn commit(plan: &OpenPlan) -> Result<()> {
+    let original = open(plan)?;
+    let _versions = Attached::new(&original, plan, NEW)?;
+    original.transaction(true, || {
+        let state = state(plan, &original, Direction::Forward)?;
+        if !state.any(Holds::From) && state.any(Holds::To) {
+            // It was carried out before; what others did since is theirs.
+            return Ok(());
+        }
+        if let Some(other) = state.others.first() {
+            return Err(moved(other));
+        }
+        if state.any(Holds::To) {
+            let both = item_of_state(plan, &state);
+            return Err(moved(&both));
+        }
+        make(plan, &original, &state, Direction::Forward).map(drop)
+    })
+}
+
+/// Something that is as it should become, while the rest is not.
+fn item_of_state(plan: &OpenPlan, state: &State) -> ResourcePath {
+    let number = state.rows.iter().position(|one| *one == Holds::To);
+    let row = number.and_then(|number| plan.rows().ok()?.nth(number)?.ok());
+    let named = row.and_then(|swap| Some(item(plan.table(&swap).ok()?, &swap)));
+    named.unwrap_or_else(ResourcePath::root)
+}
+
+/// Takes a commit back, as far as no other process changed what it wrote.
+pub(super) fn undo(plan: &OpenPlan) -> Result<RollbackReport> {
+    let original = open(plan)?;
+    let _versions = Attached::new(&original, plan, OLD)?;
+    let mut report = RollbackReport::default();
+    original.transaction(true, || {
+        let state = state(plan, &original, Direction::Back)?;
+        if !state.any(Holds::From) {
+            return Ok(());
+        }
+        let there = Location::from(plan.original.as_path());
+        let kept = state
+            .others
+            .iter()
+            .map(|item| (item.clone(), there.clone()));
+        report.kept = kept.collect();
+        report.paths = make(plan, &original, &state, Direction::Back)?;
+        Ok(())
+    })?;
+    Ok(report)
+}
+
+/// Where the original moved on since the commit.
+pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
+    let original = Database::open(&plan.original, Use::Read)?;
+    let state = original.transaction(false, || state(plan, &original, Direction::Back));
+    let what = "it was changed in the original since the commit";
+    match state {
+        Ok(state) => {
+            let others = state.others.into_iter();
+            Ok(others.map(|item| Conflict::of(item, what)).collect())
+        }
+        Err(StrategyError::Moved { path, .. }) => {
+            let what = "the original's table has other columns than when the commit was made";
+            Ok(vec![Conflict::of(path, what)])
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn open(plan: &OpenPlan) -> Result<Database> {
+    let original = Database::open(&plan.original, Use::Merge)?;
+    // What is decided survives a power cut, whatever the application prefers.
+    original.run("make commits durable", "PRAGMA synchronous = FULL")?;
+    Ok(original)
+}
+
+/// A staged version, from which whole tables are taken, beside the original.
+struct Attached<'a>(Option<&'a Database>);
+
+impl<'a> Attached<'a> {
+    fn new(to: &'a Database, plan: &OpenPlan, version: &str) -> Result<Self> {
+        if plan.plan.whole.is_empty() {
+            return Ok(Self(None));
+        }
+        let at = plan.version(version);
+        let at = std::os::unix::ffi::OsStrExt::as_bytes(Path::as_os_str(&at));
+        let text = Value::Text(at.to_vec());
+        let done = to.sql.execute("ATTACH ?1 AS staged", [text]);
+        done.map_err(to.failed("open what was staged"))?;
+        // It is only read: the transaction stays one of the original alone, without a super-journal.
+        to.run("open what was staged", "PRAGMA staged.synchronous = OFF")?;
+        Ok(Self(Some(to)))
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        if let Some(of) = self.0 {
+            // It ends with the connection at the latest.
+            match of.run("close what was staged", "DETACH staged") {
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Makes the other version of everything that holds the one that is looked for.
+fn make(
+    plan: &OpenPlan,
+    original: &Database,
+    state: &State,
+    direction: Direction,
+) -> Result<PathSample> {
+    let mut done = PathSample::default();
+    let objects = plan.plan.objects.iter().zip(&state.objects);
+    let objects: Vec<_> = objects
+        .filter(|(_, held)| **held == Holds::From)
+        .map(|(swap, _)| direction.of(&swap.before, &swap.after))
+        .collect();
+    for object in objects.iter().filter_map(|(from, _)| from.as_ref()) {
+        drop_object(original, object)?;
+        done.add(&object.item());
+    }
+    let whole = plan.plan.whole.iter().zip(&state.whole);
+    for (swap, held) in whole {
+        if *held == Holds::From {
+            swap_table(original, swap, direction)?;
+            done.add(&table_item(&swap.name));
+        }
+    }
+    swap_rows(plan, original, &state.rows, direction, &mut done)?;
+    let created = objects.iter().filter_map(|(_, to)| to.as_ref());
+    for object in in_order(created) {
+        original.run(&format!("create {}", object.name), &object.sql)?;
+        done.add(&object.item());
+    }
+    for (swap, held) in plan.plan.settings.iter().zip(&state.settings) {
+        if *held == Holds::From {
+            set(original, swap, direction)?;
+            done.add(&setting_item(&swap.name));
+        }
+    }
+    if direction == Direction::Forward {
+        counters(plan, original)?;
+    }
+    for name in &Schema::read(original)?.rebuilt {
+        let name = quoted(name);
+        let sql = format!("INSERT INTO {name}({name}) VALUES ('rebuild')");
+        original.run("rebuild a full-text index", &sql)?;
+    }
+    Ok(done)
+}
+
+/// Indexes first, then views, then triggers, which may refer to both.
+fn in_order<'o>(objects: impl Iterator<Item = &'o Object>) -> Vec<&'o Object> {
+    let mut objects: Vec<&Object> = objects.collect();
+    objects.sort_by_key(|one| match one.kind.as_str() {
+        "table" => 0,
+        "index" => 1,
+        "view" => 2,
+        _ => 3,
+    });
+    objects
+}
+
+fn drop_object(original: &Database, object: &Object) -> Result<()> {
+    let kind = match object.kind.as_str() {
+        "index" => "INDEX",
+        "view" => "VIEW",
+        "trigger" => "TRIGGER",
+        _ => "TABLE",
+    };
+    let sql = format!("DROP {kind} main.{}", quoted(&object.name));
+    original.run(&format!("drop {}", object.name), &sql)
+}
+
+fn swap_table(original: &Database, swap: &TableSwap, direction: Direction) -> Result<()> {
+    let (from, to) = direction.of(&swap.before, &swap.after);
+    if let Some(from) = from {
+        let table = from.objects.iter().find(|one| one.is_table());
+        table.map_or(Ok(()), |table| drop_object(original, table))?;
+    }
+    let Some(WholeTable { table, objects, .. }) = to else {
+        return Ok(());
+    };
+    for object in in_order(objects.iter()) {
+        original.run(&format!("create {}", object.name), &object.sql)?;
+        if object.is_table() {
+            let (name, columns) = (table.sql_name(), table.column_list());
+            let columns = match table.numbers() {
+                Some(rowid) => format!("{rowid}, {columns}"),
+                None => columns,
+            };
+            let sql = format!(
+                "INSERT OR ABORT INTO main.{name} ({columns}) SELECT {columns} FROM staged.{name}"
+            );
+            original.run(&format!("fill {}", table.name), &sql)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes every row that goes or changes, then puts in every row that comes or changed: so values that must be unique
+/// can be exchanged between rows. Then each is read back.
+fn swap_rows(
+    plan: &OpenPlan,
+    original: &Database,
+    held: &[Holds],
+    direction: Direction,
+    done: &mut PathSample,
+) -> Result<()> {
+    let wanted = |number: usize| held.get(number) == Some(&Holds::From);
+    each_row(plan, original, |number, swap, table, lookup| {
+        if wanted(number) {
+            let (rowid, now) = find(lookup, table, swap)?;
+            if let Some(now) = now {
+                remove(original, table, rowid, &now)?;
+            }
+            done.add(&item(table, swap));
+        }
+        Ok(())
+    })?;
+    each_row(plan, original, |number, swap, table, lookup| {
+        let (_, to) = direction.of(&swap.before, &swap.after);
+        if let Some(row) = to.as_ref().filter(|_| wanted(number)) {
+            let free = match swap.rowid {
+                Some(rowid) => lookup.number(rowid)?.is_none(),
+                None => false,
+            };
+            let rowid = swap.rowid.filter(|_| free || table.alias.is_some());
+            insert(original, table, rowid, row)?;
+        }
+        Ok(())
+    })?;
+    each_row(plan, original, |number, swap, table, lookup| {
+        let (_, to) = direction.of(&swap.before, &swap.after);
+        let keyed = to
+            .as_ref()
+            .is_none_or(|row| table.key(swap.rowid, row).is_some());
+        match wanted(number) && keyed && find(lookup, table, swap)?.1 != *to {
+            true => Err(StrategyError::Database {
+                at: original.at().clone(),
+                what: format!("bring '{}' over", item(table, swap)),
+                said: "the original stores it in another way".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    })
+}
+
+fn remove(original: &Database, table: &Table, rowid: Option<i64>, row: &Row) -> Result<()> {
+    let (name, what) = (table.sql_name(), "delete a row");
+    let done = match (&table.rowid, rowid, &table.identity) {
+        (Some(column), Some(rowid), _) => {
+            let sql = format!("DELETE FROM {name} WHERE {column} = ?1");
+            let delete = original.sql.prepare_cached(&sql);
+            delete.and_then(|mut delete| delete.execute([rowid]))
+        }
+        (_, _, super::schema::Identity::Key(key)) => {
+            let terms: Vec<String> = key
+                .iter()
+                .enumerate()
+                .map(|(number, one)| format!("{} IS ?{}", quoted(&table.columns[*one]), number + 1))
+                .collect();
+            let sql = format!("DELETE FROM {name} WHERE {}", terms.join(" AND "));
+            let values = key.iter().map(|one| &row[*one]);
+            let delete = original.sql.prepare_cached(&sql);
+            delete.and_then(|mut delete| delete.execute(params_from_iter(values)))
+        }
+        _ => Ok(0),
+    };
+    done.map(drop).map_err(original.failed(what))
+}
+
+fn insert(original: &Database, table: &Table, rowid: Option<i64>, row: &Row) -> Result<()> {
+    let number = rowid.map_or(Value::Null, Value::Integer);
+    let done = original
+        .sql
+        .prepare_cached(&table.insert())
+        .and_then(|mut insert| insert.execute(params_from_iter([&number].into_iter().chain(row))));
+    done.map(drop)
+        .map_err(original.failed(&format!("insert a row into {}", table.name)))
+}
+
+fn set(original: &Database, swap: &SettingSwap, direction: Direction) -> Result<()> {
+    let (_, to) = direction.of(&swap.before, &swap.after);
+    let sql = format!("PRAGMA main.{} = {}", swap.name, literal(to));
+    original.run(&format!("set {}", swap.name), &sql)
+}
+
+/// Brings counters forward. They never go back: a number that was given out once is not given out again.
+fn counters(plan: &OpenPlan, original: &Database) -> Result<()> {
+    let there = super::diff::counters(original)?;
+    for (name, wanted) in &plan.plan.counters {
+        let done = match there.get(name) {
+            Some(now) if now >= wanted => Ok(0),
+            Some(_) => original.sql.execute(
+                "UPDATE sqlite_sequence SET seq = ?2 WHERE name = ?1",
+                (name, wanted),
+            ),
+            None => original.sql.execute(
+                "INSERT INTO sqlite_sequence (name, seq) VALUES (?1, ?2)",
+                (name, wanted),
+            ),
+        };
+        done.map_err(original.failed("bring a counter forward"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! Connections to databases: with a time limit, without the means by which a schema could harm, and with errors that
+//! say which file is meant.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::config::DbConfig;
+use rusqlite::limits::Limit;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::vfs;
+use crate::fs::Dir;
+use crate::model::text::Location;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::unsupported;
+
+/// How long a lock of another process is waited for (rule S5).
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest value that is compared and carried over.
+const LONGEST: i32 = 256 << 20;
+
+/// For what a database is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// To read it. What another process left half done is rolled back by SQLite first, as for every reader.
+    Read,
+    /// To change rows as they were changed elsewhere: no trigger runs, since each has run there.
+    Merge,
+    /// To be worked with as its application does.
+    Work,
+}
+
+/// A database, and where it is.
+pub(super) struct Database {
+    pub(super) sql: Connection,
+    at: Location,
+}
+
+impl Database {
+    /// Opens a database that exists.
+    pub(super) fn open(at: &Path, purpose: Use) -> Result<Self> {
+        let place = Location::from(at);
+        let failed = |error| explain(&place, "open it", error);
+        let Some(vfs) = vfs::name() else {
+            return Err(StrategyError::Database {
+                at: place,
+                what: "open it".to_owned(),
+                said: "SQLite does not take the file access of Escrow".to_owned(),
+            });
+        };
+        let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+        let write = flags | OpenFlags::SQLITE_OPEN_READ_WRITE;
+        // Where it can be written, the last reader removes what SQLite puts beside the file.
+        let mut opened = Connection::open_with_flags_and_vfs(at, write, vfs);
+        if purpose == Use::Read && opened.is_err() {
+            let read = flags | OpenFlags::SQLITE_OPEN_READ_ONLY;
+            opened = Connection::open_with_flags_and_vfs(at, read, vfs);
+        }
+        let this = Self {
+            sql: opened.map_err(failed)?,
+            at: place.clone(),
+        };
+        this.harden(purpose).map_err(failed)?;
+        Ok(this)
+    }
+
+    fn harden(&self, purpose: Use) -> rusqlite::Result<()> {
+        let sql = &self.sql;
+        sql.busy_timeout(PATIENCE)?;
+        sql.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+        sql.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+        sql.set_db_config(
+            DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER,
+            purpose == Use::Work,
+        )?;
+        // What others left in a log stays there: reading brings nothing into the file.
+        if purpose == Use::Read && has_log(self.at.as_path()) {
+            sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        }
+        sql.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
+        // No other file is opened, whatever the SQL says; a merge takes tables out of what was staged for it.
+        let others = i32::from(purpose == Use::Merge);
+        sql.set_limit(Limit::SQLITE_LIMIT_ATTACHED, others)?;
+        sql.pragma_update(None, "foreign_keys", purpose == Use::Work)?;
+        sql.pragma_update(None, "cell_size_check", true)
+    }
+
+    /// Where it is.
+    pub(super) fn at(&self) -> &Location {
+        &self.at
+    }
+
+    /// An error of SQLite, with what was tried.
+    pub(super) fn failed(&self, what: &str) -> impl FnOnce(rusqlite::Error) -> StrategyError {
+        let (at, what) = (self.at.clone(), what.to_owned());
+        move |error| explain(&at, &what, error)
+    }
+
+    /// Runs one statement.
+    pub(super) fn run(&self, what: &str, statement: &str) -> Result<()> {
+        let mut prepared = self.sql.prepare(statement).map_err(self.failed(what))?;
+        let mut rows = prepared.query([]).map_err(self.failed(what))?;
+        while rows.next().map_err(self.failed(what))?.is_some() {}
+        Ok(())
+    }
+
+    /// Does something in one transaction: all of it, or nothing. `write` takes the lock of a writer first.
+    pub(super) fn transaction<T>(
+        &self,
+        write: bool,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.run(
+            "begin a transaction",
+            if write { "BEGIN IMMEDIATE" } else { "BEGIN" },
+        )?;
+        let done = work().and_then(|done| self.run("commit", "COMMIT").map(|()| done));
+        match done {
+            Ok(done) => Ok(done),
+            Err(error) => {
+                // Some errors end the transaction by themselves.
+                if !self.sql.is_autocommit() {
+                    self.run("roll back", "ROLLBACK")?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies every page into another database, as one transaction of it. Pages are taken as of one point in time, whoever
+    /// writes meanwhile.
+    pub(super) fn back_up(&self, to: &mut Self) -> Result<()> {
+        let place = to.at.clone();
+        let into = |error| explain(&place, "copy the database", error);
+        let backup = Backup::new(&self.sql, &mut to.sql).map_err(into)?;
+        let start = Instant::now();
+        loop {
+            match backup.step(-1).map_err(self.failed("copy it"))? {
+                StepResult::Done => return Ok(()),
+                _ if start.elapsed() > PATIENCE => {
+                    return Err(StrategyError::Locked {
+                        at: self.at.clone(),
+                    });
+                }
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+/// The name of a file that SQLite keeps beside a database.
+pub(super) fn beside(at: &Path, suffix: &str) -> PathBuf {
+    let mut name = at.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Whether a write-ahead log with something in it lies beside a database.
+fn has_log(at: &Path) -> bool {
+    Dir::look(&beside(at, "-wal")).is_ok_and(|meta| meta.size > 0)
+}
+
+/// A new database in a place of ours, for nothing but a copy.
+pub(super) fn empty(at: &Path) -> Result<Database> {
+    let place = Location::from(at);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let failed = |error| explain(&place, "make a copy", error);
+    let sql = Connection::open_with_flags(at, flags).map_err(failed)?;
+    // The caller syncs it; a copy that was not finished is made anew.
+    sql.pragma_update(None, "synchronous", "OFF")
+        .map_err(failed)?;
+    Ok(Database {
+        sql,
+        at: place.clone(),
+    })
+}
+
+/// What SQLite refused, by what can be done about it.
+fn explain(at: &Location, what: &str, error: rusqlite::Error) -> StrategyError {
+    let database = |said: String| StrategyError::Database {
+        at: at.clone(),
+        what: what.to_owned(),
+        said,
+    };
+    let rusqlite::Error::SqliteFailure(failure, said) = &error else {
+        return database(error.to_string());
+    };
+    let said = said.clone().unwrap_or_else(|| failure.to_string());
+    match failure.code {
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => {
+            StrategyError::Locked { at: at.clone() }
+        }
+        ErrorCode::NotADatabase => database(
+            "it is not a SQLite database, it is encrypted, or its first page is damaged".to_owned(),
+        ),
+        ErrorCode::DatabaseCorrupt => database(format!(
+            "it is damaged ({said}); `PRAGMA integrity_check` says where"
+        )),
+        ErrorCode::TooBig => unsupported(
+            "snapshot",
+            "compare the database",
+            &format!("'{at}' has a value of more than {} MiB", LONGEST >> 20),
+        ),
+        ErrorCode::CannotOpen => database(format!(
+            "{said}; it is gone, cannot be read, a link stands there, or a journal beside it names another file"
+        )),
+        ErrorCode::ReadOnly => database(format!("it cannot be written ({said})")),
+        ErrorCode::DiskFull => database(format!("the disk is full ({said})")),
+        _ => database(said),
+    }
+}

@@ -1,0 +1,286 @@
+//! Tables and rows as JSON lines: `orders` is every row of a table, `orders/17` one row of it.
+
+use std::io::{BufRead, BufReader, Cursor, Read};
+
+use rusqlite::params_from_iter;
+use serde_json::{Map, Value as Json};
+
+use super::connect::Database;
+use super::diff::{Lookup, each};
+use super::schema::{Schema, Table, value};
+use crate::model::{Change, ChangeKind, ResourcePath};
+use crate::strategy::QueryResult;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::{Row, RowKey, Value, row_item, table_item};
+
+/// What a path names.
+enum Item {
+    Table(Table),
+    /// A row by its key.
+    Row(Table, RowKey),
+}
+
+fn not_there(path: &ResourcePath) -> StrategyError {
+    StrategyError::NotThere { path: path.clone() }
+}
+
+/// The table that a path names, or lies in.
+fn find(of: &Database, path: &ResourcePath) -> Result<Item> {
+    let schema = Schema::read(of)?;
+    let mut tables = schema.tables.into_values();
+    let table = tables
+        .find(|table| path.lies_in(&table_item(&table.name)))
+        .ok_or_else(|| not_there(path))?;
+    if *path == table_item(&table.name) {
+        return Ok(Item::Table(table));
+    }
+    match key(of, &table, path)? {
+        Some(key) => Ok(Item::Row(table, key)),
+        None => Err(not_there(path)),
+    }
+}
+
+/// The key that a path names: that of a row which is there, or else one that can be read from the path itself.
+fn key(of: &Database, table: &Table, path: &ResourcePath) -> Result<Option<RowKey>> {
+    if let Some(typed) = typed(table, path) {
+        return Ok(Some(typed));
+    }
+    let mut found = None;
+    each(of, table, |rowid, row| {
+        let key = table.key(rowid, &row).map(RowKey::Values);
+        found = found
+            .take()
+            .or(key.filter(|key| row_item(&table.name, key) == *path));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// A key of whole numbers and plain words, as it is written in an item.
+fn typed(table: &Table, path: &ResourcePath) -> Option<RowKey> {
+    let (parent, name) = path.split()?;
+    let text = std::str::from_utf8(name).ok()?;
+    let value = |word: &str| match word.parse::<i64>() {
+        Ok(number) => Value::Integer(number),
+        Err(_) => Value::Text(word.as_bytes().to_vec()),
+    };
+    let key = RowKey::Values(text.split(',').map(value).collect());
+    (parent == table_item(&table.name) && row_item(&table.name, &key) == *path).then_some(key)
+}
+
+/// Runs one statement.
+pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<QueryResult> {
+    let failed = || of.failed("run the statement");
+    let set = of.sql.pragma_update(None, "query_only", read_only);
+    set.map_err(failed())?;
+    let before = of.sql.total_changes();
+    let mut prepared = of.sql.prepare(statement).map_err(failed())?;
+    let columns: Vec<String> = prepared
+        .column_names()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    let mut rows = prepared.query([]).map_err(failed())?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(failed())? {
+        let values = (0..columns.len()).map(|number| Ok(value(row.get_ref(number)?).json()));
+        found.push(values.collect::<rusqlite::Result<_>>().map_err(failed())?);
+    }
+    drop(rows);
+    if !of.sql.is_autocommit() {
+        return Err(StrategyError::Unsupported {
+            strategy: "snapshot".to_owned(),
+            what: "begin a transaction".to_owned(),
+            why: "it would end with the command; each statement is one of its own".to_owned(),
+        });
+    }
+    Ok(QueryResult {
+        columns,
+        rows: found,
+        changed: of.sql.total_changes() - before,
+    })
+}
+
+/// A row as one line.
+fn line(table: &Table, row: &Row) -> String {
+    let values = table
+        .columns
+        .iter()
+        .cloned()
+        .zip(row.iter().map(Value::json));
+    format!("{}\n", Json::Object(values.collect::<Map<_, _>>()))
+}
+
+/// Reads a table, or a row.
+pub(super) fn read(of: &Database, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+    let mut text = String::new();
+    of.transaction(false, || match find(of, path)? {
+        Item::Table(table) => each(of, &table, |_, row| {
+            text.push_str(&line(&table, &row));
+            Ok(())
+        }),
+        Item::Row(table, RowKey::Values(key)) => {
+            let found = Lookup::new(of, &table)?.key(&key)?;
+            let (_, row) = found.ok_or_else(|| not_there(path))?;
+            text.push_str(&line(&table, &row));
+            Ok(())
+        }
+        Item::Row(_, RowKey::Copy(..)) => Err(not_there(path)),
+    })?;
+    Ok(Box::new(Cursor::new(text.into_bytes())))
+}
+
+/// The rows that were given, each with the columns it names.
+fn rows(path: &ResourcePath, bytes: &mut dyn Read) -> Result<Vec<Map<String, Json>>> {
+    let input = |source| StrategyError::Input {
+        path: path.clone(),
+        source,
+    };
+    let mut rows = Vec::new();
+    for (number, line) in BufReader::new(bytes).lines().enumerate() {
+        let line = line.map_err(input)?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let row = serde_json::from_str(&line).map_err(|error| StrategyError::Unreadable {
+            path: path.clone(),
+            why: format!("line {} is not a JSON object: {error}", number + 1),
+        })?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// Puts rows in the place of a table, or of a row. All of it is one transaction, as its application would make it.
+pub(super) fn write(of: &Database, path: &ResourcePath, bytes: &mut dyn Read) -> Result<Change> {
+    let rows = rows(path, bytes)?;
+    let refuse = |why: String| StrategyError::Unreadable {
+        path: path.clone(),
+        why,
+    };
+    let kind = of.transaction(true, || {
+        let (table, key) = match find(of, path)? {
+            Item::Table(table) => (table, None),
+            Item::Row(table, RowKey::Values(key)) => (table, Some(key)),
+            Item::Row(..) => return Err(not_there(path)),
+        };
+        let name = table.sql_name();
+        let Some(key) = key else {
+            of.run("empty a table", &format!("DELETE FROM {name}"))?;
+            for row in &rows {
+                insert(of, &table, row, path)?;
+            }
+            return Ok(ChangeKind::Modified);
+        };
+        let [row] = &rows[..] else {
+            return Err(refuse(format!(
+                "it is one row, and {} were given",
+                rows.len()
+            )));
+        };
+        let was = Lookup::new(of, &table)?.key(&key)?;
+        let kind = match was {
+            Some(_) => ChangeKind::Updated,
+            None => ChangeKind::Inserted,
+        };
+        match was {
+            Some((rowid, old)) => update(of, &table, (rowid, &old), row, path)?,
+            None => insert(of, &table, row, path)?,
+        }
+        match Lookup::new(of, &table)?.key(&key)? {
+            Some(_) => Ok(kind),
+            None => Err(refuse("the row has another key than the path".to_owned())),
+        }
+    })?;
+    let detail = serde_json::json!({ "rows": rows.len() });
+    Ok(Change::opaque(path.clone(), kind, detail))
+}
+
+/// The columns and values of a row that was given.
+fn given(
+    table: &Table,
+    row: &Map<String, Json>,
+    path: &ResourcePath,
+) -> Result<Vec<(String, Value)>> {
+    let refuse = |why: String| StrategyError::Unreadable {
+        path: path.clone(),
+        why,
+    };
+    let mut values = Vec::new();
+    for (name, json) in row {
+        if !table.columns.contains(name) {
+            return Err(refuse(format!(
+                "the table has no column '{name}' that can be written"
+            )));
+        }
+        let value = Value::parse(json);
+        let value =
+            value.ok_or_else(|| refuse(format!("'{name}' has no value of a database: {json}")))?;
+        values.push((super::schema::quoted(name), value));
+    }
+    match values.is_empty() {
+        true => Err(refuse("a row without columns".to_owned())),
+        false => Ok(values),
+    }
+}
+
+fn insert(
+    of: &Database,
+    table: &Table,
+    row: &Map<String, Json>,
+    path: &ResourcePath,
+) -> Result<()> {
+    let values = given(table, row, path)?;
+    let names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
+    let marks: Vec<String> = (1..=values.len())
+        .map(|number| format!("?{number}"))
+        .collect();
+    let sql = format!(
+        "INSERT INTO {} ({}) VALUES ({})",
+        table.sql_name(),
+        names.join(", "),
+        marks.join(", ")
+    );
+    let values = values.iter().map(|(_, value)| value);
+    let done = of.sql.execute(&sql, params_from_iter(values));
+    done.map(drop).map_err(of.failed("insert a row"))
+}
+
+fn update(
+    of: &Database,
+    table: &Table,
+    (rowid, old): (Option<i64>, &Row),
+    row: &Map<String, Json>,
+    path: &ResourcePath,
+) -> Result<()> {
+    let values = given(table, row, path)?;
+    let sets: Vec<String> = values
+        .iter()
+        .enumerate()
+        .map(|(number, (name, _))| format!("{name} = ?{}", number + 1))
+        .collect();
+    let (terms, wanted): (String, Vec<Value>) = match (&table.rowid, rowid, &table.identity) {
+        (Some(column), Some(rowid), _) => {
+            let term = format!("{column} = ?{}", values.len() + 1);
+            (term, vec![Value::Integer(rowid)])
+        }
+        (_, _, super::schema::Identity::Key(key)) => {
+            let term = |(number, column): (usize, &usize)| {
+                let name = super::schema::quoted(&table.columns[*column]);
+                format!("{name} IS ?{}", values.len() + number + 1)
+            };
+            let terms: Vec<String> = key.iter().enumerate().map(term).collect();
+            let wanted = key.iter().map(|one| old[*one].clone()).collect();
+            (terms.join(" AND "), wanted)
+        }
+        _ => return Err(not_there(path)),
+    };
+    let sql = format!(
+        "UPDATE {} SET {} WHERE {terms}",
+        table.sql_name(),
+        sets.join(", ")
+    );
+    let values = values.iter().map(|(_, value)| value).chain(&wanted);
+    let done = of.sql.execute(&sql, params_from_iter(values));
+    done.map(drop).map_err(of.failed("change a row"))
+}

@@ -1,0 +1,569 @@
+//! The row differ: what differs between two versions of a database, row by row.
+//!
+//! Rows with a number are compared in one pass over both tables, in the order of the numbers; rows of other tables are
+//! looked up by their key. Only what differs is held in memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rusqlite::fallible_streaming_iterator::FallibleStreamingIterator;
+use rusqlite::{CachedStatement, Rows};
+
+use super::connect::Database;
+use super::schema::{CARRIED, Identity, Object, Schema, Table, row, setting, value};
+use crate::model::{Change, Detail, ResourcePath};
+use crate::strategy::error::Result;
+use crate::strategy::sql::record::encode;
+use crate::strategy::sql::{Row, RowKey, Value, row_change, row_item, setting_item, text_change};
+
+/// One row that differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Delta {
+    pub(super) key: RowKey,
+    pub(super) old: Option<Row>,
+    pub(super) new: Option<Row>,
+    /// The number of the row in the older version, and in the newer.
+    pub(super) rowids: (Option<i64>, Option<i64>),
+}
+
+/// An object of the schema in both versions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ObjectDelta {
+    pub(super) old: Option<Object>,
+    pub(super) new: Option<Object>,
+    /// The digest of a table that is brought over as a whole: not all of its rows are listed.
+    digest: Option<String>,
+}
+
+impl ObjectDelta {
+    /// One of the versions: there is always one.
+    pub(super) fn either(&self) -> &Object {
+        let one = self.new.as_ref().or(self.old.as_ref());
+        one.expect("an object that differs is in one of the versions")
+    }
+}
+
+/// Everything in which two versions differ.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    pub(super) objects: Vec<ObjectDelta>,
+    /// Rows by table.
+    pub(super) rows: BTreeMap<String, Vec<Delta>>,
+    /// Settings that a commit carries over: name, old and new.
+    pub(super) settings: Vec<(String, String, String)>,
+    /// The columns of each table that has rows here.
+    pub(super) columns: BTreeMap<String, Vec<String>>,
+    /// Counters of `AUTOINCREMENT` that are ahead: table, old and new.
+    pub(super) counters: Vec<(String, Option<i64>, i64)>,
+}
+
+impl Difference {
+    /// Compares two versions of a database.
+    pub(super) fn between(old: &Database, new: &Database) -> Result<Self> {
+        let (before, after) = (Schema::read(old)?, Schema::read(new)?);
+        let mut found = Self::default();
+        let both: std::collections::BTreeSet<_> =
+            before.objects.keys().chain(after.objects.keys()).collect();
+        for key in both {
+            let (was, is) = (before.objects.get(key), after.objects.get(key));
+            if was.map(|one| &one.sql) != is.map(|one| &one.sql) {
+                let is_table = is.is_some_and(Object::is_table);
+                let digest = match is_table {
+                    true => table_digest(new, &after, &key.1)?,
+                    false => None,
+                };
+                found.objects.push(ObjectDelta {
+                    old: was.cloned(),
+                    new: is.cloned(),
+                    digest,
+                });
+            }
+        }
+        let names: std::collections::BTreeSet<_> =
+            before.tables.keys().chain(after.tables.keys()).collect();
+        for name in names {
+            let (was, is) = (before.tables.get(name), after.tables.get(name));
+            let rows = match (was, is) {
+                (Some(was), Some(is)) if was == is => table(old, new, is)?,
+                (Some(was), Some(is)) => altered(old, new, was, is, &mut found)?,
+                (None, Some(is)) => whole(new, is, false)?,
+                (Some(was), None) => whole(old, was, true)?,
+                (None, None) => Vec::new(),
+            };
+            if !rows.is_empty() {
+                let columns = is.or(was).map(|table| table.columns.clone());
+                let columns = columns.unwrap_or_default();
+                found.columns.entry(name.clone()).or_insert(columns);
+                found.rows.insert(name.clone(), rows);
+            }
+        }
+        for name in CARRIED {
+            let (was, is) = (setting(old, name)?, setting(new, name)?);
+            if was != is {
+                found.settings.push((name.to_owned(), was, is));
+            }
+        }
+        let was = counters(old)?;
+        for (name, is) in counters(new)? {
+            let was = was.get(&name).copied();
+            if was.is_none_or(|was| is > was) {
+                found.counters.push((name, was, is));
+            }
+        }
+        Ok(found)
+    }
+
+    /// It as changes, for people.
+    pub(super) fn changes(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for one in &self.objects {
+            let sql = |side: &'_ Option<Object>| side.as_ref().map(|object| object.sql.clone());
+            let (either, old, new) = (one.either(), sql(&one.old), sql(&one.new));
+            let (old, new) = (old.as_deref(), new.as_deref());
+            let mut change = text_change(either.item(), &either.kind, old, new);
+            if let (Detail::Opaque { detail }, Some(digest)) = (&mut change.detail, &one.digest) {
+                detail["digest"] = digest.as_str().into();
+            }
+            changes.push(change);
+        }
+        for (name, rows) in &self.rows {
+            let columns = self.columns.get(name).map(Vec::as_slice);
+            let columns = columns.unwrap_or_default();
+            let change = |one: &Delta| {
+                row_change(name, columns, &one.key, one.old.as_ref(), one.new.as_ref())
+            };
+            changes.extend(rows.iter().map(change));
+        }
+        for (name, old, new) in &self.settings {
+            changes.push(text_change(
+                setting_item(name),
+                "setting",
+                Some(old),
+                Some(new),
+            ));
+        }
+        for (name, old, new) in &self.counters {
+            let (old, new) = (old.map(|old| old.to_string()), new.to_string());
+            let (item, new) = (counter_item(name), Some(new.as_str()));
+            changes.push(text_change(item, "counter", old.as_deref(), new));
+        }
+        changes
+    }
+
+    /// The tables whose own SQL differs: they are brought over as a whole.
+    pub(super) fn altered_tables(&self) -> impl Iterator<Item = &ObjectDelta> {
+        self.objects.iter().filter(|one| one.either().is_table())
+    }
+}
+
+/// The item of the counter of a table.
+pub(super) fn counter_item(table: &str) -> ResourcePath {
+    let name = Value::Text(table.as_bytes().to_vec());
+    row_item("sqlite_sequence", &RowKey::Values(vec![name]))
+}
+
+/// The counters of `AUTOINCREMENT`, by table.
+pub(super) fn counters(of: &Database) -> Result<BTreeMap<String, i64>> {
+    let exists = of.sql.table_exists(None, "sqlite_sequence");
+    if !exists.map_err(of.failed("read the counters"))? {
+        return Ok(BTreeMap::new());
+    }
+    let read = || -> rusqlite::Result<BTreeMap<String, i64>> {
+        let sql = "SELECT name, seq FROM sqlite_sequence WHERE typeof(name) = 'text' AND typeof(seq) = 'integer'";
+        let mut all = of.sql.prepare(sql)?;
+        let rows = all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        rows.collect()
+    };
+    read().map_err(of.failed("read the counters"))
+}
+
+/// The rows of a table that only one version has.
+fn whole(of: &Database, table: &Table, gone: bool) -> Result<Vec<Delta>> {
+    let mut found = Deltas::default();
+    each(of, table, |rowid, row| {
+        match gone {
+            true => found.old(table, rowid, row),
+            false => found.new(table, rowid, row),
+        }
+        Ok(())
+    })?;
+    Ok(found.list)
+}
+
+/// Calls with every row of a table.
+pub(super) fn each(
+    of: &Database,
+    table: &Table,
+    mut found: impl FnMut(Option<i64>, Row) -> Result<()>,
+) -> Result<()> {
+    let what = format!("read the table {}", table.sql_name());
+    let select = of.sql.prepare(&table.select_all());
+    let mut select = select.map_err(of.failed(&what))?;
+    let mut rows = select.query([]).map_err(of.failed(&what))?;
+    while let Some(next) = rows.next().map_err(of.failed(&what))? {
+        let (rowid, values) = row(next, table).map_err(of.failed(&what))?;
+        found(rowid, values)?;
+    }
+    Ok(())
+}
+
+/// Deltas of rows in the making.
+#[derive(Default)]
+struct Deltas {
+    list: Vec<Delta>,
+    copies: HashMap<(bool, [u8; 32]), u32>,
+}
+
+impl Deltas {
+    /// The key of a row, or the number of this copy of it.
+    fn key(&mut self, table: &Table, rowid: Option<i64>, row: &Row, gone: bool) -> RowKey {
+        match table.key(rowid, row) {
+            Some(key) => RowKey::Values(key),
+            None => {
+                let digest = digest(row);
+                let number = self.copies.entry((gone, digest)).or_default();
+                *number += 1;
+                let text = blake3::Hash::from(digest).to_hex();
+                // A row that goes and an equal one that comes are never both listed.
+                RowKey::Copy(text[..12].to_owned(), *number)
+            }
+        }
+    }
+
+    fn old(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
+        let key = self.key(table, rowid, &row, true);
+        self.list.push(Delta {
+            key,
+            old: Some(row),
+            new: None,
+            rowids: (rowid, None),
+        });
+    }
+
+    fn new(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
+        let key = self.key(table, rowid, &row, false);
+        self.list.push(Delta {
+            key,
+            old: None,
+            new: Some(row),
+            rowids: (None, rowid),
+        });
+    }
+
+    fn both(&mut self, key: Vec<Value>, old: (Option<i64>, Row), new: (Option<i64>, Row)) {
+        self.list.push(Delta {
+            key: RowKey::Values(key),
+            rowids: (old.0, new.0),
+            old: Some(old.1),
+            new: Some(new.1),
+        });
+    }
+}
+
+/// The digest of a row.
+pub(super) fn digest(row: &Row) -> [u8; 32] {
+    let mut bytes = Vec::new();
+    row.iter().for_each(|value| encode(value, &mut bytes));
+    *blake3::hash(&bytes).as_bytes()
+}
+
+/// The rows in which a table of the same form differs.
+pub(super) fn table(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
+    match table.rowid {
+        Some(_) => numbered(old, new, table),
+        None => by_key(old, new, table),
+    }
+}
+
+/// A pass over the rows of one version, with the current one in place.
+struct Cursor<'a> {
+    rows: Rows<'a>,
+    at: Option<i64>,
+}
+
+impl Cursor<'_> {
+    fn step(&mut self, of: &Database) -> Result<()> {
+        let next = Rows::next(&mut self.rows).map_err(of.failed("read a row"))?;
+        let rowid = next.map(|row| row.get(0)).transpose();
+        self.at = rowid.map_err(of.failed("read a row"))?;
+        Ok(())
+    }
+
+    fn row(&self, of: &Database, table: &Table) -> Result<(Option<i64>, Row)> {
+        match self.rows.get() {
+            Some(here) => row(here, table).map_err(of.failed("read a row")),
+            None => Ok((None, Row::new())),
+        }
+    }
+}
+
+/// Whether two rows that are in place are equal, without a copy of either.
+fn same(a: &Cursor<'_>, b: &Cursor<'_>, columns: usize) -> rusqlite::Result<bool> {
+    let (Some(a), Some(b)) = (a.rows.get(), b.rows.get()) else {
+        return Ok(false);
+    };
+    use rusqlite::types::ValueRef;
+    for number in 1..=columns {
+        let equal = match (a.get_ref(number)?, b.get_ref(number)?) {
+            // By their bits: 0.0 is not -0.0.
+            (ValueRef::Real(a), ValueRef::Real(b)) => a.to_bits() == b.to_bits(),
+            (a, b) => a == b,
+        };
+        if !equal {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn numbered(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
+    let what = format!("read the table {}", table.sql_name());
+    let sql = table.select_all();
+    let mut a = old.sql.prepare(&sql).map_err(old.failed(&what))?;
+    let mut b = new.sql.prepare(&sql).map_err(new.failed(&what))?;
+    let mut a = Cursor {
+        rows: a.query([]).map_err(old.failed(&what))?,
+        at: None,
+    };
+    let mut b = Cursor {
+        rows: b.query([]).map_err(new.failed(&what))?,
+        at: None,
+    };
+    a.step(old)?;
+    b.step(new)?;
+    let mut found = Deltas::default();
+    let (mut gone, mut come) = (Vec::new(), Vec::new());
+    let by_number = table.identity == Identity::Rowid;
+    loop {
+        match (a.at, b.at) {
+            (None, None) => break,
+            (Some(x), Some(y)) if x == y => {
+                let equal = same(&a, &b, table.columns.len());
+                if !equal.map_err(new.failed(&what))? {
+                    let (was, is) = (a.row(old, table)?, b.row(new, table)?);
+                    match by_number {
+                        true => found.both(vec![Value::Integer(x)], was, is),
+                        false => {
+                            gone.push(was);
+                            come.push(is);
+                        }
+                    }
+                }
+                a.step(old)?;
+                b.step(new)?;
+            }
+            (Some(x), y) if y.is_none_or(|y| x < y) => {
+                let was = a.row(old, table)?;
+                match by_number {
+                    true => found.old(table, was.0, was.1),
+                    false => gone.push(was),
+                }
+                a.step(old)?;
+            }
+            _ => {
+                let is = b.row(new, table)?;
+                match by_number {
+                    true => found.new(table, is.0, is.1),
+                    false => come.push(is),
+                }
+                b.step(new)?;
+            }
+        }
+    }
+    pair(table, gone, come, &mut found);
+    Ok(found.list)
+}
+
+type NumberedRow = (Option<i64>, Row);
+
+/// Pairs rows that are not where they were: by their key, and those without by their content.
+fn pair(table: &Table, gone: Vec<NumberedRow>, come: Vec<NumberedRow>, found: &mut Deltas) {
+    let mut keyed: HashMap<Vec<Value>, NumberedRow> = HashMap::new();
+    let mut loose: HashMap<[u8; 32], Vec<NumberedRow>> = HashMap::new();
+    for was in gone {
+        match table.key(was.0, &was.1) {
+            Some(key) => drop(keyed.insert(key, was)),
+            None => loose.entry(digest(&was.1)).or_default().push(was),
+        }
+    }
+    for is in come {
+        match table.key(is.0, &is.1) {
+            Some(key) => match keyed.remove(&key) {
+                Some(was) if was.1 == is.1 => {}
+                Some(was) => found.both(key, was, is),
+                None => found.new(table, is.0, is.1),
+            },
+            None => match loose.get_mut(&digest(&is.1)).and_then(Vec::pop) {
+                Some(_) => {}
+                None => found.new(table, is.0, is.1),
+            },
+        }
+    }
+    let left = loose.into_values().flatten();
+    let mut left: Vec<NumberedRow> = keyed.into_values().chain(left).collect();
+    left.sort_unstable();
+    left.into_iter()
+        .for_each(|(rowid, row)| found.old(table, rowid, row));
+}
+
+/// Finds rows of a table by their key.
+pub(super) struct Lookup<'a> {
+    of: &'a Database,
+    table: &'a Table,
+    by_key: Option<(CachedStatement<'a>, Vec<usize>)>,
+    by_number: Option<CachedStatement<'a>>,
+}
+
+impl<'a> Lookup<'a> {
+    pub(super) fn new(of: &'a Database, table: &'a Table) -> Result<Self> {
+        let prepare = |sql: String| {
+            let prepared = of.sql.prepare_cached(&sql);
+            prepared.map_err(of.failed("look a row up"))
+        };
+        let by_key = match &table.identity {
+            Identity::Key(key) => Some((prepare(table.select_where(key))?, key.clone())),
+            _ => None,
+        };
+        Ok(Self {
+            of,
+            table,
+            by_key,
+            by_number: table.select_rowid().map(prepare).transpose()?,
+        })
+    }
+
+    /// The row with a key.
+    pub(super) fn key(&mut self, key: &[Value]) -> Result<Option<NumberedRow>> {
+        let Some((select, columns)) = &mut self.by_key else {
+            return match key.first() {
+                Some(Value::Integer(rowid)) => self.number(*rowid),
+                _ => Ok(None),
+            };
+        };
+        let failed = || self.of.failed("look a row up");
+        let mut rows = select
+            .query(rusqlite::params_from_iter(key))
+            .map_err(failed())?;
+        while let Some(next) = rows.next().map_err(failed())? {
+            let found = row(next, self.table).map_err(failed())?;
+            // A collation may take another text for the same.
+            if columns.iter().map(|one| &found.1[*one]).eq(key) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The row with a number.
+    pub(super) fn number(&mut self, rowid: i64) -> Result<Option<NumberedRow>> {
+        let failed = || self.of.failed("look a row up");
+        let Some(select) = &mut self.by_number else {
+            return Ok(None);
+        };
+        let mut rows = select.query([rowid]).map_err(failed())?;
+        let next = rows.next().map_err(failed())?;
+        let found = next.map(|next| row(next, self.table)).transpose();
+        found.map_err(failed())
+    }
+}
+
+fn by_key(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
+    let mut found = Deltas::default();
+    let (mut before, mut after) = (Lookup::new(old, table)?, Lookup::new(new, table)?);
+    each(new, table, |_, is| {
+        let Some(key) = table.key(None, &is) else {
+            return Ok(());
+        };
+        match before.key(&key)? {
+            Some((_, was)) if was == is => {}
+            Some(was) => found.both(key, was, (None, is)),
+            None => found.new(table, None, is),
+        }
+        Ok(())
+    })?;
+    each(old, table, |_, was| {
+        let key = table.key(None, &was);
+        if let Some(key) = key
+            && after.key(&key)?.is_none()
+        {
+            found.old(table, None, was);
+        }
+        Ok(())
+    })?;
+    Ok(found.list)
+}
+
+/// The rows in which a table differs whose form is another one: by the columns that both have.
+fn altered(
+    old: &Database,
+    new: &Database,
+    was: &Table,
+    is: &Table,
+    found: &mut Difference,
+) -> Result<Vec<Delta>> {
+    let common: Vec<String> = is
+        .columns
+        .iter()
+        .filter(|name| was.columns.contains(name))
+        .cloned()
+        .collect();
+    let names = |table: &Table| match &table.identity {
+        Identity::Key(key) => Some(
+            key.iter()
+                .map(|one| table.columns[*one].clone())
+                .collect::<Vec<_>>(),
+        ),
+        _ => None,
+    };
+    let same_identity = was.rowid.is_some() == is.rowid.is_some()
+        && names(was) == names(is)
+        && matches!(was.identity, Identity::Rowid) == matches!(is.identity, Identity::Rowid);
+    if !same_identity || common.is_empty() {
+        let mut rows = whole(old, was, true)?;
+        rows.extend(whole(new, is, false)?);
+        return Ok(rows);
+    }
+    let view = |table: &Table| Table {
+        columns: common.clone(),
+        identity: match names(table) {
+            Some(names) => Identity::Key(
+                names
+                    .iter()
+                    .filter_map(|name| common.iter().position(|one| one == name))
+                    .collect(),
+            ),
+            None => table.identity.clone(),
+        },
+        ..table.clone()
+    };
+    found.columns.insert(is.name.clone(), common.clone());
+    let (was, is) = (view(was), view(is));
+    match was == is {
+        true => table(old, new, &is),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The digest of a table: its own SQL, that of what belongs to it, and its rows.
+pub(super) fn table_digest(of: &Database, schema: &Schema, name: &str) -> Result<Option<String>> {
+    let Some(table) = schema.tables.get(name) else {
+        return Ok(None);
+    };
+    let mut hash = blake3::Hasher::new();
+    for object in schema.of_table(name) {
+        hash.update(&(object.sql.len() as u64).to_le_bytes());
+        hash.update(object.sql.as_bytes());
+    }
+    let select = of.sql.prepare(&table.select_all());
+    let mut select = select.map_err(of.failed("read a table"))?;
+    let mut rows = select.query([]).map_err(of.failed("read a table"))?;
+    let mut bytes = Vec::new();
+    while let Some(next) = rows.next().map_err(of.failed("read a table"))? {
+        bytes.clear();
+        for number in 0..=table.columns.len() {
+            let one = next.get_ref(number).map_err(of.failed("read a table"))?;
+            encode(&value(one), &mut bytes);
+        }
+        hash.update(&bytes);
+    }
+    Ok(Some(hash.finalize().to_hex().to_string()))
+}

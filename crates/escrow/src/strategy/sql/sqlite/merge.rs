@@ -1,0 +1,405 @@
+//! The three-way merge: what the sandbox changed since the base is brought over to the original as it is now.
+//!
+//! A row that only the sandbox changed becomes its version. A row that both changed becomes both, column by column, unless
+//! the same column has two new values: that is a conflict (rule Q2). A table whose own SQL the sandbox changed is brought
+//! over as a whole, so anything else that happened to it in the original is a conflict.
+
+use std::collections::{HashMap, HashSet};
+
+use super::connect::Database;
+use super::constraints;
+use super::diff::{Delta, Difference, Lookup, ObjectDelta, table_digest};
+use super::plan::{MergePlan, ObjectSwap, SettingSwap, TableSwap, WholeTable};
+use super::schema::{Schema, Table, setting};
+use crate::model::{Conflict, ResourcePath};
+use crate::strategy::error::Result;
+use crate::strategy::sql::record::RowSwap;
+use crate::strategy::sql::{Row, RowKey, Value, row_item, setting_item, table_item};
+
+/// The versions that are merged.
+pub(super) struct Versions<'a> {
+    pub(super) base: &'a Database,
+    pub(super) work: &'a Database,
+    pub(super) original: &'a Database,
+}
+
+/// What a commit would do, and what contradicts it.
+#[derive(Default)]
+pub(super) struct Merged {
+    pub(super) plan: MergePlan,
+    pub(super) rows: Vec<RowSwap>,
+    /// The items of the rows, in their order.
+    pub(super) items: Vec<ResourcePath>,
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+/// Merges a difference into the original. Items that `left_out` names stay as they are there. Where both sides changed
+/// something the plan holds the sandbox's version, for the caller who wants it all the same.
+pub(super) fn merge(
+    versions: &Versions<'_>,
+    found: &Difference,
+    left_out: &HashSet<ResourcePath>,
+) -> Result<Merged> {
+    let mut merge = Merge {
+        versions,
+        base: Schema::read(versions.base)?,
+        work: Schema::read(versions.work)?,
+        original: Schema::read(versions.original)?,
+        left_out,
+        merged: Merged::default(),
+    };
+    let mut whole: HashSet<&str> = HashSet::new();
+    for one in found.altered_tables() {
+        whole.insert(&one.either().name);
+        merge.whole_table(one)?;
+    }
+    for one in &found.objects {
+        let object = one.either();
+        if !object.is_table() && !whole.contains(object.table.as_str()) {
+            merge.object(one);
+        }
+    }
+    for (name, rows) in &found.rows {
+        if !whole.contains(name.as_str()) {
+            merge.rows(name, rows)?;
+        }
+    }
+    for (name, old, new) in &found.settings {
+        merge.setting(name, old, new)?;
+    }
+    for (name, _, new) in &found.counters {
+        if !left_out.contains(&super::diff::counter_item(name)) {
+            merge.merged.plan.counters.push((name.clone(), *new));
+        }
+    }
+    let schemas = constraints::Schemas {
+        original: &merge.original,
+        work: &merge.work,
+    };
+    let more = constraints::check(versions, &schemas, &merge.merged)?;
+    merge.merged.conflicts.extend(more);
+    Ok(merge.merged)
+}
+
+struct Merge<'a> {
+    versions: &'a Versions<'a>,
+    base: Schema,
+    work: Schema,
+    original: Schema,
+    left_out: &'a HashSet<ResourcePath>,
+    merged: Merged,
+}
+
+/// What becomes of a row.
+enum Outcome {
+    /// The original holds it already.
+    There,
+    /// It becomes this.
+    Becomes(Option<Row>),
+    /// Both changed it; the sandbox's version would be this.
+    Conflict(String, Option<Row>),
+}
+
+impl Merge<'_> {
+    fn conflict(&mut self, item: ResourcePath, what: &str) {
+        self.merged.conflicts.push(Conflict::of(item, what));
+    }
+
+    fn whole_table(&mut self, one: &ObjectDelta) -> Result<()> {
+        let name = &one.either().name;
+        let item = table_item(name);
+        if self.left_out.contains(&item) {
+            return Ok(());
+        }
+        let version = |of: &Database, schema: &Schema| -> Result<Option<WholeTable>> {
+            let digest = table_digest(of, schema, name)?;
+            Ok(digest
+                .zip(schema.tables.get(name))
+                .map(|(digest, table)| WholeTable {
+                    digest,
+                    table: table.clone(),
+                    objects: schema.of_table(name).cloned().collect(),
+                }))
+        };
+        let before = version(self.versions.original, &self.original)?;
+        let after = version(self.versions.work, &self.work)?;
+        let base = table_digest(self.versions.base, &self.base, name)?;
+        let digest = |version: &Option<WholeTable>| version.as_ref().map(|one| one.digest.clone());
+        if digest(&before) == digest(&after) {
+            return Ok(());
+        }
+        if digest(&before) != base {
+            let what = match (&before, &after) {
+                (None, _) => "its schema was changed here, and the original dropped it",
+                (_, None) => "it was dropped here, and changed in the original",
+                (_, Some(_)) if base.is_none() => "both created a table of this name",
+                _ => "its schema was changed here, and the original changed its rows or its schema",
+            };
+            self.conflict(item, what);
+        }
+        self.merged.plan.whole.push(TableSwap {
+            name: name.clone(),
+            before,
+            after,
+        });
+        Ok(())
+    }
+
+    fn object(&mut self, one: &ObjectDelta) {
+        let (object, item) = (one.either(), one.either().item());
+        if self.left_out.contains(&item) {
+            return;
+        }
+        let key = (object.kind.clone(), object.name.clone());
+        let now = self.original.objects.get(&key).cloned();
+        let sql = |object: &Option<_>| {
+            let object: &Option<super::schema::Object> = object;
+            object.as_ref().map(|one| one.sql.clone())
+        };
+        if sql(&now) == sql(&one.new) {
+            return;
+        }
+        if sql(&now) != sql(&one.old) {
+            self.conflict(item, "its SQL was changed here and in the original");
+        }
+        self.merged.plan.objects.push(ObjectSwap {
+            before: now,
+            after: one.new.clone(),
+        });
+    }
+
+    fn setting(&mut self, name: &str, old: &str, new: &str) -> Result<()> {
+        let (item, now) = (setting_item(name), setting(self.versions.original, name)?);
+        if self.left_out.contains(&item) || now == new {
+            return Ok(());
+        }
+        if now != old {
+            self.conflict(
+                item,
+                &format!("it became {new} here and {now} in the original"),
+            );
+        }
+        self.merged.plan.settings.push(SettingSwap {
+            name: name.to_owned(),
+            before: now,
+            after: new.to_owned(),
+        });
+        Ok(())
+    }
+
+    fn rows(&mut self, name: &str, rows: &[Delta]) -> Result<()> {
+        let (ours, theirs) = (self.work.tables.get(name), self.original.tables.get(name));
+        let Some(table) = ours.filter(|_| ours == theirs).cloned() else {
+            let what = match theirs {
+                None => "its rows were changed here, and the original dropped it",
+                Some(_) => {
+                    "its rows were changed here, and the original has other columns or another key"
+                }
+            };
+            if !self.left_out.contains(&table_item(name)) {
+                self.conflict(table_item(name), what);
+            }
+            return Ok(());
+        };
+        let number = self.merged.plan.tables.len() as u32;
+        self.merged.plan.tables.push(table.clone());
+        let mut places = Places::new(self.versions.original, &table)?;
+        for delta in rows {
+            let item = row_item(name, &delta.key);
+            if self.left_out.contains(&item) {
+                continue;
+            }
+            let (rowid, now) = places.find(delta)?;
+            let after = match outcome(&table, delta, now.as_ref()) {
+                Outcome::There => continue,
+                Outcome::Becomes(after) => after,
+                Outcome::Conflict(what, after) => {
+                    self.conflict(item.clone(), &what);
+                    after
+                }
+            };
+            if now == after {
+                continue;
+            }
+            self.merged.rows.push(RowSwap {
+                table: number,
+                rowid,
+                before: now,
+                after,
+            });
+            self.merged.items.push(item);
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a row of which the original holds `now`.
+fn outcome(table: &Table, delta: &Delta, now: Option<&Row>) -> Outcome {
+    let named = |numbers: &[usize]| {
+        let names: Vec<&str> = numbers
+            .iter()
+            .map(|number| table.columns[*number].as_str())
+            .collect();
+        match names[..] {
+            [one] => format!("column {one}"),
+            _ => format!("columns {}", names.join(", ")),
+        }
+    };
+    let differing = |a: &Row, b: &Row| -> Vec<usize> {
+        (0..table.columns.len())
+            .filter(|number| a[*number] != b[*number])
+            .collect()
+    };
+    match (&delta.old, &delta.new, now) {
+        (None, Some(new), Some(now)) if new == now => Outcome::There,
+        (None, Some(new), Some(now)) => {
+            let columns = named(&differing(new, now));
+            let what = format!("a row with this key was added here and in the original: {columns}");
+            Outcome::Conflict(what, Some(new.clone()))
+        }
+        (None, new, None) => Outcome::Becomes(new.clone()),
+        (Some(_), None, None) if matches!(delta.key, RowKey::Copy(..)) => {
+            let what = "it was removed here, and the original no longer has it as it was";
+            Outcome::Conflict(what.to_owned(), None)
+        }
+        (Some(_), None, None) => Outcome::There,
+        (Some(old), None, Some(now)) if old == now => Outcome::Becomes(None),
+        (Some(old), None, Some(now)) => {
+            let columns = named(&differing(old, now));
+            let what = format!("it was deleted here, and changed in the original: {columns}");
+            Outcome::Conflict(what, None)
+        }
+        (Some(_), Some(new), None) => {
+            let what = "it was changed here, and deleted in the original";
+            Outcome::Conflict(what.to_owned(), Some(new.clone()))
+        }
+        (Some(old), Some(new), Some(now)) => {
+            let ours = differing(old, new);
+            let mut merged = now.clone();
+            for number in &ours {
+                merged[*number] = new[*number].clone();
+            }
+            let twice =
+                |number: &usize| now[*number] != old[*number] && now[*number] != new[*number];
+            let twice: Vec<usize> = ours.into_iter().filter(twice).collect();
+            match twice.is_empty() {
+                true => Outcome::Becomes(Some(merged)),
+                false => {
+                    let what = format!("changed here and in the original: {}", named(&twice));
+                    Outcome::Conflict(what, Some(merged))
+                }
+            }
+        }
+        (None, None, _) => Outcome::There,
+    }
+}
+
+/// Where rows are in the original, and where new ones go.
+struct Places<'a> {
+    of: &'a Database,
+    table: &'a Table,
+    lookup: Lookup<'a>,
+    /// Numbers that rows of this commit have in the original, or will have.
+    taken: HashSet<i64>,
+    next: Option<i64>,
+    /// Rows without a key, by content: read once, where one is not where it was.
+    loose: Option<HashMap<[u8; 32], Vec<i64>>>,
+}
+
+impl<'a> Places<'a> {
+    fn new(of: &'a Database, table: &'a Table) -> Result<Self> {
+        Ok(Self {
+            of,
+            table,
+            lookup: Lookup::new(of, table)?,
+            taken: HashSet::new(),
+            next: None,
+            loose: None,
+        })
+    }
+
+    /// The row of the original that a delta is about, and its number there; of a new row the number it will have.
+    fn find(&mut self, delta: &Delta) -> Result<(Option<i64>, Option<Row>)> {
+        let found = match &delta.key {
+            RowKey::Values(key) => self.lookup.key(key)?,
+            RowKey::Copy(..) => match &delta.old {
+                Some(old) => self.copy(old, delta.rowids.0)?,
+                None => None,
+            },
+        };
+        if let Some((rowid, row)) = found {
+            self.taken.extend(rowid);
+            return Ok((rowid, Some(row)));
+        }
+        Ok((self.free(delta.rowids.1)?, None))
+    }
+
+    /// A row with this content that no other delta is about, where it was or anywhere.
+    fn copy(&mut self, content: &Row, rowid: Option<i64>) -> Result<Option<(Option<i64>, Row)>> {
+        if let Some(rowid) = rowid.filter(|rowid| !self.taken.contains(rowid))
+            && let Some(found) = self.lookup.number(rowid)?
+            && found.1 == *content
+        {
+            return Ok(Some(found));
+        }
+        if self.loose.is_none() {
+            let mut loose: HashMap<[u8; 32], Vec<i64>> = HashMap::new();
+            super::diff::each(self.of, self.table, |rowid, row| {
+                if self.table.key(rowid, &row).is_none() {
+                    let same = loose.entry(super::diff::digest(&row)).or_default();
+                    same.extend(rowid);
+                }
+                Ok(())
+            })?;
+            self.loose = Some(loose);
+        }
+        let digest = super::diff::digest(content);
+        let same = self.loose.as_ref().and_then(|loose| loose.get(&digest));
+        let free = same.and_then(|all| all.iter().find(|one| !self.taken.contains(one)));
+        Ok(free.map(|rowid| (Some(*rowid), content.clone())))
+    }
+
+    /// A number for a new row: the one it has in the sandbox, if that is free.
+    fn free(&mut self, wanted: Option<i64>) -> Result<Option<i64>> {
+        let (Some(wanted), Some(name)) = (wanted, &self.table.rowid) else {
+            return Ok(None);
+        };
+        if !self.taken.contains(&wanted) && self.lookup.number(wanted)?.is_none() {
+            self.taken.insert(wanted);
+            return Ok(Some(wanted));
+        }
+        if self.table.alias.is_some() {
+            return Ok(Some(wanted));
+        }
+        let next = match self.next {
+            Some(next) => next,
+            None => {
+                let sql = format!("SELECT max({name}) FROM {}", self.table.sql_name());
+                let last = self.of.sql.query_row(&sql, [], |row| row.get(0));
+                let last: Option<i64> = last.map_err(self.of.failed("look a number up"))?;
+                last.unwrap_or(0).saturating_add(1)
+            }
+        };
+        let mut next = next;
+        while self.taken.contains(&next) {
+            next = next.saturating_add(1);
+        }
+        self.taken.insert(next);
+        self.next = Some(next.saturating_add(1));
+        Ok(Some(next))
+    }
+}
+
+/// Everything that moved in the original since the base, which counts where the original is to be as it was.
+pub(super) fn moved(versions: &Versions<'_>) -> Result<Vec<Conflict>> {
+    let found = Difference::between(versions.base, versions.original)?;
+    let conflict = |path| Conflict::of(path, "the original changed it");
+    let changes = found.changes();
+    Ok(changes.into_iter().map(|one| conflict(one.path)).collect())
+}
+
+/// The values of some columns of a row; none where one is NULL.
+pub(super) fn values(row: &Row, columns: &[usize]) -> Option<Vec<Value>> {
+    let values: Vec<Value> = columns.iter().map(|one| row[*one].clone()).collect();
+    (!values.contains(&Value::Null)).then_some(values)
+}

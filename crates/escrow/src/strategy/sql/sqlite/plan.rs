@@ -1,0 +1,170 @@
+//! What a commit does to a database, as a value: written before it is decided, carried out and taken back from the file.
+//!
+//! ```text
+//! <commit area>/
+//!   plan             everything but the rows
+//!   rows             the rows that change, before and after
+//!   new.db, old.db   both versions, where tables are brought over as a whole
+//! ```
+//!
+//! Everything in it has a version before and one after. A commit finds the version before and makes the one after;
+//! an undo the other way round.
+
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::schema::{Object, Table};
+use crate::fs::{Dir, atomic_file};
+use crate::model::text::Location;
+use crate::strategy::Intent;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::record::{RowReader, RowSwap, RowWriter};
+use crate::strategy::tree;
+
+const PLAN: &[u8] = b"plan";
+const ROWS: &[u8] = b"rows";
+pub(super) const NEW: &str = "new.db";
+pub(super) const OLD: &str = "old.db";
+
+/// A table that is brought over as a whole: its digest, and the SQL of it and of what belongs to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct TableSwap {
+    pub(super) name: String,
+    pub(super) before: Option<WholeTable>,
+    pub(super) after: Option<WholeTable>,
+}
+
+/// One version of a table.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct WholeTable {
+    pub(super) digest: String,
+    pub(super) table: Table,
+    pub(super) objects: Vec<Object>,
+}
+
+/// An object of the schema that becomes another one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct ObjectSwap {
+    pub(super) before: Option<Object>,
+    pub(super) after: Option<Object>,
+}
+
+/// A setting in the header of the file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct SettingSwap {
+    pub(super) name: String,
+    pub(super) before: String,
+    pub(super) after: String,
+}
+
+/// Everything that a commit does.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct MergePlan {
+    /// The tables of the rows.
+    pub(super) tables: Vec<Table>,
+    pub(super) whole: Vec<TableSwap>,
+    pub(super) objects: Vec<ObjectSwap>,
+    pub(super) settings: Vec<SettingSwap>,
+    /// Counters, which only ever go forward.
+    pub(super) counters: Vec<(String, i64)>,
+    /// The digest of the rows.
+    rows: String,
+}
+
+/// An intent as it is stored: where the original is, and what was written about it.
+#[derive(Serialize, Deserialize)]
+struct StoredIntent {
+    original: Location,
+    area: Location,
+    plan: String,
+}
+
+/// A plan that was written, opened again.
+pub(super) struct OpenPlan {
+    pub(super) original: PathBuf,
+    pub(super) plan: MergePlan,
+    area: Dir,
+}
+
+/// Writes a plan with its rows into the area of a commit.
+pub(super) fn write(
+    original: &Path,
+    place: &Path,
+    mut plan: MergePlan,
+    rows: &[RowSwap],
+) -> Result<Intent> {
+    let area = Dir::open(place)?;
+    let file = area.create(ROWS, 0o600)?;
+    let mut writer = RowWriter::new(BufWriter::new(file));
+    let written = rows.iter().try_for_each(|swap| writer.write(swap));
+    let digest = written.and_then(|()| writer.finish());
+    plan.rows = digest.map_err(|error| area.io_error("write", ROWS, &error))?;
+    let text = serde_json::to_vec(&plan).expect("names and digests are JSON");
+    atomic_file::create(&area, PLAN, &text)?;
+    Ok(Intent(tree::stored(&StoredIntent {
+        original: Location::from(original),
+        area: Location::from(place),
+        plan: blake3::hash(&text).to_hex().to_string(),
+    })))
+}
+
+impl OpenPlan {
+    /// Reads what was written; none for the intent of a commit that changes nothing.
+    pub(super) fn read(intent: &Intent) -> Result<Option<Self>> {
+        if intent.0.is_null() {
+            return Ok(None);
+        }
+        let stored: StoredIntent = tree::parse(&intent.0, "the intent")?;
+        let area = Dir::open(stored.area.as_path())?;
+        let altered = |name: &[u8]| StrategyError::Altered {
+            path: Location::from(area.locate(&crate::model::ResourcePath::root().join(name))),
+        };
+        let text = read_all(&area, PLAN)?;
+        if blake3::hash(&text).to_hex().as_str() != stored.plan {
+            return Err(altered(PLAN));
+        }
+        let plan: MergePlan = serde_json::from_slice(&text).map_err(|_| altered(PLAN))?;
+        let (file, _) = area.file(ROWS)?;
+        let mut hash = blake3::Hasher::new();
+        let hashed = hash.update_reader(file);
+        hashed.map_err(|error| area.io_error("read", ROWS, &error))?;
+        if hash.finalize().to_hex().as_str() != plan.rows {
+            return Err(altered(ROWS));
+        }
+        Ok(Some(Self {
+            original: stored.original.as_path().to_owned(),
+            plan,
+            area,
+        }))
+    }
+
+    /// The rows, one after the other.
+    pub(super) fn rows(&self) -> Result<impl Iterator<Item = Result<RowSwap>> + '_> {
+        let (file, _) = self.area.file(ROWS)?;
+        let failed = |error| StrategyError::from(self.area.io_error("read", ROWS, &error));
+        Ok(RowReader::new(file).map(move |one| one.map_err(failed)))
+    }
+
+    /// The table of a row.
+    pub(super) fn table(&self, swap: &RowSwap) -> Result<&Table> {
+        let found = self.plan.tables.get(swap.table as usize);
+        found.ok_or_else(|| StrategyError::Damaged {
+            what: "a row belongs to no table".to_owned(),
+        })
+    }
+
+    /// One of the versions that were staged.
+    pub(super) fn version(&self, name: &str) -> PathBuf {
+        self.area.path().join(name)
+    }
+}
+
+fn read_all(area: &Dir, name: &[u8]) -> Result<Vec<u8>> {
+    let (mut file, _) = area.file(name)?;
+    let mut bytes = Vec::new();
+    let read = std::io::Read::read_to_end(&mut file, &mut bytes);
+    read.map_err(|error| area.io_error("read", name, &error))?;
+    Ok(bytes)
+}

@@ -1,0 +1,370 @@
+//! The schema of a database: tables, how their rows are told apart, and the other objects with their SQL.
+
+use std::collections::BTreeMap;
+
+use rusqlite::types::ValueRef;
+use serde::{Deserialize, Serialize};
+
+use super::connect::Database;
+use crate::model::ResourcePath;
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::{Row, Value, part_item, table_item};
+
+/// Settings in the header of the file that a commit carries over.
+pub(super) const CARRIED: [&str; 2] = ["user_version", "application_id"];
+
+/// Settings of the file that stay as they are in the original: to change them the whole file is written anew.
+pub(super) const KEPT: [&str; 4] = ["journal_mode", "page_size", "auto_vacuum", "encoding"];
+
+/// How a row is told from the others of its table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Identity {
+    /// By its number, which is a column of it (`INTEGER PRIMARY KEY`) or of a virtual table.
+    Rowid,
+    /// By these columns. Rows with a NULL among them have no key.
+    Key(Vec<usize>),
+    /// By nothing but its values.
+    Content,
+}
+
+/// A table with rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Table {
+    pub(super) name: String,
+    /// The columns that are stored; what is computed from others is left to SQLite.
+    pub(super) columns: Vec<String>,
+    pub(super) identity: Identity,
+    /// The name of the number of a row; none for tables without.
+    pub(super) rowid: Option<String>,
+    /// The column that is that number.
+    pub(super) alias: Option<usize>,
+}
+
+/// Anything that has SQL in the schema.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Object {
+    pub(super) kind: String,
+    pub(super) name: String,
+    pub(super) table: String,
+    pub(super) sql: String,
+}
+
+impl Object {
+    /// The item that a diff names it by.
+    pub(super) fn item(&self) -> ResourcePath {
+        match self.kind.as_str() {
+            "table" | "view" => table_item(&self.name),
+            kind => part_item(&self.table, kind, &self.name),
+        }
+    }
+
+    pub(super) fn is_table(&self) -> bool {
+        self.kind == "table"
+    }
+}
+
+/// The objects of a database by kind and name, and its tables.
+#[derive(Debug, Default)]
+pub(super) struct Schema {
+    pub(super) objects: BTreeMap<(String, String), Object>,
+    pub(super) tables: BTreeMap<String, Table>,
+    /// Full-text tables whose rows lie in another table: they are rebuilt after a merge.
+    pub(super) rebuilt: Vec<String>,
+}
+
+/// A name as SQL takes it, whatever is in it (rule S4).
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+impl Table {
+    pub(super) fn sql_name(&self) -> String {
+        quoted(&self.name)
+    }
+
+    /// `"a", "b"`
+    pub(super) fn column_list(&self) -> String {
+        let names: Vec<String> = self.columns.iter().map(|name| quoted(name)).collect();
+        names.join(", ")
+    }
+
+    /// Every row, in the order of their numbers where there are any. The first value is the number, or NULL.
+    pub(super) fn select_all(&self) -> String {
+        match &self.rowid {
+            Some(rowid) => format!("{} ORDER BY {rowid}", self.select()),
+            None => self.select(),
+        }
+    }
+
+    fn select(&self) -> String {
+        let rowid = self.rowid.as_deref().unwrap_or("NULL");
+        let (columns, table) = (self.column_list(), self.sql_name());
+        format!("SELECT {rowid}, {columns} FROM {table}")
+    }
+
+    /// The row with a number.
+    pub(super) fn select_rowid(&self) -> Option<String> {
+        let rowid = self.rowid.as_ref()?;
+        Some(format!("{} WHERE {rowid} = ?1", self.select()))
+    }
+
+    /// The rows with these values in columns.
+    pub(super) fn select_where(&self, columns: &[usize]) -> String {
+        let terms: Vec<String> = columns
+            .iter()
+            .enumerate()
+            .map(|(number, column)| {
+                format!("{} IS ?{}", quoted(&self.columns[*column]), number + 1)
+            })
+            .collect();
+        format!("{} WHERE {}", self.select(), terms.join(" AND "))
+    }
+
+    /// What a row is put in with: its number, unless a column is that, and its columns.
+    pub(super) fn insert(&self) -> String {
+        let count = self.columns.len();
+        let marks: Vec<String> = (2..count + 2).map(|number| format!("?{number}")).collect();
+        let (table, columns, marks) = (self.sql_name(), self.column_list(), marks.join(", "));
+        match self.numbers() {
+            Some(rowid) => {
+                format!("INSERT OR ABORT INTO {table} ({rowid}, {columns}) VALUES (?1, {marks})")
+            }
+            None => format!("INSERT OR ABORT INTO {table} ({columns}) VALUES ({marks})"),
+        }
+    }
+
+    /// The name of the number of a row, where it is not a column.
+    pub(super) fn numbers(&self) -> Option<&str> {
+        self.rowid.as_deref().filter(|_| self.alias.is_none())
+    }
+
+    /// The key of a row; none where it has none.
+    pub(super) fn key(&self, rowid: Option<i64>, row: &Row) -> Option<Vec<Value>> {
+        match &self.identity {
+            Identity::Rowid => rowid.map(|rowid| vec![Value::Integer(rowid)]),
+            Identity::Key(columns) => {
+                let key: Vec<Value> = columns.iter().map(|one| row[*one].clone()).collect();
+                (!key.contains(&Value::Null)).then_some(key)
+            }
+            Identity::Content => None,
+        }
+    }
+}
+
+/// A value as SQLite gives it.
+pub(super) fn value(from: ValueRef<'_>) -> Value {
+    match from {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(number) => Value::Integer(number),
+        ValueRef::Real(number) => Value::Real(number.to_bits()),
+        ValueRef::Text(text) => Value::Text(text.to_vec()),
+        ValueRef::Blob(bytes) => Value::Blob(bytes.to_vec()),
+    }
+}
+
+impl rusqlite::ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
+        Ok(rusqlite::types::ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Real(bits) => ValueRef::Real(f64::from_bits(*bits)),
+            Self::Text(text) => ValueRef::Text(text),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+/// The number and the values of a row that [`Table::select_all`] and its like gave.
+pub(super) fn row(of: &rusqlite::Row<'_>, table: &Table) -> rusqlite::Result<(Option<i64>, Row)> {
+    let rowid = of.get(0)?;
+    let values = (1..=table.columns.len()).map(|number| Ok(value(of.get_ref(number)?)));
+    Ok((rowid, values.collect::<rusqlite::Result<_>>()?))
+}
+
+impl Schema {
+    /// Reads the schema. A table whose rows cannot be told apart or read here is refused with the reason.
+    pub(super) fn read(of: &Database) -> Result<Self> {
+        let what = "read the schema";
+        let mut schema = Self::default();
+        let mut shadows = Vec::new();
+        let mut list = of
+            .sql
+            .prepare("PRAGMA main.table_list")
+            .map_err(of.failed(what))?;
+        let mut rows = list.query([]).map_err(of.failed(what))?;
+        let mut kinds = BTreeMap::new();
+        while let Some(row) = rows.next().map_err(of.failed(what))? {
+            let read = || -> rusqlite::Result<(String, String, bool)> {
+                Ok((row.get(1)?, row.get(2)?, row.get(4)?))
+            };
+            let (name, kind, without_rowid) = read().map_err(of.failed(what))?;
+            match kind.as_str() {
+                "shadow" => shadows.push(name),
+                _ => drop(kinds.insert(name, (kind, without_rowid))),
+            }
+        }
+        let all = "SELECT type, name, tbl_name, sql FROM main.sqlite_schema WHERE sql IS NOT NULL";
+        let mut all = of.sql.prepare(all).map_err(of.failed(what))?;
+        let mut rows = all.query([]).map_err(of.failed(what))?;
+        while let Some(row) = rows.next().map_err(of.failed(what))? {
+            let read = || -> rusqlite::Result<Object> {
+                Ok(Object {
+                    kind: row.get(0)?,
+                    name: row.get(1)?,
+                    table: row.get(2)?,
+                    sql: row.get(3)?,
+                })
+            };
+            let object = read().map_err(of.failed(what))?;
+            let internal = object.name.to_ascii_lowercase().starts_with("sqlite_");
+            if internal || shadows.contains(&object.name) || shadows.contains(&object.table) {
+                continue;
+            }
+            if object.is_table() {
+                let (kind, without_rowid) = kinds.get(&object.name).cloned().unwrap_or_default();
+                schema.add_table(of, &object, &kind, without_rowid)?;
+            }
+            let key = (object.kind.clone(), object.name.clone());
+            schema.objects.insert(key, object);
+        }
+        Ok(schema)
+    }
+
+    fn add_table(
+        &mut self,
+        of: &Database,
+        object: &Object,
+        kind: &str,
+        without_rowid: bool,
+    ) -> Result<()> {
+        if kind == "virtual" && has_rows_elsewhere(of, object)? {
+            self.rebuilt.push(object.name.clone());
+            return Ok(());
+        }
+        let table = read_table(of, &object.name, kind == "virtual", without_rowid)?;
+        // What SQLite cannot read or order here fails now, not in the middle of a commit.
+        for sql in [Some(table.select_all()), table.select_rowid()] {
+            let prepared = sql.map(|sql| of.sql.prepare(&sql).map(drop));
+            prepared.transpose().map_err(|error| StrategyError::Unsupported {
+                strategy: "snapshot".to_owned(),
+                what: format!("work with the table '{}'", object.name),
+                why: format!(
+                    "{error}: only its application can; while nothing has the database open, the type fs-file takes \
+                     it as a plain file"
+                ),
+            })?;
+        }
+        self.tables.insert(object.name.clone(), table);
+        Ok(())
+    }
+
+    /// The objects of a table, itself among them.
+    pub(super) fn of_table<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'s Object> {
+        self.objects.values().filter(move |one| one.table == name)
+    }
+}
+
+/// Whether a full-text table takes its rows from another one. One that keeps none at all cannot be compared.
+fn has_rows_elsewhere(of: &Database, object: &Object) -> Result<bool> {
+    let plain: String = object.sql.to_ascii_lowercase();
+    let plain: String = plain.chars().filter(|c| !c.is_whitespace()).collect();
+    if !plain.contains("usingfts") || !plain.contains("content=") {
+        return Ok(false);
+    }
+    if ["content=''", "content=\"\"", "content=,", "content=)"]
+        .iter()
+        .any(|none| plain.contains(none))
+    {
+        return Err(StrategyError::Unsupported {
+            strategy: "snapshot".to_owned(),
+            what: format!("work with the table '{}'", object.name),
+            why: format!(
+                "in '{}' it keeps an index of text, but not the text",
+                of.at()
+            ),
+        });
+    }
+    Ok(true)
+}
+
+fn read_table(of: &Database, name: &str, is_virtual: bool, without_rowid: bool) -> Result<Table> {
+    let what = "read the schema";
+    let (mut columns, mut all, mut key) = (Vec::new(), Vec::new(), Vec::new());
+    let mut is_integer = false;
+    let info = format!("PRAGMA main.table_xinfo({})", quoted(name));
+    let mut info = of.sql.prepare(&info).map_err(of.failed(what))?;
+    let mut rows = info.query([]).map_err(of.failed(what))?;
+    while let Some(row) = rows.next().map_err(of.failed(what))? {
+        let read = || -> rusqlite::Result<(String, String, i64, i64)> {
+            Ok((row.get(1)?, row.get(2)?, row.get(5)?, row.get(6)?))
+        };
+        let (column, kind, place, hidden) = read().map_err(of.failed(what))?;
+        all.push(column.to_ascii_lowercase());
+        if hidden != 0 {
+            continue;
+        }
+        if place > 0 {
+            is_integer = kind.eq_ignore_ascii_case("integer");
+            key.push((place, columns.len()));
+        }
+        columns.push(column);
+    }
+    key.sort_unstable();
+    let key: Vec<usize> = key.into_iter().map(|(_, column)| column).collect();
+    // `INTEGER PRIMARY KEY DESC` is no number of the row: it has an index of its own.
+    let indexed = format!(
+        "SELECT count(*) FROM pragma_index_list({}) WHERE origin = 'pk'",
+        literal(name)
+    );
+    let indexed: i64 = of
+        .sql
+        .query_row(&indexed, [], |row| row.get(0))
+        .map_err(of.failed(what))?;
+    let free = ["rowid", "_rowid_", "oid"]
+        .into_iter()
+        .find(|name| !all.iter().any(|column| column == name));
+    let is_alias = key.len() == 1 && is_integer && indexed == 0 && !without_rowid;
+    let rowid = match (without_rowid, is_alias, free) {
+        (true, _, _) => None,
+        (false, _, Some(free)) => Some(free.to_owned()),
+        (false, true, None) => Some(quoted(&columns[key[0]])),
+        (false, false, None) => {
+            return Err(StrategyError::Unsupported {
+                strategy: "snapshot".to_owned(),
+                what: format!("work with the table '{name}'"),
+                why: "its columns hide the number of a row (rowid, oid and _rowid_ are columns)"
+                    .to_owned(),
+            });
+        }
+    };
+    let key_column = key.first().copied();
+    Ok(Table {
+        name: name.to_owned(),
+        columns,
+        identity: match key.is_empty() {
+            _ if is_virtual || is_alias => Identity::Rowid,
+            true => Identity::Content,
+            false => Identity::Key(key),
+        },
+        rowid,
+        alias: key_column.filter(|_| is_alias),
+    })
+}
+
+/// A text as SQL takes it.
+pub(super) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A setting of the database.
+pub(super) fn setting(of: &Database, name: &str) -> Result<String> {
+    let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<String> {
+        Ok(match value(row.get_ref(0)?) {
+            Value::Integer(number) => number.to_string(),
+            Value::Text(text) => String::from_utf8_lossy(&text).into_owned(),
+            _ => String::new(),
+        })
+    };
+    let asked = of.sql.query_row(&format!("PRAGMA main.{name}"), [], read);
+    asked.map_err(of.failed(&format!("read {name}")))
+}

@@ -1,0 +1,362 @@
+//! A session with a sandbox of a SQLite database.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::connect::{Database, Use, beside};
+use super::diff::Difference;
+use super::merge::{Merged, Versions, merge, moved};
+use super::schema::{KEPT, setting};
+use super::{
+    BASE, CHECKPOINTS, DB, NEW_DB, RestoreIntent, SqliteMetadata, content, copy_file, inside,
+    mode_of, plan,
+};
+use crate::event::Observer;
+use crate::fs::{Dir, remove};
+use crate::model::digest::VersionDigests;
+use crate::model::text::Location;
+use crate::model::view::View;
+use crate::model::{Change, DiffView, ResourcePath};
+use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::sql::{setting_item, version_digest};
+use crate::strategy::{
+    Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, QueryResult,
+    RestoreRequest, Sandbox, Snapshot, StagedCommit, tree,
+};
+
+pub(super) struct SqliteSession {
+    sandbox: SqliteMetadata,
+    /// What the last preview found.
+    found: RefCell<Option<Difference>>,
+}
+
+/// What is stored of a snapshot by the caller.
+#[derive(Serialize, Deserialize)]
+struct SnapshotNumber {
+    number: u32,
+}
+
+pub(super) fn number_of(snapshot: &Snapshot) -> Result<u32> {
+    let SnapshotNumber { number } = tree::parse(&snapshot.0, "the snapshot")?;
+    Ok(number)
+}
+
+/// The versions of a sandbox and its original, opened.
+struct Open {
+    base: Database,
+    work: Database,
+    original: Database,
+}
+
+impl Open {
+    fn versions(&self) -> Versions<'_> {
+        Versions {
+            base: &self.base,
+            work: &self.work,
+            original: &self.original,
+        }
+    }
+}
+
+impl SqliteSession {
+    pub(super) fn new(sandbox: SqliteMetadata) -> Self {
+        Self {
+            sandbox,
+            found: RefCell::default(),
+        }
+    }
+
+    fn version(&self, snapshot: Option<&Snapshot>, now: bool) -> Result<Database> {
+        let at = match (snapshot, now) {
+            (Some(snapshot), _) => self.sandbox.checkpoint(number_of(snapshot)?),
+            (None, true) => return self.work(Use::Read),
+            (None, false) => self.sandbox.base(),
+        };
+        Database::open(&at, Use::Read)
+    }
+
+    /// The sandbox itself.
+    fn work(&self, purpose: Use) -> Result<Database> {
+        let at = self.sandbox.work();
+        match Dir::look(&at) {
+            Ok(meta) if meta.is_file() => Database::open(&at, purpose),
+            Ok(_) => Err(StrategyError::Damaged {
+                what: "something else stands where its database was".to_owned(),
+            }),
+            Err(error) if error.is_absent() => Err(StrategyError::Damaged {
+                what: "its database was deleted".to_owned(),
+            }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn open(&self) -> Result<Open> {
+        self.sandbox.check_original()?;
+        Ok(Open {
+            base: Database::open(&self.sandbox.base(), Use::Read)?,
+            work: self.work(Use::Read)?,
+            original: Database::open(self.sandbox.original.as_path(), Use::Read)?,
+        })
+    }
+
+    /// Merges what was found into the original as it is now.
+    fn merge(
+        &self,
+        open: &Open,
+        found: &Difference,
+        left_out: &HashSet<ResourcePath>,
+    ) -> Result<Merged> {
+        let all = || merge(&open.versions(), found, left_out);
+        let original = || open.original.transaction(false, all);
+        open.work.transaction(false, original)
+    }
+
+    /// What stays as it is in the original, though the sandbox has it otherwise.
+    fn notes(&self, open: &Open) -> Result<Vec<PreviewNote>> {
+        let mut notes = Vec::new();
+        for name in KEPT {
+            let (was, is) = (setting(&open.base, name)?, setting(&open.work, name)?);
+            if was != is {
+                notes.push(PreviewNote {
+                    path: setting_item(name),
+                    what: format!(
+                        "{name} is {is} in the sandbox and stays {was} in the original: it cannot change without \
+                         writing the whole file anew"
+                    ),
+                });
+            }
+        }
+        Ok(notes)
+    }
+}
+
+/// Puts the content of a copy of ours into a database that others may have open. Where what stands there is no database any
+/// more, the copy takes its place.
+pub(super) fn put(from: &Location, to: &Location) -> Result<()> {
+    let source = Database::open(from.as_path(), Use::Read)?;
+    let at = to.as_path();
+    let through = Database::open(at, Use::Merge).and_then(|mut work| source.back_up(&mut work));
+    match through {
+        Ok(()) => Ok(()),
+        Err(StrategyError::Database { .. }) => replace(from.as_path(), at),
+        Err(error) => Err(error),
+    }
+}
+
+fn replace(from: &Path, at: &Path) -> Result<()> {
+    let parts = |path: &Path| -> Result<(Dir, Vec<u8>)> {
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let name = path.file_name().unwrap_or_default();
+        Ok((Dir::open(parent)?, name.as_encoded_bytes().to_vec()))
+    };
+    let ((source, source_name), (dir, name)) = (parts(from)?, parts(at)?);
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let (_, extra) = parts(&beside(at, suffix))?;
+        remove::remove(&dir, &extra)?;
+    }
+    let new: &[u8] = b".restored";
+    remove::remove(&dir, new)?;
+    let looks = source.stat(&source_name)?;
+    let mode = looks.as_ref().map_or(0o600, mode_of);
+    let reflinks = crate::fs::content::Reflinks::wanted();
+    copy_file((&source, &source_name), (&dir, new), mode, &reflinks)?;
+    dir.sync_file_system()?;
+    remove::remove(&dir, &name)?;
+    dir.rename(new, &dir, &name)?;
+    Ok(dir.sync()?)
+}
+
+impl Sandbox for SqliteSession {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        content::read(&self.work(Use::Read)?, path)
+    }
+
+    fn write(&self, path: &ResourcePath, bytes: &mut dyn Read) -> Result<Change> {
+        content::write(&self.work(Use::Work)?, path, bytes)
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        self.sandbox.check_original()?;
+        let (old, new) = (self.version(from, false)?, self.version(to, true)?);
+        let found = new.transaction(false, || Difference::between(&old, &new))?;
+        Ok(DiffView::new(found.changes()))
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        let digest = |one: &Change| Some((one.path.clone(), version_digest(one)?));
+        Ok(changes.iter().filter_map(digest).collect())
+    }
+
+    fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
+        let (area, name) = (self.sandbox.area()?, self.sandbox.file_name());
+        remove::remove(&area, NEW_DB)?;
+        area.make_dir(NEW_DB, 0o700)?;
+        let new = area.subdir(NEW_DB)?;
+        let looks = Dir::look(self.sandbox.original.as_path())?;
+        let to = (&new, name);
+        copy_file((&area, BASE), to, mode_of(&looks), &self.sandbox.reflinks())?;
+        area.sync_file_system()?;
+        // Both names are ours, and no command is inside.
+        match area.exchange(NEW_DB, &area, DB) {
+            Err(error) if error.is(Errno::NOENT) => area.rename(NEW_DB, &area, DB)?,
+            done => done?,
+        }
+        area.sync()?;
+        remove::remove(&area, NEW_DB)?;
+        Ok("its changes were discarded".to_owned())
+    }
+
+    fn checkpoint(&self, _parent: Option<&Snapshot>, _observer: &dyn Observer) -> Result<Snapshot> {
+        let area = self.sandbox.area()?;
+        let all = area.subdir(CHECKPOINTS)?;
+        let numbers = all.entries()?.into_iter().filter_map(|entry| {
+            let name = std::str::from_utf8(&entry.name).ok()?;
+            name.parse::<u32>().ok()
+        });
+        let number = numbers.max().map_or(0, |last| last + 1);
+        remove::remove(&all, b"new")?;
+        let work = self.work(Use::Read)?;
+        let mut new = super::connect::empty(&all.path().join("new"))?;
+        work.back_up(&mut new)?;
+        drop(new);
+        area.sync_file_system()?;
+        all.rename(b"new", &all, number.to_string().as_bytes())?;
+        all.sync()?;
+        Ok(Snapshot(tree::stored(&SnapshotNumber { number })))
+    }
+
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
+        let all = self.sandbox.area()?.subdir(CHECKPOINTS)?;
+        let kept = keep.iter().map(number_of);
+        let kept: HashSet<u32> = kept.collect::<Result<_>>()?;
+        for entry in all.entries()? {
+            let number = std::str::from_utf8(&entry.name);
+            let number = number.ok().and_then(|name| name.parse().ok());
+            if number.is_none_or(|number| !kept.contains(&number)) {
+                remove::remove(&all, &entry.name)?;
+            }
+        }
+        Ok(keep.to_vec())
+    }
+
+    fn preview(&self, options: &PreviewOptions) -> Result<Preview> {
+        let open = self.open()?;
+        let compare = || Difference::between(&open.base, &open.work);
+        let found = open.work.transaction(false, compare)?;
+        let merged = self.merge(&open, &found, &HashSet::new())?;
+        let mut conflicts = merged.conflicts;
+        if options.strict {
+            let known: HashSet<ResourcePath> =
+                conflicts.iter().map(|one| one.path.clone()).collect();
+            let more = open
+                .original
+                .transaction(false, || moved(&open.versions()))?;
+            conflicts.extend(more.into_iter().filter(|one| !known.contains(&one.path)));
+        }
+        conflicts.sort_by(|a, b| a.path.cmp(&b.path));
+        let preview = Preview {
+            diff: DiffView::new(found.changes()).into(),
+            conflicts,
+            notes: self.notes(&open)?,
+            bytes: 0,
+            part: false,
+        };
+        *self.found.borrow_mut() = Some(found);
+        Ok(preview)
+    }
+
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let area = tree::commit_area("snapshot", request.area)?;
+        let open = self.open()?;
+        let found = match self.found.take() {
+            Some(found) => found,
+            None => {
+                let compare = || Difference::between(&open.base, &open.work);
+                open.work.transaction(false, compare)?
+            }
+        };
+        let released = request.preview.released(request.on_conflict);
+        let kept: HashSet<&ResourcePath> = released.changes.iter().map(|one| &one.path).collect();
+        let left_out: HashSet<ResourcePath> = found
+            .changes()
+            .into_iter()
+            .map(|one| one.path)
+            .filter(|path| !kept.contains(path))
+            .collect();
+        let merged = self.merge(&open, &found, &left_out)?;
+        let shown: HashSet<&ResourcePath> = request
+            .preview
+            .conflicts
+            .iter()
+            .map(|one| &one.path)
+            .collect();
+        if let Some(new) = merged
+            .conflicts
+            .iter()
+            .find(|one| !shown.contains(&one.path))
+        {
+            return Err(StrategyError::Moved {
+                path: new.path.clone(),
+                what: new.what.clone(),
+            });
+        }
+        if !merged.plan.whole.is_empty() {
+            for (from, name) in [(&open.work, plan::NEW), (&open.original, plan::OLD)] {
+                let mut staged = super::connect::empty(&area.join(name))?;
+                from.back_up(&mut staged)?;
+            }
+        }
+        let original = self.sandbox.original.as_path();
+        Ok(StagedCommit {
+            intent: plan::write(original, area, merged.plan, &merged.rows)?,
+            digests: match request.digests {
+                true => self.digests(&released.changes)?,
+                false => VersionDigests::new(),
+            },
+        })
+    }
+
+    fn prepare_restore(&self, request: &RestoreRequest<'_>) -> Result<Intent> {
+        let place = tree::commit_area("snapshot", request.area)?;
+        let (area, all) = (Dir::open(place)?, self.sandbox.area()?.subdir(CHECKPOINTS)?);
+        // Under names of their own, so that they outlive the checkpoints.
+        for (name, snapshot) in [("from.db", request.from), ("to.db", request.to)] {
+            let number = number_of(snapshot)?.to_string();
+            area.link_to(name.as_bytes(), &all, number.as_bytes())?;
+        }
+        area.sync()?;
+        Ok(Intent(tree::stored(&RestoreIntent {
+            work: Location::from(self.sandbox.work()),
+            from: Location::from(place.join("from.db")),
+            to: Location::from(place.join("to.db")),
+        })))
+    }
+
+    fn query(&self, statement: &str, read_only: bool) -> Result<QueryResult> {
+        content::query(&self.work(Use::Work)?, statement, read_only)
+    }
+
+    fn access(&self) -> Result<Access> {
+        let area = self.sandbox.area()?;
+        let db = Mount {
+            at: Location::from(inside(&area)),
+            view: View::Directory(Location::from(area.path().join("db"))),
+            area: Some(self.sandbox.area.clone()),
+        };
+        let link = Mount {
+            at: self.sandbox.original.clone(),
+            view: View::ReadOnly(Location::from(area.path().join("link"))),
+            area: None,
+        };
+        Ok(Access {
+            mounts: vec![db, link],
+            cwd: Some(Location::from(self.sandbox.work())),
+            ..Access::default()
+        })
+    }
+}
