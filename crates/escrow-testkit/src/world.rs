@@ -3,8 +3,9 @@
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
 
@@ -136,6 +137,15 @@ pub(crate) fn chown_tree(root: &Path) {
     });
 }
 
+/// Lets a read-only snapshot be emptied. The root of each subvolume of btrfs has this number.
+fn make_writable(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|meta| meta.ino() == 256) {
+        let mut command = Command::new("btrfs");
+        command.args(["property", "set", "-ts"]).arg(path);
+        let _ = command.args(["ro", "false"]).output();
+    }
+}
+
 /// Removes a tree of any depth with any modes, as far as permitted; says nothing about what it could not remove.
 pub fn remove_tree(root: &Path) {
     let mut directories = Vec::new();
@@ -151,6 +161,7 @@ pub fn remove_tree(root: &Path) {
                 return;
             }
             if step.kind() == FileType::Directory {
+                make_writable(&root.join(OsStr::from_bytes(step.path)));
                 let _ = rustix::fs::chmodat(step.dir, step.name, Mode::RWXU, AtFlags::empty());
                 directories.push(step.path.to_vec());
             } else {

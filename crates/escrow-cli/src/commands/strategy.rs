@@ -88,20 +88,35 @@ fn named(report: conformance::ConformanceReport, of: &str) -> Vec<(String, Optio
     promise.collect()
 }
 
+/// What the conformance suite says about a strategy.
+#[derive(Default)]
+struct Checked {
+    /// Each promise, and how it was broken if it was.
+    checks: Vec<(String, Option<String>)>,
+    /// The types for which it does not work here, so that it was not asked, and why.
+    skipped: Vec<(Vec<String>, String)>,
+}
+
 /// What the conformance suite says about a strategy, on each kind of resource that it serves.
-fn check(context: &Context, one: &Registration) -> Result<Vec<(String, Option<String>)>, Failure> {
+fn check(context: &Context, one: &Registration, all: &mut Checked) -> Result<(), Failure> {
     let (strategy, types) = (one.strategy(), &context.manager.settings().types);
     let takes = |kind: &str| {
         let mut allowed = types.named(kind).into_iter().flat_map(|kind| &kind.allowed);
         one.serves(kind) && allowed.any(|name| name == strategy.name())
     };
     let scratch = context.manager.scratch()?;
-    let mut checks = Vec::new();
+    let checks = &mut all.checks;
     if one.types().is_empty() || takes(FS_DIRECTORY) {
         let directories = match !takes(FS_DIRECTORY) && takes(GIT_CHECKOUT) {
             true => conformance::DirectoryFixture::checkout(scratch.path()),
             false => conformance::DirectoryFixture::new(scratch.path()),
         };
+        // Where others have its name too, they may work all the same.
+        let probe = conformance::probe(&**strategy, &directories).map_err(Failure::failed)?;
+        if !one.types().is_empty() && !probe.works {
+            all.skipped.push((one.types().to_vec(), probe.reason));
+            return Ok(());
+        }
         checks.extend(named(conformance::run(&**strategy, &directories), ""));
     }
     if takes(FS_FILE) {
@@ -116,7 +131,7 @@ fn check(context: &Context, one: &Registration) -> Result<Vec<(String, Option<St
         let of = "SQLite with a write-ahead log: ";
         checks.extend(named(conformance::run(&**strategy, &databases), of));
     }
-    Ok(checks)
+    Ok(())
 }
 
 impl StrategyCheckArgs {
@@ -129,23 +144,40 @@ impl StrategyCheckArgs {
         }
         let registry = context.manager.registry();
         registry.get(&self.name).map_err(Error::from)?;
-        let mut checks = Vec::new();
+        let mut all = Checked::default();
         for one in registry.registrations() {
             if one.strategy().name() == self.name {
-                checks.extend(check(context, one)?);
+                check(context, one, &mut all)?;
             }
+        }
+        let Checked { checks, skipped } = all;
+        if let (true, Some((_, why))) = (checks.is_empty(), skipped.first()) {
+            let said = format!("{} cannot be checked here: {why}", self.name);
+            return Err(Failure::failed(said)
+                .hint("check it in a state directory where it works (`--home`)"));
         }
         let failed = checks.iter().filter(|(_, why)| why.is_some()).count();
         if ui.is_json() {
             let check = |(name, why): &(String, Option<String>)| json!({"name": name, "passed": why.is_none(), "problem": why});
             let checks: Vec<Value> = checks.iter().map(check).collect();
-            ui.document(&json!({"strategy": self.name, "conforms": failed == 0, "checks": checks}));
+            let skip =
+                |(types, why): &(Vec<String>, String)| json!({"types": types, "reason": why});
+            let skipped: Vec<Value> = skipped.iter().map(skip).collect();
+            ui.document(&json!({
+                "strategy": self.name,
+                "conforms": failed == 0,
+                "checks": checks,
+                "skipped": skipped,
+            }));
         } else {
             for (name, problem) in &checks {
                 ui.line(&match problem {
                     None => format!("{}  {name}", paint(Tone::Good, "ok    ")),
                     Some(why) => format!("{}  {name}: {why}", paint(Tone::Bad, "FAILED")),
                 });
+            }
+            for (types, why) in &skipped {
+                ui.say(&format!("not checked for {}: {why}", types.join(", ")));
             }
         }
         match failed {

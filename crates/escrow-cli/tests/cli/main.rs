@@ -49,6 +49,7 @@ mod plans;
 mod protected;
 mod recovery;
 mod review;
+mod snapshots;
 mod sqlite;
 mod sqlite_faults;
 mod squash;

@@ -15,7 +15,7 @@
 use crate::checkpoints_world::{CHILD, FIRST, Inside, Shows, TENANT};
 use crate::errors::{ALL, EIO, SOME};
 use crate::*;
-use crate::{power, sweep};
+use crate::{power, snapshots, sweep};
 
 /// What is interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    fn kill(scenario: Scenario, act: Act) -> Self {
+    pub(crate) fn kill(scenario: Scenario, act: Act) -> Self {
         Self {
             scenario,
             act,
@@ -85,6 +85,11 @@ impl Turn {
             bug: None,
             dark: false,
         }
+    }
+
+    /// The same with another fault.
+    pub(crate) fn with(self, fault: Fault) -> Self {
+        Self { fault, ..self }
     }
 
     fn name(&self, hit: Option<&Step>) -> String {
@@ -317,7 +322,7 @@ fn scenarios(form: Form) -> Vec<Scenario> {
     }
 }
 
-fn every(plain: Turn) -> impl Iterator<Item = Turn> {
+pub(crate) fn every(plain: Turn) -> impl Iterator<Item = Turn> {
     (1..=plain.calls()).map(move |n| Turn { n, ..plain })
 }
 
@@ -368,7 +373,12 @@ pub(crate) fn errors(form: Form) -> Figures {
 fn cuts_on(fs: Fs, form: Form) -> Option<Figures> {
     let scenario = match fs {
         Fs::Ext4 => Scenario::full(&[Copy, Overlay]),
-        Fs::Xfs | Fs::Btrfs => Scenario::full(&[Cow, Overlay]),
+        Fs::Xfs => Scenario::full(&[Cow, Overlay]),
+        Fs::Btrfs => Scenario::full(&[Snapshot, Overlay]),
+    };
+    let _ground = match fs {
+        Fs::Btrfs => Some(snapshots::Ground::new()?),
+        _ => None,
     };
     let mut figures = Figures::default();
     let form = form.part(Act::EVERY.len() + 2);

@@ -17,6 +17,7 @@ use crate::sweep;
 use crate::*;
 
 const SCENARIO: Scenario = Scenario::tiny(&[Copy, Overlay]);
+const SNAPSHOTS: Scenario = Scenario::tiny(&[Snapshot, Overlay]);
 /// The last part of the disk, which is freed again byte by byte.
 const LAST: u64 = 1024 * 1024;
 
@@ -27,10 +28,25 @@ enum Kind {
     Ext4,
     Xfs,
     Btrfs,
+    /// The same with snapshots.
+    Snapshots,
 }
 
 impl Kind {
-    const ALL: [Self; 4] = [Self::Ext4Small, Self::Ext4, Self::Xfs, Self::Btrfs];
+    const ALL: [Self; 5] = [
+        Self::Ext4Small,
+        Self::Ext4,
+        Self::Xfs,
+        Self::Btrfs,
+        Self::Snapshots,
+    ];
+
+    fn scenario(self) -> &'static Scenario {
+        match self {
+            Self::Snapshots => &SNAPSHOTS,
+            _ => &SCENARIO,
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -38,6 +54,7 @@ impl Kind {
             Self::Ext4 => "ext4",
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
+            Self::Snapshots => "btrfs with snapshots",
         }
     }
 
@@ -54,7 +71,7 @@ impl Kind {
             Self::Ext4Small => LoopFs::in_memory_with_mkfs_args(Fs::Ext4, 16, &["-b", "1024"]),
             Self::Ext4 => LoopFs::in_memory(Fs::Ext4, 16),
             Self::Xfs => LoopFs::in_memory(Fs::Xfs, 300),
-            Self::Btrfs => LoopFs::in_memory(Fs::Btrfs, 128),
+            Self::Btrfs | Self::Snapshots => LoopFs::in_memory(Fs::Btrfs, 128),
         }
     }
 }
@@ -146,7 +163,7 @@ impl Machine {
     fn new(kind: Kind, bug: Option<&'static str>) -> Option<Self> {
         let fs = kind.make()?;
         let world = World::under(fs.path());
-        let subject = Subject::within(&SCENARIO, &world).bugged(bug);
+        let subject = Subject::within(kind.scenario(), &world).bugged(bug);
         // It goes with the image.
         std::mem::forget(world);
         Some(Self { kind, subject, fs })

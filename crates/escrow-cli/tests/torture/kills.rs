@@ -115,7 +115,7 @@ pub(crate) fn telling(steps: &[Step]) -> Vec<u64> {
 }
 
 /// Commit, killed at every call.
-fn commits(scenarios: &[Scenario]) -> Vec<Point> {
+pub(crate) fn commits(scenarios: &[Scenario]) -> Vec<Point> {
     let mut points = Vec::new();
     for scenario in scenarios {
         let plain = Point::kill(*scenario, Before::Nothing, Verb::Commit, 1);
@@ -125,7 +125,7 @@ fn commits(scenarios: &[Scenario]) -> Vec<Point> {
 }
 
 /// Undo, killed at every call.
-fn undos(scenarios: &[Scenario]) -> Vec<Point> {
+pub(crate) fn undos(scenarios: &[Scenario]) -> Vec<Point> {
     let mut points = Vec::new();
     for scenario in scenarios.iter().filter(|scenario| !scenario.refuses) {
         let plain = Point::kill(*scenario, Before::Committed, Verb::Undo, 1);
@@ -135,7 +135,7 @@ fn undos(scenarios: &[Scenario]) -> Vec<Point> {
 }
 
 /// Recover, killed at every call, of commits and undos that were killed at telling calls.
-fn recovers(scenarios: &[Scenario]) -> Vec<Point> {
+pub(crate) fn recovers(scenarios: &[Scenario]) -> Vec<Point> {
     let mut points = Vec::new();
     for scenario in scenarios {
         let commit = Point::kill(*scenario, Before::Nothing, Verb::Commit, 1);

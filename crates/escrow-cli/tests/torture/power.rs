@@ -155,7 +155,12 @@ pub(crate) fn cuts(form: Form) -> Option<Figures> {
     on_each(&Fs::ALL, |fs| {
         let members: &[Kind] = match fs {
             Fs::Ext4 => &[Copy, Overlay],
-            Fs::Xfs | Fs::Btrfs => &[Cow, Overlay],
+            Fs::Xfs => &[Cow, Overlay],
+            Fs::Btrfs => &[Snapshot, Overlay],
+        };
+        let _ground = match fs {
+            Fs::Btrfs => Some(crate::snapshots::Ground::new()?),
+            _ => None,
         };
         on(fs, members, form, 6)
     })

@@ -83,6 +83,12 @@ const SWEEPS: [Sweep; 23] = [
         |form| checkpoints::cuts(form).unwrap_or_default(),
     ),
     (
+        "snapshots on Btrfs: every verb killed, and with errors",
+        "every call, 8 errors",
+        4,
+        |form| snapshots::faults(form).unwrap_or_default(),
+    ),
+    (
         "a part released and undone: killed, writes torn, errors at every call",
         "every call, 8 errors",
         4,

@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Copy,
     Cow,
     Overlay,
+    /// On btrfs only.
+    Snapshot,
     None,
 }
 
@@ -26,6 +28,7 @@ impl Kind {
             Self::Copy => "filesystem_copy",
             Self::Cow => "copy_on_write",
             Self::Overlay => "overlay",
+            Self::Snapshot => "snapshot",
             Self::None => "none",
         }
     }
@@ -35,6 +38,7 @@ impl Kind {
             Self::Copy => "copy",
             Self::Cow => "cow",
             Self::Overlay => "overlay",
+            Self::Snapshot => "snapshot",
             Self::None => "none",
         }
     }

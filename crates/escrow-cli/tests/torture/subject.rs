@@ -11,7 +11,7 @@ use escrow::manager::{Manager, ManagerOptions};
 
 use crate::layer::Layer;
 use crate::*;
-use crate::{later, scenario};
+use crate::{later, scenario, snapshots};
 
 /// The name of every plan.
 pub(crate) const PLAN: &str = "t";
@@ -79,7 +79,10 @@ pub(crate) const LABELS: [&str; 3] = ["A", "B", "C"];
 impl Subject {
     /// Makes the world of a scenario, in memory.
     pub(crate) fn new(scenario: &Scenario) -> Self {
-        let world = World::under(memory());
+        let world = match scenario.members.contains(&Kind::Snapshot) {
+            true => World::under(&snapshots::ground()),
+            false => World::under(memory()),
+        };
         let cli = Cli::new(&world, &crate::binary());
         let (home, place) = (world.home(), world.dir("originals"));
         Self::furnish(scenario, cli, home, place, Some(world))
@@ -174,7 +177,7 @@ fn sandbox(
             .unwrap_or_else(|error| panic!("cannot edit {}: {error}", root.display()));
     };
     match member.kind {
-        Kind::Copy | Kind::Cow => {
+        Kind::Copy | Kind::Cow | Kind::Snapshot => {
             let access = manager.access(plan, &resource, None);
             let path = access.expect("a copy has a path").cwd;
             let path = path.expect("a copy has a path").as_path().to_owned();

@@ -24,7 +24,7 @@ pub(super) enum When {
     Creates(usize),
     /// When the flags in this `open_how` do.
     CreatesHow(usize),
-    /// When this is a request to share blocks.
+    /// When this is a request to share blocks, or to make, change or delete a subvolume.
     Clones(usize),
 }
 
@@ -165,6 +165,17 @@ pub(super) const CALLS: &[Call] = &[
 pub(super) const CREATING: u32 =
     (libc::O_CREAT | libc::O_TRUNC | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
 
+/// Requests of ioctl that change what a disk holds: those that share blocks, and those of btrfs that take a snapshot, make and
+/// delete a subvolume, and let one be written.
+const REQUESTS: [u32; 6] = [
+    libc::FICLONE as u32,
+    libc::FICLONERANGE as u32,
+    0x5000_9417,
+    0x5000_940e,
+    0x5000_940f,
+    0x4008_941a,
+];
+
 /// The call of this number.
 pub(super) fn find(number: u64) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.number as u64 == number)
@@ -194,13 +205,15 @@ pub(super) fn filter(wanted: impl Fn(&Call) -> bool) -> Vec<sock_filter> {
                 trace,
                 allow,
             ],
-            Clones(place) => vec![
-                load(argument(place)),
-                jump(libc::BPF_JEQ, libc::FICLONE as u32, 1, 0),
-                jump(libc::BPF_JEQ, libc::FICLONERANGE as u32, 0, 1),
-                trace,
-                allow,
-            ],
+            Clones(place) => {
+                let mut body = vec![load(argument(place))];
+                for (number, request) in (1..).zip(REQUESTS) {
+                    let to_trace = REQUESTS.len() as u8 - number + 1;
+                    body.push(jump(libc::BPF_JEQ, request, to_trace, 0));
+                }
+                body.extend([allow, trace, allow]);
+                body
+            }
         };
         out.push(jump(libc::BPF_JEQ, call.number as u32, 0, body.len() as u8));
         out.extend(body);

@@ -8,6 +8,7 @@
 //! | `accounts` | what the machine's account files say of users and groups |
 //! | `areas` | whose an entry among areas is, recognized by its name |
 //! | `as_owner` | one step on what is closed to its own owner, without opening it |
+//! | `btrfs` | subvolumes: snapshots of them, and which one a directory lies in |
 //! | `dir` | a handle to a directory, from which only what lies beneath can be reached |
 //! | `codec` | records as bytes, of a fixed width but for texts |
 //! | `meta` | what the kernel says of one entry |
@@ -34,6 +35,7 @@ pub mod accounts;
 pub mod areas;
 mod as_owner;
 pub mod atomic_file;
+pub mod btrfs;
 pub(crate) mod codec;
 pub mod content;
 pub mod copy;

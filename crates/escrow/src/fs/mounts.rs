@@ -84,6 +84,14 @@ impl MountLocation {
     }
 }
 
+/// Whether the file system of a mount was mounted with an option.
+pub fn has_option(mount: u64, option: &str) -> Result<bool> {
+    let table = read_table()?;
+    let own = table.lines().find(|line| parse(line, mount).is_some());
+    let options = own.and_then(|line| line.rsplit(' ').next());
+    Ok(options.is_some_and(|options| options.split(',').any(|one| one == option)))
+}
+
 fn read_table() -> Result<String> {
     // Not by its name `thread-self`, which is a link. A thread may have mounts of its own, and its paths mean those.
     let (process, thread) = (std::process::id(), rustix::thread::gettid());

@@ -4,13 +4,14 @@ use rustix::io::Errno;
 
 use super::dir::Dir;
 use super::walk::{Shared, descend};
-use super::{Cause, FsError, Result};
+use super::{Cause, FsError, Meta, Result, btrfs};
 use crate::model::ResourcePath;
 
 /// Removes `name` and everything in it; done already if it is not there.
 ///
 /// Directories that their owner locked (mode 000) are unlocked first. Mount points inside are
-/// never emptied: the removal fails and names them.
+/// never emptied: the removal fails and names them. A subvolume of btrfs is deleted as a whole where this user may; else it
+/// goes like any directory, as the kernel permits once it is empty.
 pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
     let Some(meta) = parent.stat(name)? else {
         return Ok(());
@@ -21,7 +22,9 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
     if parent.is_mount_point(&meta) {
         return Err(parent.error("remove", name, Cause::Mount));
     }
-    parent.make_readable(name)?;
+    if prepare(parent, name, &meta)? {
+        return Ok(());
+    }
     let root = parent.subdir(name)?;
     // Parents come before their children, so that backwards every directory is empty in turn.
     let directories = Shared::new(Vec::<ResourcePath>::new());
@@ -49,8 +52,8 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
             if dir.is_mount_point(&meta) {
                 return Err(dir.error("remove", &name, Cause::Mount));
             }
-            if meta.mode & 0o700 != 0o700 {
-                dir.make_readable(&name)?;
+            if prepare(&dir, &name, &meta)? {
+                continue;
             }
             directories.lock().push(path.join(&name));
             next.push((name, ()));
@@ -65,4 +68,21 @@ pub fn remove(parent: &Dir, name: &[u8]) -> Result<()> {
         Err(error) if error.is(Errno::NOENT) => Ok(()),
         answer => answer,
     }
+}
+
+/// Makes sure that a directory can be emptied; `true` where it is gone already.
+fn prepare(parent: &Dir, name: &[u8], meta: &Meta) -> Result<bool> {
+    if btrfs::is_subvolume(parent, meta) {
+        if btrfs::delete(parent, name)? {
+            return Ok(true);
+        }
+        btrfs::make_writable(&parent.subdir(name)?)?;
+        if btrfs::delete(parent, name)? {
+            return Ok(true);
+        }
+    }
+    if meta.mode & 0o700 != 0o700 {
+        parent.make_readable(name)?;
+    }
+    Ok(false)
 }

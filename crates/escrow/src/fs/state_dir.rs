@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::dir::Dir;
 use super::handle::EntryHandle;
-use super::{Cause, FsError, Result, xattr};
+use super::{Cause, FsError, Result, btrfs, xattr};
 use crate::model::text::Location;
 use crate::model::{CommitId, SandboxId};
 
@@ -174,7 +174,11 @@ pub fn make_file(dir: &Dir, name: &[u8]) -> Result<()> {
 /// access control lists of the directory it lies in.
 pub fn make_plain(parent: &Dir, name: &[u8]) -> Result<Dir> {
     parent.make_dir(name, 0o700)?;
-    let dir = parent.subdir(name)?;
+    close(parent.subdir(name)?)
+}
+
+/// Opens a directory to this user only.
+fn close(dir: Dir) -> Result<Dir> {
     let fail = |errno| dir.error("close", b"", Cause::Os(errno));
     let handle = EntryHandle::of(&dir);
     for (attribute, _) in xattr::read(&handle).map_err(fail)? {
@@ -258,11 +262,14 @@ const BALLAST_SIZE: u64 = 128 * 1024;
 pub fn keep_ballast(home: &Dir) {
     let put_by = || -> Result<()> {
         if let Some(meta) = home.stat(BALLAST)? {
-            if meta.is_dir() && home.subdir(BALLAST)?.entries()?.len() == usize::from(BALLAST_FILES)
-            {
+            let apart = btrfs::is_subvolume(home, &meta) || !btrfs::is_btrfs(home);
+            let whole = || -> Result<bool> {
+                Ok(home.subdir(BALLAST)?.entries()?.len() == usize::from(BALLAST_FILES))
+            };
+            if apart && meta.is_dir() && whole()? {
                 return Ok(());
             }
-            super::remove::remove(home, BALLAST)?;
+            release(home, BALLAST)?;
         }
         // The last bytes are for what is being done now.
         if home.free_space()? < 4 * u64::from(BALLAST_FILES) * BALLAST_SIZE {
@@ -278,16 +285,31 @@ pub fn keep_ballast(home: &Dir) {
     }
 }
 
-/// Makes a directory of files that hold room; what was there under its name goes.
+/// Makes a directory of files that hold room; what was there under its name goes. On btrfs it is a subvolume: a snapshot of
+/// what it lies in would hold the room too.
 fn lay(dir: &Dir, name: &[u8]) -> Result<()> {
-    super::remove::remove(dir, name)?;
-    let room = make_plain(dir, name)?;
+    release(dir, name)?;
+    let room = match btrfs::is_btrfs(dir) {
+        true => btrfs::create(dir, name).and_then(|()| close(dir.subdir(name)?))?,
+        false => make_plain(dir, name)?,
+    };
     for number in 0..BALLAST_FILES {
         let file = room.create(&[b'0' + number], 0o600)?;
         fs::fallocate(&file, fs::FallocateFlags::empty(), 0, BALLAST_SIZE)
             .map_err(|errno| room.error("fill", b"", Cause::Os(errno)))?;
     }
     Ok(())
+}
+
+/// Removes such a directory, file by file: the room of a subvolume that is deleted as a whole would come back later.
+fn release(dir: &Dir, name: &[u8]) -> Result<()> {
+    if dir.stat(name)?.is_some_and(|meta| meta.is_dir()) {
+        let room = dir.subdir(name)?;
+        for file in room.names()? {
+            super::remove::remove(&room, &file)?;
+        }
+    }
+    super::remove::remove(dir, name)
 }
 
 /// How many times the room that is reserved must be free.
@@ -322,7 +344,7 @@ pub fn release_reserve(area: &Path) -> Result<()> {
         dir => dir?,
     };
     match is_tight(&dir)? {
-        true => super::remove::remove(&dir, RESERVE),
+        true => release(&dir, RESERVE),
         false => Ok(()),
     }
 }
@@ -336,7 +358,7 @@ pub fn is_tight(home: &Dir) -> Result<bool> {
 /// Gives the ballast up; says whether there was any.
 pub fn release_ballast(home: &Dir) -> Result<bool> {
     let there = home.stat(BALLAST)?.is_some();
-    super::remove::remove(home, BALLAST)?;
+    release(home, BALLAST)?;
     Ok(there)
 }
 
@@ -452,10 +474,18 @@ pub fn place(areas: &Dir, original: &Path, others: &[&Path]) -> Result<AreaLocat
     let Ok(beside) = Dir::open(parent) else {
         return Ok(own("the directory beside the original cannot be opened"));
     };
+    // Beside a subvolume of btrfs is another one, of the same file system.
+    let is_near =
+        |dir: &Dir| Dir::open(original).is_ok_and(|original| btrfs::is_shared(dir, &original));
     if beside.meta()?.dev != device {
-        return Ok(own(
-            "the original is the root of a file system, so nothing is beside it",
-        ));
+        if is_near(areas) {
+            return Ok(own("on the original's file system"));
+        }
+        if !is_near(&beside) {
+            return Ok(own(
+                "the original is the root of a file system, so nothing is beside it",
+            ));
+        }
     }
     if fs::accessat(&beside, c".", fs::Access::WRITE_OK, fs::AtFlags::EACCESS).is_err() {
         return Ok(own("nothing can be created beside the original"));

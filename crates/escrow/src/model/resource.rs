@@ -110,7 +110,7 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
         "a checkout of a git repository",
         "git_worktree",
         "git_worktree overlay copy_on_write filesystem_copy",
-        "none",
+        "snapshot none",
         true,
     ),
     (
@@ -131,7 +131,7 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
     ),
 ];
 
-const DIRECTORY: &str = "overlay copy_on_write filesystem_copy";
+const DIRECTORY: &str = "snapshot overlay copy_on_write filesystem_copy";
 
 /// Every kind there is: what comes with the engine, then the user's own.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
-use super::{copy_on_write, filesystem_copy, git, none, overlay, sql};
+use super::{copy_on_write, filesystem_copy, git, none, overlay, sql, subvolume};
 pub use crate::model::resource::AUTO;
 use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, SQLITE};
 use crate::model::{ResourceType, SandboxRef};
@@ -194,9 +194,15 @@ impl Registry {
         let full: Arc<dyn Strategy> = Arc::new(filesystem_copy::FilesystemCopy::new(&moves));
         let layers: Arc<dyn Strategy> = Arc::new(overlay::Overlay::new(&moves));
         let checkout = git::GitWorktree::new(Arc::clone(&layers));
+        let snapshots = subvolume::Subvolume::new(&moves);
         Self {
             strategies: vec![
                 Registration::new(Arc::new(checkout)).or(Fallback::Auto),
+                Registration::new(Arc::new(snapshots)).only_for(&[
+                    FS_DIRECTORY,
+                    FS_MOUNT,
+                    GIT_CHECKOUT,
+                ]),
                 copying(reflinks),
                 Registration::new(Arc::new(sql::SqliteSnapshot::snapshot())).only_for(&[SQLITE]),
                 copying(full).only_for(&[FS_DIRECTORY, FS_MOUNT, FS_FILE, GIT_CHECKOUT]),

@@ -589,6 +589,42 @@ pub(super) fn differences(
     Ok(fields)
 }
 
+/// The entry at `path`, with the directory it lies in; the root itself for the root.
+pub(super) fn entry_at(root: &Dir, path: &ResourcePath) -> Result<Option<(Dir, Meta)>> {
+    if path.is_root() {
+        return Ok(Some((root.again(), root.meta()?)));
+    }
+    let (dir, name) = match root.parent(path) {
+        Ok(found) => found,
+        // Another process removed the directory, or put a link in its place.
+        Err(error) if error.is_absent() || error.leaves() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(dir.stat(name)?.map(|meta| (dir, meta)))
+}
+
+/// The change from one version of a path to another in plain trees, each with the directory it lies in, or itself for the
+/// root; `narrow` leaves out fields that tell nothing.
+pub(super) fn change(
+    path: &ResourcePath,
+    (old_dir, old): (&Dir, &Meta),
+    (new_dir, new): (&Dir, &Meta),
+    narrow: impl FnOnce(Vec<ChangedField>) -> Vec<ChangedField>,
+) -> Result<Option<Change>> {
+    let name = path.split().map_or(&b"."[..], |(_, name)| name);
+    let fields = match new.kind == old.kind {
+        true => {
+            let same = || same_content((new_dir, name), (old_dir, name));
+            let visible = |attributes| attributes;
+            let fields = differences(name, (old_dir, old), (new_dir, new), visible, same)?;
+            narrow(fields)
+        }
+        false => Vec::new(),
+    };
+    let facts = (old_dir.facts(name, old)?, new_dir.facts(name, new)?);
+    Ok(Change::between(path.clone(), facts.0, facts.1, fields))
+}
+
 /// Whether two regular files hold the same bytes; sizes are equal already. What this user may not
 /// read cannot be known to be the same.
 pub(super) fn same_content(a: (&Dir, &[u8]), b: (&Dir, &[u8])) -> Result<bool> {

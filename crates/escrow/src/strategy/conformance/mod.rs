@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub use database::SqliteFixture;
 pub use paths::{DirectoryFixture, FileFixture};
 
-use super::{Access, Strategy, Target};
+use super::{Access, Probe, Strategy, Target};
 use crate::model::ResourcePath;
 
 /// Where cases come from.
@@ -106,6 +106,14 @@ impl ConformanceReport {
         };
         self.checks.iter().filter_map(problem).collect()
     }
+}
+
+/// What a strategy says of a case: of one that does not work here nothing can be asked.
+pub fn probe(strategy: &dyn Strategy, fixture: &dyn Fixture) -> Result<Probe, String> {
+    let case = fixture
+        .fresh()
+        .map_err(|why| format!("could not set up a case: {why}"))?;
+    Ok(strategy.probe(&case.target(), case.area()))
 }
 
 /// Asks every promise of a strategy. A panic breaks a promise too.

@@ -96,41 +96,11 @@ impl CopiedTree<'_> {
             Ok::<_, crate::strategy::StrategyError>(next)
         })?;
         let mut all = all.into_inner();
-        all.changes.retain(|one| !self.released.has(&one.path));
-        for path in self.released.paths() {
-            self.compare_released(path, &mut all)?;
-        }
+        let same = self
+            .released
+            .compare(self.tree, self.original, &mut all.changes)?;
+        all.same = same;
         Ok(all)
-    }
-
-    /// Compares what was released with what the original has.
-    fn compare_released(&self, path: &ResourcePath, found: &mut CopyScan) -> Result<()> {
-        let (own, theirs) = (entry_at(self.tree, path)?, self.original_of(path)?);
-        let name = path.split().map_or(&b"."[..], |(_, name)| name);
-        found.changes.extend(match (own, theirs) {
-            (None, None) => None,
-            (Some((dir, new)), None) => Some(Change::added(path.clone(), dir.facts(name, &new)?)),
-            (None, Some((dir, old))) => Some(Change::deleted(path.clone(), dir.facts(name, &old)?)),
-            (Some((own, new)), Some((theirs, old))) => {
-                let fields = match new.kind == old.kind {
-                    true => {
-                        let (old, new) = ((&theirs, &old), (&own, &new));
-                        let same = || tree::same_content((&own, name), (&theirs, name));
-                        let visible = |attributes| attributes;
-                        let fields = tree::differences(name, old, new, visible, same)?;
-                        tree::ownable(fields, old.1)
-                    }
-                    false => Vec::new(),
-                };
-                let facts = (theirs.facts(name, &old)?, own.facts(name, &new)?);
-                let change = Change::between(path.clone(), facts.0, facts.1, fields);
-                if change.is_none() && !new.is_dir() {
-                    found.same.push(path.clone());
-                }
-                change
-            }
-        });
-        Ok(())
     }
 
     /// Merges a directory of the copy with the records of it; both are sorted.
@@ -293,7 +263,7 @@ impl CopiedTree<'_> {
         &self,
         path: &ResourcePath,
     ) -> Result<Option<(Dir, Meta)>> {
-        entry_at(self.original, path)
+        tree::entry_at(self.original, path)
     }
 
     /// Whether what is no directory is still in the original as it was copied. What a link points to is
@@ -326,20 +296,6 @@ impl CopiedTree<'_> {
             _ => OriginalState::Itself,
         })
     }
-}
-
-/// The entry at `path`, with the directory it lies in; the root itself for the root.
-fn entry_at(root: &Dir, path: &ResourcePath) -> Result<Option<(Dir, Meta)>> {
-    if path.is_root() {
-        return Ok(Some((root.again(), root.meta()?)));
-    }
-    let (dir, name) = match root.parent(path) {
-        Ok(found) => found,
-        // Another process removed the directory, or put a link in its place.
-        Err(error) if error.is_absent() || error.leaves() => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(dir.stat(name)?.map(|meta| (dir, meta)))
 }
 
 /// A copy as the measure of its original: whatever is not what was copied has changed since.

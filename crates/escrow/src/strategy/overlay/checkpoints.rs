@@ -4,22 +4,24 @@
 //! A snapshot is the list of its layers. Nothing is removed but by [`retain`], which is given every snapshot that
 //! counts; there, layers that no snapshot needs apart are [squashed](squash).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::error::Result;
+use super::super::error::{Result, StrategyError};
 use super::super::tree::{self, STAGE};
 use super::super::{CreateRequest, Created, Intent, LiveView, RestoreRequest, Snapshot};
-use super::layers::{self, LayerDirMetadata};
+use super::layers::{self, LayerDirMetadata, LayerEntry};
 use super::stack::{self, LayerRef, LayerStack, LayerState};
 use super::{NAME, OpenLayers, OverlayMetadata, area_of, base, diff, open};
-use super::{clear, live_checkpoint, live_restore, squash};
+use super::{clear, live_checkpoint, squash};
 use crate::event::Observer;
 use crate::failpoints;
 use crate::fs::{Dir, exposure, remove};
 use crate::model::text::Location;
-use crate::model::{Change, DiffView, SandboxRef};
+use crate::model::{Change, DiffView, ResourcePath, SandboxRef};
+use crate::strategy::live_restore::{self, PathVersion};
 use crate::strategy::snapshot_diff;
 use crate::strategy::tree_commit::Released;
 
@@ -73,11 +75,36 @@ impl StackSwitch {
                 let open = open(&self.switch)?;
                 // The topmost one is empty.
                 let target = LayerStack::open(&to[1..], &open.area)?;
-                live_restore::go(&open, &target, &through)
+                go_live(&open, &target, &through)
             }
             _ => switch(&self.switch, to),
         }
     }
+}
+
+/// Makes what is seen in `root`, a mount that commands use, what `target` shows.
+fn go_live(open: &OpenLayers, target: &LayerStack, root: &Dir) -> Result<()> {
+    let mut paths = BTreeSet::new();
+    for stack in [&open.upper, target] {
+        let looked = tree::steady(|| diff::look(stack, &open.lower, &Released::default()))?;
+        paths.extend(looked.changes.into_iter().map(|change| change.path));
+        paths.extend(looked.kept);
+        paths.extend(looked.directories);
+    }
+    paths.retain(|path| !open.carved.iter().any(|carved| path.lies_in(carved)));
+    let find = |stack: &LayerStack, path: &ResourcePath| -> Result<PathVersion> {
+        match layers::find(stack, &open.lower, path) {
+            // Below a link there is nothing.
+            Ok(LayerEntry::Nothing) | Err(StrategyError::Leaves { .. }) => Ok(None),
+            Ok(LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta)) => {
+                Ok(Some((dir, meta)))
+            }
+            Err(error) => Err(error),
+        }
+    };
+    let is = |path: &ResourcePath| find(&open.upper, path);
+    let to = |path: &ResourcePath| find(target, path);
+    live_restore::go(root, paths, (&is, &to), layers::visible)
 }
 
 fn switch(sandbox: &SandboxRef, layers: Vec<LayerRef>) -> Result<()> {

@@ -18,7 +18,6 @@ mod checkpoints;
 mod diff;
 mod layers;
 mod live_checkpoint;
-mod live_restore;
 pub(super) mod onto;
 mod probe;
 mod squash;

@@ -10,7 +10,7 @@ use super::TreeIntent;
 use crate::failpoints;
 use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, Fingerprint, Meta, MovedEntries, Stamp};
-use crate::model::ResourcePath;
+use crate::model::{Change, ResourcePath};
 use crate::strategy::error::{Result, StrategyError};
 use crate::strategy::{Intent, tree};
 
@@ -94,9 +94,42 @@ impl Released {
         self.paths.contains_key(path)
     }
 
-    /// Each path that was released.
-    pub(in crate::strategy) fn paths(&self) -> impl Iterator<Item = &ResourcePath> {
-        self.paths.keys()
+    /// Puts what is released in the place of the changes of a plain tree at these paths: in what it differs from the original.
+    /// Returns the files that are the same in both.
+    pub(in crate::strategy) fn compare(
+        &self,
+        tree: &Dir,
+        original: &Dir,
+        changes: &mut Vec<Change>,
+    ) -> Result<Vec<ResourcePath>> {
+        changes.retain(|one| !self.has(&one.path));
+        let mut same = Vec::new();
+        for path in self.paths.keys() {
+            let name = path.split().map_or(&b"."[..], |(_, name)| name);
+            let (own, theirs) = (tree::entry_at(tree, path)?, tree::entry_at(original, path)?);
+            let added = |(dir, new): (Dir, Meta)| -> Result<_> {
+                Ok(Change::added(path.clone(), dir.facts(name, &new)?))
+            };
+            let deleted = |(dir, old): (Dir, Meta)| -> Result<_> {
+                Ok(Change::deleted(path.clone(), dir.facts(name, &old)?))
+            };
+            let change = match (own, theirs) {
+                (None, None) => None,
+                (Some(new), None) => Some(added(new)?),
+                (None, Some(old)) => Some(deleted(old)?),
+                (Some((own, new)), Some((theirs, old))) => {
+                    let (old, new) = ((&theirs, &old), (&own, &new));
+                    let change =
+                        tree::change(path, old, new, |fields| tree::ownable(fields, old.1))?;
+                    if change.is_none() && !new.1.is_dir() {
+                        same.push(path.clone());
+                    }
+                    change
+                }
+            };
+            changes.extend(change);
+        }
+        Ok(same)
     }
 
     /// The size and time of each file whose removal was released.

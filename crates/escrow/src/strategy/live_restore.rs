@@ -1,32 +1,37 @@
-//! Restores an overlay while it is mounted: applies the differences through the mount, while the commands
-//! inside are paused.
+//! Restores a sandbox while commands work in it: applies the differences through what they see, while they are paused.
 //!
 //! What differs is looked for anew each time, so the process that finds the work half done can simply do it again,
 //! or go back the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::error::{Result, StrategyError};
-use super::super::tree;
-use super::layers::{self, LayerEntry};
-use super::stack::LayerStack;
-use super::{OpenLayers, diff};
+use super::error::Result;
+use super::tree;
 use crate::event::Unobserved;
 use crate::fs::place::{CopyOptions, DirLook, Placer};
+use crate::fs::xattr::Xattrs;
 use crate::fs::{Dir, Meta};
 use crate::model::{EntryKind, ResourcePath};
-use crate::strategy::tree_commit::Released;
 
-/// A version of a path: where it is, and what the kernel says of it.
-type PathVersion = Option<(Dir, Meta)>;
+/// A version of a path: the directory it lies in, or itself for the root, and what the kernel says of it.
+pub(super) type PathVersion = Option<(Dir, Meta)>;
 
-/// Makes what is seen in `root` what `target` shows.
-pub(super) fn go(open: &OpenLayers, target: &LayerStack, root: &Dir) -> Result<()> {
-    let differing = differing(open, target)?;
+/// What stands at a path in one state of a sandbox.
+pub(super) type PathVersions<'a> = &'a dyn Fn(&ResourcePath) -> Result<PathVersion>;
+
+/// Makes what is seen in `root` what it is `to` be, at these paths; elsewhere it is that already. Attributes count as
+/// they are `visible`.
+pub(super) fn go(
+    root: &Dir,
+    paths: BTreeSet<ResourcePath>,
+    (is, to): (PathVersions<'_>, PathVersions<'_>),
+    visible: fn(Xattrs) -> Xattrs,
+) -> Result<()> {
+    let differing = differing(paths, (is, to), visible)?;
     let mut going = LiveRestore {
         root,
-        open: &open.lower,
-        target,
+        to,
+        visible,
         placer: Placer::new(root, &Unobserved),
         dirs: BTreeSet::new(),
     };
@@ -50,35 +55,16 @@ pub(super) fn go(open: &OpenLayers, target: &LayerStack, root: &Dir) -> Result<(
 
 /// Every path at which the two states differ, with both versions.
 fn differing(
-    open: &OpenLayers,
-    target: &LayerStack,
+    paths: BTreeSet<ResourcePath>,
+    (is, to): (PathVersions<'_>, PathVersions<'_>),
+    visible: fn(Xattrs) -> Xattrs,
 ) -> Result<BTreeMap<ResourcePath, (PathVersion, PathVersion)>> {
-    let mut paths = BTreeSet::new();
-    for stack in [&open.upper, target] {
-        let looked = tree::steady(|| diff::look(stack, &open.lower, &Released::default()))?;
-        paths.extend(looked.changes.into_iter().map(|change| change.path));
-        paths.extend(looked.kept);
-        paths.extend(looked.directories);
-    }
     let mut all = Vec::new();
     // Files of several names that must be put anew: with one of their names all of them.
     let mut linked = BTreeSet::new();
     for path in paths {
-        if open.carved.iter().any(|carved| path.lies_in(carved)) {
-            continue;
-        }
-        let find = |stack: &LayerStack| -> Result<PathVersion> {
-            match layers::find(stack, &open.lower, &path) {
-                // Below a link there is nothing.
-                Ok(LayerEntry::Nothing) | Err(StrategyError::Leaves { .. }) => Ok(None),
-                Ok(LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta)) => {
-                    Ok(Some((dir, meta)))
-                }
-                Err(error) => Err(error),
-            }
-        };
-        let (is, to) = (find(&open.upper)?, find(target)?);
-        let same = same(&path, is.as_ref(), to.as_ref())?;
+        let (is, to) = (is(&path)?, to(&path)?);
+        let same = same(&path, is.as_ref(), to.as_ref(), visible)?;
         let file = to.as_ref().filter(|(_, to)| !to.is_dir() && to.nlink > 1);
         let file = file.map(|(_, to)| (to.dev, to.ino));
         linked.extend(file.filter(|_| !same));
@@ -90,7 +76,12 @@ fn differing(
 }
 
 /// Whether two versions are alike, times included.
-fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>) -> Result<bool> {
+fn same(
+    path: &ResourcePath,
+    is: Option<&(Dir, Meta)>,
+    to: Option<&(Dir, Meta)>,
+    visible: fn(Xattrs) -> Xattrs,
+) -> Result<bool> {
     let ((a_dir, a), (b_dir, b)) = match (is, to) {
         (None, None) => return Ok(true),
         (Some(is), Some(to)) => (is, to),
@@ -106,13 +97,13 @@ fn same(path: &ResourcePath, is: Option<&(Dir, Meta)>, to: Option<&(Dir, Meta)>)
     let name = path.split().map_or(&b"."[..], |(_, name)| name);
     let content = || tree::same_content((a_dir, name), (b_dir, name));
     let (is, to) = ((a_dir, a), (b_dir, b));
-    Ok(tree::differences(name, is, to, layers::visible, content)?.is_empty())
+    Ok(tree::differences(name, is, to, visible, content)?.is_empty())
 }
 
 struct LiveRestore<'a> {
     root: &'a Dir,
-    open: &'a Dir,
-    target: &'a LayerStack,
+    to: PathVersions<'a>,
+    visible: fn(Xattrs) -> Xattrs,
     placer: Placer<'a>,
     /// Directories that were made, or worked in, and get their looks last.
     dirs: BTreeSet<ResourcePath>,
@@ -182,7 +173,7 @@ impl LiveRestore<'_> {
         let (from, to) = ((from, name), (&dir, &*temporary));
         // As it is to be seen.
         let options = CopyOptions {
-            look: &|_, attributes| *attributes = layers::visible(std::mem::take(attributes)),
+            look: &|_, attributes| *attributes = (self.visible)(std::mem::take(attributes)),
             ..CopyOptions::QUIET
         };
         self.placer.entry(key, path, to, || -> Result<_> {
@@ -202,15 +193,14 @@ impl LiveRestore<'_> {
 
     /// How a directory is to look; `None` where there is to be none.
     fn look(&self, path: &ResourcePath) -> Result<Option<DirLook>> {
-        let (from, meta) = match layers::find(self.target, self.open, path)? {
-            LayerEntry::Nothing => return Ok(None),
-            LayerEntry::Upper(dir, meta) | LayerEntry::Lower(dir, meta) => (dir, meta),
+        let Some((from, meta)) = (self.to)(path)? else {
+            return Ok(None);
         };
         let model = match path.split() {
             Some((_, name)) => from.subdir(name)?,
             None => from,
         };
-        let attributes = layers::visible(model.xattrs()?);
+        let attributes = (self.visible)(model.xattrs()?);
         Ok(Some(DirLook {
             stood: true,
             ..DirLook::new(meta, attributes)
