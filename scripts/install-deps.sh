@@ -6,6 +6,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # mkfs.*, losetup and setcap live where an ordinary user's PATH may not look.
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+# Debian keeps the programs of the PostgreSQL server in a directory of their own.
+for directory in /usr/lib/postgresql/*/bin; do
+    PATH="$PATH:$directory"
+done
 
 # command:Debian packages that bring it, separated by commas
 needs=(
@@ -26,6 +30,17 @@ needs=(
     newgidmap:uidmap
     python3:python3
     sqlite3:sqlite3
+    initdb:postgresql
+    postgres:postgresql
+    pgbench:postgresql
+    psql:postgresql-client
+    pg_dump:postgresql-client
+)
+
+# module of the system's own Python:Debian package that brings it
+modules=(
+    psycopg:python3-psycopg
+    pygit2:python3-pygit2
 )
 
 # Sets `missing` (commands) and `packages` (what to install for them).
@@ -44,11 +59,12 @@ look() {
             done
         fi
     done
-    # A library that reads repositories without git, for the interpreter of the system.
-    if ! /usr/bin/python3 -c 'import pygit2' 2>/dev/null; then
-        missing+=(pygit2)
-        packages+=(python3-pygit2)
-    fi
+    for need in "${modules[@]}"; do
+        if ! /usr/bin/python3 -c "import ${need%%:*}" 2>/dev/null; then
+            missing+=("python module ${need%%:*}")
+            packages+=("${need#*:}")
+        fi
+    done
 }
 
 fail() {

@@ -14,6 +14,8 @@ pub mod files;
 pub mod loopfs;
 pub mod model;
 pub mod namespace;
+pub mod pglink;
+pub mod postgres;
 pub mod powercut;
 pub mod prelude;
 mod process;

@@ -160,12 +160,13 @@ impl CommitArgs {
             return Ok(());
         }
         show_report(&released.preview, terms, ui, true);
-        let mut members = released.preview.members.iter();
-        let changed = members.any(|member| !member.diff.is_empty());
+        let members = released.preview.members.iter();
+        let mut changed = members.filter(|member| !member.diff.is_empty()).peekable();
+        let undoable = changed.peek().is_some() && changed.all(|member| member.undoable);
         if released.preview.left() > 0 {
             ui.say(&format!("`escrow commit {}` releases the rest", plan.name));
         }
-        if changed {
+        if undoable {
             ui.say(&format!("undo with `escrow undo {}`", plan.name));
         }
         Ok(())

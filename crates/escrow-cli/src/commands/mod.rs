@@ -10,6 +10,7 @@ mod completions;
 mod diff;
 mod doctor;
 mod gc;
+mod holder;
 mod init;
 mod inside;
 mod log;
@@ -130,6 +131,8 @@ enum Command {
     Man(man::ManArgs),
     Reference(reference::ReferenceArgs),
     #[command(hide = true)]
+    Holder(holder::HolderArgs),
+    #[command(hide = true)]
     Inside(inside::InsideArgs),
     #[command(hide = true)]
     Answer(answer::AnswerArgs),
@@ -159,6 +162,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<(), Failure> {
         Command::Man(args) => return args.run(ui),
         Command::Reference(args) => return args.run(ui),
         Command::Inside(args) => return args.run(),
+        Command::Holder(args) => return args.run(),
         command => command,
     };
     if let Some(socket) = context::socket() {
@@ -244,6 +248,7 @@ fn with_state(command: Command, context: &Context, ui: &Ui) -> Result<(), Failur
         | Command::Man(_)
         | Command::Reference(_)
         | Command::Inside(_)
+        | Command::Holder(_)
         | Command::Answer(_) => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use escrow::Resource;
 use escrow::config::ConfigResource;
 use escrow::manager::NewResource;
+use escrow::model::resource::is_url;
 use escrow::model::text::Location;
 use escrow::strategy::registry::AUTO;
 use serde_json::{Value, json};
@@ -93,6 +94,7 @@ impl ResourceAddArgs {
     fn run(self, context: &Context, ui: &Ui) -> Result<(), Failure> {
         let at = match self.at.as_os_str().is_empty() {
             true => self.at,
+            false if is_url(self.at.as_os_str()) => self.at,
             false => context.directory.join(self.at),
         };
         let resource = context.manager.add_resource(&NewResource {

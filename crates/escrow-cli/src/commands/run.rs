@@ -363,10 +363,14 @@ impl RunSession<'_> {
                 };
                 let progress = ui.progress("committing");
                 let committed = context.manager.commit(plan, &request, &progress);
-                committed.map_err(|error| Failure::from(error).about("committed"))?;
+                let committed =
+                    committed.map_err(|error| Failure::from(error).about("committed"))?;
                 answer["outcome"] = json!("committed");
-                let name = &plan.name;
-                ui.say(&format!("committed; undo with `escrow undo {name}`"));
+                let mut members = committed.preview.members.iter();
+                match members.all(|member| member.undoable || member.diff.is_empty()) {
+                    true => ui.say(&format!("committed; undo with `escrow undo {}`", plan.name)),
+                    false => ui.say("committed"),
+                }
             }
             AfterRun::Leave => {
                 next(ui, plan);

@@ -208,6 +208,9 @@ pub(crate) fn sandbox_lines(context: &Context, view: &PlanView, ui: &Ui) -> Resu
         if !one.sandbox.message.is_empty() {
             ui.news(&format!("    {}", one.sandbox.message));
         }
+        for remark in context.manager.remarks(one) {
+            ui.news(&format!("    {remark}"));
+        }
         for reason in &one.sandbox.reasons {
             ui.verbose(&format!("    {reason}"));
         }

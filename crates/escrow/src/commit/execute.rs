@@ -49,6 +49,9 @@ impl<'a> Prepared<'a> {
         if this.engine.observer.is_cancelled() {
             return Err(this.drop_all(Error::Cancelled));
         }
+        if let Err(cause) = this.promise() {
+            return Err(this.drop_all(cause));
+        }
         let bug = match this.journal.work {
             JournaledWork::Restore => "restore-undecided",
             _ => "no-decision",
@@ -83,6 +86,21 @@ impl Decided<'_> {
             })?;
         let left = this.finish()?;
         Ok(Ended { messages, left })
+    }
+}
+
+impl Execution<'_> {
+    /// Has every member promise what can only go forward, now that what they need is stored.
+    fn promise(&self) -> Result<()> {
+        for (position, member) in self.members.iter().enumerate() {
+            let promises = member.direction(self.journal.work) == Direction::ForwardOnly;
+            let Some(intent) = self.prepared(position)?.filter(|_| promises) else {
+                continue;
+            };
+            let promised = member.call(|strategy| strategy.promise(&intent));
+            promised.map_err(|cause| self.failed(position, cause))?;
+        }
+        Ok(())
     }
 }
 

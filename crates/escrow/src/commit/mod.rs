@@ -139,7 +139,7 @@ impl Member {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.strategy.capabilities()
+        self.strategy.capabilities_of(&self.sandbox.reference)
     }
 
     pub(crate) fn name(&self) -> String {

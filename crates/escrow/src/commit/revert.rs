@@ -72,8 +72,9 @@ impl Execution<'_> {
         }
         let mut left = Vec::new();
         for position in 0..self.members.len() {
-            if let Err(error) = self.drop_intent(position) {
-                left.push(chain(&error));
+            match self.drop_intent(position) {
+                Ok(lost) => left.extend(lost),
+                Err(error) => left.push(chain(&error)),
             }
         }
         left.extend(self.remove_areas());
@@ -81,15 +82,16 @@ impl Execution<'_> {
     }
 
     /// Releases what was prepared and not carried out, as a prepared transaction. What can be undone and has an area is
-    /// staged there and goes with it: its undo would look at the original, and nothing was done there.
-    fn drop_intent(&self, position: usize) -> Result<()> {
+    /// staged there and goes with it: its undo would look at the original, and nothing was done there. Returns what work was
+    /// lost with it.
+    fn drop_intent(&self, position: usize) -> Result<Vec<String>> {
         let member = &self.members[position];
         let can = member.capabilities();
         let elsewhere = can.prepares && !(can.undoes && can.area);
         let held = self.journal.work == JournaledWork::Commit && elsewhere;
         match self.prepared(position)?.filter(|_| held) {
-            Some(intent) => step::revert(&self.engine, member, &intent).map(drop),
-            None => Ok(()),
+            Some(intent) => Ok(step::revert(&self.engine, member, &intent)?.lost),
+            None => Ok(Vec::new()),
         }
     }
 
@@ -120,7 +122,7 @@ impl Execution<'_> {
         } else {
             store.forget_commit(self.journal.id)?;
         }
-        reverted.left = self.remove_areas();
+        reverted.left.extend(self.remove_areas());
         if self.journal.phase == Phase::Undoing
             && let Err(error) = self.engine.forget()
         {
@@ -157,7 +159,7 @@ impl Execution<'_> {
         };
         let recorded = &self.journal.members[position];
         if member.direction(work) != Direction::Reversible && !recorded.carried {
-            self.drop_intent(position)?;
+            reverted.left.extend(self.drop_intent(position)?);
             return Ok(false);
         }
         let aside = self.aside(position);

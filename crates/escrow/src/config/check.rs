@@ -7,7 +7,7 @@ use super::{
     CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, Network, ResourceEntry,
     RunDefaults, Settings, TypeEntry,
 };
-use crate::model::resource::AUTO;
+use crate::model::resource::{AUTO, is_url};
 use crate::model::text::Location;
 use crate::model::{ResourceType, ResourceTypes, plan};
 use crate::resource::INHERIT;
@@ -43,7 +43,10 @@ pub(super) fn settle(
             name: name.clone(),
             kind: entry.kind.clone(),
             file: Location::from(file),
-            at: directory.join(&entry.at),
+            at: match is_url(entry.at.as_ref()) {
+                true => entry.at.clone().into(),
+                false => directory.join(&entry.at),
+            },
             parent: entry.parent.clone(),
             strategy: entry.strategy.clone(),
             options: entry.options.clone(),

@@ -283,6 +283,8 @@ fn strategy_hints(error: &StrategyError) -> Vec<String> {
         StrategyError::Unsupported { what, .. } if what == "give native tools a path" => {
             "use `escrow read` and `escrow write`, or make the sandbox with `--strategy filesystem_copy`"
         }
+        StrategyError::HolderGone { .. } => "`escrow rollback` begins another transaction",
+        StrategyError::ClientBusy => "end the client's transaction, or the client, and try again",
         StrategyError::Damaged { .. } => {
             "the original is untouched; `escrow cleanup` removes the sandbox"
         }

@@ -128,9 +128,14 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         StrategyError::Gone { .. } => Kind::NotFound,
         StrategyError::Unsupported { .. } => Kind::Unsupported,
         StrategyError::Altered { .. } => Kind::RecoveryNeeded,
-        StrategyError::Locked { .. } => Kind::Busy,
+        StrategyError::Locked { .. } | StrategyError::ClientBusy => Kind::Busy,
+        StrategyError::Server {
+            code: Some(code), ..
+        } if code.starts_with("40") => Kind::Conflict,
         StrategyError::Git { .. }
         | StrategyError::Database { .. }
+        | StrategyError::Server { .. }
+        | StrategyError::HolderGone { .. }
         | StrategyError::Damaged { .. }
         | StrategyError::Input { .. }
         | StrategyError::Fs(_) => Kind::Failed,

@@ -11,6 +11,7 @@ use crate::config::ConfigResource;
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::state_dir;
+use crate::model::resource::{POSTGRES, is_url};
 use crate::model::text::Location;
 use crate::model::{PlanId, ResourceId, Shape};
 use crate::resource::{detect, shape};
@@ -37,6 +38,10 @@ impl Manager {
         if named.is_some() || all.is_empty() || typed.is_empty() {
             return named;
         }
+        if is_url(typed) {
+            let mut named = all.iter().filter(|one| !one.is_unnamed());
+            return named.find(|one| one.at.as_os_str() == typed);
+        }
         let path = state_dir::known_as(&directory.join(typed))?;
         let here =
             |one: &&ConfigResource| state_dir::known_as(&one.at).is_some_and(|at| at == path);
@@ -57,7 +62,10 @@ impl Manager {
 
     /// The type of a resource of the configuration; `None` if it names none and nothing that has one is there.
     pub fn type_of<'a>(&self, declared: &'a ConfigResource) -> Option<&'a str> {
-        let stands = || detect(&state_dir::known_as(&declared.at)?).ok();
+        let stands = || match is_url(declared.at.as_os_str()) {
+            true => Some(POSTGRES),
+            false => detect(&state_dir::known_as(&declared.at)?).ok(),
+        };
         declared.kind.as_deref().or_else(stands)
     }
 
@@ -70,7 +78,10 @@ impl Manager {
         // A name that its file may not give permits nothing, and so is none.
         for declared in declared.filter(|one| !one.is_nameless()) {
             // A process that changes a link on the way to it decides what it is.
-            let places = state_dir::ways_to(&declared.at);
+            let places = match is_url(declared.at.as_os_str()) {
+                true => vec![declared.at.clone()],
+                false => state_dir::ways_to(&declared.at),
+            };
             let shapes = self.shapes_of(declared, places.last());
             for at in places.into_iter().rev() {
                 let at = Location::from(at);
@@ -101,6 +112,7 @@ impl Manager {
         let kind = kind.and_then(|name| self.settings().types.named(name));
         let there = at.and_then(|at| Dir::look(at).ok());
         match (kind.and_then(shape), there) {
+            (None, None) if is_url(declared.at.as_os_str()) => vec![Shape::Url],
             (Some(shape), _) => vec![shape],
             (None, Some(there)) if there.is_dir() => vec![Shape::Tree],
             (None, Some(_)) => vec![Shape::File, Shape::Database],

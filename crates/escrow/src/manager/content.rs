@@ -282,6 +282,15 @@ impl Manager {
         Ok(cwd.map(|cwd| native(&cwd, &only)))
     }
 
+    /// What a person should know of a sandbox now.
+    pub fn remarks(&self, view: &SandboxView) -> Vec<String> {
+        let reference = &view.sandbox.reference;
+        match self.registry().of(reference) {
+            Ok(strategy) if view.sandbox.state.is_readable() => strategy.remarks(reference),
+            _ => Vec::new(),
+        }
+    }
+
     /// What every sandbox of the plan changed, or that of one resource.
     pub fn diff(&self, plan: &Plan, only: Option<&Resource>) -> Result<PlanDiff> {
         self.denied(Action::Diff, Some(plan), self.compare(plan, only))

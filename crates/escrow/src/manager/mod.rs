@@ -150,6 +150,8 @@ impl Manager {
         let store = Store::open(&home.path().join(STATE))?;
         state_dir::keep_ballast(&home);
         options.registry.remember_in(&home.path().join("memory"));
+        let (helper, environment) = (&options.helper, &options.environment);
+        options.registry.host_by(helper, environment);
         let configured = ConfigState::settle(loaded, &options, &store)?;
         let programs = configured.general.settings.custom_strategies.keys();
         options.registry.announce(programs.cloned());

@@ -8,9 +8,10 @@ use super::audit::OperationSubject;
 use crate::config::ConfigResource;
 use crate::error::{Error, Result};
 use crate::fs::state_dir;
+use crate::model::resource::{POSTGRES, is_url};
 use crate::model::text::{Location, escape};
 use crate::model::{Action, ResourceId, ResourcePath, ResourceType, Scope, Shape, plan};
-use crate::resource::{INHERIT, ResourceGraph, accept, detect, shape};
+use crate::resource::{INHERIT, ResourceGraph, accept, detect, name_of_url, shape};
 use crate::store::{Plan, Resource, StoreError};
 use crate::strategy::registry::AUTO;
 
@@ -66,6 +67,9 @@ impl Manager {
         let elsewhere = |kind: &&ResourceType| shape(kind).is_some_and(|shape| !shape.has_path());
         if let Some(kind) = named.filter(elsewhere) {
             return Ok((kind, Location::from(at)));
+        }
+        if named.is_none() && is_url(at.as_os_str()) {
+            return Ok((self.kind(POSTGRES)?, Location::from(at)));
         }
         let at = self.take_location(at, allow_root)?;
         let kind = match named {
@@ -266,7 +270,10 @@ impl Manager {
     pub fn find_resource(&self, typed: &OsStr, directory: &Path) -> Result<Resource> {
         let resources = self.store.resources()?;
         let named = |resource: &&Resource| typed == resource.name.as_str();
-        let path = state_dir::known_as(&directory.join(typed));
+        let path = match is_url(typed) {
+            true => Some(PathBuf::from(typed)),
+            false => state_dir::known_as(&directory.join(typed)),
+        };
         let located = |resource: &&Resource| path.as_deref() == Some(resource.at.as_path());
         let found = resources
             .iter()
@@ -289,6 +296,14 @@ impl Manager {
             return self.declare_all(declared);
         }
         let path = directory.join(typed);
+        if is_url(typed) {
+            return match self.find_resource(typed, directory) {
+                Err(Error::UnknownResource { .. }) => {
+                    self.take_at(&Location::from(Path::new(typed)))
+                }
+                found => found,
+            };
+        }
         if let Some(known) = state_dir::known_as(&path) {
             self.warn_unnamed(&known);
         }
@@ -307,16 +322,22 @@ impl Manager {
         } else {
             path
         };
-        let at = self.take_location(&path, false)?;
+        self.take_at(&self.take_location(&path, false)?)
+    }
+
+    /// The resource at a location, which becomes one, named after it.
+    fn take_at(&self, at: &Location) -> Result<Resource> {
         loop {
             let resources = self.store.resources()?;
             // Another process may have been quicker with the directory, or with the name.
-            if let Some(known) = resources.iter().find(|resource| resource.at == at) {
+            if let Some(known) = resources.iter().find(|resource| resource.at == *at) {
                 return Ok(known.clone());
             }
             // No process takes the name of a resource that is only declared, and its permissions with it.
             let taken = self.known_names(&resources);
-            let name = free_name(&at, |name| taken.iter().any(|other| other == name));
+            let name = free_name(&named_after(at), |name| {
+                taken.iter().any(|other| other == name)
+            });
             let new = NewResource {
                 name: &name,
                 kind: None,
@@ -395,6 +416,20 @@ fn overlap(resource: &Resource, other: &Resource) -> Error {
         at: resource.at.clone(),
         other: other.name.clone(),
         other_at: other.at.clone(),
+    }
+}
+
+/// By what a location is called: of a URL its database.
+fn named_after(at: &Location) -> Location {
+    let url = at
+        .as_path()
+        .to_str()
+        .filter(|_| is_url(at.as_path().as_os_str()));
+    match url {
+        Some(url) => Location::from(Path::new(
+            &name_of_url(url).unwrap_or_else(|| POSTGRES.to_owned()),
+        )),
+        None => at.clone(),
     }
 }
 

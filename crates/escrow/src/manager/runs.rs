@@ -429,7 +429,14 @@ impl Manager {
         }
         let unique = SandboxId::new(&*self.options.origin).to_string();
         let socket = Location::from(Path::new(SOCKETS).join(unique.trim_start_matches("sbx_")));
-        let environment = self.environment(plan, request)?;
+        let mut environment = self.environment(plan, request)?;
+        if variables
+            .iter()
+            .any(|(name, _)| name.as_bytes() == b"PGHOST")
+        {
+            // What leads to the original's server, and its password, stay outside.
+            environment.retain(|(name, _)| !name.as_encoded_bytes().starts_with(b"PG"));
+        }
         let environment = environment
             .iter()
             .map(|(name, value)| (text(name), text(value)));

@@ -2,6 +2,8 @@
 //! registry, the schema of the configuration, the command line and the documentation read it from
 //! here (rule P8).
 
+use std::ffi::OsStr;
+
 use super::words::words;
 
 /// The word that leaves the choice to the machine.
@@ -22,11 +24,23 @@ pub const GIT_CHECKOUT: &str = "git-checkout";
 /// A SQLite database: one file, with what SQLite keeps beside it.
 pub const SQLITE: &str = "sqlite";
 
+/// A database of a PostgreSQL server.
+pub const POSTGRES: &str = "postgres";
+
 /// The base of a type of the user's own whose resources have no path: the name of one is all that is known of it.
 pub const OPAQUE: &str = "opaque";
 
 /// The same for what is reached through a URL.
 pub const URL: &str = "url";
+
+/// Whether a location is a URL of a database, and no path.
+pub fn is_url(location: &OsStr) -> bool {
+    let bytes = location.as_encoded_bytes();
+    let schemes = ["postgres://", "postgresql://"];
+    schemes
+        .iter()
+        .any(|scheme| bytes.starts_with(scheme.as_bytes()))
+}
 
 words! {
     /// What of the machine a resource is.
@@ -122,12 +136,12 @@ const BUILTIN: [(&str, &str, &str, &str, &str, bool); 6] = [
         true,
     ),
     (
-        "postgres",
+        POSTGRES,
         "a PostgreSQL database",
         "transaction_rollback",
         "transaction_rollback",
-        "snapshot none",
-        false,
+        "",
+        true,
     ),
 ];
 
@@ -139,7 +153,11 @@ pub struct ResourceTypes(Vec<ResourceType>);
 
 impl Default for ResourceTypes {
     fn default() -> Self {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
         let one = |(name, description, default, auto, more, supported): (
             &str,
             &str,

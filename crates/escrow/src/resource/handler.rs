@@ -5,9 +5,12 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::fs::{self, Dir, FsError};
-use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, OPAQUE, SQLITE, URL};
+use crate::model::resource::{
+    FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, OPAQUE, POSTGRES, SQLITE, URL,
+};
 use crate::model::text::Location;
 use crate::model::{EntryKind, ResourceType, Shape};
+use crate::strategy::postgres::location::{check_url, name_of};
 
 /// Why a location cannot be a resource.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +37,7 @@ pub(crate) fn shape(kind: &ResourceType) -> Option<Shape> {
         FS_FILE => Some(Shape::File),
         SQLITE => Some(Shape::Database),
         OPAQUE => Some(Shape::Opaque),
-        URL => Some(Shape::Url),
+        URL | POSTGRES => Some(Shape::Url),
         _ => None,
     }
 }
@@ -42,6 +45,18 @@ pub(crate) fn shape(kind: &ResourceType) -> Option<Shape> {
 /// Refuses a canonical path at which something else stands than the type takes. Of what has no path, only its strategy
 /// knows whether it is there.
 pub(crate) fn accept(kind: &ResourceType, at: &Path) -> Result<(), HandlerError> {
+    let refuse = |why: String| HandlerError::Refused {
+        // Nothing of a URL that is refused is repeated: it may hold a password (rule Q6).
+        at: Location::from(Path::new("the URL")),
+        kind: Some(kind.base.clone()),
+        why,
+    };
+    if kind.base == POSTGRES {
+        let url = at
+            .to_str()
+            .ok_or_else(|| refuse("it is no text".to_owned()))?;
+        return check_url(url).map_err(refuse);
+    }
     if !shape(kind).is_some_and(Shape::has_path) {
         return Ok(());
     }
@@ -52,6 +67,11 @@ pub(crate) fn accept(kind: &ResourceType, at: &Path) -> Result<(), HandlerError>
             why: why.to_owned(),
         })
     })
+}
+
+/// By what a database is called that a URL leads to; `None` where the URL does not say.
+pub(crate) fn name_of_url(url: &str) -> Option<String> {
+    name_of(url)
 }
 
 /// The type of what stands at a canonical path, if the user named none.

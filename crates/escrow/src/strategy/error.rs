@@ -66,6 +66,21 @@ pub enum StrategyError {
     /// Another process holds a lock on a database for longer than it was waited for.
     #[error("the database '{at}' is locked by another process")]
     Locked { at: Location },
+    /// The server of a database refused, or could not be reached.
+    #[error("the database cannot {what}: {said}")]
+    Server {
+        what: String,
+        code: Option<String>,
+        said: String,
+    },
+    /// What kept the transaction of a sandbox is gone, and with it everything that was done in it.
+    #[error(
+        "the transaction of the sandbox is gone, and the database took its changes back: {why}"
+    )]
+    HolderGone { why: String },
+    /// A client of the sandbox is in a transaction of its own.
+    #[error("a client of the sandbox is in a transaction, and did not end it in time")]
+    ClientBusy,
     /// The strategy cannot do this at all.
     #[error("{strategy} cannot {what}: {why}")]
     Unsupported {

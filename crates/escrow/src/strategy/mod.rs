@@ -25,6 +25,7 @@ mod live_restore;
 mod moves;
 mod none;
 pub mod overlay;
+pub(crate) mod postgres;
 mod preview;
 pub mod registry;
 mod snapshot_diff;
@@ -52,6 +53,16 @@ use crate::model::text::Location;
 use crate::model::view::View;
 use crate::model::{Change, Conflict, DiffView, PlanId, ResourcePath, SandboxRef};
 pub use crate::model::{Target, TargetLocation};
+
+/// Becomes the process that keeps the transaction of a sandbox: the helper program calls it, with what to keep on standard
+/// input. Returns when its sandbox is gone.
+pub fn hold() -> std::result::Result<(), crate::strategy::StrategyError> {
+    postgres::holder::serve().map_err(|said| StrategyError::Server {
+        what: "be kept in a transaction".to_owned(),
+        code: None,
+        said,
+    })
+}
 
 /// What the original is while the sandbox lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -356,6 +367,9 @@ pub struct RollbackReport {
     pub kept: Vec<(ResourcePath, Location)>,
     /// The paths of the original that are as before again, where a commit was taken back and they are known.
     pub paths: PathSample,
+    /// Work of the sandbox that went with what was taken back, in words.
+    #[serde(default)]
+    pub lost: Vec<String>,
 }
 
 /// Paths that something was done to: the first of them, and how many there are.
@@ -416,6 +430,18 @@ pub trait Strategy: Send + Sync {
     /// What it promises.
     fn capabilities(&self) -> Capabilities;
 
+    /// What it promises for one sandbox: less, where what the sandbox is of cannot do everything.
+    fn capabilities_of(&self, _sandbox: &SandboxRef) -> Capabilities {
+        self.capabilities()
+    }
+
+    /// What a person should know of a sandbox now, such as what it keeps others from, or what of it is gone.
+    ///
+    /// *Guarantees:* changes nothing, and does not wait long.
+    fn remarks(&self, _sandbox: &SandboxRef) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether it works for this resource, with its area in `area`, an existing directory, if it needs one; and what would
     /// not work in a sandbox of it, found at a cost that does not grow with the resource. Without an area that it needs, a
     /// sandbox exists already: only what does not work in it is asked, with more patience.
@@ -445,6 +471,15 @@ pub trait Strategy: Send + Sync {
         session: Session,
         parts: &[Intent],
     ) -> Result<Box<dyn Sandbox>>;
+
+    /// Promises that a commit can be carried out, where that is more than what [`prepare`](Sandbox::prepare) staged, such as a
+    /// transaction that another server keeps. Called once every intent of the commit is stored, right before the decision.
+    ///
+    /// *Guarantees:* from here on [`commit`](Self::commit) succeeds, by any process. *After a crash:*
+    /// [`undo`](Self::undo) of the intent releases it. *Errors:* nothing is promised.
+    fn promise(&self, _intent: &Intent) -> Result<()> {
+        Ok(())
+    }
 
     /// Carries out what was prepared: a commit, or a return to a snapshot.
     ///
@@ -629,6 +664,7 @@ mod tests {
         round_trip(RollbackReport {
             kept: vec![(path, Location::from("/kept"))],
             paths,
+            lost: vec!["its changes".to_owned()],
         });
         let ids = crate::model::SystemIdSource;
         round_trip(Created {

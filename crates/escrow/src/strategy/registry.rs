@@ -5,14 +5,15 @@
 //! says which one made it ([`Registry::of`]).
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
-use super::{copy_on_write, filesystem_copy, git, none, overlay, sql, subvolume};
+use super::{copy_on_write, filesystem_copy, git, none, overlay, postgres, sql, subvolume};
 pub use crate::model::resource::AUTO;
-use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, SQLITE};
+use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, POSTGRES, SQLITE};
 use crate::model::{ResourceType, SandboxRef};
 
 /// The verbs that every strategy serves (rule P2).
@@ -181,6 +182,7 @@ pub struct Registry {
     strategies: Vec<Registration>,
     custom: Vec<String>,
     moves: Arc<MoveLog>,
+    host: postgres::SharedHost,
     asked: Mutex<HashMap<ProbeCache, Probe>>,
 }
 
@@ -195,6 +197,8 @@ impl Registry {
         let layers: Arc<dyn Strategy> = Arc::new(overlay::Overlay::new(&moves));
         let checkout = git::GitWorktree::new(Arc::clone(&layers));
         let snapshots = subvolume::Subvolume::new(&moves);
+        let host = postgres::SharedHost::default();
+        let held = postgres::HeldTransaction::new(Arc::clone(&host));
         Self {
             strategies: vec![
                 Registration::new(Arc::new(checkout)).or(Fallback::Auto),
@@ -208,9 +212,11 @@ impl Registry {
                 copying(full).only_for(&[FS_DIRECTORY, FS_MOUNT, FS_FILE, GIT_CHECKOUT]),
                 Registration::new(Arc::new(sql::SqliteSnapshot::full_copy())).only_for(&[SQLITE]),
                 Registration::new(layers).or(copy),
+                Registration::new(Arc::new(held)).only_for(&[POSTGRES]),
                 Registration::new(Arc::new(none::NoIsolation)),
             ],
             moves,
+            host,
             custom: Vec::new(),
             asked: Mutex::default(),
         }
@@ -225,6 +231,13 @@ impl Registry {
     /// Makes durable what they remember; before a commit, or what took one back, is over.
     pub fn remember(&self) -> super::Result<()> {
         self.moves.store()
+    }
+
+    /// What strategies that start processes, and connect to servers, take from the caller: the program that becomes a process
+    /// of theirs, and the environment with addresses and passwords of servers.
+    pub fn host_by(&self, helper: &Path, environment: &[(OsString, OsString)]) {
+        let mut host = self.host.write().unwrap_or_else(PoisonError::into_inner);
+        *host = postgres::Host::new(helper, environment);
     }
 
     /// Forgets that: there is no sandbox, and no commit that can be undone.

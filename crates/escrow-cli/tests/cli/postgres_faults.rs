@@ -1,0 +1,237 @@
+//! PostgreSQL databases in a plan when something fails: the holder, the server, the link, this program.
+
+use escrow_testkit::pglink::{BREAKS, Break, PgLink};
+use escrow_testkit::postgres::psql;
+
+use crate::postgres::{Shop, changes, inside};
+use crate::*;
+
+// rule P5, Q8
+#[test]
+fn a_holder_or_a_server_that_dies_is_said_and_nothing_is_pretended() {
+    let mut shop = Shop::new(true);
+    let url = shop.plan("try");
+    inside(&url, "DELETE FROM orders; UPDATE items SET price = 0");
+    has(
+        &shop.cli.ok("plan show try"),
+        ["its transaction is open for", "holds locks on"],
+    );
+    let backend = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'shop' AND application_name = 'escrow'";
+    shop.server.sql("postgres", backend);
+    let said = shop.cli.fails("diff try", 1);
+    has(
+        &shop.cli.ok("plan show try"),
+        ["the transaction of the sandbox is gone"],
+    );
+    has(
+        &said,
+        ["the transaction of the sandbox is gone", "escrow rollback"],
+    );
+    assert!(psql(&url, "SELECT 1").is_err());
+    shop.cli.fails("commit try", 1);
+    shop.cli.ok("rollback try");
+    assert_eq!(inside(&url, "SELECT sum(price) FROM items"), "315.0");
+    assert_eq!(changes(&shop.cli, "try"), [""; 0]);
+    inside(&url, "UPDATE items SET price = 0");
+    shop.server.stop();
+    has(&shop.cli.fails("diff try", 1), ["is gone"]);
+    shop.cli.fails("rollback try", 5);
+    shop.server.run();
+    shop.cli.ok("recover");
+    assert_eq!(changes(&shop.cli, "try"), [""; 0]);
+    shop.cli.ok("cleanup try --yes");
+    shop.assert_nothing_left();
+}
+
+// rule C9, C18, C19
+#[test]
+fn trap_16_without_prepared_transactions_it_is_the_one_irreversible_member() {
+    let shop = Shop::new(false);
+    let url = shop.server.url("postgres", "shop");
+    let made = shop.cli.run([
+        "plan",
+        "create",
+        "try",
+        "--resource",
+        "./app",
+        "--resource",
+        url.as_str(),
+    ]);
+    has(&made.stderr_text(), ["max_prepared_transactions"]);
+    let url = shop.url("try");
+    put(&shop.cli, "try app a.txt", "uno\n");
+    inside(&url, "UPDATE items SET price = 1");
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "20|20");
+    assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
+    shop.assert_nothing_left();
+    // Where it fails, everything is as before.
+    let url = shop.plan_both("more");
+    put(&shop.cli, "more app a.txt", "due\n");
+    inside(&url, "UPDATE items SET price = 2");
+    let backend = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'shop' AND application_name = 'escrow'";
+    shop.server.sql("postgres", backend);
+    shop.cli.fails("commit more", 1);
+    assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
+    assert_eq!(shop.items(), "20|20");
+}
+
+/// A commit of files and a database that is killed at any of its calls is all old or all new.
+// rule C3, C19, Q8
+#[test]
+fn a_commit_of_both_killed_anywhere_is_one_thing() {
+    if !require_stepper() {
+        return;
+    }
+    let shop = Shop::new(true);
+    let mut at = 1;
+    let mut price = 1000;
+    loop {
+        price += 1;
+        let plan = format!("plan{price}");
+        let url = shop.plan_both(&plan);
+        let text = format!("{price}\n");
+        put(&shop.cli, &format!("{plan} app a.txt"), &text);
+        inside(
+            &url,
+            &format!("UPDATE items SET price = {price} WHERE id = 1"),
+        );
+        let before = shop
+            .server
+            .sql("shop", "SELECT price FROM items WHERE id = 1");
+        let run = shop
+            .cli
+            .stepper(format!("commit {plan}"))
+            .fault(at, Fault::Kill);
+        shop.cli.ok("recover");
+        assert_eq!(shop.server.prepared(), "", "killed at call {at}");
+        let file = read(shop.world.at("app/a.txt")) == text;
+        let now = shop
+            .server
+            .sql("shop", "SELECT price FROM items WHERE id = 1");
+        assert_eq!(
+            now == price.to_string(),
+            file,
+            "killed at call {at}: {before} {now}"
+        );
+        shop.cli.ok(format!("cleanup {plan} --yes"));
+        if run.hit.is_none() {
+            assert!(file, "it was never killed");
+            break;
+        }
+        at += 7;
+    }
+    shop.assert_nothing_left();
+}
+
+/// The link is cut, or the server stopped, at every statement of a commit that matters: all old or all new.
+// rule C3, C18, C19, Q8
+#[test]
+fn a_commit_whose_link_or_server_fails_is_one_thing() {
+    let mut shop = Shop::new(true);
+    let link = PgLink::new(&shop.server);
+    let mut price = 2000;
+    for text in [
+        "SET CONSTRAINTS ALL IMMEDIATE",
+        "PREPARE TRANSACTION",
+        "COMMIT PREPARED",
+    ] {
+        for how in BREAKS {
+            price += 1;
+            let (plan, when) = (format!("plan{price}"), format!("{how:?} at {text}"));
+            let url = link.url("postgres", "shop");
+            let create = [
+                "plan",
+                "create",
+                &plan,
+                "--resource",
+                "./app",
+                "--resource",
+                &url,
+            ];
+            shop.cli.ok(create);
+            let url = shop.url(&plan);
+            let content = format!("{price}\n");
+            put(&shop.cli, &format!("{plan} app a.txt"), &content);
+            inside(
+                &url,
+                &format!("UPDATE items SET price = {price} WHERE id = 1"),
+            );
+            link.arm(text, how, &shop.server);
+            let first = shop.cli.run(format!("commit {plan}"));
+            assert!(link.disarm(), "{when}: {first:?}");
+            if matches!(how, Break::StopBefore | Break::StopAfter) {
+                shop.server.stop();
+                shop.server.run();
+            }
+            shop.cli.ok("recover");
+            assert_eq!(shop.server.prepared(), "", "{when}");
+            let file = read(shop.world.at("app/a.txt")) == content;
+            let now = shop
+                .server
+                .sql("shop", "SELECT price FROM items WHERE id = 1");
+            assert_eq!(now == price.to_string(), file, "{when}: {now}: {first:?}");
+            assert_eq!(file, text == "COMMIT PREPARED", "{when}: {first:?}");
+            shop.cli.ok(format!("cleanup {plan} --yes"));
+        }
+    }
+    shop.assert_nothing_left();
+}
+
+/// A member that cannot be applied after the database was prepared takes everything back. The rows that the transaction had
+/// changed are changed again in the next one; where a definition had changed too they are lost, which the strategy says before.
+// rule C4, Q3, Q8
+#[test]
+fn a_commit_that_fails_takes_the_prepared_transaction_back() {
+    if !require_stepper() {
+        return;
+    }
+    let shop = Shop::new(true);
+    let url = shop.plan_both("try");
+    put(&shop.cli, "try app a.txt", "uno\n");
+    inside(
+        &url,
+        "UPDATE items SET price = 1; DELETE FROM items WHERE id = 9; INSERT INTO items VALUES (30, 'a', 1), (31, 'b', 1)",
+    );
+    inside(
+        &url,
+        "DELETE FROM loose WHERE ctid = (SELECT min(ctid) FROM loose); INSERT INTO loose VALUES (3, 'it''s')",
+    );
+    inside(&url, "INSERT INTO orders (item) VALUES (30), (31)");
+    let run = shop
+        .cli
+        .stepper("commit try")
+        .only(MOVES)
+        .fault(1, Fault::Once(5));
+    assert!(run.hit.is_some(), "it makes such calls");
+    assert_eq!(run.outcome.status, 1, "{}", run.outcome.stderr_text());
+    assert_eq!(shop.items(), "20|315.0");
+    assert_eq!(shop.server.prepared(), "");
+    assert_eq!(read(shop.world.at("app/a.txt")), "one\ntwo\nthree\n");
+    let strategies = json(&shop.cli, "strategy list");
+    let all = list(&strategies["strategies"]);
+    let held = all.iter().find(|one| one["name"] == "transaction_rollback");
+    let held = held.expect("it is listed");
+    assert_eq!(held["capabilities"]["retryable"], false, "{held}");
+    assert_eq!(changes(&shop.cli, "try").len(), 26);
+    // The whole can be committed at once.
+    shop.cli.ok("commit try");
+    assert_eq!(shop.items(), "21|21");
+    assert_eq!(
+        shop.server.sql("shop", "SELECT * FROM loose ORDER BY 1"),
+        "1|x\n2|\n3|it's"
+    );
+    assert_eq!(read(shop.world.at("app/a.txt")), "uno\n");
+    shop.assert_nothing_left();
+    let url = shop.plan_both("more");
+    put(&shop.cli, "more app a.txt", "due\n");
+    inside(&url, "ALTER TABLE items ADD COLUMN x int");
+    let run = shop
+        .cli
+        .stepper("commit more")
+        .only(MOVES)
+        .fault(1, Fault::Once(5));
+    assert_eq!(run.outcome.status, 1, "{}", run.outcome.stderr_text());
+    has(&run.outcome.stderr_text(), ["they are lost"]);
+    assert_eq!(changes(&shop.cli, "more"), [""; 0]);
+}

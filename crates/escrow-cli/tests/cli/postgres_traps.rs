@@ -1,0 +1,272 @@
+//! The traps of one session of a PostgreSQL server that many clients share.
+
+use escrow_testkit::postgres::psql_command;
+
+use crate::postgres::{Shop, inside, refused};
+use crate::*;
+
+/// Each trap of a session that clients share.
+#[test]
+fn traps_of_one_session_for_many_clients() {
+    let shop = Shop::new(true);
+    let url = shop.plan("try");
+    trap_2_listen_and_notify_fail_at_once(&url);
+    trap_3_temporary_objects_fail_at_once(&url);
+    trap_4_advisory_locks_of_the_session_are_refused(&url);
+    trap_5_what_needs_no_transaction_fails_with_the_server_s_code(&url);
+    trap_6_an_error_aborts_only_its_own_statement(&url);
+    trap_7_no_subtransaction_stays_open(&url);
+    trap_9_copies_pipelines_and_large_rows(&shop, &url);
+    trap_10_cursors_with_hold_fail_at_once(&url);
+    trap_11_settings_of_one_client_are_not_another_s(&url);
+    transactions_have_the_tags_and_the_status_of_a_server(&url);
+    deferred_constraints_are_checked_when_a_client_commits(&url);
+    // After all that it can be committed.
+    shop.cli.ok("commit try");
+    assert_eq!(
+        shop.server
+            .sql("shop", "SELECT count(*) FROM items WHERE id = 600"),
+        "1"
+    );
+    shop.assert_nothing_left();
+}
+
+// rule Q7
+fn trap_2_listen_and_notify_fail_at_once(url: &str) {
+    for sql in [
+        "LISTEN news",
+        "NOTIFY news",
+        "SELECT pg_notify('news', 'x')",
+    ] {
+        has(&refused(url, sql), ["0A000", "HINT"]);
+    }
+}
+
+// rule Q7
+fn trap_3_temporary_objects_fail_at_once(url: &str) {
+    has(
+        &refused(url, "CREATE TEMP TABLE t (a int)"),
+        ["0A000", "HINT", "temporary"],
+    );
+    has(&refused(url, "SELECT 1 AS a INTO TEMP t"), ["0A000"]);
+}
+
+// rule Q7
+fn trap_4_advisory_locks_of_the_session_are_refused(url: &str) {
+    has(
+        &refused(url, "SELECT pg_advisory_lock(7)"),
+        ["0A000", "pg_advisory_xact_lock"],
+    );
+    inside(url, "SELECT pg_advisory_xact_lock(7)");
+}
+
+// rule Q7
+fn trap_5_what_needs_no_transaction_fails_with_the_server_s_code(url: &str) {
+    for sql in [
+        "VACUUM items",
+        "CREATE INDEX CONCURRENTLY i ON items (name)",
+        "CREATE DATABASE other",
+        "REINDEX TABLE CONCURRENTLY items",
+        "ALTER SYSTEM SET work_mem = '1MB'",
+    ] {
+        has(&refused(url, sql), ["25001", "HINT"]);
+    }
+}
+
+fn trap_6_an_error_aborts_only_its_own_statement(url: &str) {
+    inside(url, "INSERT INTO items VALUES (600, 'kept', 0)");
+    has(
+        &refused(
+            url,
+            "INSERT INTO items VALUES (601, 'gone', 0); SELECT 1 / 0",
+        ),
+        ["22012"],
+    );
+    let rows = "SELECT count(*) FROM items WHERE id IN (600, 601)";
+    assert_eq!(inside(url, rows), "1", "what one text does is one thing");
+    // A client that dies in its transaction takes only that back.
+    let mut command = psql_command(url);
+    command.args([
+        "-c",
+        "BEGIN",
+        "-c",
+        "INSERT INTO items VALUES (602, 'gone', 0)",
+        "-c",
+        "\\! kill -9 $PPID",
+    ]);
+    assert!(!command.status().expect("psql runs").success());
+    assert_eq!(
+        inside(url, "SELECT count(*) FROM items WHERE id = 602"),
+        "0"
+    );
+}
+
+fn trap_7_no_subtransaction_stays_open(url: &str) {
+    let many: String = (0..200)
+        .map(|n| format!("UPDATE items SET price = {n} WHERE id = 5;\n"))
+        .collect();
+    let mut command = psql_command(url);
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = command.spawn().expect("psql runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), many.as_bytes())
+        .expect("written");
+    assert!(child.wait().expect("it ends").success());
+    let open =
+        "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'transactionid'";
+    let open: u32 = inside(url, open).parse().expect("a number");
+    assert!(open <= 2, "{open} transactions of it are open");
+}
+
+fn trap_9_copies_pipelines_and_large_rows(shop: &Shop, url: &str) {
+    let file = shop.world.at("rows.csv");
+    let rows: String = (1000..4000).map(|n| format!("{n},row {n},1\n")).collect();
+    write(&file, &rows);
+    inside(url, &format!("\\copy items FROM '{}' CSV", file.display()));
+    let out = shop.world.at("out.csv");
+    inside(
+        url,
+        &format!(
+            "\\copy (SELECT * FROM items WHERE id >= 1000 ORDER BY id) TO '{}' CSV",
+            out.display()
+        ),
+    );
+    assert_eq!(read(&out), rows);
+    has(
+        &refused(url, &format!("\\copy items FROM '{}' CSV", file.display())),
+        ["23505"],
+    );
+    assert_eq!(
+        inside(url, "SELECT count(*) FROM items WHERE id >= 1000"),
+        "3000"
+    );
+    let large = "INSERT INTO loose SELECT 9, repeat('x', 20000000)";
+    inside(url, large);
+    assert_eq!(
+        inside(url, "SELECT b FROM loose WHERE a = 9").len(),
+        20_000_000
+    );
+    inside(
+        url,
+        "DELETE FROM loose WHERE a = 9; DELETE FROM items WHERE id >= 1000",
+    );
+    // A query is cancelled by the client's own key.
+    let mut command = psql_command(url);
+    command.args(["-c", "SELECT pg_sleep(600)"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("psql runs");
+    thread::sleep(Duration::from_millis(500));
+    sh("/", &format!("kill -INT {}", child.id()));
+    assert!(!child.wait().expect("it ends").success());
+    assert_eq!(inside(url, "SELECT 1"), "1");
+}
+
+// rule Q7
+fn trap_10_cursors_with_hold_fail_at_once(url: &str) {
+    has(
+        &refused(url, "DECLARE c CURSOR WITH HOLD FOR SELECT 1"),
+        ["0A000"],
+    );
+    has(&refused(url, "DECLARE c CURSOR FOR SELECT 1"), ["25P01"]);
+    let cursor =
+        "BEGIN; DECLARE c CURSOR FOR SELECT id FROM items ORDER BY id; FETCH 2 FROM c; COMMIT";
+    assert_eq!(inside(url, cursor), "1\n2");
+    assert_eq!(inside(url, cursor), "1\n2", "it ended with the transaction");
+}
+
+fn trap_11_settings_of_one_client_are_not_another_s(url: &str) {
+    let mut command = psql_command(url);
+    command.args([
+        "-c",
+        "SET search_path = pg_catalog",
+        "-c",
+        "SET app.who = 'me'",
+        "-c",
+        "BEGIN; SET LOCAL work_mem = '77MB'; COMMIT",
+    ]);
+    command.args([
+        "-c",
+        "SHOW search_path",
+        "-c",
+        "SHOW app.who",
+        "-c",
+        "SHOW work_mem",
+    ]);
+    let output = command.output().expect("psql runs");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "pg_catalog\nme\n4MB\n",
+        "{output:?}"
+    );
+    assert_eq!(inside(url, "SHOW search_path"), "\"$user\", public");
+    assert_eq!(
+        inside(url, "SELECT coalesce(current_setting('app.who', true), '')"),
+        ""
+    );
+    let with = format!("{url}&options=-c%20search_path%3Dother");
+    assert_eq!(inside(&with, "SHOW search_path"), "other");
+}
+
+fn transactions_have_the_tags_and_the_status_of_a_server(url: &str) {
+    let mut command = psql_command(url);
+    command.args(["-e", "-v", "ON_ERROR_STOP=0"]);
+    let script = "\\set QUIET off\nBEGIN;\nSAVEPOINT a;\nINSERT INTO items VALUES (1, 'twice', 0);\nSELECT 1;\n\
+                  ROLLBACK TO a;\nRELEASE a;\nCOMMIT;\nCOMMIT;\nBEGIN;\nSELECT 1/0;\nCOMMIT;\nSAVEPOINT b;\n\
+                  BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;\nDELETE FROM items;\nROLLBACK;\nSTART TRANSACTION; \
+                  INSERT INTO loose VALUES (50); COMMIT AND CHAIN;\nABORT;\nSELECT count(*) FROM loose WHERE a = 50;\n";
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("psql runs");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), script.as_bytes())
+        .expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    has(
+        &said,
+        [
+            "duplicate key",
+            "current transaction is aborted",
+            "there is no transaction in progress",
+            "division by zero",
+            "SAVEPOINT can only be used in transaction blocks",
+            "cannot execute DELETE in a read-only transaction",
+        ],
+    );
+    let tags = String::from_utf8_lossy(&output.stdout).into_owned();
+    let tags: Vec<&str> = tags.lines().filter(|line| !line.ends_with(';')).collect();
+    assert_eq!(
+        tags,
+        [
+            "BEGIN",
+            "SAVEPOINT",
+            "ROLLBACK",
+            "RELEASE",
+            "COMMIT",
+            "COMMIT",
+            "BEGIN",
+            "ROLLBACK",
+            "BEGIN",
+            "ROLLBACK",
+            "START TRANSACTION",
+            "INSERT 0 1",
+            "COMMIT",
+            "ROLLBACK",
+            "1"
+        ],
+        "{said}"
+    );
+}
+
+fn deferred_constraints_are_checked_when_a_client_commits(url: &str) {
+    has(
+        &refused(url, "INSERT INTO orders (item) VALUES (-1)"),
+        ["23503"],
+    );
+    assert_eq!(
+        inside(
+            url,
+            "BEGIN; INSERT INTO orders (item) VALUES (700); INSERT INTO items VALUES (700, 'late', 0); COMMIT; SELECT count(*) FROM orders"
+        ),
+        "1"
+    );
+}

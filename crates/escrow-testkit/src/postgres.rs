@@ -1,0 +1,264 @@
+//! PostgreSQL servers of the tests: each with its own data and a socket in a private directory, run by an ordinary user,
+//! ended when dropped. Nothing here knows the engine: what a server holds is asked with `psql`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::process;
+use crate::skip::is_root;
+use crate::world::World;
+
+/// How long a server may take to start or to end, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// As whom root runs servers: they take no root, and want a user with an entry in passwd.
+const NOBODY: u32 = 65534;
+
+/// The password of the role `app`, which has to say one.
+pub const PASSWORD: &str = "s3cret-of-app";
+
+/// A server.
+#[derive(Debug)]
+pub struct Postgres {
+    world: World,
+    child: Option<Child>,
+    settings: Vec<String>,
+}
+
+/// A program of PostgreSQL: on the search path, or where Debian has it.
+pub fn program(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    if let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") {
+        places.extend(versions.flatten().map(|entry| entry.path().join("bin")));
+    }
+    let found = places
+        .iter()
+        .map(|place| place.join(name))
+        .find(|at| at.is_file());
+    found.unwrap_or_else(|| panic!("{name} is not installed; scripts/install-deps.sh installs it"))
+}
+
+/// A program of PostgreSQL, run by an ordinary user, that ends with this process.
+fn ordinary(name: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    if is_root() {
+        command
+            .arg(format!("--reuid={NOBODY}"))
+            .arg(format!("--regid={NOBODY}"))
+            .arg("--clear-groups");
+    }
+    command.args(["--pdeathsig=QUIT", "--"]).arg(program(name));
+    command.env("HOME", "/nonexistent");
+    command
+}
+
+impl Postgres {
+    /// A server in which transactions can be prepared, or not.
+    pub fn start(two_phase: bool) -> Self {
+        let world = World::new();
+        let data = world.dir("pg");
+        if is_root() {
+            let own = std::os::unix::fs::chown(&data, Some(NOBODY), Some(NOBODY));
+            own.unwrap_or_else(|error| panic!("cannot give {} away: {error}", data.display()));
+        }
+        let mut init = ordinary("initdb");
+        init.args([
+            "-N",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-instructions",
+        ]);
+        init.arg("-D").arg(data.join("data")).current_dir(&data);
+        let output = process::run(init, b"");
+        assert!(
+            output.status.success(),
+            "initdb: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // One role has to say a password; all others of the machine are trusted.
+        let hba = data.join("data/pg_hba.conf");
+        let rules = "local all app scram-sha-256\nlocal all all trust\n";
+        std::fs::write(&hba, rules)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", hba.display()));
+        let prepared = if two_phase { 10 } else { 0 };
+        let settings = [
+            "listen_addresses=".to_owned(),
+            format!("max_prepared_transactions={prepared}"),
+            "fsync=off".to_owned(),
+            "synchronous_commit=off".to_owned(),
+            "full_page_writes=off".to_owned(),
+            "shared_buffers=16MB".to_owned(),
+            "max_connections=30".to_owned(),
+            "autovacuum=off".to_owned(),
+            "logging_collector=off".to_owned(),
+        ];
+        let mut this = Self {
+            world,
+            child: None,
+            settings: settings.to_vec(),
+        };
+        this.run();
+        this.sql("postgres", "CREATE DATABASE shop");
+        this.sql(
+            "postgres",
+            &format!(
+                "CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE shop TO app"
+            ),
+        );
+        this
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// The directory of its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.world.at("pg")
+    }
+
+    /// The URL of a database in it.
+    pub fn url(&self, user: &str, database: &str) -> String {
+        format!(
+            "postgresql:///{database}?host={}&user={user}",
+            self.socket().display()
+        )
+    }
+
+    /// Starts it, and waits until it answers.
+    pub fn run(&mut self) {
+        let mut command = ordinary("postgres");
+        command
+            .arg("-D")
+            .arg(self.world.at("pg/data"))
+            .arg("-k")
+            .arg(self.socket());
+        for setting in &self.settings {
+            command.args(["-c", setting]);
+        }
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.world.at("log"));
+        let log = log.unwrap_or_else(|error| panic!("cannot open the log of the server: {error}"));
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        self.child = Some(
+            command
+                .spawn()
+                .unwrap_or_else(|error| panic!("cannot start postgres: {error}")),
+        );
+        let until = Instant::now() + PATIENCE;
+        while self.try_sql("postgres", "SELECT 1").is_err() {
+            assert!(
+                Instant::now() < until,
+                "the server does not start: {}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.world.at("log")).unwrap_or_default()
+    }
+
+    /// Ends it at once, as a power cut would.
+    pub fn stop(&mut self) {
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
+        let pid = rustix::process::Pid::from_child(&child);
+        // It may be gone already.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::QUIT);
+        let until = Instant::now() + PATIENCE;
+        while child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            if Instant::now() > until {
+                let _ = child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs SQL in a database as its owner and returns the rows, with columns divided by `|`.
+    ///
+    /// # Panics
+    /// When a statement fails.
+    #[track_caller]
+    pub fn sql(&self, database: &str, sql: &str) -> String {
+        match self.try_sql(database, sql) {
+            Ok(rows) => rows,
+            Err(error) => panic!("{sql}: {error}\n{}", self.log()),
+        }
+    }
+
+    /// The same, with what psql says where it fails.
+    pub fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
+        psql(&self.url("postgres", database), sql)
+    }
+
+    /// The prepared transactions of all databases.
+    pub fn prepared(&self) -> String {
+        self.sql("postgres", "SELECT gid FROM pg_prepared_xacts ORDER BY 1")
+    }
+
+    /// How many connections clients other than this one have to a database.
+    pub fn connections(&self, database: &str) -> String {
+        self.sql(
+            "postgres",
+            &format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND backend_type = 'client backend'"),
+        )
+    }
+}
+
+/// Runs SQL through a URL with an unchanged `psql`.
+pub fn psql(url: &str, sql: &str) -> Result<String, String> {
+    let mut command = psql_command(url);
+    command.args(["-c", sql]);
+    let output = process::run(command, b"");
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned()),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// `psql` on a URL: rows alone, without a user's own settings, and the first error ends it.
+pub fn psql_command(url: &str) -> Command {
+    let mut command = Command::new(program("psql"));
+    command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-d", url]);
+    for name in [
+        "PGHOST",
+        "PGPORT",
+        "PGUSER",
+        "PGDATABASE",
+        "PGPASSWORD",
+        "PGSERVICE",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Whether `path` is a socket that a process listens on.
+pub fn listens(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_ok()
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

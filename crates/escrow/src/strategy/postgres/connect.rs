@@ -1,0 +1,394 @@
+//! A connection to a server: over a Unix socket or TCP, with a password by SCRAM, MD5 or in the clear, and simple
+//! queries with their rows. No error says a password.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use postgres_protocol::authentication::{
+    md5_hash,
+    sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256},
+};
+
+use super::location::{Server, SslMode};
+use super::wire::{self, Frame, Incoming};
+
+/// The number of the protocol that is spoken.
+pub(super) const PROTOCOL: i32 = 196_608;
+
+/// The number by which a client asks that another one's query be cancelled.
+pub(super) const CANCEL: i32 = 80_877_102;
+
+/// What went wrong, in the server's words where it has any.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
+#[error("{message}{}{}", .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default(), .code.as_ref().map(|code| format!(" [SQLSTATE {code}]")).unwrap_or_default())]
+pub(super) struct PgError {
+    /// The SQLSTATE; none where the server was not reached.
+    pub(super) code: Option<String>,
+    pub(super) message: String,
+    pub(super) detail: Option<String>,
+}
+
+impl PgError {
+    /// One that the server did not say.
+    pub(super) fn link(message: impl Into<String>) -> Self {
+        Self {
+            code: None,
+            message: message.into(),
+            detail: None,
+        }
+    }
+
+    /// What the server said.
+    pub(super) fn said(body: &[u8]) -> Self {
+        let fields = wire::fields(body);
+        let of = |letter: u8| fields.iter().find(|(one, _)| *one == letter);
+        let text = |letter| of(letter).map(|(_, value)| value.clone());
+        Self {
+            code: text(b'C'),
+            message: text(b'M').unwrap_or_else(|| "the server said no more".to_owned()),
+            detail: text(b'D'),
+        }
+    }
+
+    pub(super) fn is(&self, code: &str) -> bool {
+        self.code.as_deref() == Some(code)
+    }
+}
+
+impl From<io::Error> for PgError {
+    fn from(error: io::Error) -> Self {
+        Self::link(format!("the link to the server failed: {error}"))
+    }
+}
+
+pub(super) type PgResult<T> = Result<T, PgError>;
+
+/// A row of texts.
+pub(super) type Row = Vec<Option<String>>;
+
+/// A stream of one kind or the other.
+pub(super) enum Link {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Link {
+    fn open(server: &Server) -> PgResult<Self> {
+        let limit = Duration::from_secs(server.connect_timeout);
+        let fail = |error: io::Error| {
+            PgError::link(format!("cannot connect to {}: {error}", server.describe()))
+        };
+        if let Some(path) = server.socket() {
+            let stream = UnixStream::connect(path).map_err(fail)?;
+            stream.set_read_timeout(Some(limit))?;
+            return Ok(Self::Unix(stream));
+        }
+        if !matches!(
+            server.sslmode,
+            SslMode::Disable | SslMode::Allow | SslMode::Prefer
+        ) {
+            return Err(PgError::link(format!(
+                "cannot connect to {}: an encrypted link is asked for, which is not supported; use a Unix socket or a tunnel",
+                server.describe()
+            )));
+        }
+        let places = (server.host.as_str(), server.port).to_socket_addrs();
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for place in places.map_err(fail)? {
+            match TcpStream::connect_timeout(&place, limit) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(limit))?;
+                    stream.set_nodelay(true)?;
+                    return Ok(Self::Tcp(stream));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(fail(last))
+    }
+
+    fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(limit),
+            Self::Tcp(stream) => stream.set_read_timeout(limit),
+        }
+    }
+}
+
+impl Read for Link {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(to),
+            Self::Tcp(stream) => stream.read(to),
+        }
+    }
+}
+
+impl Write for Link {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(from),
+            Self::Tcp(stream) => stream.write(from),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A connection to a server, on which one thing happens at a time.
+pub(super) struct Connection {
+    pub(super) link: Link,
+    pub(super) incoming: Incoming,
+    /// What the server reports of its settings.
+    pub(super) parameters: BTreeMap<String, String>,
+    /// By which a query is cancelled.
+    pub(super) key: (i32, i32),
+    /// The status of the transaction at the last word of the server: `I`, `T` or `E`.
+    pub(super) status: u8,
+}
+
+impl Connection {
+    /// Connects. `options` are set for the session beside those of the server's URL.
+    pub(super) fn open(server: &Server, password: Option<&str>, options: &str) -> PgResult<Self> {
+        let mut this = Self {
+            link: Link::open(server)?,
+            incoming: Incoming::default(),
+            parameters: BTreeMap::new(),
+            key: (0, 0),
+            status: b'I',
+        };
+        let all = [server.options.as_deref().unwrap_or_default(), options].join(" ");
+        let mut body = PROTOCOL.to_be_bytes().to_vec();
+        for (name, value) in [
+            ("user", server.user.as_str()),
+            ("database", &server.database),
+            ("application_name", "escrow"),
+            ("client_encoding", "UTF8"),
+            ("options", all.trim()),
+        ] {
+            for text in [name, value] {
+                body.extend(text.bytes().filter(|byte| *byte != 0));
+                body.push(0);
+            }
+        }
+        body.push(0);
+        let mut start = Vec::new();
+        wire::put_unmarked(&mut start, &body);
+        this.link.write_all(&start)?;
+        this.authenticate(server, password)
+            .map_err(|error| PgError {
+                message: format!("cannot connect to {}: {}", server.describe(), error.message),
+                ..error
+            })?;
+        this.link.set_read_timeout(None)?;
+        Ok(this)
+    }
+
+    fn authenticate(&mut self, server: &Server, password: Option<&str>) -> PgResult<()> {
+        let missing = || {
+            PgError::link(
+                "the server asks for a password, and there is none in PGPASSWORD or in the password file (~/.pgpass)",
+            )
+        };
+        let mut scram: Option<ScramSha256> = None;
+        loop {
+            let frame = self.next()?;
+            let (word, rest) = match (frame.kind, frame.body.split_at_checked(4)) {
+                (b'E', _) => return Err(PgError::said(&frame.body)),
+                (b'R', Some((word, rest))) => (i32_of(word), rest),
+                (b'K', _) => {
+                    let body = &frame.body;
+                    let at = |from: usize| body.get(from..from + 4).map_or(0, i32_of);
+                    self.key = (at(0), at(4));
+                    continue;
+                }
+                (b'Z', _) => return Ok(()),
+                _ => continue,
+            };
+            let answer = match word {
+                0 => continue,
+                3 => zero_ended(password.ok_or_else(missing)?.as_bytes()),
+                5 => {
+                    let salt = rest.first_chunk::<4>().copied().unwrap_or_default();
+                    let password = password.ok_or_else(missing)?;
+                    let hash = md5_hash(server.user.as_bytes(), password.as_bytes(), salt);
+                    zero_ended(hash.as_bytes())
+                }
+                10 => {
+                    let mut offered = rest.split(|byte| *byte == 0);
+                    if !offered.any(|name| name == SCRAM_SHA_256.as_bytes()) {
+                        return Err(PgError::link(
+                            "the server asks for an unknown kind of login",
+                        ));
+                    }
+                    let password = password.ok_or_else(missing)?;
+                    let binding = ChannelBinding::unsupported();
+                    let one = scram.insert(ScramSha256::new(password.as_bytes(), binding));
+                    let first = one.message();
+                    let mut body = zero_ended(SCRAM_SHA_256.as_bytes());
+                    body.extend((first.len() as i32).to_be_bytes());
+                    body.extend(first);
+                    body
+                }
+                11 => {
+                    let one = scram.as_mut().ok_or_else(unexpected)?;
+                    one.update(rest).map_err(|_| unexpected())?;
+                    one.message().to_vec()
+                }
+                12 => {
+                    let one = scram.as_mut().ok_or_else(unexpected)?;
+                    // A server that does not know the password is not the one that is meant.
+                    one.finish(rest).map_err(|_| unexpected())?;
+                    continue;
+                }
+                _ => {
+                    return Err(PgError::link(
+                        "the server asks for an unsupported kind of login",
+                    ));
+                }
+            };
+            let mut out = Vec::new();
+            wire::put(&mut out, b'p', &answer);
+            self.link.write_all(&out)?;
+        }
+    }
+
+    /// The next frame that is not only said by the way; the connection notes what the server reports.
+    pub(super) fn next(&mut self) -> PgResult<Frame> {
+        loop {
+            if let Some(frame) = self.incoming.next()? {
+                self.note(&frame);
+                match frame.kind {
+                    b'S' | b'N' | b'A' => continue,
+                    _ => return Ok(frame),
+                }
+            }
+            match self.incoming.fill(&mut self.link) {
+                Ok(true) => {}
+                Ok(false) => return Err(PgError::link("the server closed the connection")),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Notes what the server reports.
+    pub(super) fn note(&mut self, frame: &Frame) {
+        match frame.kind {
+            b'S' => {
+                if let Some((name, rest)) = wire::text(&frame.body)
+                    && let Some((value, _)) = wire::text(rest)
+                {
+                    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                    self.parameters.insert(text(name), text(value));
+                }
+            }
+            b'Z' => self.status = frame.body.first().copied().unwrap_or(b'I'),
+            _ => {}
+        }
+    }
+
+    /// Carries out a simple query; the rows of all its statements, as texts.
+    pub(super) fn query(&mut self, sql: &str) -> PgResult<Vec<Row>> {
+        let mut rows = Vec::new();
+        self.each_row(sql, |row| {
+            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            rows.push(row.iter().map(|value| value.map(text)).collect());
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
+    /// The one value that a query gives.
+    pub(super) fn value(&mut self, sql: &str) -> PgResult<Option<String>> {
+        let rows = self.query(sql)?;
+        Ok(rows
+            .into_iter()
+            .next()
+            .and_then(|row| row.into_iter().next())
+            .flatten())
+    }
+
+    /// Carries out a simple query and gives its rows one by one.
+    pub(super) fn each_row(
+        &mut self,
+        sql: &str,
+        mut each: impl FnMut(&[Option<&[u8]>]) -> PgResult<()>,
+    ) -> PgResult<()> {
+        self.link.write_all(&wire::query(sql))?;
+        let mut failed = None;
+        loop {
+            let frame = self.next()?;
+            match frame.kind {
+                b'E' => failed = failed.or(Some(PgError::said(&frame.body))),
+                b'D' if failed.is_none() => {
+                    let row = wire::columns(&frame.body).ok_or_else(unexpected)?;
+                    failed = each(&row).err();
+                }
+                b'Z' => return failed.map_or(Ok(()), Err),
+                // Nothing of ours copies in.
+                b'G' => self.link.write_all(b"f\0\0\0\x05\0")?,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Asks a server to cancel what another connection does.
+pub(super) fn cancel(server: &Server, key: (i32, i32)) -> PgResult<()> {
+    let mut link = Link::open(server)?;
+    let mut body = CANCEL.to_be_bytes().to_vec();
+    body.extend(key.0.to_be_bytes());
+    body.extend(key.1.to_be_bytes());
+    let mut out = Vec::new();
+    wire::put_unmarked(&mut out, &body);
+    link.write_all(&out)?;
+    // The server closes the link when it is done.
+    let mut rest = Vec::new();
+    link.read_to_end(&mut rest)?;
+    Ok(())
+}
+
+fn unexpected() -> PgError {
+    PgError::link("the server gave an answer that was not understood")
+}
+
+fn i32_of(bytes: &[u8]) -> i32 {
+    bytes
+        .first_chunk::<4>()
+        .map_or(0, |four| i32::from_be_bytes(*four))
+}
+
+fn zero_ended(bytes: &[u8]) -> Vec<u8> {
+    let mut all: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).collect();
+    all.push(0);
+    all
+}
+
+/// A name as SQL takes it, whatever is in it (rule S4).
+pub(super) fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A text as SQL takes it, whatever the server makes of backslashes (rule S4).
+pub(super) fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    match quoted.contains('\\') {
+        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
+        false => format!("'{quoted}'"),
+    }
+}

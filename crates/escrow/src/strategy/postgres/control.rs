@@ -1,0 +1,158 @@
+//! What the engine asks of a holder, over a socket that only its own user reaches: one line of JSON there, one back.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::connect::PgError;
+use super::location::Server;
+use crate::model::Change;
+
+/// Where clients connect, below the area of a sandbox; named as libpq looks for it.
+pub(super) const CLIENTS: &str = "pg/.s.PGSQL.5432";
+
+/// The directory of that.
+pub(super) const CLIENTS_DIR: &str = "pg";
+
+/// Where the engine asks.
+pub(super) const CONTROL: &str = "control";
+
+/// The longest path of a Unix socket.
+pub(super) const LONGEST_PATH: usize = 107;
+
+/// How long an answer may take: a comparison reads every table that changed.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a holder is told when it is started.
+#[derive(Serialize, Deserialize)]
+pub(super) struct HolderSpec {
+    pub(super) server: Server,
+    /// Handed over through a pipe, kept in memory alone.
+    pub(super) password: Option<String>,
+    pub(super) area: PathBuf,
+}
+
+/// What is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    /// How it stands.
+    Status,
+    /// What was changed.
+    Changes,
+    /// Whether it could be committed.
+    Check,
+    /// Prepare the transaction under this name, if no client worked in it since the comparison of this number.
+    Prepare { gid: String, turns: u64 },
+    /// Commit what was prepared under this name, or take it back and begin anew.
+    Finish { gid: String, commit: bool },
+    /// Commit what is held, where nothing can be prepared, under the same condition.
+    Commit { turns: u64 },
+    /// Take everything back and begin anew.
+    Rollback,
+    /// The rows of a query.
+    Query(String),
+    /// What the server says of the transaction of this number.
+    Outcome(String),
+    /// End.
+    End,
+}
+
+/// How a holder stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Status {
+    pub(super) pid: u32,
+    /// Seconds since the transaction began.
+    pub(super) age: u64,
+    /// Which one of the holder it is.
+    pub(super) number: u64,
+    /// The number of the transaction on the server, once it changed anything.
+    pub(super) xid: Option<String>,
+    /// How many locks it holds.
+    pub(super) locks: u64,
+    pub(super) server_version: String,
+    /// How many transactions the server lets be prepared.
+    pub(super) max_prepared: u64,
+    /// What will not work, or not as outside.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What was changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Changes {
+    pub(super) changes: Vec<Change>,
+    /// What is changed and cannot be taken back, or cannot be shown.
+    pub(super) notes: Vec<(String, String)>,
+    /// The number of the transaction on the server.
+    pub(super) xid: Option<String>,
+    /// How often clients had worked in it.
+    pub(super) turns: u64,
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    Status(Status),
+    Changes(Changes),
+    /// It can be committed: the number of the transaction on the server, if it changed anything.
+    Fit(Option<String>),
+    Rows(Vec<super::connect::Row>),
+    Done,
+    /// It was taken back, and the changes could not be made again.
+    Dropped,
+    /// It was not done.
+    Failed(PgError),
+    /// Another client has a transaction open.
+    Busy,
+    /// A client worked in it since.
+    Moved,
+    /// The connection is gone, and everything that was done on it.
+    Lost(String),
+}
+
+/// Why a holder gave no answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// There is none.
+    Gone,
+    /// It does not speak as expected.
+    Broken(String),
+}
+
+/// Asks a holder.
+pub(super) fn ask(area: &Path, request: &Request) -> Result<Answer, NoAnswer> {
+    let broken = |error: std::io::Error| NoAnswer::Broken(error.to_string());
+    let mut stream = UnixStream::connect(area.join(CONTROL)).map_err(|_| NoAnswer::Gone)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
+    let mut line =
+        serde_json::to_vec(request).map_err(|error| NoAnswer::Broken(error.to_string()))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(|_| NoAnswer::Gone)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).map_err(broken)?;
+    match answer.is_empty() {
+        true => Err(NoAnswer::Gone),
+        false => {
+            serde_json::from_slice(&answer).map_err(|error| NoAnswer::Broken(error.to_string()))
+        }
+    }
+}
+
+/// The process that holds the transaction of an area, if there is one.
+pub(super) fn holder_of(area: &Path) -> Option<u32> {
+    let stream = UnixStream::connect(area.join(CONTROL)).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Reads what is asked; `None` where it is nothing that can be understood.
+pub(super) fn read_request(stream: &UnixStream) -> Option<Request> {
+    let mut line = String::new();
+    let limited = stream.take(1 << 20);
+    BufReader::new(limited).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}

@@ -1,0 +1,297 @@
+//! The one connection of a holder, and the transaction on it. Clients take turns: who has it has it alone, in the order
+//! in which they asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::super::connect::{Connection, PgError, PgResult, literal};
+use super::super::location::Server;
+use super::exchange::Exchange;
+use super::redo::Redo;
+
+/// Settings of a session that differ from those it began with.
+pub(super) type Settings = BTreeMap<String, String>;
+
+/// The savepoint in which a client works.
+pub(super) const WORK: &str = "escrow_work";
+
+/// Set from outside of every transaction, so that no `RESET ALL` takes it back: the server must not end a transaction
+/// because nothing happens in it. What a server does not know yet, an older one, is left out.
+const OPTIONS: [&str; 3] = [
+    "-c lock_timeout=0 -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0 -c transaction_timeout=0",
+    "-c lock_timeout=0 -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0",
+    "-c lock_timeout=0 -c idle_in_transaction_session_timeout=0",
+];
+
+/// The same for the connection that only looks: it waits for no lock of the transaction that it is compared with, and shows
+/// values as that does when it is compared.
+const BASE_OPTIONS: &str = "-c lock_timeout=2000 -c idle_in_transaction_session_timeout=0 -c search_path= \
+                            -c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=3 \
+                            -c bytea_output=hex";
+
+/// The settings with which the engine itself looks into the transaction.
+pub(super) fn own_settings() -> Settings {
+    let pairs = [
+        ("search_path", ""),
+        ("DateStyle", "ISO"),
+        ("IntervalStyle", "postgres"),
+        ("TimeZone", "UTC"),
+        ("extra_float_digits", "3"),
+        ("bytea_output", "hex"),
+    ];
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pairs.into_iter().collect()
+}
+
+/// The connection and what is known of its transaction.
+pub(super) struct Backend {
+    pub(super) connection: Connection,
+    /// What was set for the client that had it last; `None`: that is not known.
+    pub(super) applied: Option<Settings>,
+    /// Whether a constraint may be checked as late as at the end of a transaction.
+    pub(super) deferrable: bool,
+    /// Sees the database as it was when the transaction began. It gave its snapshot to the transaction: one that
+    /// gives its own away cannot be prepared.
+    pub(super) base: Connection,
+    /// When it began.
+    pub(super) began: Instant,
+    /// The savepoints that are checkpoints, oldest first.
+    pub(super) checkpoints: Vec<u64>,
+    /// How often clients worked in it.
+    pub(super) turns: u64,
+    /// What was changed when clients had worked in it so often.
+    pub(super) compared: Option<(u64, Redo)>,
+    /// The number of this transaction among those of the holder.
+    pub(super) number: u64,
+    /// The name under which the transaction was prepared; then nothing is held.
+    pub(super) prepared: Option<String>,
+    /// What a client that is gone left in the middle.
+    pub(super) unfinished: Option<Exchange>,
+}
+
+impl Backend {
+    /// Connects and begins.
+    pub(super) fn open(server: &Server, password: Option<&str>) -> PgResult<Self> {
+        let mut opened = Connection::open(server, password, OPTIONS[0]);
+        for fewer in &OPTIONS[1..] {
+            if opened.as_ref().is_err_and(|error| error.is("42704")) {
+                opened = Connection::open(server, password, fewer);
+            }
+        }
+        let mut this = Self {
+            connection: opened?,
+            base: Connection::open(server, password, BASE_OPTIONS)?,
+            applied: Some(Settings::new()),
+            deferrable: true,
+            began: Instant::now(),
+            checkpoints: Vec::new(),
+            number: 0,
+            turns: 0,
+            compared: None,
+            prepared: None,
+            unfinished: None,
+        };
+        this.begin()?;
+        Ok(this)
+    }
+
+    /// Begins a transaction that sees one state of the database, and lets other connections see it.
+    pub(super) fn begin(&mut self) -> PgResult<()> {
+        self.base
+            .query("ROLLBACK; BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        let snapshot = self.base.value("SELECT pg_catalog.pg_export_snapshot()")?;
+        let snapshot = literal(&snapshot.unwrap_or_default());
+        self.connection.query(&format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE; SET TRANSACTION SNAPSHOT {snapshot}"
+        ))?;
+        let deferrable = "SELECT EXISTS (SELECT FROM pg_constraint WHERE condeferrable)";
+        self.deferrable = self.connection.value(deferrable)?.as_deref() == Some("t");
+        (self.began, self.prepared) = (Instant::now(), None);
+        self.checkpoints.clear();
+        self.number += 1;
+        Ok(())
+    }
+
+    /// Takes everything back and begins anew.
+    pub(super) fn begin_anew(&mut self) -> PgResult<()> {
+        self.connection.query("ROLLBACK")?;
+        // What was set in the transaction went with it.
+        (self.applied, self.compared) = (None, None);
+        self.begin()
+    }
+
+    /// Gives the session the settings of a client.
+    pub(super) fn apply(&mut self, wanted: &Settings) -> PgResult<()> {
+        if self.applied.as_ref() == Some(wanted) {
+            return Ok(());
+        }
+        let mut sql =
+            "SAVEPOINT escrow_set; SELECT set_config('role', 'none', false); RESET ALL;".to_owned();
+        let (roles, others): (Vec<_>, Vec<_>) =
+            wanted.iter().partition(|(name, _)| *name == "role");
+        for (name, value) in others.into_iter().chain(roles) {
+            let (name, value) = (literal(name), literal(value));
+            sql.push_str(&format!("SELECT set_config({name}, {value}, false);"));
+        }
+        sql.push_str("RELEASE SAVEPOINT escrow_set");
+        if let Err(error) = self.connection.query(&sql) {
+            self.connection
+                .query("ROLLBACK TO SAVEPOINT escrow_set; RELEASE SAVEPOINT escrow_set")?;
+            return Err(error);
+        }
+        self.applied = Some(wanted.clone());
+        Ok(())
+    }
+
+    /// The settings as they are; of those that no list shows, these.
+    pub(super) fn settings(&mut self, also: &[String]) -> PgResult<Settings> {
+        let mut sql = "SELECT name, setting FROM pg_catalog.pg_settings WHERE source = 'session' \
+                       UNION ALL SELECT 'role', pg_catalog.current_setting('role')"
+            .to_owned();
+        for name in also {
+            let name = literal(name);
+            let one = format!(" UNION ALL SELECT {name}, pg_catalog.current_setting({name}, true)");
+            sql.push_str(&one);
+        }
+        let rows = self.connection.query(&sql)?;
+        let pairs = rows.into_iter().filter_map(|row| {
+            let mut values = row.into_iter().flatten();
+            Some((values.next()?, values.next()?))
+        });
+        // The modes of a transaction are no settings of a session.
+        let kept = |(name, value): &(String, String)| match name.as_str() {
+            "role" => value != "none",
+            name => !name.starts_with("transaction_"),
+        };
+        Ok(pairs.filter(kept).collect())
+    }
+}
+
+/// Why the connection cannot be had.
+#[derive(Debug, Clone)]
+pub(super) enum Unavailable {
+    /// Another client has it, and did not give it back in time.
+    Busy,
+    /// It is gone, and with it everything that was done in it.
+    Lost(String),
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<u64>,
+    next: u64,
+    backend: Option<Box<Backend>>,
+    owner: Option<u32>,
+    lost: Option<String>,
+    /// By which what runs on it is cancelled.
+    key: Option<(i32, i32)>,
+}
+
+/// Where the connection is while no client has it, and who waits for it.
+#[derive(Default)]
+pub(super) struct Turns {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Turns {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the connection there for the first time.
+    pub(super) fn start(&self, backend: Backend) {
+        let mut queue = self.queue();
+        queue.key = Some(backend.connection.key);
+        queue.backend = Some(Box::new(backend));
+        queue.lost = None;
+    }
+
+    /// Waits for the connection, for so long.
+    pub(super) fn take(&self, who: u32, limit: Duration) -> Result<Turn<'_>, Unavailable> {
+        let until = Instant::now() + limit;
+        let mut queue = self.queue();
+        let ticket = queue.next;
+        queue.next += 1;
+        queue.waiting.push_back(ticket);
+        loop {
+            let first = queue.waiting.front() == Some(&ticket);
+            if let Some(why) = queue.lost.clone() {
+                queue.waiting.retain(|one| *one != ticket);
+                return Err(Unavailable::Lost(why));
+            }
+            if first && let Some(backend) = queue.backend.take() {
+                queue.waiting.pop_front();
+                queue.owner = Some(who);
+                return Ok(Turn {
+                    turns: self,
+                    backend: Some(backend),
+                });
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                queue.waiting.retain(|one| *one != ticket);
+                self.changed.notify_all();
+                return Err(Unavailable::Busy);
+            }
+            let waited = self.changed.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Who has it.
+    pub(super) fn owner(&self) -> Option<u32> {
+        self.queue().owner
+    }
+
+    /// By which what runs on the connection is cancelled.
+    pub(super) fn key(&self) -> Option<(i32, i32)> {
+        self.queue().key
+    }
+
+    /// Why it is gone, if it is.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.queue().lost.clone()
+    }
+}
+
+/// The connection, for as long as a client has it. One that panics, or whose link broke, does not give it back.
+pub(super) struct Turn<'t> {
+    turns: &'t Turns,
+    backend: Option<Box<Backend>>,
+}
+
+impl Turn<'_> {
+    /// The connection.
+    pub(super) fn backend(&mut self) -> PgResult<&mut Backend> {
+        self.backend
+            .as_deref_mut()
+            .ok_or_else(|| PgError::link("the connection to the server is gone"))
+    }
+
+    /// The link broke: no client gets it any more, and all are told.
+    pub(super) fn lose(&mut self, why: &str) {
+        self.backend = None;
+        let mut queue = self.turns.queue();
+        queue.lost.get_or_insert_with(|| why.to_owned());
+        drop(queue);
+        self.turns.changed.notify_all();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.turns.queue();
+        queue.owner = None;
+        match self.backend.take().filter(|_| !std::thread::panicking()) {
+            Some(backend) => queue.backend = Some(backend),
+            None => {
+                let why = "an internal error ended the session";
+                queue.lost.get_or_insert_with(|| why.to_owned());
+            }
+        }
+        drop(queue);
+        self.turns.changed.notify_all();
+    }
+}

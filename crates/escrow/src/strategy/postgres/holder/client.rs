@@ -1,0 +1,615 @@
+//! One client of a holder: what it sends goes to the one connection, what comes back goes to it. It has the connection
+//! from its first message until the server is ready again, and through its own transaction, which is a savepoint.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::super::connect::{PgError, literal};
+use super::super::sql::{self, Statement};
+use super::super::wire::{self, Frame, Incoming};
+use super::backend::{Backend, Settings, Turn, Unavailable, WORK};
+use super::exchange::Exchange;
+use super::{Holder, extended};
+
+/// How long a client waits for another one's transaction.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much is gathered before it is written.
+pub(super) const GATHERED: usize = 32 * 1024;
+
+/// What a client's own transaction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transaction {
+    /// There is none, and no savepoint.
+    None,
+    /// That of one message exchange.
+    Implicit,
+    /// One that it began.
+    Explicit,
+}
+
+/// What a client prepared under a name of its own.
+#[derive(Debug, Clone)]
+pub(super) struct Prepared {
+    /// The name on the server.
+    pub(super) name: Vec<u8>,
+    /// What it is, where it is not carried out by the server.
+    pub(super) control: Option<Statement>,
+}
+
+/// Why a client is served no longer.
+pub(super) enum Ended {
+    /// It went, or its link broke.
+    Gone,
+    /// The link to the server broke.
+    Lost(PgError),
+}
+
+impl From<PgError> for Ended {
+    fn from(error: PgError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+pub(super) type Served<T> = Result<T, Ended>;
+
+/// What came of something that was sent.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// The server reported an error.
+    pub(super) failed: bool,
+}
+
+pub(super) struct Client<'h> {
+    pub(super) holder: &'h Holder,
+    pub(super) id: u32,
+    pub(super) stream: UnixStream,
+    pub(super) incoming: Incoming,
+    pub(super) out: Vec<u8>,
+    pub(super) transaction: Transaction,
+    pub(super) settings: Settings,
+    /// Names that were set in the current transaction, for the session and for the transaction.
+    pub(super) set: Vec<(Option<String>, bool)>,
+    pub(super) statements: HashMap<Vec<u8>, Prepared>,
+    pub(super) portals: HashMap<Vec<u8>, Statement>,
+    /// Names whose statement is being prepared.
+    pub(super) parsing: VecDeque<Vec<u8>>,
+    /// Of the statements being closed: which ones by us.
+    pub(super) closing: VecDeque<bool>,
+    pub(super) named: u64,
+    /// Whether a portal was made that has a name.
+    pub(super) portal_named: bool,
+    /// It went: nothing is sent to it any more.
+    pub(super) gone: bool,
+}
+
+impl<'h> Client<'h> {
+    /// Serves it until it goes; whatever it had open is taken back.
+    pub(super) fn serve(&mut self) {
+        let mut turn = None;
+        let ended = self.messages(&mut turn);
+        let tidied = self.leave(turn.as_mut());
+        let lost = |ended: &Served<()>| match ended {
+            Err(Ended::Lost(error)) => Some(error.to_string()),
+            _ => None,
+        };
+        if let Some(why) = lost(&ended).or_else(|| lost(&tidied)) {
+            if let Some(turn) = turn.as_mut() {
+                turn.lose(&why);
+            }
+            let hint = "the database took everything back that was done in the sandbox; `escrow rollback` begins anew";
+            self.send(&wire::error_frame("FATAL", "57P01", &why, Some(hint)));
+            match self.flush() {
+                // It is told if it is still there.
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+
+    fn messages(&mut self, turn: &mut Option<Turn<'h>>) -> Served<()> {
+        loop {
+            self.flush()?;
+            let Some(frame) = self.next()? else {
+                return Ok(());
+            };
+            match frame.kind {
+                b'X' => return Ok(()),
+                // What is left of a copy that failed.
+                b'd' | b'c' | b'f' => continue,
+                b'S' if turn.is_none() => {
+                    self.ready();
+                    continue;
+                }
+                _ => {}
+            }
+            if turn.is_none() {
+                match self.take_turn()? {
+                    Some(taken) => *turn = Some(taken),
+                    None => {
+                        self.refuse_exchange(frame.kind)?;
+                        continue;
+                    }
+                }
+            }
+            if let Some(owned) = turn.as_mut() {
+                let backend = owned.backend()?;
+                match frame.kind {
+                    b'Q' => self.simple(backend, &frame.body)?,
+                    b'F' => self.function(backend, &frame)?,
+                    _ => extended::exchange(self, backend, frame)?,
+                }
+            }
+            if self.transaction == Transaction::None {
+                *turn = None;
+            }
+        }
+    }
+
+    /// Waits for the connection; says so where it cannot be had.
+    fn take_turn(&mut self) -> Served<Option<Turn<'h>>> {
+        let holder = self.holder;
+        let why = match holder.turns.take(self.id, PATIENCE) {
+            Ok(mut turn) => {
+                let backend = turn.backend()?;
+                if backend.prepared.is_none() {
+                    backend.turns += 1;
+                    backend.apply(&self.settings)?;
+                    return Ok(Some(turn));
+                }
+                let hint =
+                    "it is being committed; try again when `escrow status` says that it is over";
+                wire::error_frame(
+                    "ERROR",
+                    "55000",
+                    "the sandbox cannot be used now",
+                    Some(hint),
+                )
+            }
+            Err(Unavailable::Busy) => {
+                let hint = "the clients of a sandbox take turns: end the transaction of the other one first";
+                let text =
+                    "another client of the sandbox is in a transaction, and did not end it in time";
+                wire::error_frame("ERROR", "55P03", text, Some(hint))
+            }
+            Err(Unavailable::Lost(why)) => return Err(Ended::Lost(PgError::link(why))),
+        };
+        self.send(&why);
+        Ok(None)
+    }
+
+    /// After an error that came instead of a turn: what belongs to the same exchange is passed over.
+    fn refuse_exchange(&mut self, kind: u8) -> Served<()> {
+        if !matches!(kind, b'Q' | b'F') {
+            self.flush()?;
+            loop {
+                match self.next()? {
+                    Some(frame) if frame.kind == b'S' => break,
+                    Some(_) => {}
+                    None => return Err(Ended::Gone),
+                }
+            }
+        }
+        self.ready();
+        Ok(())
+    }
+
+    /// The next message; `None` when the client is gone.
+    pub(super) fn next(&mut self) -> Served<Option<Frame>> {
+        loop {
+            match self.incoming.next() {
+                Ok(Some(frame)) => return Ok(Some(frame)),
+                Ok(None) => {}
+                Err(_) => return Err(Ended::Gone),
+            }
+            match self.incoming.fill(&mut self.stream) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(_) => return Err(Ended::Gone),
+            }
+        }
+    }
+
+    pub(super) fn send(&mut self, frame: &Frame) {
+        frame.put(&mut self.out);
+    }
+
+    pub(super) fn flush(&mut self) -> Served<()> {
+        let written = match self.gone {
+            true => Ok(()),
+            false => self.stream.write_all(&self.out),
+        };
+        self.out.clear();
+        self.out.shrink_to(GATHERED * 2);
+        written.map_err(|_| Ended::Gone)
+    }
+
+    /// Says that the next message may come.
+    pub(super) fn ready(&mut self) {
+        self.send(&Frame::new(b'Z', vec![b'I']));
+    }
+
+    fn complete(&mut self, tag: &str) {
+        let mut body = tag.as_bytes().to_vec();
+        body.push(0);
+        self.send(&Frame::new(b'C', body));
+    }
+
+    /// Carries out the statements of a text.
+    fn simple(&mut self, backend: &mut Backend, body: &[u8]) -> Served<()> {
+        let text = wire::text(body).map_or(body, |(text, _)| text);
+        let parts = sql::statements(text);
+        let plain = |kind: &Statement| matches!(kind, Statement::Other | Statement::Setting { .. });
+        let mut answered = Answered::default();
+        if parts.iter().all(|(_, kind)| plain(kind)) {
+            parts.iter().for_each(|(_, kind)| self.note_setting(kind));
+            answered = self.piece(backend, text)?;
+        } else {
+            for (text, kind) in &parts {
+                answered = self.one(backend, text, kind)?;
+                if answered.failed {
+                    break;
+                }
+            }
+        }
+        self.end_exchange(backend, answered)
+    }
+
+    /// Carries out one statement.
+    fn one(&mut self, backend: &mut Backend, text: &[u8], kind: &Statement) -> Served<Answered> {
+        match kind {
+            Statement::Begin(_)
+            | Statement::Commit { .. }
+            | Statement::Rollback { .. }
+            | Statement::Deallocate(None) => self.control(backend, kind),
+            kind => {
+                self.note_setting(kind);
+                let text = self.rewritten(kind).unwrap_or_else(|| text.to_vec());
+                self.piece(backend, &text)
+            }
+        }
+    }
+
+    /// What is sent to the server instead of a statement, if it is not the statement itself.
+    pub(super) fn rewritten(&mut self, kind: &Statement) -> Option<Vec<u8>> {
+        let explicit = self.transaction == Transaction::Explicit;
+        match kind {
+            // The server itself says it, so that everything that follows is as after any error.
+            Statement::Refused(code, message, hint) => Some(raise(code, message, Some(hint))),
+            Statement::InTransaction(what) if !explicit => {
+                let text = format!("{what} can only be used in transaction blocks");
+                Some(raise("25P01", &text, None))
+            }
+            Statement::Deallocate(Some(name)) => {
+                let known = self.statements.remove(name.as_bytes())?;
+                let name = String::from_utf8_lossy(&known.name).into_owned();
+                Some(format!("DEALLOCATE \"{name}\"").into_bytes())
+            }
+            // What is held gives at least as much isolation.
+            Statement::SetTransaction(modes) if !modes.serializable => {
+                let mut text = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ".to_owned();
+                text.push_str(match modes.read_only {
+                    Some(true) => ", READ ONLY",
+                    Some(false) => ", READ WRITE",
+                    None => "",
+                });
+                Some(text.into_bytes())
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn note_setting(&mut self, kind: &Statement) {
+        if let Statement::Setting { local, name } = kind {
+            self.set.push((name.clone(), *local));
+        }
+    }
+
+    /// Sends a query, in the client's savepoint, and passes on what comes back.
+    fn piece(&mut self, backend: &mut Backend, text: &[u8]) -> Served<Answered> {
+        let mut out = Vec::with_capacity(text.len() + 64);
+        let hidden = self.open_savepoint(&mut out);
+        wire::put_query(&mut out, text);
+        self.relay(backend, out, hidden)
+    }
+
+    /// A call of a function by its number.
+    fn function(&mut self, backend: &mut Backend, frame: &Frame) -> Served<()> {
+        let mut out = Vec::new();
+        let hidden = self.open_savepoint(&mut out);
+        frame.put(&mut out);
+        let answered = self.relay(backend, out, hidden)?;
+        self.end_exchange(backend, answered)
+    }
+
+    /// Puts the savepoint of an exchange before it; returns how many answers are not for the client.
+    pub(super) fn open_savepoint(&mut self, out: &mut Vec<u8>) -> usize {
+        if self.transaction != Transaction::None {
+            return 0;
+        }
+        wire::put_query(out, format!("SAVEPOINT {WORK}").as_bytes());
+        self.transaction = Transaction::Implicit;
+        1
+    }
+
+    /// Carries out what begins or ends a transaction, or forgets everything that was prepared.
+    pub(super) fn control(&mut self, backend: &mut Backend, kind: &Statement) -> Served<Answered> {
+        match kind {
+            Statement::Begin(modes) => {
+                if self.transaction == Transaction::Explicit {
+                    if backend.connection.status == b'E' {
+                        return self.piece(backend, b"SELECT 1");
+                    }
+                    let text = "there is already a transaction in progress";
+                    self.send(&wire::error_frame("WARNING", "25001", text, None));
+                } else {
+                    let mut out = Vec::new();
+                    if self.open_savepoint(&mut out) > 0 {
+                        backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
+                    }
+                    let set = match (modes.serializable, modes.read_only) {
+                        (true, _) => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+                        (_, Some(true)) => "SET TRANSACTION READ ONLY",
+                        _ => "",
+                    };
+                    if !set.is_empty()
+                        && let Err(error) = backend.connection.query(set)
+                    {
+                        return self.say(error);
+                    }
+                    self.transaction = Transaction::Explicit;
+                }
+                self.complete(match modes.started {
+                    true => "START TRANSACTION",
+                    false => "BEGIN",
+                });
+            }
+            Statement::Deallocate(_) => {
+                self.forget_statements(backend)?;
+                self.complete("DEALLOCATE ALL");
+            }
+            Statement::Commit { chain } | Statement::Rollback { chain } => {
+                let wanted = matches!(kind, Statement::Commit { .. });
+                let explicit = self.transaction == Transaction::Explicit;
+                if !explicit {
+                    let text = "there is no transaction in progress";
+                    self.send(&wire::error_frame("WARNING", "25P01", text, None));
+                }
+                let keeps = wanted && backend.connection.status != b'E';
+                let kept = match self.transaction {
+                    Transaction::None => Answered::default(),
+                    _ => self.end_transaction(backend, keeps)?,
+                };
+                if kept.failed {
+                    return Ok(kept);
+                }
+                if explicit && *chain {
+                    backend.connection.query(&format!("SAVEPOINT {WORK}"))?;
+                    self.transaction = Transaction::Explicit;
+                }
+                self.complete(match keeps || (wanted && !explicit) {
+                    true => "COMMIT",
+                    false => "ROLLBACK",
+                });
+            }
+            _ => {}
+        }
+        Ok(Answered::default())
+    }
+
+    /// Tells the client an error that answered a statement of ours.
+    fn say(&mut self, error: PgError) -> Served<Answered> {
+        let Some(code) = &error.code else {
+            return Err(Ended::Lost(error));
+        };
+        let hint = code.eq("25001").then_some(HINT);
+        self.send(&wire::error_frame("ERROR", code, &error.message, hint));
+        Ok(Answered { failed: true })
+    }
+
+    /// Ends the client's savepoint: keeps what was done in it, or takes it back. Constraints that are checked at the end
+    /// of a transaction are checked here, and stay to be checked at the commit.
+    fn end_transaction(&mut self, backend: &mut Backend, keeps: bool) -> Served<Answered> {
+        let explicit = self.transaction == Transaction::Explicit;
+        let back = format!("ROLLBACK TO SAVEPOINT {WORK}; RELEASE SAVEPOINT {WORK}");
+        let mut sql = String::new();
+        if keeps && backend.deferrable {
+            sql.push_str(
+                "SAVEPOINT escrow_check; SET CONSTRAINTS ALL IMMEDIATE; \
+                 ROLLBACK TO SAVEPOINT escrow_check; RELEASE SAVEPOINT escrow_check; ",
+            );
+        }
+        if explicit || self.portal_named {
+            sql.push_str("CLOSE ALL; ");
+        }
+        sql.push_str(&format!("RELEASE SAVEPOINT {WORK}"));
+        let told = (!self.set.is_empty()).then(|| backend.connection.parameters.clone());
+        let ended = backend.connection.query(if keeps { &sql } else { &back });
+        let failed = match ended {
+            Ok(_) => Answered::default(),
+            Err(error) => {
+                let failed = self.say(error)?;
+                backend.connection.query(&back)?;
+                failed
+            }
+        };
+        for (name, value) in told.iter().flat_map(|_| &backend.connection.parameters) {
+            if told.as_ref().and_then(|told| told.get(name)) != Some(value) {
+                self.send(&parameter(name, value));
+            }
+        }
+        (self.transaction, self.portal_named) = (Transaction::None, false);
+        self.portals.clear();
+        let set = std::mem::take(&mut self.set);
+        if keeps && !failed.failed && !set.is_empty() {
+            self.keep_settings(backend, &set, explicit)?;
+        }
+        Ok(failed)
+    }
+
+    /// Notes what a client set for its session; what it set for its transaction goes with that.
+    fn keep_settings(
+        &mut self,
+        backend: &mut Backend,
+        set: &[(Option<String>, bool)],
+        explicit: bool,
+    ) -> Served<()> {
+        let hidden = set.iter().filter_map(|(name, _)| name.clone());
+        let mut hidden: Vec<String> = hidden.filter(|name| name.contains('.')).collect();
+        hidden.extend(
+            self.settings
+                .keys()
+                .filter(|name| name.contains('.'))
+                .cloned(),
+        );
+        hidden.sort();
+        hidden.dedup();
+        let mut found = backend.settings(&hidden)?;
+        if set.iter().any(|(_, local)| *local) {
+            let named = |name: &String| {
+                let session = |(one, local): &(Option<String>, bool)| {
+                    !local
+                        && one
+                            .as_ref()
+                            .is_some_and(|one| one.eq_ignore_ascii_case(name))
+                };
+                explicit && set.iter().any(session)
+            };
+            found.retain(|name, _| named(name) || self.settings.contains_key(name));
+            for (name, value) in &self.settings {
+                if !named(name) {
+                    found.insert(name.clone(), value.clone());
+                }
+            }
+            backend.applied = None;
+            backend.apply(&found)?;
+        } else {
+            backend.applied = Some(found.clone());
+        }
+        self.settings = found;
+        Ok(())
+    }
+
+    /// Ends an exchange: the savepoint of an exchange of its own goes, and the client learns how it stands.
+    pub(super) fn end_exchange(&mut self, backend: &mut Backend, answered: Answered) -> Served<()> {
+        if self.transaction == Transaction::Implicit {
+            self.end_transaction(backend, !answered.failed)?;
+        }
+        let status = match self.transaction {
+            Transaction::Explicit => backend.connection.status,
+            _ => b'I',
+        };
+        self.send(&Frame::new(b'Z', vec![status]));
+        self.flush()
+    }
+
+    /// Sends something and passes on what comes back until the server is ready; the answers to the first `hidden`
+    /// queries are not for the client. While the server takes a copy in, what the client sends is passed on.
+    fn relay(&mut self, backend: &mut Backend, out: Vec<u8>, hidden: usize) -> Served<Answered> {
+        let mut exchange = Exchange::new(out, hidden, false);
+        while !exchange.ready {
+            if let Err(ended) = exchange.step(self, backend) {
+                return Err(exchange.broken(backend, ended));
+            }
+        }
+        Ok(exchange.answered)
+    }
+
+    /// Forgets everything that the client prepared.
+    fn forget_statements(&mut self, backend: &mut Backend) -> Served<()> {
+        if self.statements.is_empty() {
+            return Ok(());
+        }
+        let mut out = Vec::new();
+        for one in self.statements.values() {
+            wire::put(&mut out, b'C', &close_body(&one.name));
+        }
+        wire::put(&mut out, b'S', b"");
+        self.statements.clear();
+        backend
+            .connection
+            .link
+            .write_all(&out)
+            .map_err(PgError::from)?;
+        while backend.connection.next()?.kind != b'Z' {}
+        Ok(())
+    }
+
+    /// Takes back what a client that goes left open.
+    fn leave(&mut self, turn: Option<&mut Turn<'h>>) -> Served<()> {
+        self.gone = true;
+        let mut own = None;
+        let turn = match turn {
+            Some(turn) => turn,
+            None if self.statements.is_empty() => return Ok(()),
+            None => match self.holder.turns.take(self.id, PATIENCE) {
+                Ok(taken) => own.insert(taken),
+                Err(_) => return Ok(()),
+            },
+        };
+        let Ok(backend) = turn.backend() else {
+            return Ok(());
+        };
+        if let Some(exchange) = backend.unfinished.take() {
+            self.holder.cancel_work(backend);
+            exchange.run_out(self, backend)?;
+        }
+        if backend.prepared.is_none() && self.transaction != Transaction::None {
+            self.end_transaction(backend, false)?;
+        }
+        self.forget_statements(backend)
+    }
+
+    /// After an error nothing of what was being prepared is there.
+    pub(super) fn forget_parsing(&mut self) {
+        for name in self.parsing.drain(..) {
+            self.statements.remove(&name);
+        }
+        self.closing.clear();
+    }
+}
+
+const HINT: &str = "a sandbox is one held transaction; do this outside of it, on a connection of your own to the original";
+
+/// The same error, with what to do where the server does not say it.
+pub(super) fn with_hint(frame: Frame) -> Frame {
+    let mut fields = wire::fields(&frame.body);
+    let is = |letter: u8, value: &str| {
+        fields
+            .iter()
+            .any(|(one, text)| *one == letter && text == value)
+    };
+    let hinted = fields.iter().any(|(letter, _)| *letter == b'H');
+    if hinted || !is(b'C', "25001") {
+        return frame;
+    }
+    fields.push((b'H', HINT.to_owned()));
+    Frame::new(b'E', wire::fields_body(&fields))
+}
+
+/// A statement by which the server says an error.
+fn raise(code: &str, message: &str, hint: Option<&str>) -> Vec<u8> {
+    let hint = hint.map_or_else(String::new, |hint| format!(", HINT = {}", literal(hint)));
+    let (code, message) = (literal(code), literal(message));
+    format!("DO $escrow$BEGIN RAISE EXCEPTION USING ERRCODE = {code}, MESSAGE = {message}{hint}; END$escrow$")
+        .into_bytes()
+}
+
+/// Says what a setting is.
+pub(super) fn parameter(name: &str, value: &str) -> Frame {
+    let mut body = Vec::new();
+    for text in [name, value] {
+        body.extend(text.bytes());
+        body.push(0);
+    }
+    Frame::new(b'S', body)
+}
+
+/// What closes a statement.
+pub(super) fn close_body(name: &[u8]) -> Vec<u8> {
+    let mut body = vec![b'S'];
+    body.extend_from_slice(name);
+    body.push(0);
+    body
+}

@@ -1,0 +1,237 @@
+//! Messages of the extended protocol: prepared statements get names that no other client has, and what begins or ends a
+//! transaction is carried out here. Everything up to a `Sync` is one exchange.
+
+use super::super::sql::{self, Statement};
+use super::super::wire::{self, Frame};
+use super::backend::Backend;
+use super::client::{Client, Ended, Prepared, Served, Transaction, close_body};
+use super::exchange::Exchange;
+
+/// What is prepared on the server instead of what is carried out here: it has no result, and the server takes it also in a
+/// transaction that failed. It is never carried out.
+const STAND_IN: &[u8] = b"ROLLBACK TO SAVEPOINT escrow_none";
+
+/// Messages that are not processed further while the server has so much to take.
+const ENOUGH: usize = 1 << 20;
+
+/// What to do after a message.
+enum Next {
+    Go,
+    /// The client waits for the answer.
+    End,
+    /// This is to be carried out here.
+    Control(Statement),
+}
+
+/// Carries out messages up to a `Sync`, beginning with `first`.
+pub(super) fn exchange(client: &mut Client<'_>, backend: &mut Backend, first: Frame) -> Served<()> {
+    let mut out = Vec::new();
+    let hidden = client.open_savepoint(&mut out);
+    let mut exchange = begun(out, hidden);
+    let mut next = Some(first);
+    loop {
+        while let Some(frame) = next.take() {
+            match forward(client, &mut exchange, frame)? {
+                Next::Go => {}
+                Next::End => {
+                    finish(client, backend, &mut exchange)?;
+                    let answered = exchange.answered;
+                    return client.end_exchange(backend, answered);
+                }
+                Next::Control(control) => {
+                    if !carry_out(client, backend, &mut exchange, &control)? {
+                        return skip(client, backend);
+                    }
+                }
+            }
+            if exchange.out.len() < ENOUGH {
+                next = client.incoming.next().map_err(|_| Ended::Gone)?;
+            }
+        }
+        if let Err(ended) = exchange.step(client, backend) {
+            return Err(std::mem::take(&mut exchange).broken(backend, ended));
+        }
+        if exchange.out.len() < ENOUGH {
+            next = client.incoming.next().map_err(|_| Ended::Gone)?;
+        }
+    }
+}
+
+fn begun(out: Vec<u8>, hidden: usize) -> Exchange {
+    let mut exchange = Exchange::new(out, hidden, true);
+    exchange.listens = true;
+    exchange
+}
+
+/// Waits until the server is ready.
+fn finish(client: &mut Client<'_>, backend: &mut Backend, exchange: &mut Exchange) -> Served<()> {
+    wire::put(&mut exchange.out, b'S', b"");
+    (exchange.synced, exchange.listens) = (true, false);
+    while !exchange.ready {
+        if let Err(ended) = exchange.step(client, backend) {
+            return Err(std::mem::take(exchange).broken(backend, ended));
+        }
+    }
+    Ok(())
+}
+
+/// Carries out what is not for the server, once everything before it is done. `false`: something failed, and the rest of
+/// the exchange is passed over.
+fn carry_out(
+    client: &mut Client<'_>,
+    backend: &mut Backend,
+    exchange: &mut Exchange,
+    control: &Statement,
+) -> Served<bool> {
+    finish(client, backend, exchange)?;
+    if exchange.answered.failed {
+        return Ok(false);
+    }
+    if client.control(backend, control)?.failed {
+        return Ok(false);
+    }
+    let mut out = Vec::new();
+    // What follows before the `Sync` is another transaction of the exchange.
+    let hidden = match client.transaction {
+        Transaction::None => client.open_savepoint(&mut out),
+        _ => 0,
+    };
+    *exchange = begun(out, hidden);
+    Ok(true)
+}
+
+/// Passes over everything up to the `Sync`, after an error.
+fn skip(client: &mut Client<'_>, backend: &mut Backend) -> Served<()> {
+    client.flush()?;
+    loop {
+        match client.next()? {
+            Some(frame) if frame.kind == b'S' => break,
+            Some(_) => {}
+            None => return Err(Ended::Gone),
+        }
+    }
+    let failed = super::client::Answered { failed: true };
+    client.end_exchange(backend, failed)
+}
+
+/// Sends one message on, with the names that the server knows.
+fn forward(client: &mut Client<'_>, exchange: &mut Exchange, frame: Frame) -> Served<Next> {
+    let out = &mut exchange.out;
+    let body = &frame.body[..];
+    let malformed = || Ended::Gone;
+    match frame.kind {
+        b'S' => return Ok(Next::End),
+        b'P' => {
+            let (name, rest) = wire::text(body).ok_or_else(malformed)?;
+            let (text, types) = wire::text(rest).ok_or_else(malformed)?;
+            parse(client, out, name, text, types);
+        }
+        b'B' => {
+            let (portal, rest) = wire::text(body).ok_or_else(malformed)?;
+            let (name, rest) = wire::text(rest).ok_or_else(malformed)?;
+            client.portals.remove(portal);
+            if let Some(Prepared {
+                control: Some(control),
+                ..
+            }) = client.statements.get(name)
+            {
+                client.portals.insert(portal.to_vec(), control.clone());
+            }
+            client.portal_named |= !portal.is_empty();
+            let mut new = portal.to_vec();
+            new.push(0);
+            new.extend(name_of(client, name));
+            new.push(0);
+            new.extend_from_slice(rest);
+            wire::put(out, b'B', &new);
+        }
+        b'D' | b'C' if body.first() == Some(&b'S') => {
+            let (name, _) = wire::text(&body[1..]).ok_or_else(malformed)?;
+            wire::put(out, frame.kind, &close_body(&name_of(client, name)));
+            if frame.kind == b'C' {
+                client.statements.remove(name);
+                client.closing.push_back(false);
+            }
+        }
+        b'C' => {
+            client.closing.push_back(false);
+            frame.put(out);
+        }
+        b'E' => {
+            let (portal, _) = wire::text(body).ok_or_else(malformed)?;
+            if let Some(control) = client.portals.get(portal) {
+                return Ok(Next::Control(control.clone()));
+            }
+            frame.put(out);
+        }
+        b'D' | b'H' | b'd' | b'c' | b'f' => frame.put(out),
+        b'X' => return Err(Ended::Gone),
+        // A simple query ends an exchange that has no `Sync`, as the server does it.
+        _ => return Err(Ended::Gone),
+    }
+    Ok(Next::Go)
+}
+
+/// The name of a statement on the server; one that it does not have, for one that the client does not have.
+fn name_of(client: &Client<'_>, name: &[u8]) -> Vec<u8> {
+    match client.statements.get(name) {
+        Some(known) => known.name.clone(),
+        None => format!("escrow_{}_none", client.id).into_bytes(),
+    }
+}
+
+fn parse(client: &mut Client<'_>, out: &mut Vec<u8>, name: &[u8], text: &[u8], types: &[u8]) {
+    let mut parts = sql::statements(text);
+    // Several are the server's to refuse.
+    let kind = match parts.len() {
+        1 => parts.remove(0).1,
+        _ => Statement::Other,
+    };
+    client.note_setting(&kind);
+    let control = match kind {
+        Statement::Begin(_)
+        | Statement::Commit { .. }
+        | Statement::Rollback { .. }
+        | Statement::Deallocate(None) => Some(kind.clone()),
+        _ => None,
+    };
+    let text = match &control {
+        Some(_) => STAND_IN.to_vec(),
+        None => client.rewritten(&kind).unwrap_or_else(|| text.to_vec()),
+    };
+    let known = client.statements.get(name).map(|one| one.name.clone());
+    let server = match (&known, name.is_empty()) {
+        // The server refuses a name that is taken.
+        (Some(known), false) => known.clone(),
+        (_, true) => {
+            let own = format!("escrow_{}_0", client.id).into_bytes();
+            wire::put(out, b'C', &close_body(&own));
+            client.closing.push_back(true);
+            own
+        }
+        (None, false) => {
+            client.named += 1;
+            format!("escrow_{}_{}", client.id, client.named).into_bytes()
+        }
+    };
+    if known.is_none() || name.is_empty() {
+        let prepared = Prepared {
+            name: server.clone(),
+            control,
+        };
+        client.statements.insert(name.to_vec(), prepared);
+    }
+    // Of one that is there already an error takes nothing away.
+    let fresh = known.is_none() || name.is_empty();
+    client.parsing.push_back(if fresh {
+        name.to_vec()
+    } else {
+        Vec::from(*b"\0")
+    });
+    let mut body = server;
+    body.push(0);
+    body.extend_from_slice(&text);
+    body.push(0);
+    body.extend_from_slice(types);
+    wire::put(out, b'P', &body);
+}

@@ -1,0 +1,266 @@
+//! What the engine has a holder do with its transaction.
+
+use std::time::Duration;
+
+use super::super::connect::{PgError, PgResult, literal};
+use super::super::control::{Answer, Request, Status};
+use super::backend::{Backend, Turn, Unavailable, own_settings};
+use super::redo::Redo;
+use super::{Holder, PATIENCE, changes};
+
+/// The number under which the engine itself waits for its turn; no client has it.
+const ENGINE: u32 = 0;
+
+/// How long a question that is asked by the way waits.
+const GLANCE: Duration = Duration::from_millis(500);
+
+/// Carries a request out.
+pub(super) fn carry_out(holder: &Holder, request: Request) -> Answer {
+    if let (Request::Rollback, Some(_)) = (&request, holder.turns.lost()) {
+        return match Backend::open(&holder.server, holder.password.as_deref()) {
+            Ok(backend) => {
+                holder.turns.start(backend);
+                Answer::Done
+            }
+            Err(error) => Answer::Failed(error),
+        };
+    }
+    let patience = match request {
+        Request::Status => GLANCE,
+        _ => PATIENCE,
+    };
+    let mut turn = match holder.turns.take(ENGINE, patience) {
+        Ok(turn) => turn,
+        Err(_) if request == Request::End => return Answer::Done,
+        Err(Unavailable::Busy) => return Answer::Busy,
+        Err(Unavailable::Lost(why)) => return Answer::Lost(why),
+    };
+    let answer = turn
+        .backend()
+        .and_then(|backend| one(holder, backend, request));
+    match answer {
+        Ok(answer) => answer,
+        // The server said it; without its words the link is broken.
+        Err(error) if error.code.is_some() && !is_fatal(&error) => Answer::Failed(error),
+        Err(error) => {
+            let why = error.to_string();
+            turn.lose(&why);
+            Answer::Lost(why)
+        }
+    }
+}
+
+/// Whether the server ends the connection after such an error.
+fn is_fatal(error: &PgError) -> bool {
+    let code = error.code.as_deref().unwrap_or_default();
+    code.starts_with("57P") || code.starts_with("08")
+}
+
+fn one(holder: &Holder, backend: &mut Backend, request: Request) -> PgResult<Answer> {
+    let held = backend.prepared.is_none();
+    match request {
+        Request::Status => status_of(holder, backend).map(Answer::Status),
+        Request::End => {
+            if held {
+                backend.connection.query("ROLLBACK")?;
+            }
+            backend.base.query("ROLLBACK")?;
+            backend.prepared = Some(String::new());
+            Ok(Answer::Done)
+        }
+        Request::Finish { gid, commit } => finish(backend, &gid, commit),
+        Request::Outcome(xid) => {
+            let sql = format!("SELECT pg_catalog.txid_status({})", literal(&xid));
+            backend.base.query(&sql).map(Answer::Rows)
+        }
+        _ if !held => Ok(Answer::Failed(PgError::link(
+            "the transaction of the sandbox is prepared already",
+        ))),
+        Request::Rollback => backend.begin_anew().map(|()| Answer::Done),
+        Request::Changes => {
+            let compared = compared(backend)?;
+            Ok(Answer::Changes(compared.changes.clone()))
+        }
+        Request::Prepare { turns, .. } | Request::Commit { turns } if turns != backend.turns => {
+            Ok(Answer::Moved)
+        }
+        Request::Check => looking(backend, check).map(Answer::Fit),
+        Request::Query(sql) => {
+            looking(backend, |backend| backend.connection.query(&sql)).map(Answer::Rows)
+        }
+        Request::Prepare { gid, .. } => {
+            compared(backend)?;
+            prepare(backend, gid)
+        }
+        Request::Commit { .. } => {
+            let committed = backend.connection.query("COMMIT");
+            backend.prepared = Some(String::new());
+            committed.map(|_| Answer::Done)
+        }
+    }
+}
+
+/// What was changed; compared once for as long as no client works on.
+fn compared(backend: &mut Backend) -> PgResult<&Redo> {
+    if !matches!(&backend.compared, Some((turns, _)) if *turns == backend.turns) {
+        let mut found = looking(backend, changes::changes)?;
+        found.changes.turns = backend.turns;
+        backend.compared = Some((backend.turns, found));
+    }
+    let found = backend.compared.as_ref().map(|(_, found)| found);
+    found.ok_or_else(|| PgError::link("nothing was compared"))
+}
+
+/// Does something with the engine's own settings that leaves nothing behind.
+fn looking<T>(
+    backend: &mut Backend,
+    look: impl FnOnce(&mut Backend) -> PgResult<T>,
+) -> PgResult<T> {
+    backend.apply(&own_settings())?;
+    let (begin, end) = (
+        "SAVEPOINT escrow_look",
+        "ROLLBACK TO SAVEPOINT escrow_look; RELEASE SAVEPOINT escrow_look",
+    );
+    backend.connection.query(begin)?;
+    backend.base.query(begin)?;
+    let found = look(backend);
+    backend.connection.query(end)?;
+    backend.base.query(end)?;
+    found
+}
+
+/// The number of the transaction on the server, if it changed anything.
+pub(super) fn xid(backend: &mut Backend) -> PgResult<Option<String>> {
+    backend
+        .connection
+        .value("SELECT pg_catalog.txid_current_if_assigned()")
+}
+
+/// Whether a prepare would succeed: a failing one would take everything back (rule C2).
+fn check(backend: &mut Backend) -> PgResult<Option<String>> {
+    let xid = xid(backend)?;
+    if backend
+        .connection
+        .value("SELECT pg_catalog.pg_my_temp_schema()")?
+        .as_deref()
+        != Some("0")
+    {
+        return Err(PgError {
+            code: Some("0A000".to_owned()),
+            message:
+                "the sandbox used temporary objects, and such a transaction cannot be prepared"
+                    .to_owned(),
+            detail: Some("they were made by a function; `escrow rollback` begins anew".to_owned()),
+        });
+    }
+    backend.connection.query("SET CONSTRAINTS ALL IMMEDIATE")?;
+    Ok(xid)
+}
+
+fn prepare(backend: &mut Backend, gid: String) -> PgResult<Answer> {
+    match backend
+        .connection
+        .query(&format!("PREPARE TRANSACTION {}", literal(&gid)))
+    {
+        Ok(_) if backend.connection.status == b'I' => {
+            backend.prepared = Some(gid);
+            Ok(Answer::Done)
+        }
+        Ok(_) => Err(PgError::link("the server did not prepare the transaction")),
+        Err(error) => {
+            // It took everything back.
+            if error.code.is_some() && !is_fatal(&error) {
+                begin_with_redo(backend)?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Begins another transaction, and makes the changes of the last one again, as far as that is possible.
+fn begin_with_redo(backend: &mut Backend) -> PgResult<Answer> {
+    let redo = backend.compared.take();
+    backend.applied = None;
+    backend.begin()?;
+    backend.turns += 1;
+    match redo {
+        Some((_, redo)) if redo.replay(backend)? => Ok(Answer::Done),
+        _ => Ok(Answer::Dropped),
+    }
+}
+
+fn finish(backend: &mut Backend, gid: &str, commit: bool) -> PgResult<Answer> {
+    if backend.prepared.as_deref() != Some(gid) {
+        return Ok(Answer::Failed(PgError::link(
+            "the holder prepared nothing of this name",
+        )));
+    }
+    let word = if commit { "COMMIT" } else { "ROLLBACK" };
+    backend
+        .connection
+        .query(&format!("{word} PREPARED {}", literal(gid)))?;
+    if commit {
+        return Ok(Answer::Done);
+    }
+    begin_with_redo(backend)
+}
+
+/// How a holder stands.
+pub(super) fn status(holder: &Holder) -> PgResult<Status> {
+    let taken: Result<Turn<'_>, _> = holder.turns.take(ENGINE, PATIENCE);
+    let mut turn = taken.map_err(|_| PgError::link("the connection cannot be had"))?;
+    status_of(holder, turn.backend()?)
+}
+
+fn status_of(holder: &Holder, backend: &mut Backend) -> PgResult<Status> {
+    let (mut id, mut locks) = (None, None);
+    if backend.prepared.is_none() {
+        id = xid(backend)?;
+        let count = "SELECT count(*) FROM pg_catalog.pg_locks WHERE pid = pg_catalog.pg_backend_pid() \
+                     AND locktype = 'relation' AND mode <> 'AccessShareLock'";
+        locks = backend.connection.value(count)?;
+    }
+    let version = backend.connection.parameters.get("server_version").cloned();
+    Ok(Status {
+        pid: std::process::id(),
+        age: backend.began.elapsed().as_secs(),
+        number: backend.number,
+        xid: id,
+        locks: locks.and_then(|count| count.parse().ok()).unwrap_or(0),
+        server_version: version.unwrap_or_default(),
+        max_prepared: holder.max_prepared,
+        warnings: holder.warnings.clone(),
+    })
+}
+
+/// What a person should know before working in such a sandbox.
+pub(super) fn warnings(backend: &mut Backend) -> PgResult<Vec<String>> {
+    let mut warnings = Vec::new();
+    let notifies = "SELECT p.oid::pg_catalog.regproc::text FROM pg_catalog.pg_proc p \
+                    JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+                    WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') AND p.prosrc ~* '\\m(pg_notify|notify)\\M' \
+                    ORDER BY 1 LIMIT 4";
+    let names: Vec<String> = backend
+        .connection
+        .query(notifies)?
+        .into_iter()
+        .flat_map(|row| row.into_iter().flatten())
+        .collect();
+    if !names.is_empty() {
+        warnings.push(format!(
+            "functions use NOTIFY ({}): where one of them runs in the sandbox, the server refuses to prepare its \
+             transaction, and the changes are lost",
+            names.join(", ")
+        ));
+    }
+    let setting = backend.connection.value("SHOW max_prepared_transactions")?;
+    if setting.as_deref() == Some("0") {
+        warnings.push(
+            "the server has max_prepared_transactions = 0, so the commit of this database cannot be prepared: it is the one \
+             member of its plan that can be neither promised nor taken back; set max_prepared_transactions to 10 or more and \
+             restart the server"
+                .to_owned(),
+        );
+    }
+    Ok(warnings)
+}

@@ -1,0 +1,612 @@
+//! `transaction_rollback` for PostgreSQL: a transaction that a holder process keeps open between commands.
+//!
+//! The area of a sandbox holds two sockets of its holder: `pg/.s.PGSQL.5432`, to which any client connects, and `control`, on
+//! which the engine asks. The metadata says which database it is and never a password. When the holder dies, the server
+//! takes everything back, and the sandbox says so.
+//!
+//! A commit is prepared on the server (`PREPARE TRANSACTION`) once its intent is stored, and carried out by `COMMIT PREPARED`, by
+//! any process. `txid_status` of the transaction's number settles what a lost link left open (rule C19). Where the server
+//! lets nothing be prepared, the commit is one plain `COMMIT` of the holder.
+
+mod connect;
+mod control;
+pub(crate) mod holder;
+pub(crate) mod location;
+mod session;
+mod sql;
+mod wire;
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use self::connect::{Connection, PgError, literal};
+use self::control::{Answer, CLIENTS, HolderSpec, LONGEST_PATH, NoAnswer, Request, Status, ask};
+use self::location::{Server, Variables};
+use super::error::{Result, StrategyError};
+use super::{
+    Base, Capabilities, Checkpoints, CreateRequest, Created, Exposes, FinishedCommit, Intent,
+    Outcome, Probe, Remember, RollbackReport, Sandbox, Session, Strategy, Target, TargetLocation,
+    tree, unsupported,
+};
+use crate::event::Observer;
+use crate::fs::process::ProcessIdentity;
+use crate::model::text::Location;
+use crate::model::{Conflict, SandboxRef};
+use crate::run::program::program;
+
+const NAME: &str = "transaction_rollback";
+
+/// The oldest server with everything that is used here.
+const OLDEST: u32 = 12;
+
+/// How old, in seconds, a transaction may become before that is said, unless the resource's option `max_age` says otherwise.
+const MAX_AGE: u64 = 3600;
+
+/// How long a holder may take to begin.
+const START: Duration = Duration::from_secs(60);
+
+/// How long it may take to end.
+const END: Duration = Duration::from_secs(10);
+
+/// How long the server may take to notice that a connection is gone.
+const NOTICED: Duration = Duration::from_secs(20);
+
+/// How often that is looked at.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What the strategy takes from its caller: the program that becomes a holder, and the environment with `PG…`.
+#[derive(Default, Clone)]
+pub(super) struct Host {
+    pub(super) helper: PathBuf,
+    pub(super) variables: Variables,
+}
+
+impl Host {
+    pub(super) fn new(helper: &Path, environment: &[(OsString, OsString)]) -> Self {
+        let text = |text: &OsString| text.to_str().map(str::to_owned);
+        let pairs = environment.iter();
+        let pairs = pairs.filter_map(|(name, value)| Some((text(name)?, text(value)?)));
+        Self {
+            helper: helper.to_owned(),
+            variables: pairs
+                .filter(|(name, _)| name.starts_with("PG") || name == "HOME")
+                .collect(),
+        }
+    }
+}
+
+/// The host of a process, which is known once its engine is open.
+pub(super) type SharedHost = Arc<RwLock<Host>>;
+
+/// The strategy.
+pub(super) struct HeldTransaction {
+    host: SharedHost,
+}
+
+/// What is known of a sandbox.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct HeldMetadata {
+    server: Server,
+    area: Location,
+    /// The directory of the socket inside `escrow run`.
+    inside: String,
+    /// The variable with the URL inside.
+    env: String,
+    /// Whether the server lets transactions be prepared.
+    prepares: bool,
+    /// How old, in seconds, its transaction may become before that is said.
+    max_age: u64,
+}
+
+/// What a commit needs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct HeldIntent {
+    server: Server,
+    area: Location,
+    /// The number of the transaction; none where nothing was changed.
+    xid: Option<String>,
+    /// Under which name it is prepared; none where nothing can be.
+    gid: Option<String>,
+    /// How often clients had worked in the sandbox when it was compared: nothing else is committed.
+    turns: u64,
+}
+
+impl HeldTransaction {
+    pub(super) fn new(host: SharedHost) -> Self {
+        Self { host }
+    }
+
+    fn host(&self) -> Host {
+        let host = self.host.read();
+        host.map(|host| host.clone()).unwrap_or_default()
+    }
+
+    fn server(&self, target: &Target) -> std::result::Result<Server, String> {
+        match &target.location {
+            TargetLocation::Url(url) => location::resolve(url, &self.host().variables),
+            _ => Err("it is reached through no URL".to_owned()),
+        }
+    }
+
+    /// A connection of this process itself.
+    fn connect(&self, server: &Server) -> std::result::Result<Connection, PgError> {
+        let password = location::password(server, &self.host().variables);
+        Connection::open(server, password.as_deref(), "")
+    }
+}
+
+fn failed(what: &str, error: &PgError) -> StrategyError {
+    StrategyError::Server {
+        what: what.to_owned(),
+        code: error.code.clone(),
+        said: error.to_string(),
+    }
+}
+
+/// Asks the holder of a sandbox; says what happened where it has none any more.
+fn ask_holder(area: &Location, request: &Request, what: &str) -> Result<Answer> {
+    let lost = |why: String| StrategyError::HolderGone { why };
+    match ask(area.as_path(), request) {
+        Ok(Answer::Failed(error)) => Err(failed(what, &error)),
+        Ok(Answer::Lost(why)) => Err(lost(why)),
+        Ok(Answer::Busy) => Err(StrategyError::ClientBusy),
+        Ok(Answer::Moved) => Err(worked_on()),
+        Ok(answer) => Ok(answer),
+        Err(NoAnswer::Gone) => Err(lost("the process that kept it ended".to_owned())),
+        Err(NoAnswer::Broken(why)) => Err(StrategyError::Damaged {
+            what: format!("its holder does not answer as expected ({why})"),
+        }),
+    }
+}
+
+/// Starts a holder, and waits until it holds its transaction.
+fn start_holder(host: &Host, server: &Server, area: &Location) -> Result<Status> {
+    let what = "begin a transaction";
+    let broken = |why: String| failed(what, &PgError::link(why));
+    let spec = HolderSpec {
+        server: server.clone(),
+        password: location::password(server, &host.variables),
+        area: area.as_path().to_owned(),
+    };
+    let spec = serde_json::to_vec(&spec).map_err(|error| broken(error.to_string()))?;
+    let mut command = program(host.helper.as_os_str());
+    command.arg("holder").env_clear();
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| {
+        broken(format!(
+            "'{}' cannot be started: {error}",
+            host.helper.display()
+        ))
+    })?;
+    if let Some(mut to) = child.stdin.take() {
+        match to.write_all(&spec) {
+            // One that ended early says why.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let (sender, receiver) = mpsc::channel();
+    if let Some(out) = child.stdout.take() {
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            match BufReader::new(out).read_line(&mut line) {
+                // What came is what there is, and nobody may wait any more.
+                Ok(_) | Err(_) => sender.send(line).ok(),
+            }
+        });
+    }
+    let said = receiver.recv_timeout(START).unwrap_or_default();
+    let answer = serde_json::from_str(&said);
+    if !matches!(answer, Ok(Answer::Status(_))) {
+        match child.kill() {
+            // It ended by itself.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    // Whoever stays longer than the holder takes note of its end.
+    std::thread::spawn(move || child.wait());
+    match answer {
+        Ok(Answer::Status(status)) => Ok(status),
+        Ok(Answer::Failed(error)) => Err(failed(what, &error)),
+        _ => Err(broken("the holder ended without a word".to_owned())),
+    }
+}
+
+/// The number of a version such as `15.4 (Debian)`.
+fn major(version: &str) -> u32 {
+    let digits = version.split(|c: char| !c.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+impl Strategy for HeldTransaction {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            isolates: true,
+            base: Base::Frozen,
+            prepares: true,
+            undoes: false,
+            survives: false,
+            retryable: false,
+            checkpoints: Checkpoints::None,
+            partial: false,
+            live: true,
+            exposes: Exposes::Url,
+            area: true,
+            strength: 2,
+        }
+    }
+
+    fn capabilities_of(&self, sandbox: &SandboxRef) -> Capabilities {
+        let prepares = tree::metadata::<HeldMetadata>(sandbox).is_ok_and(|one| one.prepares);
+        Capabilities {
+            prepares,
+            ..self.capabilities()
+        }
+    }
+
+    fn remarks(&self, sandbox: &SandboxRef) -> Vec<String> {
+        let Ok(metadata) = tree::metadata::<HeldMetadata>(sandbox) else {
+            return Vec::new();
+        };
+        let asked = ask_holder(&metadata.area, &Request::Status, "say how it stands");
+        let status = match asked {
+            Ok(Answer::Status(status)) => status,
+            Ok(_) => return Vec::new(),
+            Err(error) => return vec![error.to_string()],
+        };
+        let minutes = status.age / 60;
+        let mut remark = match minutes {
+            0 => "its transaction is open for less than a minute".to_owned(),
+            minutes => format!(
+                "its transaction is open for {} h {} min",
+                minutes / 60,
+                minutes % 60
+            ),
+        };
+        if status.locks > 0 {
+            remark.push_str(&format!(
+                ", and holds locks on {} tables and indexes",
+                status.locks
+            ));
+        }
+        if status.age > metadata.max_age {
+            remark.push_str(
+                ": that is long, and meanwhile the server cleans nothing up and others wait for its locks; commit it or \
+                 roll it back",
+            );
+        }
+        vec![remark]
+    }
+
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        let never = |probe: Probe| Probe {
+            remember: Remember::Never,
+            ..probe
+        };
+        if area.is_none() {
+            return never(Probe::yes("a sandbox exists"));
+        }
+        let looked = self.server(target).and_then(|server| {
+            let mut connection = self.connect(&server).map_err(|error| error.to_string())?;
+            let version = connection
+                .parameters
+                .get("server_version")
+                .cloned()
+                .unwrap_or_default();
+            if major(&version) < OLDEST {
+                return Err(format!(
+                    "the server is version {version}; {OLDEST} or newer is needed"
+                ));
+            }
+            if connection
+                .parameters
+                .get("in_hot_standby")
+                .is_some_and(|on| on == "on")
+            {
+                return Err("the server is a standby, on which nothing can be changed".to_owned());
+            }
+            let asked = connection.value("SHOW max_prepared_transactions");
+            let prepared = asked.map_err(|error| error.to_string())?;
+            Ok((version, prepared.as_deref() == Some("0")))
+        });
+        never(match looked {
+            Err(why) => Probe::no(why),
+            Ok((version, off)) => Probe {
+                limit: off.then(|| {
+                    "the server has max_prepared_transactions = 0, so the commit of this database can be neither promised nor \
+                     taken back, and a plan can have only one such member; set it to 10 or more and restart the server"
+                        .to_owned()
+                }),
+                ..Probe::yes(format!("PostgreSQL {version}"))
+            },
+        })
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        if request.from.is_some() {
+            return Err(no_snapshots("be forked"));
+        }
+        let what = "find the database";
+        let server = self.server(request.target);
+        let server = server.map_err(|why| failed(what, &PgError::link(why)))?;
+        let area = request
+            .area
+            .ok_or_else(|| unsupported(NAME, "make a sandbox", "it needs an area"))?;
+        let longest = area.join(CLIENTS).as_os_str().len();
+        if longest > LONGEST_PATH {
+            let why = format!(
+                "the path of its socket has {longest} bytes, of which a Unix socket takes {LONGEST_PATH}; set ESCROW_HOME to a \
+                 shorter path"
+            );
+            return Err(unsupported(NAME, "make a sandbox", &why));
+        }
+        let area = Location::from(area);
+        end_holder(&area)?;
+        let status = start_holder(&self.host(), &server, &area)?;
+        let option = |key: &str| {
+            request
+                .target
+                .options
+                .get(key)
+                .and_then(|value| value.as_str())
+        };
+        let metadata = HeldMetadata {
+            server: server.clone(),
+            area,
+            inside: format!("/run/escrow/{}", request.target.name),
+            env: option("env").unwrap_or("DATABASE_URL").to_owned(),
+            prepares: status.max_prepared > 0,
+            max_age: request
+                .target
+                .options
+                .get("max_age")
+                .and_then(|value| value.as_u64())
+                .unwrap_or(MAX_AGE),
+        };
+        let message = format!("a transaction of {}", server.describe());
+        Ok(tree::created(
+            NAME,
+            request,
+            &metadata,
+            message,
+            status.warnings,
+        ))
+    }
+
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        _session: Session,
+        _parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
+        let metadata: HeldMetadata = tree::metadata(sandbox)?;
+        let gid = format!("escrow_{}_{}", sandbox.plan_id, sandbox.resource_id);
+        let host = self.host();
+        let session = session::HeldSession {
+            metadata,
+            gid,
+            host,
+        };
+        Ok(Box::new(session))
+    }
+
+    fn promise(&self, intent: &Intent) -> Result<()> {
+        let intent: HeldIntent = tree::parse(&intent.0, "the intent")?;
+        let (Some(gid), turns) = (intent.gid, intent.turns) else {
+            return Ok(());
+        };
+        let what = "prepare the transaction";
+        ask_holder(&intent.area, &Request::Prepare { gid, turns }, what).map(drop)
+    }
+
+    fn commit(&self, intent: &Intent, _observer: &dyn Observer) -> Result<()> {
+        let intent: HeldIntent = tree::parse(&intent.0, "the intent")?;
+        let what = "commit";
+        match &intent.gid {
+            None if intent.xid.is_none() => Ok(()),
+            None => {
+                let turns = intent.turns;
+                ask_holder(&intent.area, &Request::Commit { turns }, what).map(drop)
+            }
+            Some(gid) => self.settle(&intent, gid, true).map(drop),
+        }
+    }
+
+    fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
+        let held: HeldIntent = tree::parse(&intent.0, "the intent")?;
+        match &held.gid {
+            // Nothing was prepared, and the holder still holds it.
+            None if self.outcome(intent)? == Outcome::Done && held.xid.is_some() => {
+                Err(committed())
+            }
+            None => Ok(RollbackReport::default()),
+            Some(gid) => {
+                let still = Request::Status;
+                if let Ok(Answer::Status(status)) = ask(held.area.as_path(), &still)
+                    && status.xid == held.xid
+                {
+                    return Ok(RollbackReport::default());
+                }
+                let lost = match self.settle(&held, gid, false)? {
+                    true => Vec::new(),
+                    false => vec![format!(
+                        "the prepared transaction of {} was taken back, and its changes could not be made again: they are lost",
+                        held.server.describe()
+                    )],
+                };
+                Ok(RollbackReport {
+                    lost,
+                    ..RollbackReport::default()
+                })
+            }
+        }
+    }
+
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        let intent: HeldIntent = tree::parse(&intent.0, "the intent")?;
+        let Some(xid) = &intent.xid else {
+            return Ok(Outcome::Done);
+        };
+        // A server notices only after a while that a connection is gone.
+        let until = Instant::now() + NOTICED;
+        loop {
+            let (found, alive) = self.status_of(&intent, xid)?;
+            return Ok(match found.as_deref() {
+                Some("committed") => Outcome::Done,
+                Some("aborted") => Outcome::NotDone,
+                Some("in progress") if intent.gid.is_some() || alive => Outcome::NotDone,
+                Some("in progress") if Instant::now() < until => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                _ => Outcome::Unknown,
+            });
+        }
+    }
+
+    fn check_undo(&self, _intent: &Intent) -> Result<Vec<Conflict>> {
+        // To take only the other members back would leave a mixture.
+        let what = "a committed transaction stays committed; write the old values in another plan";
+        let root = crate::model::ResourcePath::root();
+        Ok(vec![Conflict::of(root, what)])
+    }
+
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
+        let notes = Vec::new();
+        Ok(FinishedCommit { intent, notes })
+    }
+
+    fn cleanup(&self, sandbox: &SandboxRef, _target: &Target) -> Result<()> {
+        // The holder of one that was only begun ends when its area goes.
+        if sandbox.metadata.is_null() {
+            return Ok(());
+        }
+        let metadata: HeldMetadata = tree::metadata(sandbox)?;
+        end_holder(&metadata.area)
+    }
+}
+
+impl HeldTransaction {
+    /// Commits what was prepared, or takes it back: through the holder where there is one, else by a connection of this
+    /// process. What is done already is done. `false`: the changes are lost.
+    fn settle(&self, intent: &HeldIntent, gid: &str, commit: bool) -> Result<bool> {
+        let finish = Request::Finish {
+            gid: gid.to_owned(),
+            commit,
+        };
+        match ask(intent.area.as_path(), &finish) {
+            Ok(Answer::Done) => return Ok(true),
+            Ok(Answer::Dropped) => return Ok(false),
+            _ => {}
+        }
+        let (what, word, wanted) = match commit {
+            true => ("commit the prepared transaction", "COMMIT", "committed"),
+            false => ("take the prepared transaction back", "ROLLBACK", "aborted"),
+        };
+        let fail = |error: PgError| failed(what, &error);
+        let mut connection = self.connect(&intent.server).map_err(fail)?;
+        let said = connection.query(&format!("{word} PREPARED {}", literal(gid)));
+        match said {
+            Ok(_) => Ok(commit),
+            // There is none of this name: it was settled, or never prepared.
+            Err(error) if error.is("42704") => {
+                let found = txid_status(&mut connection, intent.xid.as_deref()).map_err(fail)?;
+                match found.as_deref() {
+                    Some(found) if found == wanted => Ok(true),
+                    Some("committed") => Err(committed()),
+                    None | Some("in progress") if !commit => Ok(true),
+                    found => {
+                        let found = found.unwrap_or("unknown to the server");
+                        let text = format!(
+                            "transaction '{gid}' is not prepared any more, and its outcome is: {found}"
+                        );
+                        Err(fail(PgError::link(text)))
+                    }
+                }
+            }
+            Err(error) => Err(fail(error)),
+        }
+    }
+
+    /// What the server says of a transaction, and whether its holder is there.
+    fn status_of(&self, intent: &HeldIntent, xid: &str) -> Result<(Option<String>, bool)> {
+        let what = "find the outcome of the transaction";
+        if let Ok(Answer::Rows(rows)) =
+            ask(intent.area.as_path(), &Request::Outcome(xid.to_owned()))
+        {
+            let found = rows.into_iter().next();
+            return Ok((found.and_then(|row| row.into_iter().next()).flatten(), true));
+        }
+        let connected = self.connect(&intent.server);
+        let mut connection = connected.map_err(|error| failed(what, &error))?;
+        let found =
+            txid_status(&mut connection, Some(xid)).map_err(|error| failed(what, &error))?;
+        Ok((found, false))
+    }
+}
+
+/// What the server says of a transaction by its number.
+fn txid_status(
+    connection: &mut Connection,
+    xid: Option<&str>,
+) -> std::result::Result<Option<String>, PgError> {
+    match xid {
+        Some(xid) => connection.value(&format!("SELECT pg_catalog.txid_status({})", literal(xid))),
+        None => Ok(None),
+    }
+}
+
+/// Something would be committed that was not compared.
+fn worked_on() -> StrategyError {
+    StrategyError::Moved {
+        path: crate::model::ResourcePath::root(),
+        what: "a client worked in the sandbox while it was being committed".to_owned(),
+    }
+}
+
+fn committed() -> StrategyError {
+    let why = "a committed transaction stays committed; write the old values in another plan";
+    unsupported(NAME, "undo a commit", why)
+}
+
+fn no_snapshots(what: &str) -> StrategyError {
+    let why = "a transaction that is held open keeps no earlier states; another plan of the same database begins beside it";
+    unsupported(NAME, what, why)
+}
+
+/// Ends the holder of an area, if there is one, and waits until it is gone.
+fn end_holder(area: &Location) -> Result<()> {
+    let Some(pid) = control::holder_of(area.as_path()) else {
+        return Ok(());
+    };
+    let process = ProcessIdentity::of(pid)?;
+    match ask(area.as_path(), &Request::End) {
+        // One that is gone has ended.
+        Ok(_) | Err(_) => {}
+    }
+    let until = Instant::now() + END;
+    while process
+        .as_ref()
+        .is_some_and(|one| one.is_alive().unwrap_or(false))
+    {
+        if Instant::now() > until {
+            let what = "end the holder";
+            return Err(failed(what, &PgError::link("it still runs")));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}

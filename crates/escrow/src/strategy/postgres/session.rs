@@ -1,0 +1,228 @@
+//! An open session with the sandbox of a database.
+
+use std::io::{Cursor, Read};
+
+use super::super::error::{Result, StrategyError};
+use super::super::sql::version_digest;
+use super::super::{
+    Access, Intent, Mount, PrepareRequest, Preview, PreviewNote, PreviewOptions, RestoreRequest,
+    Sandbox, Snapshot, StagedCommit, tree, unsupported,
+};
+use super::connect::identifier;
+use super::control::{Answer, CLIENTS_DIR, Changes, Request};
+use super::{
+    HeldIntent, HeldMetadata, Host, NAME, ask_holder, end_holder, no_snapshots, start_holder,
+    worked_on,
+};
+use crate::event::Observer;
+use crate::model::digest::VersionDigests;
+use crate::model::text::Location;
+use crate::model::view::View;
+use crate::model::{Change, Conflict, DiffView, ResourcePath};
+
+/// The SQLSTATEs of a transaction that another one kept from being carried out.
+const CONFLICTS: [&str; 2] = ["40001", "40P01"];
+
+pub(super) struct HeldSession {
+    pub(super) metadata: HeldMetadata,
+    /// How the names of its prepared transactions begin.
+    pub(super) gid: String,
+    pub(super) host: Host,
+}
+
+impl HeldSession {
+    fn ask(&self, request: &Request, what: &str) -> Result<Answer> {
+        ask_holder(&self.metadata.area, request, what)
+    }
+
+    fn changes(&self) -> Result<Changes> {
+        match self.ask(&Request::Changes, "compare")? {
+            Answer::Changes(changes) => Ok(changes),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Whether it could be committed, and the number of the transaction.
+    fn check(&self) -> Result<Option<String>> {
+        match self.ask(&Request::Check, "keep what the sandbox changed")? {
+            Answer::Fit(xid) => Ok(xid),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The URL of the sandbox, with its socket in a directory.
+    fn url(&self, directory: &str) -> String {
+        let server = &self.metadata.server;
+        let (database, user) = (encode(&server.database), encode(&server.user));
+        format!(
+            "postgresql:///{database}?host={}&user={user}",
+            encode(directory)
+        )
+    }
+}
+
+fn unexpected() -> StrategyError {
+    StrategyError::Damaged {
+        what: "its holder gave another answer than was asked for".to_owned(),
+    }
+}
+
+/// A text as a part of a URL.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let one = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+impl Sandbox for HeldSession {
+    fn read(&self, path: &ResourcePath) -> Result<Box<dyn Read + Send>> {
+        let text = path.to_string();
+        let (schema, table) = text.split_once('.').unwrap_or(("public", &text));
+        let name = format!("{}.{}", identifier(schema), identifier(table));
+        let sql = format!("SELECT pg_catalog.row_to_json(t)::pg_catalog.text FROM {name} t");
+        let rows = match self.ask(&Request::Query(sql), "read the table") {
+            Ok(Answer::Rows(rows)) => rows,
+            Ok(_) => return Err(unexpected()),
+            // There is no such table, or no such schema.
+            Err(StrategyError::Server {
+                code: Some(code), ..
+            }) if code == "42P01" || code == "3F000" => {
+                return Err(StrategyError::NotThere { path: path.clone() });
+            }
+            Err(error) => return Err(error),
+        };
+        let mut lines = Vec::new();
+        for row in rows.into_iter().flatten().flatten() {
+            lines.extend_from_slice(row.as_bytes());
+            lines.push(b'\n');
+        }
+        Ok(Box::new(Cursor::new(lines)))
+    }
+
+    fn write(&self, _path: &ResourcePath, _content: &mut dyn Read) -> Result<Change> {
+        let why = "rows are written by a client of the database: `escrow path` gives the URL";
+        Err(unsupported(NAME, "write a table", why))
+    }
+
+    fn diff(&self, from: Option<&Snapshot>, to: Option<&Snapshot>) -> Result<DiffView> {
+        if from.or(to).is_some() {
+            return Err(no_snapshots("compare with a checkpoint"));
+        }
+        Ok(DiffView::new(self.changes()?.changes))
+    }
+
+    fn digests(&self, changes: &[Change]) -> Result<VersionDigests> {
+        let digest = |change: &Change| Some((change.path.clone(), version_digest(change)?));
+        Ok(changes.iter().filter_map(digest).collect())
+    }
+
+    fn rollback(&self, _observer: &dyn Observer) -> Result<String> {
+        match self.ask(&Request::Rollback, "take the changes back") {
+            Ok(_) => Ok("took the transaction back, and began another one".to_owned()),
+            Err(StrategyError::HolderGone { .. }) => {
+                end_holder(&self.metadata.area)?;
+                start_holder(&self.host, &self.metadata.server, &self.metadata.area)?;
+                Ok("the transaction was gone; began another one".to_owned())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn checkpoint(&self, _parent: Option<&Snapshot>, _observer: &dyn Observer) -> Result<Snapshot> {
+        Err(no_snapshots("take a checkpoint"))
+    }
+
+    fn retain(&self, keep: &[Snapshot]) -> Result<Vec<Snapshot>> {
+        Ok(keep.to_vec())
+    }
+
+    fn preview(&self, _options: &PreviewOptions) -> Result<Preview> {
+        let changes = self.changes()?;
+        let conflicts = match self.check() {
+            Ok(_) => Vec::new(),
+            Err(StrategyError::Server {
+                code: Some(code),
+                said,
+                ..
+            }) if CONFLICTS.contains(&code.as_str()) => {
+                vec![Conflict::of(ResourcePath::root(), &said)]
+            }
+            Err(error) => return Err(error),
+        };
+        let note = |(table, what): (String, String)| PreviewNote {
+            path: super::super::sql::table_item(&table),
+            what,
+        };
+        Ok(Preview {
+            diff: DiffView::new(changes.changes).into(),
+            conflicts,
+            notes: changes.notes.into_iter().map(note).collect(),
+            ..Preview::default()
+        })
+    }
+
+    fn prepare(&self, request: &PrepareRequest<'_>) -> Result<StagedCommit> {
+        let xid = self.check()?;
+        let shown = request.preview.released(request.on_conflict);
+        // A client may have worked on since.
+        let Changes { changes, turns, .. } = self.changes()?;
+        if DiffView::new(changes) != *shown {
+            return Err(worked_on());
+        }
+        let digests = match request.digests {
+            true => self.digests(&shown.changes)?,
+            false => Vec::new(),
+        };
+        let prepares = self.metadata.prepares;
+        let number = xid.as_deref().unwrap_or("0");
+        let intent = HeldIntent {
+            server: self.metadata.server.clone(),
+            area: self.metadata.area.clone(),
+            gid: prepares.then(|| format!("{}_{number}", self.gid)),
+            xid,
+            turns,
+        };
+        Ok(StagedCommit {
+            intent: Intent(tree::stored(&intent)),
+            digests,
+        })
+    }
+
+    fn prepare_restore(&self, _request: &RestoreRequest<'_>) -> Result<Intent> {
+        Err(no_snapshots("return to a checkpoint"))
+    }
+
+    fn access(&self) -> Result<Access> {
+        let HeldMetadata {
+            area,
+            inside,
+            env,
+            server,
+            ..
+        } = &self.metadata;
+        let directory = area.as_path().join(CLIENTS_DIR);
+        let own = [
+            (env.as_str(), self.url(inside)),
+            ("PGHOST", inside.clone()),
+            ("PGPORT", "5432".to_owned()),
+            ("PGUSER", server.user.clone()),
+            ("PGDATABASE", server.database.clone()),
+        ];
+        Ok(Access {
+            mounts: vec![Mount {
+                at: Location::from_bytes(inside.as_bytes()),
+                view: View::ReadOnly(Location::from(directory.as_path())),
+                area: None,
+            }],
+            env: own
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+            cwd: None,
+            url: Some(self.url(&directory.to_string_lossy())),
+        })
+    }
+}
