@@ -239,7 +239,7 @@ impl Manager {
         }
     }
 
-    fn operation(&self, about: OperationSubject<'_>) -> Result<Operation> {
+    pub(super) fn operation(&self, about: OperationSubject<'_>) -> Result<Operation> {
         Ok(Operation {
             id: OperationId::new(&*self.options.origin),
             principal: self.options.principal.clone(),

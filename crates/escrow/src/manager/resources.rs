@@ -126,14 +126,14 @@ impl Manager {
             shape: shape(kind).unwrap_or(Shape::Opaque),
         };
         self.check_place(&resource)?;
-        self.record_about(
-            OperationSubject::resource("resource add", new.name),
-            |_| match self.store.add_resource(&resource) {
-                Err(StoreError::Exists) => Err(self.taken(&resource)?),
-                answer => Ok(answer?),
-            },
-        )?;
-        Ok(resource)
+        let about = || OperationSubject::resource("resource add", new.name);
+        let operation = self.operation(about())?;
+        let failed = match self.store.add_resource(&resource, &operation) {
+            Ok(()) => return Ok(resource),
+            Err(StoreError::Exists) => self.taken(&resource)?,
+            Err(error) => error.into(),
+        };
+        self.record_about(about(), |_| Err(failed))
     }
 
     /// Refuses a resource that would be changed through another one (rule C8), and one that shares

@@ -50,10 +50,7 @@ impl Store {
 
     /// Notes an operation that ended before it began.
     pub fn note(&self, operation: &Operation, ended: &OperationEnd) -> Result<()> {
-        self.transact(|connection| {
-            begin(connection, operation)?;
-            end(connection, operation.id, ended).map(drop)
-        })
+        self.transact(|connection| note(connection, operation, ended))
     }
 
     /// The operations that have not ended, oldest first. Their owners may be dead.
@@ -125,6 +122,28 @@ fn begin(connection: &Connection, operation: &Operation) -> rusqlite::Result<()>
     append(connection, BEGIN, &id, operation.plan_id, &text(operation))?;
     let query = "INSERT INTO running (operation_id) VALUES (?1)";
     connection.execute(query, [id]).map(drop)
+}
+
+fn note(
+    connection: &Connection,
+    operation: &Operation,
+    ended: &OperationEnd,
+) -> rusqlite::Result<()> {
+    begin(connection, operation)?;
+    end(connection, operation.id, ended).map(drop)
+}
+
+/// Notes an operation that is one transaction, in that.
+pub(super) fn done(
+    transaction: &Connection,
+    operation: &Operation,
+    at: Timestamp,
+) -> rusqlite::Result<()> {
+    note(
+        transaction,
+        operation,
+        &OperationEnd::plain(OperationOutcome::Done, at),
+    )
 }
 
 /// Whether there is such an operation.

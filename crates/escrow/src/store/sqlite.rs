@@ -13,7 +13,7 @@ use rusqlite::{
 use rustix::io::Errno;
 
 use super::identity::{self, LostRecords};
-use super::rows::{Plan, Resource, SandboxRecord};
+use super::rows::{Operation, Plan, Resource, SandboxRecord};
 use super::{log, mapping};
 use crate::failpoints;
 use crate::fs::generation::Generation;
@@ -335,7 +335,7 @@ impl Store {
     }
 
     /// Adds a resource; its name and its location are free.
-    pub(crate) fn add_resource(&self, resource: &Resource) -> Result<()> {
+    pub(crate) fn add_resource(&self, resource: &Resource, by: &Operation) -> Result<()> {
         let Resource {
             id,
             name,
@@ -348,11 +348,14 @@ impl Store {
             shape,
         } = resource;
         let created = created_at.to_string();
-        self.execute(
-            "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named, shape)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-            params![id, name, kind, at, parent, strategy, created, named, shape],
-        )
+        self.transact(|transaction| {
+            transaction.execute(
+                "INSERT INTO resource (id, name, type, location, parent, strategy, created_at, named, shape)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                params![id, name, kind, at, parent, strategy, created, named, shape],
+            )?;
+            log::done(transaction, by, *created_at)
+        })
     }
 
     /// Every resource, oldest first.
