@@ -25,6 +25,7 @@ needs=(
     setcap:libcap2-bin
     newgidmap:uidmap
     python3:python3
+    node:nodejs
 )
 
 # Sets `missing` (commands) and `packages` (what to install for them).

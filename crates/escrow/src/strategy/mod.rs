@@ -15,6 +15,7 @@
 //! [`Snapshot`] is an intent too, made by `prepare_restore`. The order of the steps over several sandboxes is the business
 //! of [`crate::commit`].
 
+mod alias;
 pub mod conformance;
 mod copy;
 mod copy_on_write;
@@ -24,7 +25,9 @@ mod git;
 mod moves;
 mod none;
 pub mod overlay;
+pub mod plugin;
 mod preview;
+mod registration;
 pub mod registry;
 mod snapshot_diff;
 mod tree;
@@ -39,6 +42,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
+pub use plugin::ProgramContext;
 pub use preview::{OnConflict, Preview, PreviewNote, PreviewOptions};
 pub use registry::Registry;
 

@@ -9,6 +9,7 @@
 mod checkpoints;
 mod checks;
 mod fixture_dir;
+mod killed;
 mod parts;
 mod paths;
 
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
+pub use killed::{MOMENTS, run_killed};
 pub use paths::{DirectoryFixture, FileFixture};
 
 use super::{Access, Strategy, Target};
