@@ -29,6 +29,7 @@ needs=(
     setcap:libcap2-bin
     newgidmap:uidmap
     python3:python3
+    node:nodejs
     sqlite3:sqlite3
     initdb:postgresql
     postgres:postgresql

@@ -48,13 +48,21 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     if ui.is_json() {
         let strategies: Vec<Value> = all
             .iter()
-            .map(|one| {
-                let strategy = one.strategy();
-                json!({
-                    "name": strategy.name(),
+            .map(|one| match one.ready() {
+                Ok(strategy) => json!({
+                    "name": one.name(),
                     "types": one.types(),
+                    "program": one.is_program(),
                     "capabilities": strategy.capabilities(),
-                })
+                }),
+                // A program that cannot be used does not hide the others.
+                Err(error) => json!({
+                    "name": one.name(),
+                    "types": one.types(),
+                    "program": one.is_program(),
+                    "capabilities": null,
+                    "problem": error.to_string(),
+                }),
             })
             .collect();
         ui.document(&json!({"strategies": strategies}));
@@ -62,21 +70,32 @@ fn list(context: &Context, ui: &Ui) -> Result<(), Failure> {
     }
     let word = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let name = |value: Value| value.as_str().unwrap_or_default().to_owned();
+    let mut problems = Vec::new();
     let rows = all.iter().map(|one| {
-        let (strategy, types) = (one.strategy(), one.types());
-        let promises = strategy.capabilities();
+        let title = match one.types() {
+            [] => one.name().to_owned(),
+            types => format!("{} ({})", one.name(), types.join(", ")),
+        };
+        let promises = match one.ready() {
+            Ok(strategy) => strategy.capabilities(),
+            Err(error) => {
+                problems.push(error.to_string());
+                return [&title, "-", "-", "-", "-"].map(str::to_owned);
+            }
+        };
         [
-            match types.is_empty() {
-                true => strategy.name().to_owned(),
-                false => format!("{} ({})", strategy.name(), types.join(", ")),
-            },
+            title,
             word(promises.isolates),
             name(json!(promises.base)),
             name(json!(promises.exposes)),
             promises.strength.to_string(),
         ]
     });
+    let rows: Vec<_> = rows.collect();
     ui.table(["NAME", "ISOLATES", "BASE", "EXPOSES", "STRENGTH"], rows);
+    for problem in problems {
+        ui.warn(&problem);
+    }
     ui.say("`escrow doctor` says which of them work here");
     Ok(())
 }
@@ -106,6 +125,20 @@ fn check(context: &Context, one: &Registration, all: &mut Checked) -> Result<(),
     };
     let scratch = context.manager.scratch()?;
     let checks = &mut all.checks;
+    if one.is_program() {
+        let own = one.fixture(scratch.path());
+        let directories = conformance::DirectoryFixture::new(scratch.path());
+        let originals: &dyn conformance::Fixture = match &own {
+            Some(own) => own,
+            None => &directories,
+        };
+        checks.extend(named(conformance::run(&**strategy, originals), ""));
+        checks.extend(named(
+            conformance::run_killed(one, originals, &conformance::MOMENTS),
+            "",
+        ));
+        return Ok(());
+    }
     if one.types().is_empty() || takes(FS_DIRECTORY) {
         let directories = match !takes(FS_DIRECTORY) && takes(GIT_CHECKOUT) {
             true => conformance::DirectoryFixture::checkout(scratch.path()),
@@ -144,11 +177,15 @@ impl StrategyCheckArgs {
         }
         let registry = context.manager.registry();
         registry.get(&self.name).map_err(Error::from)?;
+        let mut meant: Vec<&Registration> = registry.registrations().collect();
+        meant.retain(|one| one.name() == self.name);
+        if meant.is_empty() {
+            // A class of Python is not declared.
+            meant.push(registry.named(&self.name).map_err(Error::from)?);
+        }
         let mut all = Checked::default();
-        for one in registry.registrations() {
-            if one.strategy().name() == self.name {
-                check(context, one, &mut all)?;
-            }
+        for one in meant {
+            check(context, one, &mut all)?;
         }
         let Checked { checks, skipped } = all;
         if let (true, Some((_, why))) = (checks.is_empty(), skipped.first()) {

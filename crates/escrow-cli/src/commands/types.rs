@@ -129,7 +129,7 @@ impl TypeValidateArgs {
         let settings = settings.map_err(Error::from)?;
         let own = settings.types.all().iter();
         let own: Vec<&str> = own
-            .filter(|kind| kind.extends.is_some())
+            .filter(|kind| kind.is_own())
             .map(|kind| kind.name.as_str())
             .collect();
         let resources = settings.resources.iter();

@@ -101,7 +101,7 @@ fn a_strategy_of_ones_own_stops_only_who_uses_it() {
         cli.trust();
         cli.ok("plan list");
         let error = json_error(&cli, MAKE, 1);
-        assert_eq!(error["kind"], "unsupported");
+        assert_eq!(error["kind"], "failed");
         assert_eq!(
             requested(&cli, &format!("{MAKE} --strategy overlay")),
             "overlay"

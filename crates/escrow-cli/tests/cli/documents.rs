@@ -11,13 +11,21 @@ fn matches(expected: &str, found: &str) -> bool {
     found.len() >= before.len() + after.len() && found.starts_with(before) && found.ends_with(after)
 }
 
-/// The commands in the `console` blocks of a document, each with the output it promises.
+/// The commands in the `console` blocks of a document, each with the output it promises. A block of another language with the name of
+/// a file is that file.
 fn sessions(document: &str) -> Vec<(String, Vec<String>)> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
-    let mut inside = false;
+    let (mut inside, mut file) = (false, None::<String>);
     for line in document.lines() {
-        if line.starts_with("```") {
-            inside = line == "```console";
+        if let Some(opened) = line.strip_prefix("```") {
+            if let Some(text) = file.take() {
+                found.push((format!("{text}END\n"), Vec::new()));
+            }
+            inside = opened == "console";
+            let name = opened.split_once(' ').map(|(_, name)| name);
+            file = name.map(|name| format!("cat > {name} <<'END'\n"));
+        } else if let Some(text) = &mut file {
+            text.push_str(&format!("{line}\n"));
         } else if let Some(command) = line.strip_prefix("$ ").filter(|_| inside) {
             found.push((command.to_owned(), Vec::new()));
         } else if let Some((_, output)) = found.last_mut().filter(|_| inside) {

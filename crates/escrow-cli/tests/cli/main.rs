@@ -46,6 +46,7 @@ mod output;
 mod parts;
 mod parts_faults;
 mod plans;
+mod plugins;
 mod postgres;
 mod postgres_faults;
 mod postgres_traps;

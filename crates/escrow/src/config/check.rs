@@ -1,17 +1,18 @@
 //! Checks the names in a configuration: strategies, types and parents exist and fit each other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::parse::KeyPositions;
 use super::{
-    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, Network, ResourceEntry,
-    RunDefaults, Settings, TypeEntry,
+    CommandLine, Config, ConfigError, ConfigResource, CustomStrategyConfig, LocationKind, Network,
+    ResourceEntry, RunDefaults, Settings, TimeoutConfig, TypeEntry,
 };
-use crate::model::resource::{AUTO, is_url};
+use crate::model::resource::{AUTO, FS_DIRECTORY, OPAQUE, URL, is_url};
 use crate::model::text::Location;
 use crate::model::{ResourceType, ResourceTypes, plan};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
+use crate::strategy::plugin::METHODS;
 use crate::strategy::registry::is_class;
 
 type Checked<T> = Result<T, ConfigError>;
@@ -23,28 +24,40 @@ pub(super) fn settle(
     file: &Path,
     registry: &Registry,
 ) -> Checked<Settings> {
+    let builtin = registry.registrations().filter(|one| one.is_builtin());
     let checker = Checker {
         places,
         strategies: registry.names(),
+        builtin: builtin.map(|one| one.name().to_owned()).collect(),
+        outer: registry
+            .registrations()
+            .filter(|one| !one.is_builtin())
+            .map(|one| one.name().to_owned())
+            .collect(),
         custom: config.sandbox.custom_strategies.keys().cloned().collect(),
     };
-    for (name, custom) in &config.sandbox.custom_strategies {
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let mut config = config;
+    for (name, custom) in &mut config.sandbox.custom_strategies {
         checker.check_custom(name, custom)?;
+        directory.clone_into(&mut custom.directory);
     }
+    let config = config;
     if let Some(strategy) = &config.sandbox.strategy {
         checker.check_strategy("sandbox.strategy", strategy, &[])?;
     }
     let types = checker.types(&config.resource_types)?;
-    let directory = file.parent().unwrap_or(Path::new(""));
     let mut resources = Vec::new();
     for (name, entry) in &config.resources {
         checker.check_resource(name, entry, &config, &types)?;
+        let kind = entry.kind.as_deref().and_then(|kind| types.named(kind));
+        let elsewhere = kind.is_some_and(|kind| [URL, OPAQUE].contains(&kind.base.as_str()));
         resources.push(ConfigResource {
             name: name.clone(),
             kind: entry.kind.clone(),
             file: Location::from(file),
-            at: match is_url(entry.at.as_ref()) {
-                true => entry.at.clone().into(),
+            at: match elsewhere || is_url(entry.at.as_ref()) {
+                true => PathBuf::from(&entry.at),
                 false => directory.join(&entry.at),
             },
             parent: entry.parent.clone(),
@@ -83,6 +96,9 @@ pub(super) fn settle(
 struct Checker<'a> {
     places: &'a KeyPositions,
     strategies: Vec<String>,
+    /// Of those, the ones that come with the engine; and the ones that outer files declare.
+    builtin: Vec<String>,
+    outer: Vec<String>,
     custom: Vec<String>,
 }
 
@@ -105,14 +121,27 @@ impl Checker<'_> {
         self.check_name(&path, name)?;
         let is_program =
             custom.command.is_some() || custom.module.is_some() || custom.class.is_some();
-        let known = self.strategies.iter().any(|one| one == name);
-        if known && !is_program {
+        let known = self.builtin.iter().any(|one| one == name);
+        if known && !is_program && custom.alias_of.is_none() {
             return Ok(());
         }
         if known || [AUTO, INHERIT].contains(&name) {
             let what = format!("'{name}' is reserved; choose another name");
             return Err(self.places.fault(&path, what));
         }
+        if let Some(of) = &custom.alias_of {
+            let path = format!("{path}.alias_of");
+            if is_program || !custom.env.is_empty() || custom.timeout.is_some() {
+                let what = "another name of a strategy has 'options' only";
+                return Err(self.places.fault(&path, what));
+            }
+            if !self.builtin.contains(of) {
+                let what = format!("'{of}' is no strategy that comes with Escrow");
+                return Err(self.places.unknown(&path, what, of, self.builtin.clone()));
+            }
+            return Ok(());
+        }
+        self.check_environment(&path, custom)?;
         let module = custom.module.as_deref();
         let whole = match (module, &custom.class) {
             (Some(module), Some(class)) => is_class(&format!("{module}:{class}")),
@@ -131,13 +160,36 @@ impl Checker<'_> {
             None if whole => Ok(()),
             _ => Err(self.places.fault(
                 &path,
-                "it needs either 'command', or 'module' and 'class' by their names in Python",
+                "it needs either 'command', or 'module' and 'class' by their names in Python, or 'alias_of'",
             )),
         }
     }
 
+    fn check_environment(&self, path: &str, custom: &CustomStrategyConfig) -> Checked<()> {
+        for (name, value) in &custom.env {
+            let value = value.as_deref().unwrap_or_default();
+            if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                let path = format!("{path}.env.{name}");
+                return Err(self.places.fault(&path, "this cannot be a variable"));
+            }
+        }
+        let Some(TimeoutConfig::ByMethod(limits)) = &custom.timeout else {
+            return Ok(());
+        };
+        for method in limits.keys() {
+            if method != "*" && !METHODS.contains(&method.as_str()) {
+                let path = format!("{path}.timeout.{method}");
+                let what = format!("there is no method '{method}'");
+                let known = METHODS.map(str::to_owned).to_vec();
+                return Err(self.places.unknown(&path, what, method, known));
+            }
+        }
+        Ok(())
+    }
+
     fn is_custom(&self, name: &str) -> bool {
-        is_class(name) || self.custom.iter().any(|one| one == name)
+        let declared = |all: &[String]| all.iter().any(|one| one == name);
+        is_class(name) || declared(&self.custom) || declared(&self.outer)
     }
 
     /// Checks that a strategy is known; `also` has a meaning only here.
@@ -177,26 +229,72 @@ impl Checker<'_> {
             let before = left.len();
             let mut waiting = Vec::new();
             for (number, entry) in left {
-                match types.named(&entry.extends).cloned() {
-                    Some(base) => types.put(self.special(number, entry, &base, &types)?),
-                    None => waiting.push((number, entry)),
+                let parent = entry.parent().map(|parent| types.named(parent).cloned());
+                match parent {
+                    None => types.put(self.own_type(number, entry, &types)?),
+                    Some(Some(base)) => types.put(self.special(number, entry, &base, &types)?),
+                    Some(None) => waiting.push((number, entry)),
                 }
             }
             if let Some((number, entry)) = waiting.first()
                 && waiting.len() == before
             {
                 let path = format!("resource_types[{number}].extends");
-                let what = match entries.iter().any(|one| one.name == entry.extends) {
-                    true => format!("'{}' extends itself", entry.extends),
-                    false => format!("there is no resource type '{}'", entry.extends),
+                let parent = entry.parent().unwrap_or_default();
+                let what = match entries.iter().any(|one| one.name == parent) {
+                    true => format!("'{parent}' extends itself"),
+                    false => format!("there is no resource type '{parent}'"),
                 };
-                return Err(self
-                    .places
-                    .unknown(&path, what, &entry.extends, types.names()));
+                return Err(self.places.unknown(&path, what, parent, types.names()));
             }
             left = waiting;
         }
         Ok(types)
+    }
+
+    /// A type that is no special case of another: what it is, and which strategies it takes.
+    fn own_type(
+        &self,
+        number: usize,
+        entry: &TypeEntry,
+        types: &ResourceTypes,
+    ) -> Checked<ResourceType> {
+        let path = |key: &str| format!("resource_types[{number}].{key}");
+        self.check_name(&path("name"), &entry.name)?;
+        if types.named(&entry.name).is_some() {
+            let what = format!("there is a type '{}' already", entry.name);
+            return Err(self.places.fault(&path("name"), what));
+        }
+        if entry.extends.is_some() {
+            let what = "a type has either 'extends' or 'location'";
+            return Err(self.places.fault(&path("location"), what));
+        }
+        let named = entry.sandbox_strategy.iter().chain(&entry.strategies);
+        let mut strategies: Vec<&str> = Vec::new();
+        for (number, name) in named.enumerate() {
+            let key = match (number, &entry.sandbox_strategy) {
+                (0, Some(_)) => path("sandbox_strategy"),
+                _ => path("strategies"),
+            };
+            self.check_strategy(&key, name, &[])?;
+            if name != AUTO && !strategies.contains(&name.as_str()) {
+                strategies.push(name);
+            }
+        }
+        if strategies.is_empty() {
+            let what = "it needs a 'sandbox_strategy' that serves it";
+            return Err(self.places.fault(&path("name"), what));
+        }
+        let base = match entry.location {
+            Some(LocationKind::Url) => URL,
+            Some(LocationKind::Opaque) => OPAQUE,
+            Some(LocationKind::Path) | None => FS_DIRECTORY,
+        };
+        let mut kind = ResourceType::own(&entry.name, base, &strategies);
+        if let Some(description) = &entry.description {
+            kind.description.clone_from(description);
+        }
+        Ok(kind)
     }
 
     fn special(

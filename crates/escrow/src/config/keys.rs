@@ -8,6 +8,7 @@ use crate::model::CleanupPolicy;
 use crate::model::resource::AUTO;
 use crate::model::text::Location;
 use crate::strategy::Registry;
+use crate::strategy::registry::Registration;
 
 /// One row of the table.
 pub(super) struct Key {
@@ -256,8 +257,9 @@ pub fn table() -> String {
 
 /// Whether a strategy keeps the original apart, and is no program that the file names.
 pub(super) fn isolates(strategy: &str, registry: &Registry) -> bool {
-    let known = registry.get(strategy);
-    strategy == AUTO || known.is_ok_and(|strategy| strategy.capabilities().isolates)
+    let known = registry.named(strategy);
+    let apart = |one: &Registration| !one.is_program() && one.strategy().capabilities().isolates;
+    strategy == AUTO || known.is_ok_and(apart)
 }
 
 /// Whether a file turns on what an outer one turned off.

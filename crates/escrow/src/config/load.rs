@@ -14,6 +14,7 @@ use crate::fs::state_dir;
 use crate::model::text::Location;
 use crate::policy::Policy;
 use crate::strategy::Registry;
+use crate::strategy::plugin::ProgramContext;
 
 /// More than anyone writes by hand.
 const MOST: u64 = 1024 * 1024;
@@ -176,8 +177,10 @@ impl LoadedConfigs {
             loaded.system = loaded.fixed(ConfigOrigin::System, file, registry)?;
         }
         if let Some(file) = &sources.user {
-            loaded.user = loaded.fixed(ConfigOrigin::User, file, registry)?;
+            let outer = loaded.outer_strategies(registry);
+            loaded.user = loaded.fixed(ConfigOrigin::User, file, &outer)?;
         }
+        let registry = &loaded.outer_strategies(registry);
         loaded.project = match (&sources.named, &sources.directory) {
             (Some(file), here) => {
                 let file = here.as_deref().unwrap_or(Path::new("")).join(file);
@@ -203,6 +206,15 @@ impl LoadedConfigs {
             (None, None) => None,
         };
         Ok(loaded)
+    }
+
+    /// Those strategies, and the ones that the files of the system and of the user declare.
+    pub(crate) fn outer_strategies(&self, registry: &Registry) -> Registry {
+        let outer = [&self.system, &self.user].into_iter().flatten();
+        let declared = outer.flat_map(|level| level.alone.declared_strategies());
+        let declared: Vec<_> = declared.collect();
+        // Only their names are asked for here: nothing is started.
+        registry.with(&declared, Vec::new(), None, &ProgramContext::default())
     }
 
     fn fixed(

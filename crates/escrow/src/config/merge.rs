@@ -15,6 +15,9 @@ use crate::policy::{Policies, Policy};
 use crate::resource::INHERIT;
 use crate::strategy::Registry;
 
+/// The key that declares strategies.
+const PROGRAMS: &str = "sandbox.custom_strategies";
+
 /// A key that does not count, because its file is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IgnoredKey {
@@ -45,6 +48,14 @@ impl EffectiveConfig {
             policies: Policies::of(policy),
             ignored: Vec::new(),
         }
+    }
+
+    /// The names of programs that a file declares that is not trusted.
+    pub(crate) fn ignored_programs(&self) -> Vec<String> {
+        let programs = self.ignored.iter().filter(|one| one.key == PROGRAMS);
+        let named = programs.flat_map(|one| &one.all);
+        let name = |one: &String| one.split_once(": ").map(|(name, _)| name.to_owned());
+        named.filter_map(name).collect()
     }
 
     /// Lays a file over what counts so far; without trust only what tightens.
@@ -130,7 +141,7 @@ impl<'a> LevelMerge<'a> {
 
     fn types(&mut self, settings: &mut Settings) {
         let own = self.level.alone.types.all().iter();
-        for kind in own.filter(|kind| kind.extends.is_some()) {
+        for kind in own.filter(|kind| kind.is_own()) {
             let taken = settings.types.named(&kind.name).is_some();
             let name = format!("resource_types.{}", kind.name);
             if taken && !self.counts(&name, key("resource_types").loosens, &[]) {
@@ -194,7 +205,7 @@ impl<'a> LevelMerge<'a> {
         let types = &self.level.alone.types;
         let kind: Option<&ResourceType> = declared.kind.as_deref().and_then(|one| types.named(one));
         // Types that come with the engine have strategies of their own, which may be planned ones.
-        let kind = kind.filter(|kind| kind.extends.is_some());
+        let kind = kind.filter(|kind| kind.is_own());
         let asked = match own {
             Some(INHERIT) => return None,
             Some(own) if own != AUTO => own,

@@ -28,6 +28,7 @@ mod schema;
 mod settings;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,7 @@ words! {
     else |word| format!("no checkpoint is taken '{word}'")
 }
 
-/// A strategy that is a program of your own: `command`, or `module` and `class`.
+/// A strategy of your own: a program (`command`, or `module` and `class`), or another name of a strategy (`alias_of`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CustomStrategyConfig {
@@ -141,8 +142,30 @@ pub struct CustomStrategyConfig {
     pub module: Option<String>,
     /// The class in it.
     pub class: Option<String>,
+    /// The strategy of which it is another name.
+    pub alias_of: Option<String>,
     /// Keys that it is given with every resource; a strategy that is no program of yours has only these.
     pub options: Options,
+    /// Variables of the environment of the program; one without a value is that of the caller.
+    pub env: BTreeMap<String, Option<String>>,
+    /// How long a call may take, as in `30s`; or by method, `*` for the others. Five minutes if left out.
+    pub timeout: Option<TimeoutConfig>,
+    /// The directory of the file that declares it.
+    #[serde(skip)]
+    pub directory: PathBuf,
+}
+
+/// How long a call of a program may take.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(
+    untagged,
+    expecting = "a time such as `30s`, or one for each method, is expected here"
+)]
+pub enum TimeoutConfig {
+    /// Every call.
+    Every(RetentionPeriod),
+    /// By method.
+    ByMethod(BTreeMap<String, RetentionPeriod>),
 }
 
 /// A kind of resource of your own.
@@ -153,9 +176,10 @@ pub struct TypeEntry {
     pub name: String,
     /// What it is, for people.
     pub description: Option<String>,
-    /// The kind it is a special case of.
-    #[serde(default = "directory")]
-    pub extends: String,
+    /// The kind it is a special case of; `fs-directory` if it has no `location`.
+    pub extends: Option<String>,
+    /// What its resources are, where it is no special case of another kind.
+    pub location: Option<LocationKind>,
     /// The strategy of its resources, unless they or a command say otherwise.
     pub sandbox_strategy: Option<String>,
     /// The strategies it allows; those of the kind it extends if left out.
@@ -181,8 +205,26 @@ pub struct ResourceEntry {
     pub options: Options,
 }
 
-fn directory() -> String {
-    FS_DIRECTORY.to_owned()
+/// What resources of a type of your own are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LocationKind {
+    /// A directory.
+    Path,
+    /// What is reached through a URL.
+    Url,
+    /// What only its strategy knows how to reach.
+    Opaque,
+}
+
+impl TypeEntry {
+    /// The kind it is a special case of; `None` where it is none.
+    fn parent(&self) -> Option<&str> {
+        match self.location {
+            Some(_) => None,
+            None => Some(self.extends.as_deref().unwrap_or(FS_DIRECTORY)),
+        }
+    }
 }
 
 /// Defaults of `escrow run`.

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    CheckpointConfig, CleanupPolicy, ConfigError, CustomStrategyConfig, RetentionPeriod, check,
-    load, parse,
+    CheckpointConfig, CleanupPolicy, ConfigError, CustomStrategyConfig, RetentionPeriod,
+    TimeoutConfig, check, load, parse,
 };
 use crate::model::text::Location;
 use crate::model::{Options, ResourceTypes};
 use crate::strategy::Registry;
+use crate::strategy::plugin::{ProgramLaunch, ProgramSpec};
+use crate::strategy::registry::DeclaredStrategy;
 
 /// What the configuration says, or would say if there were one.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,6 +117,40 @@ pub struct RunDefaults {
     pub env: BTreeMap<String, String>,
 }
 
+impl CustomStrategyConfig {
+    /// The strategy that it declares; `None` where it only has options for one that there is.
+    fn declared(&self, name: &str) -> Option<DeclaredStrategy> {
+        if let Some(of) = &self.alias_of {
+            return Some(DeclaredStrategy::Alias {
+                name: name.to_owned(),
+                of: of.clone(),
+            });
+        }
+        let launch = match (&self.command, &self.module, &self.class) {
+            (Some(words), ..) => ProgramLaunch::Command(words.clone()),
+            (None, Some(module), Some(class)) => ProgramLaunch::Class(format!("{module}:{class}")),
+            (None, Some(module), None) => ProgramLaunch::Class(module.clone()),
+            (None, None, _) => return None,
+        };
+        let limits = match &self.timeout {
+            None => BTreeMap::new(),
+            Some(TimeoutConfig::Every(limit)) => [("*".to_owned(), limit.0)].into(),
+            Some(TimeoutConfig::ByMethod(limits)) => {
+                let one = |(method, limit): (&String, &RetentionPeriod)| (method.clone(), limit.0);
+                limits.iter().map(one).collect()
+            }
+        };
+        Some(DeclaredStrategy::Program(ProgramSpec {
+            name: name.to_owned(),
+            launch,
+            directory: self.directory.clone(),
+            options: self.options.clone(),
+            env: self.env.clone(),
+            limits,
+        }))
+    }
+}
+
 impl Settings {
     /// Reads the text of `file`. Paths in it count from the directory of the file; strategies must be known to the
     /// registry, or be declared in the text. The policy must make sense too: commands go on without, but are denied
@@ -128,6 +164,14 @@ impl Settings {
     /// The same for a file by its name, whatever counts here.
     pub fn check_file(file: &Path, registry: &Registry) -> Result<Self, ConfigError> {
         Self::parse(&load::text(file)?, file, registry)
+    }
+
+    /// The strategies that the configuration declares.
+    pub fn declared_strategies(&self) -> Vec<DeclaredStrategy> {
+        let declared = self.custom_strategies.iter();
+        declared
+            .filter_map(|(name, one)| one.declared(name))
+            .collect()
     }
 
     /// The resource that the configuration calls so.

@@ -6,6 +6,7 @@ use crate::model::{JournaledWork, PlanState};
 use crate::run::RunError;
 use crate::store::{LostRecords, StoreError};
 use crate::strategy::StrategyError;
+use crate::strategy::plugin::PluginError;
 use crate::strategy::registry::RegistryError;
 
 impl Error {
@@ -130,6 +131,10 @@ impl Error {
                 names.extend(known.clone());
                 list("known strategies", &names)
             }
+            Self::Registry(RegistryError::Untrusted { .. }) => {
+                one("`escrow trust` shows what the file would do, and makes it count")
+            }
+            Self::Registry(RegistryError::Program(error)) => program_hints(error),
             Self::Registry(RegistryError::NotAllowed { allowed, .. }) => {
                 list("it takes", allowed)
             }
@@ -258,8 +263,25 @@ fn lost_hints(path: &Location, lost: &LostRecords) -> Vec<String> {
     hints
 }
 
+/// What a program of the user's own wrote last, and how to look at it.
+fn program_hints(error: &PluginError) -> Vec<String> {
+    let name = &error.strategy;
+    let mut hints: Vec<String> = Vec::new();
+    if error.said.len() > 1 {
+        hints.push(format!(
+            "its last lines on stderr:\n  {}",
+            error.said.join("\n  ")
+        ));
+    }
+    hints.push(format!(
+        "`escrow strategy check {name}` shows which promises it keeps"
+    ));
+    hints
+}
+
 fn strategy_hints(error: &StrategyError) -> Vec<String> {
     let hint = match error {
+        StrategyError::Plugin(error) => return program_hints(error),
         StrategyError::NotAFile { kind, .. } if kind == "symbolic link" => {
             "links are never followed; name the file it points to"
         }

@@ -34,12 +34,15 @@ impl Error {
     /// What sort of failure it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Denied { .. } | Self::Untrusted { .. } | Self::Unvalidated { .. } => Kind::Denied,
+            Self::Denied { .. }
+            | Self::Untrusted { .. }
+            | Self::Unvalidated { .. }
+            | Self::Registry(RegistryError::Untrusted { .. }) => Kind::Denied,
+            Self::Registry(RegistryError::Program(_)) => Kind::Failed,
             Self::InvalidName { .. } | Self::Forbidden { .. } | Self::Path(_) => Kind::Usage,
             Self::Refused(_) => Kind::Usage,
             Self::Unwritable { .. } => Kind::Usage,
-            Self::UnsupportedType { .. }
-            | Self::Registry(RegistryError::Custom { .. } | RegistryError::NothingWorks { .. }) => {
+            Self::UnsupportedType { .. } | Self::Registry(RegistryError::NothingWorks { .. }) => {
                 Kind::Unsupported
             }
             Self::UnknownType { .. } | Self::Registry(_) | Self::Config(_) => Kind::Usage,
@@ -136,6 +139,7 @@ fn strategy_kind(error: &StrategyError) -> Kind {
         | StrategyError::Database { .. }
         | StrategyError::Server { .. }
         | StrategyError::HolderGone { .. }
+        | StrategyError::Plugin(_)
         | StrategyError::Damaged { .. }
         | StrategyError::Input { .. }
         | StrategyError::Fs(_) => Kind::Failed,

@@ -221,7 +221,7 @@ impl Manager {
         view: &SandboxView,
         path: Option<&ResourcePath>,
     ) -> Result<()> {
-        let strategy = self.registry().of(&view.sandbox.reference)?;
+        let strategy = self.registry_of(plan.id)?.of(&view.sandbox.reference)?;
         if strategy.capabilities().isolates {
             return Ok(());
         }

@@ -100,8 +100,10 @@ impl Manager {
     ) -> Result<()> {
         let views = self.live_sandboxes(plan)?;
         let can = |view: &SandboxView| {
-            let strategy = self.registry().of(&view.sandbox.reference);
-            strategy.is_ok_and(|one| one.capabilities().checkpoints != Checkpoints::None)
+            let reference = &view.sandbox.reference;
+            let registry = self.registry_of(reference.plan_id).ok();
+            let strategy = registry.and_then(|registry| registry.of(reference).ok());
+            strategy.is_some_and(|one| one.capabilities().checkpoints != Checkpoints::None)
         };
         // Where no process worked yet, nothing can be lost.
         let worked = |view: &SandboxView| view.sandbox.state == SandboxState::Active;
@@ -295,7 +297,7 @@ impl Manager {
             // Before anything is decided: afterwards nothing may fail that is not part of the way.
             self.activate(&views)?;
             let listening = BufferedObserver::new(observer);
-            let engine = self.engine(&listening);
+            let engine = self.engine_for(plan, &listening)?;
             let members = self.members(&engine, views.clone())?;
             let paused = self.pause(plan)?;
             let sessions = views.iter().map(|view| self.session(plan, view));
@@ -351,7 +353,8 @@ impl Manager {
     /// Refuses to fork a sandbox that knows its original as it was, of which a part is committed: that would be a change
     /// of the fork, and a conflict.
     fn check_whole(&self, view: &SandboxView) -> Result<()> {
-        let strategy = self.registry().of(&view.sandbox.reference)?;
+        let reference = &view.sandbox.reference;
+        let strategy = self.registry_of(reference.plan_id)?.of(reference)?;
         let frozen = strategy.capabilities().base == Base::Frozen;
         match frozen && !standing_parts(&self.store, &view.sandbox)?.is_empty() {
             true => Err(Error::from(StrategyError::Unsupported {

@@ -53,6 +53,18 @@ impl Manager {
         }
     }
 
+    /// The same with the strategies that count for a plan.
+    pub(super) fn engine_for<'a>(
+        &'a self,
+        plan: &Plan,
+        observer: &'a dyn Observer,
+    ) -> Result<CommitEngine<'a>> {
+        Ok(CommitEngine {
+            registry: self.registry_of(plan.id)?,
+            ..self.engine(observer)
+        })
+    }
+
     /// The same for a plan, as the configuration that it was made under says.
     pub(super) fn engine_of<'a>(
         &'a self,
@@ -61,7 +73,7 @@ impl Manager {
     ) -> Result<CommitEngine<'a>> {
         Ok(CommitEngine {
             keeps: self.settings_of(plan)?.cleanup == CleanupPolicy::Manual,
-            ..self.engine(observer)
+            ..self.engine_for(plan, observer)?
         })
     }
 
@@ -304,7 +316,7 @@ impl Manager {
         self.check_neighbours(&plan, &resources)?;
         let about = self.about("undo", Some(plan.id), &plan.name)?;
         self.record_about(about, |touched| {
-            let engine = self.engine(observer);
+            let engine = self.engine_for(&plan, observer)?;
             let members = self.members(&engine, views.clone())?;
             let found = Execution::found(engine, plan.clone(), journal, members)?;
             let undone = found.undo()?;

@@ -145,7 +145,7 @@ impl Manager {
         own: &[(ConfigLevel, bool)],
         resources: &[Resource],
     ) -> Result<Arc<EffectiveConfig>> {
-        let registry = self.registry();
+        let registry = &self.options.registry;
         let mut effective = outermost(&self.configured.loaded, &self.options);
         let mut known = Vec::new();
         for (level, trusted) in own {
@@ -217,7 +217,7 @@ impl Manager {
             false => ConfigOrigin::Found,
         };
         let (path, content) = (bound.path.as_path(), bound.content.clone());
-        let mut kept = ConfigLevel::parse(origin, path, content, self.registry())?;
+        let mut kept = ConfigLevel::parse(origin, path, content, &self.options.registry)?;
         let now = match &self.configured.loaded.project {
             Some(level) if level.file == kept.file => Some(level.clone()),
             _ => self.again(&kept),
@@ -237,7 +237,7 @@ impl Manager {
     /// What the file of a plan says now; nothing where it makes no sense: the plan must still be undone
     /// or removed, and what is kept with it counts.
     fn again(&self, kept: &ConfigLevel) -> Option<ConfigLevel> {
-        match kept.again(self.registry()) {
+        match kept.again(&self.options.registry) {
             Ok(level) => {
                 level.iter().for_each(|level| self.tell_shared(level));
                 level
@@ -260,7 +260,7 @@ impl Manager {
         known: &[Location],
     ) -> std::result::Result<Option<ConfigLevel>, ConfigError> {
         let (loaded, home) = (&self.configured.loaded, self.home());
-        let (level, passed_over) = loaded.search(directory, known, home, self.registry())?;
+        let (level, passed_over) = loaded.search(directory, known, home, &self.options.registry)?;
         passed_over.iter().for_each(|one| self.pass_over(one));
         level.iter().for_each(|level| self.tell_shared(level));
         Ok(level)
@@ -379,7 +379,7 @@ impl Manager {
             if !(same || above && one.trusted_at <= plan.created_at) {
                 continue;
             }
-            let (file, registry) = (one.path, self.registry());
+            let (file, registry) = (one.path, &self.options.registry);
             let trusted =
                 ConfigLevel::parse(ConfigOrigin::Found, file.as_path(), one.content, registry)?;
             let present = same && own.iter().any(|(level, _)| level.validates());
@@ -422,9 +422,9 @@ impl Manager {
             None => self.found_config()?.file.as_path(),
         };
         // What others may have changed is refused there.
-        let level = ConfigLevel::examine(file, self.home(), self.registry())?;
+        let level = ConfigLevel::examine(file, self.home(), &self.options.registry)?;
         let mut outermost = outermost(&self.configured.loaded, &self.options);
-        outermost.lay(&level, false, self.registry());
+        outermost.lay(&level, false, &self.options.registry);
         let all = self.store.trusted_configs()?;
         let ours = || all.iter().filter(|one| one.path == level.file);
         let same = ours().find(|one| one.digest == level.digest);

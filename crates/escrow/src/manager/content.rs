@@ -238,7 +238,7 @@ impl Manager {
         self.permit(Action::Write, Some(plan), scope)?;
         let _lock = self.begin_call(plan, false)?;
         let (view, prefix) = self.sandbox_of(plan, resource)?;
-        let strategy = self.registry().of(&view.sandbox.reference)?;
+        let strategy = self.registry_of(plan.id)?.of(&view.sandbox.reference)?;
         self.permit_release(plan, &view, None)?;
         let about = OperationSubject::one("path", plan, &resource.name, resource);
         self.record_about(about, |_| {
@@ -270,7 +270,13 @@ impl Manager {
         if !view.sandbox.state.is_readable() && !stayed {
             return Ok(None);
         }
-        let strategy = self.registry().of(reference)?;
+        let registry = self.registry_of(reference.plan_id)?;
+        // No program is started only to show where it keeps something.
+        let named = registry.named(&reference.strategy_name)?;
+        if !named.is_started() {
+            return Ok(None);
+        }
+        let strategy = registry.of(reference)?;
         if strategy.capabilities().exposes != Exposes::Path {
             return Ok(None);
         }
@@ -351,7 +357,7 @@ impl Manager {
         session: Session,
     ) -> Result<Box<dyn Sandbox>> {
         let reference = &view.sandbox.reference;
-        let strategy = self.registry().of(reference)?;
+        let strategy = self.registry_of(reference.plan_id)?.of(reference)?;
         let parts = standing_parts(&self.store, &view.sandbox)?;
         Ok(strategy.open(reference, session, &parts)?)
     }

@@ -264,8 +264,7 @@ impl Manager {
             // Nothing of it stays. Should even that fail, the record stays as pending, where
             // `cleanup` finds it.
             let forget = || Ok(self.store.forget_sandbox(sandbox.id)?);
-            let target = new.resource.target();
-            let swept = self.forget_outside(sandbox, &target).and_then(|()| {
+            let swept = self.forget_outside(sandbox, &new.resource).and_then(|()| {
                 workspace::remove(sandbox.area.as_path())?;
                 forget()
             });
@@ -344,7 +343,7 @@ impl Manager {
     ) -> Result<()> {
         workspace::make(sandbox.area.as_path())?;
         let (resource, plan) = (&new.resource, sandbox.reference.plan_id);
-        let (registry, area) = (self.registry(), sandbox.area.as_path());
+        let (registry, area) = (self.registry_of(plan)?, sandbox.area.as_path());
         let mut choice = None;
         let strategy = match new.from {
             Some((from, _)) => registry.of(&from.sandbox.reference)?,

@@ -36,7 +36,7 @@ impl Manager {
             self.check_discardable(plan, &views)?;
             let resources: Vec<&Resource> = views.iter().map(|view| &view.resource).collect();
             let _originals = self.lock_originals(&resources, true)?;
-            let engine = self.engine(observer);
+            let engine = self.engine_for(plan, observer)?;
             let members = self.members(&engine, views.clone())?;
             let ended = prepare_discard(engine, plan, members)?.execute()?;
             let one = |(resource, message)| DiscardedSandbox { resource, message };
@@ -77,7 +77,12 @@ impl Manager {
                 check_readable(plan, [view])?;
                 view.sandbox.state.go(SandboxState::RolledBack)?;
                 let reference = &view.sandbox.reference;
-                if !self.registry().of(reference)?.capabilities().isolates {
+                if !self
+                    .registry_of(plan.id)?
+                    .of(reference)?
+                    .capabilities()
+                    .isolates
+                {
                     let why =
                         "nothing was isolated, so what was written is already in the original";
                     return Err(

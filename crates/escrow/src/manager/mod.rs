@@ -19,6 +19,7 @@
 //! | `removal` | a plan goes as a whole, and from its first step on nothing else can be done with it |
 //! | `content` | read, write, diff |
 //! | `discard` | the changes of all sandboxes of a plan are discarded, or none |
+//! | `strategies` | which strategies count, in general and for each plan |
 //! | `runs` | a command inside the sandboxes of a plan |
 //! | `commits` | commit, undo: all sandboxes of a plan or none |
 //! | `recovery` | what a crashed process left is brought to an end, once for each call, before anything else |
@@ -52,6 +53,7 @@ mod runs;
 mod sandboxes;
 mod sessions;
 mod status;
+mod strategies;
 mod validation;
 
 use std::ffi::OsString;
@@ -84,6 +86,7 @@ use crate::config::{ConfigSources, LoadedConfigs, Settings};
 use crate::error::{Error, Result};
 use crate::fs::Dir;
 use crate::fs::workspace::Workspaces;
+use crate::model::growing::Growing;
 use crate::model::{IdSource, PlanId, PlanState, Retention, SandboxId};
 use crate::policy::Policy;
 use crate::run::Console;
@@ -91,6 +94,7 @@ use crate::store::{Plan, Store};
 use crate::strategy::Registry;
 use crate::strategy::registry::RegistryError;
 use configuration::ConfigState;
+use strategies::EffectiveRegistry;
 
 /// What a manager is given; it asks the environment for nothing.
 pub struct ManagerOptions {
@@ -136,6 +140,10 @@ pub struct Manager {
     locks: Dir,
     store: Store,
     configured: ConfigState,
+    /// The strategies there are where no plan is concerned.
+    general: EffectiveRegistry,
+    /// Those of plans for which others count.
+    of_plans: Growing<EffectiveRegistry>,
     notices: Mutex<Vec<String>>,
 }
 
@@ -152,9 +160,10 @@ impl Manager {
         options.registry.remember_in(&home.path().join("memory"));
         let (helper, environment) = (&options.helper, &options.environment);
         options.registry.host_by(helper, environment);
+        options.registry = loaded.outer_strategies(&options.registry);
         let configured = ConfigState::settle(loaded, &options, &store)?;
-        let programs = configured.general.settings.custom_strategies.keys();
-        options.registry.announce(programs.cloned());
+        let here = options.sources.directory.as_deref();
+        let general = EffectiveRegistry::new(&configured.general, here, &options, areas.path());
         let manager = Self {
             options,
             home,
@@ -162,13 +171,15 @@ impl Manager {
             locks,
             store,
             configured,
+            general,
+            of_plans: Growing::default(),
             notices: Mutex::default(),
         };
         manager.tell_files();
         let strategy = manager.usual_strategy(&manager.configured.general);
         match manager.registry().check_name(&strategy) {
             // Who uses it is reported; the rest goes on.
-            Ok(()) | Err(RegistryError::Custom { .. }) => Ok(manager),
+            Ok(()) | Err(RegistryError::Untrusted { .. }) => Ok(manager),
             Err(error) => Err(error.into()),
         }
     }
@@ -224,11 +235,6 @@ impl Manager {
     fn notice(&self, text: String) {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
         notices.push(text);
-    }
-
-    /// The strategies there are.
-    pub fn registry(&self) -> &Registry {
-        &self.options.registry
     }
 
     /// Takes the lock of a plan, and does nothing else: shared to look, alone to change.

@@ -79,7 +79,7 @@ impl Manager {
             if let Some(plan) = self.store.plan(journal.plan_id)?.filter(|_| forward) {
                 let views = self.journal_views(&plan, &journal)?;
                 for (view, member) in views.into_iter().zip(&journal.members) {
-                    let strategy = self.registry().of(&view.sandbox.reference)?;
+                    let strategy = self.registry_of(plan.id)?.of(&view.sandbox.reference)?;
                     if !member.carried && !strategy.capabilities().undoes {
                         asked.push(view.resource.name);
                     }

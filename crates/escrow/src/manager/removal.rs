@@ -10,7 +10,7 @@ use std::path::Path;
 use super::{Manager, SandboxView};
 use crate::commit::shared_layers;
 use crate::commit::{RecoveredPlan, RecoveredTo};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, chain};
 use crate::event::Unobserved;
 use crate::failpoints;
 use crate::fs::state_dir::Lock;
@@ -18,7 +18,7 @@ use crate::fs::workspace::{self, is_absent};
 use crate::model::text::Location;
 use crate::model::{Action, JournaledWork, Phase, PlanState, SandboxState};
 use crate::store::{Plan, Resource, SandboxRecord};
-use crate::strategy::{Session, Target};
+use crate::strategy::{Session, StrategyError};
 
 /// What a cleanup removed.
 #[derive(Debug)]
@@ -148,7 +148,19 @@ impl Manager {
                 area: sandbox.area.clone(),
             });
         }
-        self.forget_outside(sandbox, &view.resource.target())?;
+        match self.forget_outside(sandbox, &view.resource) {
+            // Its program is gone for good, and the user knows.
+            Err(error @ (Error::Registry(_) | Error::Strategy(StrategyError::Plugin(_))))
+                if forget =>
+            {
+                let name = &view.resource.name;
+                self.notice(format!(
+                    "what the sandbox of {name} has outside of its area may be left: {}",
+                    chain(&error)
+                ));
+            }
+            answer => answer?,
+        }
         let needs = sandbox.reference.depends_on();
         if !is_needed {
             workspace::remove(area)?;
@@ -157,15 +169,20 @@ impl Manager {
     }
 
     /// Removes what a sandbox has outside its area.
-    pub(super) fn forget_outside(&self, sandbox: &SandboxRecord, target: &Target) -> Result<()> {
+    pub(super) fn forget_outside(&self, sandbox: &SandboxRecord, of: &Resource) -> Result<()> {
         let reference = &sandbox.reference;
+        let plan = reference.plan_id;
+        let target = self.target(plan, of, &reference.strategy_name)?;
+        let registry = self.registry_of(plan)?;
         if reference.metadata.is_null() {
             // It was never finished, and no process knows by which strategy it was begun.
-            let mut all = self.registry().all();
-            return Ok(all.try_for_each(|one| one.cleanup(reference, target))?);
+            let kind = self.settings().types.named(&of.kind);
+            for one in registry.may_have_begun(&reference.strategy_name, kind) {
+                one.ready()?.cleanup(reference, &target)?;
+            }
+            return Ok(());
         }
-        let strategy = self.registry().of(reference)?;
-        Ok(strategy.cleanup(reference, target)?)
+        Ok(registry.of(reference)?.cleanup(reference, &target)?)
     }
 
     /// Removes one sandbox of a plan that is over.

@@ -25,7 +25,7 @@ use crate::run::{
     SupervisorOptions, at_io, connect, output, program, supervise, unconfined,
 };
 use crate::store::{Plan, Resource};
-use crate::strategy::{LiveView, Mount, Session, overlay, unsupported};
+use crate::strategy::{Exposes, LiveView, Mount, Session, overlay, unsupported};
 
 /// An environment.
 type Variables = Vec<(OsString, OsString)>;
@@ -256,7 +256,8 @@ impl Manager {
     fn explain_limits(&self, views: &[SandboxView]) {
         for view in views {
             let reference = &view.sandbox.reference;
-            let strategy = self.registry().of(reference).ok();
+            let registry = self.registry_of(reference.plan_id).ok();
+            let strategy = registry.and_then(|registry| registry.of(reference).ok());
             let target = self.target(reference.plan_id, &view.resource, &reference.strategy_name);
             let limit = strategy
                 .zip(target.ok())
@@ -385,9 +386,13 @@ impl Manager {
         let (mut shown, mut variables) = (Vec::new(), Vec::new());
         for view in views {
             let reference = &view.sandbox.reference;
-            let isolates = self.registry().of(reference)?.capabilities().isolates && fork.is_none();
+            let promises = self.registry_of(plan.id)?.of(reference)?.capabilities();
+            let isolates = promises.isolates && fork.is_none();
             let access = self.open_sandbox(view, Session::Shared)?.access()?;
-            if access.mounts.is_empty() && access.env.is_empty() {
+            if access.mounts.is_empty()
+                && access.env.is_empty()
+                && promises.exposes == Exposes::Path
+            {
                 let only = view.resource.inner(&ResourcePath::root());
                 let why = format!("`escrow write` '{only}' first, or roll the plan back");
                 let what = "show a command a file that was deleted";

@@ -79,13 +79,14 @@ impl Manager {
             (None, AUTO, usual) => usual,
             (None, named, _) => named,
         };
-        self.registry().check(wanted, kind)?;
+        let registry = self.registry_of(plan)?;
+        registry.check(wanted, kind)?;
         if typed.is_some() {
             return Ok(wanted.to_owned());
         }
         let shared = self.wanted_by_sharers(resource)?;
         let all = shared.iter().map(String::as_str).chain([wanted]);
-        let strongest = self.registry().strongest(all, kind);
+        let strongest = registry.strongest(all, kind);
         Ok(strongest.unwrap_or(wanted).to_owned())
     }
 

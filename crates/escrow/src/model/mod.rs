@@ -4,6 +4,7 @@ pub mod autorun;
 pub mod change;
 pub mod conflict;
 pub mod digest;
+pub(crate) mod growing;
 pub mod id;
 pub mod path;
 pub mod phase;

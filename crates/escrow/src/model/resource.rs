@@ -239,6 +239,11 @@ impl ResourceType {
         }
     }
 
+    /// Whether it is the user's own, and does not come with the engine.
+    pub fn is_own(&self) -> bool {
+        BUILTIN.iter().all(|(name, ..)| *name != self.name)
+    }
+
     /// A special case of this kind: with another default, and with fewer strategies, if any are
     /// named.
     pub fn special(

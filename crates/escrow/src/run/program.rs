@@ -20,6 +20,11 @@ pub(crate) fn program(name: &OsStr) -> Command {
     Command::new(name)
 }
 
+/// Lets a program end with the thread that starts it, however that ends.
+pub(crate) fn die_with_this_thread(command: &mut Command) {
+    super::sys::die_with_parent(command);
+}
+
 /// Runs a program to its end with this on standard input. At the time limit it is killed, which its status says.
 pub(crate) fn output(mut program: Command, input: &[u8]) -> std::io::Result<Output> {
     let mut child = program

@@ -35,6 +35,22 @@ pub(super) fn fork() -> Result<Option<Pid>, Errno> {
     check(unsafe { libc::fork() }.into()).map(|pid| Pid::from_raw(pid as i32))
 }
 
+/// Lets a command that is about to be started be killed when the thread that starts it ends.
+pub(super) fn die_with_parent(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // Where the parent was quicker to end, no signal comes.
+        match rustix::process::getppid() == Some(parent) {
+            true => Ok(()),
+            false => Err(std::io::Error::from(Errno::SRCH)),
+        }
+    };
+    // SAFETY: between fork and exec, only system calls are made and nothing is allocated.
+    unsafe { command.pre_exec(prepare) };
+}
+
 /// Ends this process at once, running nothing on the way.
 pub(super) fn exit(status: i32) -> ! {
     // SAFETY: ends the process.

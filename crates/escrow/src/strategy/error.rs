@@ -50,6 +50,9 @@ pub enum StrategyError {
     /// A command inside put something else where it sees the sandbox.
     #[error("the command inside put something else in the place of '{at}'")]
     Displaced { at: Location },
+    /// The program that is the strategy failed.
+    #[error(transparent)]
+    Plugin(Box<super::plugin::PluginError>),
     /// git failed.
     #[error("git cannot {what}: {said}")]
     Git { what: String, said: String },

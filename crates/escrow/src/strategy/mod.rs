@@ -15,6 +15,7 @@
 //! [`Snapshot`] is an intent too, made by `prepare_restore`. The order of the steps over several sandboxes is the business
 //! of [`crate::commit`].
 
+mod alias;
 pub mod conformance;
 mod copy;
 mod copy_on_write;
@@ -25,8 +26,10 @@ mod live_restore;
 mod moves;
 mod none;
 pub mod overlay;
+pub mod plugin;
 pub(crate) mod postgres;
 mod preview;
+mod registration;
 pub mod registry;
 mod snapshot_diff;
 mod sql;
@@ -43,6 +46,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Result, StrategyError};
+pub use plugin::ProgramContext;
 pub use preview::{OnConflict, Preview, PreviewNote, PreviewOptions};
 pub use registry::Registry;
 

@@ -3,6 +3,10 @@
 //! Several strategies may share one name where they serve different types of resources: `snapshot` is one thing for a
 //! directory and another for a database. The type of the resource chooses ([`Registry::serving`]), and the reference to a sandbox
 //! says which one made it ([`Registry::of`]).
+//!
+//! Strategies of the configuration are laid over those that there are ([`Registry::with`]): programs, which are started when they
+//! are first asked for and not before (rule X3), and other names of strategies. A class of Python, `module:ClassName`, is a program
+//! without being declared.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,8 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::moves::MoveLog;
+use super::plugin::{PluginError, ProgramContext, ProgramLaunch, ProgramSpec};
+pub use super::registration::{DeclaredStrategy, Fallback, Registration};
 use super::{Probe, Remember, Strategy, Target, TargetLocation};
 use super::{copy_on_write, filesystem_copy, git, none, overlay, postgres, sql, subvolume};
+use crate::model::growing::Growing;
 pub use crate::model::resource::AUTO;
 use crate::model::resource::{FS_DIRECTORY, FS_FILE, FS_MOUNT, GIT_CHECKOUT, POSTGRES, SQLITE};
 use crate::model::{ResourceType, SandboxRef};
@@ -28,84 +35,6 @@ pub const VERBS: [&str; 9] = [
     "restore_checkpoint",
     "cleanup",
 ];
-
-/// What happens when a strategy is asked for by name and its probe says no.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fallback {
-    /// The sandbox is refused, with the probe's reason.
-    Refuse,
-    /// The strategy is used all the same; it knows what to do instead and says so.
-    Anyway,
-    /// Another strategy is used, where the type of the resource takes it.
-    Use(String),
-    /// What `auto` takes without it is used.
-    Auto,
-}
-
-/// A strategy as it is registered.
-pub struct Registration {
-    strategy: Arc<dyn Strategy>,
-    verbs: Vec<String>,
-    fallback: Fallback,
-    types: Vec<String>,
-}
-
-impl Registration {
-    /// A strategy that serves every verb, as the compiler makes sure of one written in Rust, and is refused where its
-    /// probe says no.
-    pub fn new(strategy: Arc<dyn Strategy>) -> Self {
-        Self {
-            strategy,
-            verbs: VERBS.map(str::to_owned).to_vec(),
-            fallback: Fallback::Refuse,
-            types: Vec::new(),
-        }
-    }
-
-    /// The types that it serves, of those that come with the engine: others may then be registered under its name for other
-    /// types. One that names none serves every type, and has its name for itself. The metadata of its sandboxes is an object.
-    #[must_use]
-    pub fn only_for(mut self, types: &[&str]) -> Self {
-        self.types = types.iter().map(|&one| one.to_owned()).collect();
-        self
-    }
-
-    /// The verbs that it serves, as a program lists them in its handshake.
-    #[must_use]
-    pub fn serving(mut self, verbs: impl IntoIterator<Item = String>) -> Self {
-        self.verbs = verbs.into_iter().collect();
-        self
-    }
-
-    /// What happens when its probe says no.
-    #[must_use]
-    pub fn or(mut self, fallback: Fallback) -> Self {
-        self.fallback = fallback;
-        self
-    }
-
-    /// The types that it serves; empty for one that serves every type.
-    pub fn types(&self) -> &[String] {
-        &self.types
-    }
-
-    /// The strategy.
-    pub fn strategy(&self) -> &Arc<dyn Strategy> {
-        &self.strategy
-    }
-
-    /// Whether it serves a type that comes with the engine, or those that extend it.
-    pub fn serves(&self, base: &str) -> bool {
-        self.types.is_empty() || self.types.iter().any(|one| one == base)
-    }
-
-    /// Whether both could be meant by one name for one type.
-    fn collides(&self, other: &Self) -> bool {
-        let same_type = || self.types.iter().any(|one| other.serves(one));
-        self.strategy.name() == other.strategy.name()
-            && (self.types.is_empty() || other.types.is_empty() || same_type())
-    }
-}
 
 /// The key of a sandbox's metadata that says which of several strategies of one name made it: the first type it serves.
 const SERVES: &str = "serves";
@@ -131,12 +60,17 @@ pub enum RegistryError {
         /// What it takes.
         allowed: Vec<String>,
     },
-    /// It is a program of the user's own.
-    #[error("the strategy '{name}' is a program of your own, which cannot be started yet")]
-    Custom {
+    /// A file that is not trusted declares it.
+    #[error(
+        "the strategy '{name}' is declared in a file that you do not trust, so it does not count"
+    )]
+    Untrusted {
         /// The name that was asked for.
         name: String,
     },
+    /// It is a program, and that cannot be used.
+    #[error(transparent)]
+    Program(Box<PluginError>),
     /// Of what the type of the resource takes, nothing works here.
     #[error("nothing that a resource of type {kind} takes works here: {reason}")]
     NothingWorks {
@@ -180,10 +114,23 @@ type ProbeCache = (String, Option<String>, TargetLocation, Option<PathBuf>);
 /// All strategies there are.
 pub struct Registry {
     strategies: Vec<Registration>,
-    custom: Vec<String>,
+    /// Names that a file declares that is not trusted.
+    untrusted: Vec<String>,
+    /// Where classes of Python are started, and those that were asked for. Without a place there are none.
+    place: Option<(ClassPlace, ProgramContext)>,
+    classes: Growing<Registration>,
     moves: Arc<MoveLog>,
     host: postgres::SharedHost,
     asked: Mutex<HashMap<ProbeCache, Probe>>,
+}
+
+/// Where classes of Python are started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassPlace {
+    /// The directory, in which modules are searched.
+    pub directory: PathBuf,
+    /// Another one, in which they are searched too.
+    pub also: Option<PathBuf>,
 }
 
 impl Registry {
@@ -217,7 +164,47 @@ impl Registry {
             ],
             moves,
             host,
-            custom: Vec::new(),
+            untrusted: Vec::new(),
+            place: None,
+            classes: Growing::default(),
+            asked: Mutex::default(),
+        }
+    }
+
+    /// The same with the strategies of a configuration. `untrusted` are names that do not count.
+    pub fn with(
+        &self,
+        declared: &[DeclaredStrategy],
+        untrusted: Vec<String>,
+        place: Option<ClassPlace>,
+        context: &ProgramContext,
+    ) -> Self {
+        let mut strategies = self.strategies.clone();
+        for one in declared {
+            // What an inner file says takes the place of what an outer one says.
+            let name = one.name();
+            strategies.retain(|known| known.is_builtin() || known.name() != name);
+            match one {
+                DeclaredStrategy::Program(spec) => {
+                    strategies.push(Registration::program(spec.clone(), context));
+                }
+                DeclaredStrategy::Alias { name, of } => {
+                    let meant = strategies.iter().filter(|one| one.name() == of);
+                    let renamed: Vec<_> = meant.map(|meant| meant.alias(name)).collect();
+                    strategies.extend(renamed);
+                }
+            }
+        }
+        let classes = Growing::default();
+        // Those that are meant by a name that is stored are found when they are asked for.
+        let place = place.map(|place| (place, context.clone()));
+        Self {
+            strategies,
+            untrusted,
+            place,
+            classes,
+            moves: Arc::clone(&self.moves),
+            host: Arc::clone(&self.host),
             asked: Mutex::default(),
         }
     }
@@ -260,25 +247,15 @@ impl Registry {
         Ok(())
     }
 
-    /// Notes the names of programs of the user's own, so that they are not taken for mistakes.
-    pub fn announce(&mut self, names: impl IntoIterator<Item = String>) {
-        self.custom.extend(names);
-    }
-
     /// Every name, once.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for strategy in self.all() {
-            if !names.iter().any(|name| name == strategy.name()) {
-                names.push(strategy.name().to_owned());
+        for one in &self.strategies {
+            if !names.iter().any(|name| name == one.name()) {
+                names.push(one.name().to_owned());
             }
         }
         names
-    }
-
-    /// Every strategy.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<dyn Strategy>> {
-        self.strategies.iter().map(|one| &one.strategy)
     }
 
     /// Every strategy as it is registered.
@@ -288,11 +265,57 @@ impl Registry {
 
     /// The first strategy of this name: for questions that those of one name answer alike, such as whether it isolates.
     pub fn get(&self, name: &str) -> Result<&Arc<dyn Strategy>, RegistryError> {
-        let mut all = self.strategies.iter();
-        let found = all.find(|one| one.strategy.name() == name);
-        found
-            .map(|one| &one.strategy)
-            .ok_or_else(|| self.unknown(name))
+        self.named(name)?.ready()
+    }
+
+    /// What is registered under a name; nothing is started. A class of Python is a program without being declared.
+    pub fn named(&self, name: &str) -> Result<&Registration, RegistryError> {
+        let known = self.strategies.iter().chain(self.classes.iter());
+        let mut known = known.filter(|one| one.name() == name);
+        if let Some(found) = known.next() {
+            return Ok(found);
+        }
+        match &self.place {
+            Some((place, context)) if is_class(name) => {
+                let path = place.also.as_ref().map(|also| also.display().to_string());
+                let spec = ProgramSpec {
+                    name: name.to_owned(),
+                    launch: ProgramLaunch::Class(name.to_owned()),
+                    directory: place.directory.clone(),
+                    options: serde_json::Map::new(),
+                    env: path
+                        .map(|path| ("PYTHONPATH".to_owned(), Some(path)))
+                        .into_iter()
+                        .collect(),
+                    limits: std::collections::BTreeMap::new(),
+                };
+                Ok(self.classes.push(Registration::program(spec, context)))
+            }
+            _ if self.untrusted.iter().any(|one| one == name) => Err(RegistryError::Untrusted {
+                name: name.to_owned(),
+            }),
+            _ => Err(RegistryError::Unknown {
+                name: name.to_owned(),
+                known: self.names(),
+            }),
+        }
+    }
+
+    /// What may have begun to make a sandbox for which `wanted` was asked for: everything that is no program, and the program of
+    /// that name, or, where the choice was left to the machine, those among which it chooses.
+    pub fn may_have_begun(&self, wanted: &str, kind: Option<&ResourceType>) -> Vec<&Registration> {
+        let auto = |name: &str| {
+            let mut among = kind.into_iter().flat_map(|kind| &kind.auto);
+            wanted == AUTO && among.any(|one| one == name)
+        };
+        let asked =
+            |one: &&Registration| !one.is_program() || one.name() == wanted || auto(one.name());
+        let classes = self.named(wanted).ok().filter(|_| is_class(wanted));
+        self.strategies
+            .iter()
+            .filter(asked)
+            .chain(classes)
+            .collect()
     }
 
     /// The strategy of this name for resources of type `kind`.
@@ -301,7 +324,7 @@ impl Registry {
         name: &str,
         kind: &ResourceType,
     ) -> Result<&Arc<dyn Strategy>, RegistryError> {
-        self.registered(name, kind).map(|found| &found.strategy)
+        self.registered(name, kind)?.ready()
     }
 
     /// The strategy that made a sandbox.
@@ -309,10 +332,9 @@ impl Registry {
         let name = &sandbox.strategy_name;
         let served = sandbox.metadata.get(SERVES).and_then(|said| said.as_str());
         let mut all = self.strategies.iter();
-        let found = all.find(|one| {
-            one.strategy.name() == name && one.types.first().map(String::as_str) == served
-        });
-        found.map_or_else(|| self.get(name), |one| Ok(&one.strategy))
+        let found =
+            all.find(|one| one.name() == name && one.types.first().map(String::as_str) == served);
+        found.map_or_else(|| self.named(name), Ok)?.ready()
     }
 
     /// Notes in the reference to a sandbox which of the strategies of its name made it.
@@ -330,29 +352,17 @@ impl Registry {
     }
 
     fn registered(&self, name: &str, kind: &ResourceType) -> Result<&Registration, RegistryError> {
-        self.get(name)?;
-        let mut all = self.strategies.iter();
-        let found = all.find(|one| one.strategy.name() == name && one.serves(&kind.base));
+        let first = self.named(name)?;
+        let mut all = self.strategies.iter().chain([first]);
+        let found = all.find(|one| one.name() == name && one.serves(&kind.base));
         found.ok_or_else(|| not_allowed(name, kind))
-    }
-
-    fn unknown(&self, name: &str) -> RegistryError {
-        match is_class(name) || self.custom.iter().any(|one| one == name) {
-            true => RegistryError::Custom {
-                name: name.to_owned(),
-            },
-            false => RegistryError::Unknown {
-                name: name.to_owned(),
-                known: self.names(),
-            },
-        }
     }
 
     /// Checks that `name` is known; `auto` always is.
     pub fn check_name(&self, name: &str) -> Result<(), RegistryError> {
         match name {
             AUTO => Ok(()),
-            name => self.get(name).map(drop),
+            name => self.named(name).map(drop),
         }
     }
 
@@ -361,8 +371,9 @@ impl Registry {
         if name == AUTO {
             return Ok(());
         }
-        self.registered(name, kind)?;
-        match kind.allowed.iter().any(|one| one == name) {
+        let one = self.registered(name, kind)?;
+        one.ready()?;
+        match one.is_taken_by(kind) {
             true => Ok(()),
             false => Err(not_allowed(name, kind)),
         }

@@ -351,10 +351,9 @@ fn a_first_configuration_is_valid_wherever_it_is_written() {
 
 fn configured(world: &World, text: &str) -> Manager {
     let file = world.path().join("escrow.yaml");
-    let mut registry = Registry::builtin();
+    let registry = Registry::builtin();
     let settings = Settings::parse(text.as_bytes(), &file, &registry);
     let settings = settings.unwrap_or_else(|error| panic!("{error}"));
-    registry.announce(settings.custom_strategies.keys().cloned());
     let options = ManagerOptions {
         settings,
         registry,

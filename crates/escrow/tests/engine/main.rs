@@ -34,6 +34,7 @@ mod metadata;
 mod mixed;
 mod overlay;
 mod permissions;
+mod plugin;
 mod policy;
 mod policy_table;
 mod processes;

@@ -248,7 +248,7 @@ impl<'a> Subject<'a> {
     }
 
     /// What a commit of the sandbox needs, staged; `keeps` says whether the sandbox is to stay.
-    fn staged(&self, keeps: bool) -> Result<Intent, String> {
+    pub(super) fn staged(&self, keeps: bool) -> Result<Intent, String> {
         let opened = self.open()?;
         let preview = must("preview", opened.preview(&PreviewOptions::default()))?;
         equal("conflicts", &preview.conflicts, &Vec::new())?;

@@ -10,6 +10,7 @@ mod checkpoints;
 mod checks;
 mod database;
 mod fixture_dir;
+mod killed;
 mod parts;
 mod paths;
 
@@ -18,6 +19,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 pub use database::SqliteFixture;
+pub use killed::{MOMENTS, run_killed};
 pub use paths::{DirectoryFixture, FileFixture};
 
 use super::{Access, Probe, Strategy, Target};

@@ -1,0 +1,283 @@
+//! Strategies of the user's own, from configuration alone: found by every way to name one, through the SDK and without it.
+
+use std::io::Write as _;
+
+use crate::*;
+
+/// The examples that are shipped.
+fn example(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join("examples/strategies").join(name)
+}
+
+const PLAIN: &str =
+    "sandbox: {custom_strategies: {plain: {module: plain_directory, class: PlainDirectory}}}\n";
+
+/// A world with a directory and the example strategy beside it, trusted.
+fn furnished(config: &str) -> (World, Cli) {
+    let (world, cli) = furnish(World::new());
+    let app = world.dir("app");
+    write(app.join("file"), "old\n");
+    fs::copy(
+        example("python/plain_directory.py"),
+        world.at("plain_directory.py"),
+    )
+    .expect("there is room");
+    write(world.at("escrow.yaml"), config);
+    cli.trust();
+    (world, cli)
+}
+
+#[track_caller]
+fn strategy_of(cli: &Cli, line: &str) -> String {
+    let plan = json(cli, line);
+    let name = plan["sandboxes"][0]["strategy"].as_str();
+    let name = name.unwrap_or_else(|| panic!("{line}: {plan}")).to_owned();
+    cli.ok(["cleanup", plan["name"].as_str().expect("it has one")]);
+    name
+}
+
+// rule P1, P7, X3
+#[test]
+fn a_strategy_of_ones_own_is_found_by_every_way_to_name_it() {
+    let typed = "plan create p --resource ./app --strategy plain";
+    let usual = "plan create p --resource ./app";
+    let named = "plan create p --resource app";
+    let class = "plain_directory:PlainDirectory";
+    let with = |more: &str| PLAIN.replace("{custom", &format!("{{{more}custom"));
+    for (config, line, wanted) in [
+        (PLAIN.to_owned(), typed, "plain"),
+        (with("strategy: plain, "), usual, "plain"),
+        (format!("sandbox: {{strategy: '{class}'}}\n"), usual, class),
+        (
+            format!("{PLAIN}resources: {{app: {{at: app, strategy: plain}}}}\n"),
+            named,
+            "plain",
+        ),
+        (
+            format!(
+                "{PLAIN}resource_types: [{{name: t, sandbox_strategy: plain}}]\nresources: {{app: {{type: t, at: app}}}}\n"
+            ),
+            named,
+            "plain",
+        ),
+        (
+            format!(
+                "{PLAIN}resource_types: [{{name: t, location: path, sandbox_strategy: plain}}]\nresources: {{app: {{type: t, at: app}}}}\n"
+            ),
+            named,
+            "plain",
+        ),
+        (
+            "{}".to_owned(),
+            &format!("{usual} --strategy {class}"),
+            class,
+        ),
+        (
+            "sandbox: {custom_strategies: {thin: {alias_of: overlay}}}\n".to_owned(),
+            &format!("{usual} --strategy thin"),
+            "thin",
+        ),
+    ] {
+        let (_world, cli) = furnished(&config);
+        assert_eq!(strategy_of(&cli, line), wanted, "{config}");
+    }
+}
+
+// rule P2, P3, P9, X3
+#[test]
+fn a_strategy_of_ones_own_lives_its_whole_life() {
+    let (world, cli) = furnished(PLAIN);
+    world.dir("beside");
+    write(world.at("beside/file"), "old\n");
+    let line = "plan create p --resource ./app --strategy plain";
+    let plan = json(&cli, line);
+    assert_eq!(plan["sandboxes"][0]["strategy"], "plain", "{plan}");
+    json(&cli, "sandbox create p ./beside --strategy copy_on_write");
+    // From anywhere: the plan knows under which configuration it was made.
+    let elsewhere = cli.clone().cwd("/");
+    put(&elsewhere, "p app file", "new\n");
+    let large = vec![7u8; 1_000_000];
+    put(&elsewhere, "p app deep/large", &large);
+    put(&elsewhere, "p beside file", "new\n");
+    let read = elsewhere.run("read p app deep/large");
+    assert_eq!(read.stdout, large);
+    let kept = json(&elsewhere, "checkpoint create p -m first");
+    let kept = kept["checkpoint_id"].as_str().expect("an id");
+    put(&elsewhere, "p app file", "later\n");
+    json(&elsewhere, &format!("restore p {kept}"));
+    assert_eq!(elsewhere.ok("read p app file"), "new\n");
+    let diff = json(&elsewhere, "diff p");
+    assert!(diff["digest"].is_string(), "{diff}");
+    let digest = diff["digest"].as_str().expect("a text").to_owned();
+    let done = json(&elsewhere, &format!("commit p --expect {digest} -m said"));
+    assert_eq!(done["committed"], true, "{done}");
+    for name in ["app/file", "beside/file"] {
+        assert_eq!(read_text(&world.at(name)), "new\n");
+    }
+    json(&elsewhere, "undo p");
+    assert_eq!(read_text(&world.at("app/file")), "old\n");
+    assert!(!world.at("app/deep/large").exists());
+    assert_eq!(world.areas(), [""; 0]);
+    let left = names(world.at("app"));
+    assert!(left.iter().all(|name| !name.ends_with(".part")), "{left:?}");
+}
+
+fn read_text(path: &Path) -> String {
+    fs::read_to_string(path).expect("it is there")
+}
+
+// rule C15
+#[test]
+fn a_change_by_another_program_stops_a_commit_of_ones_own_strategy() {
+    let (world, cli) = furnished(PLAIN);
+    json(&cli, "plan create p --resource ./app --strategy plain");
+    put(&cli, "p app file", "new\n");
+    write(world.at("app/file"), "theirs\n");
+    let refused = failed(&cli, "commit p", 4);
+    assert_eq!(refused["conflicts"][0]["path"], "file", "{refused}");
+    assert_eq!(read_text(&world.at("app/file")), "theirs\n");
+    json(&cli, "commit p --on-conflict ours");
+    assert_eq!(read_text(&world.at("app/file")), "new\n");
+}
+
+// rule X2, P2, P7
+#[test]
+fn an_incomplete_class_is_refused_with_what_lacks_and_an_unknown_name_with_the_known_ones() {
+    let (world, cli) = furnished(PLAIN);
+    let lacking = "class Half:\n    def __init__(self): raise SystemExit('an instance was made')\n    \
+        def create(self, plan_id, resource): pass\n    def read(self, ref, path): pass\n";
+    write(world.at("half.py"), lacking);
+    let error = json_error(
+        &cli,
+        "plan create p --resource ./app --strategy half:Half",
+        2,
+    );
+    let lacks = "it lacks write, diff, commit, rollback, checkpoint, restore_checkpoint, cleanup";
+    has(&error, ["half:Half", lacks]);
+    let error = json_error(&cli, "plan create p --resource ./app --strategy plian", 2);
+    has(&error, ["there is no strategy 'plian'", "plain", "overlay"]);
+    let error = json_error(
+        &cli,
+        "plan create p --resource ./app --strategy nothing:There",
+        1,
+    );
+    has(&error, ["nothing:There", "No module named 'nothing'"]);
+    assert_eq!(world.areas(), [""; 0]);
+}
+
+// rule X3
+#[test]
+fn a_program_of_a_tree_is_not_started_before_it_is_trusted() {
+    let (world, cli) = furnish(World::new());
+    write(world.dir("app").join("file"), "old\n");
+    let command = format!("[touch, {}]", world.at("started").display());
+    write(
+        world.at("escrow.yaml"),
+        format!(
+            "sandbox: {{custom_strategies: {{mine: {{command: {command}}}}}}}\nresources: {{app: {{at: app, strategy: mine}}}}\n"
+        ),
+    );
+    json_error(&cli, "plan create p --resource app", 3);
+    let error = json_error(&cli, "plan create p --resource ./app --strategy mine", 3);
+    has(&error, ["mine", "do not trust"]);
+    cli.ok("strategy list");
+    cli.ok("status");
+    assert!(!world.at("started").exists());
+    cli.trust();
+    cli.ok("status");
+    assert!(!world.at("started").exists());
+    let error = json_error(&cli, "plan create p --resource ./app --strategy mine", 1);
+    has(&error, ["'mine'", "it ended"]);
+    assert!(world.at("started").exists());
+}
+
+// rule P1, X4
+#[test]
+fn the_examples_pass_the_whole_suite() {
+    let (world, cli) = furnished(&format!(
+        "sandbox:\n  custom_strategies:\n    plain: {{module: plain_directory, class: PlainDirectory}}\n    \
+         notes: {{command: [node, {}]}}\n",
+        example("node/notes.js").display()
+    ));
+    for name in ["plain", "notes"] {
+        let report = json(&cli, &format!("strategy check {name}"));
+        assert_eq!(report["conforms"], true, "{report:#}");
+        assert!(list(&report["checks"]).len() > 35, "{report:#}");
+    }
+    assert_eq!(world.areas(), [""; 0]);
+}
+
+/// What the SDK says when it is asked what nobody asks: it answers each line once, and goes on.
+// rule X4
+#[test]
+fn the_sdk_survives_rubbish_from_the_engine_side() {
+    let (world, _cli) = furnished(PLAIN);
+    let sdk = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/python/src");
+    let mut lines: Vec<String> = [
+        "",
+        "[]",
+        "null",
+        "{",
+        "{}",
+        "\u{0}",
+        r#"{"jsonrpc":"2.0","id":1}"#,
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let methods = [
+        "initialize",
+        "create",
+        "read",
+        "commit",
+        "nothing",
+        "__init__",
+        "fixture",
+    ];
+    let values = [
+        "null",
+        "[]",
+        "{}",
+        "17",
+        r#"{"ref":1}"#,
+        r#"{"ref":{}}"#,
+        r#"{"path":"\\x"}"#,
+        r#"{"content":{"file":"../x"}}"#,
+    ];
+    for (number, method) in methods.iter().enumerate() {
+        for (more, value) in values.iter().enumerate() {
+            let id = number * 100 + more;
+            lines.push(format!(
+                r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{value}}}"#
+            ));
+        }
+    }
+    let count = lines.len();
+    let last = r#"{"jsonrpc":"2.0","id":"last","method":"initialize","params":{}}"#;
+    let input = format!("{}\n{last}\n", lines.join("\n"));
+    let mut child = Command::new("python3")
+        .args(["-m", "escrow_plugin", "plain_directory:PlainDirectory"])
+        .current_dir(world.path())
+        .env("PYTHONPATH", sdk)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("there is Python");
+    let mut to = child.stdin.take().expect("it is piped");
+    let writer = std::thread::spawn(move || to.write_all(input.as_bytes()).expect("it reads"));
+    let output = child.wait_with_output().expect("it ends");
+    writer.join().expect("it wrote");
+    assert!(output.status.success(), "{:?}", output.status);
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    let answers: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a message"))
+        .collect();
+    assert_eq!(answers.len(), count + 1, "{text}");
+    assert!(
+        answers
+            .iter()
+            .any(|one| one["id"] == "last" && one["result"]["protocol_version"] == 1)
+    );
+}

@@ -1,0 +1,96 @@
+//! The strategies that count: those of the engine and of the configuration, in general and for each plan.
+//!
+//! Two plans may mean different programs by one name. Where they mean the same, they share it: one process for each strategy and
+//! command.
+
+use std::path::Path;
+
+use super::{Manager, ManagerOptions};
+use crate::config::EffectiveConfig;
+use crate::error::Result;
+use crate::model::PlanId;
+use crate::strategy::registry::{ClassPlace, DeclaredStrategy};
+use crate::strategy::{ProgramContext, Registry};
+
+/// What distinguishes the strategies of two plans.
+#[derive(PartialEq)]
+struct RegistryKey {
+    declared: Vec<DeclaredStrategy>,
+    untrusted: Vec<String>,
+    place: Option<ClassPlace>,
+}
+
+/// Strategies, and for which configuration they count.
+pub(super) struct EffectiveRegistry {
+    key: RegistryKey,
+    pub(super) registry: Registry,
+}
+
+impl EffectiveRegistry {
+    /// The strategies of a configuration, with classes of Python started in `directory`.
+    pub(super) fn new(
+        effective: &EffectiveConfig,
+        directory: Option<&Path>,
+        options: &ManagerOptions,
+        areas: &Path,
+    ) -> Self {
+        let key = RegistryKey::new(effective, directory);
+        Self::of(key, options, areas)
+    }
+
+    fn of(key: RegistryKey, options: &ManagerOptions, areas: &Path) -> Self {
+        let context = ProgramContext {
+            scratch: areas.to_owned(),
+            environment: options.environment.clone(),
+        };
+        let (declared, untrusted) = (&key.declared, key.untrusted.clone());
+        let place = key.place.clone();
+        let registry = options.registry.with(declared, untrusted, place, &context);
+        Self { key, registry }
+    }
+}
+
+impl RegistryKey {
+    fn new(effective: &EffectiveConfig, directory: Option<&Path>) -> Self {
+        let settings = &effective.settings;
+        let file = settings.file.as_ref();
+        let also = file.and_then(|file| file.as_path().parent());
+        Self {
+            declared: settings.declared_strategies(),
+            untrusted: effective.ignored_programs(),
+            place: directory.map(|directory| ClassPlace {
+                directory: directory.to_owned(),
+                also: also.map(Path::to_owned),
+            }),
+        }
+    }
+}
+
+impl Manager {
+    /// The strategies there are where no plan is concerned.
+    pub fn registry(&self) -> &Registry {
+        &self.general.registry
+    }
+
+    /// The strategies that count for a plan, as the configuration that it was made under declares them.
+    pub(super) fn registry_of(&self, plan: PlanId) -> Result<&Registry> {
+        let effective = self.effective(Some(plan))?;
+        let stored = self.store.plan(plan)?;
+        let stored = stored.as_ref().map(|plan| plan.directory.as_path());
+        // One that is being made is that of the current directory.
+        let directory = stored.or(self.options.sources.directory.as_deref());
+        let key = RegistryKey::new(&effective, directory);
+        if key == self.general.key {
+            return Ok(&self.general.registry);
+        }
+        let known = self.of_plans.iter().find(|one| one.key == key);
+        let found = match known {
+            Some(known) => known,
+            None => {
+                let new = EffectiveRegistry::of(key, &self.options, self.areas.path());
+                self.of_plans.push(new)
+            }
+        };
+        Ok(&found.registry)
+    }
+}

@@ -1,0 +1,96 @@
+//! A strategy under another name, with options of its own: everything else is that of the other one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::Result;
+use super::{
+    Capabilities, CreateRequest, Created, FinishedCommit, Intent, Outcome, Probe, RollbackReport,
+    Sandbox, Session, Strategy, Target,
+};
+use crate::event::Observer;
+use crate::model::{Conflict, SandboxRef};
+
+/// Another name of a strategy.
+pub(super) struct Alias {
+    name: String,
+    of: Arc<dyn Strategy>,
+}
+
+impl Alias {
+    pub(super) fn new(name: &str, of: &Arc<dyn Strategy>) -> Self {
+        Self {
+            name: name.to_owned(),
+            of: Arc::clone(of),
+        }
+    }
+
+    /// A reference as the other one made it.
+    fn inner(&self, sandbox: &SandboxRef) -> SandboxRef {
+        SandboxRef {
+            strategy_name: self.of.name().to_owned(),
+            ..sandbox.clone()
+        }
+    }
+}
+
+impl Strategy for Alias {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.of.capabilities()
+    }
+
+    fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
+        self.of.probe(target, area)
+    }
+
+    fn create(&self, request: &CreateRequest<'_>) -> Result<Created> {
+        let from = request
+            .from
+            .map(|(sandbox, snapshot)| (self.inner(sandbox), snapshot));
+        let mut created = self.of.create(&CreateRequest {
+            from: from
+                .as_ref()
+                .map(|(sandbox, snapshot)| (sandbox, *snapshot)),
+            ..*request
+        })?;
+        created.sandbox.strategy_name.clone_from(&self.name);
+        Ok(created)
+    }
+
+    fn open(
+        &self,
+        sandbox: &SandboxRef,
+        session: Session,
+        parts: &[Intent],
+    ) -> Result<Box<dyn Sandbox>> {
+        self.of.open(&self.inner(sandbox), session, parts)
+    }
+
+    fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
+        self.of.commit(intent, observer)
+    }
+
+    fn undo(&self, intent: &Intent, observer: &dyn Observer) -> Result<RollbackReport> {
+        self.of.undo(intent, observer)
+    }
+
+    fn outcome(&self, intent: &Intent) -> Result<Outcome> {
+        self.of.outcome(intent)
+    }
+
+    fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {
+        self.of.check_undo(intent)
+    }
+
+    fn finish(&self, intent: Intent) -> Result<FinishedCommit> {
+        self.of.finish(intent)
+    }
+
+    fn cleanup(&self, sandbox: &SandboxRef, target: &Target) -> Result<()> {
+        self.of.cleanup(&self.inner(sandbox), target)
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls to a program: JSON-RPC 2.0, one message a line, one call at a time, each with a time limit.
+//!
+//! An answer must belong to the call that is under way: one to an earlier call, a second one, or anything that is no message is a
+//! fault, after which the process is ended. Notifications are passed on.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::{PluginFault, shown};
+use super::process::{LONGEST, Process, Received};
+use crate::event::Observer;
+
+/// How long a program has to give a call up once it is told to.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often the caller is asked whether to go on.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// An error that a program answered with.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct WireError {
+    pub(super) code: i64,
+    pub(super) message: String,
+    pub(super) data: Value,
+}
+
+/// Why a call has no result.
+#[derive(Debug)]
+pub(super) enum CallFailure {
+    /// The program says so; it goes on.
+    Answered(WireError),
+    /// The program can be asked nothing more.
+    Broken(PluginFault),
+}
+
+/// Anything that a program writes.
+#[derive(Deserialize)]
+struct Message {
+    jsonrpc: Option<Value>,
+    #[serde(default, deserialize_with = "present")]
+    id: Option<Value>,
+    method: Option<Value>,
+    #[serde(default)]
+    params: Value,
+    #[serde(default, deserialize_with = "present")]
+    result: Option<Value>,
+    error: Option<WireError>,
+}
+
+/// A key that is there, also with `null`.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
+/// What a line means for the call that is under way.
+enum Meaning {
+    Result(Value),
+    Error(WireError),
+    Notification,
+}
+
+/// A program and the number of the last call.
+pub(super) struct Channel {
+    pub(super) process: Process,
+    last: u64,
+}
+
+impl Channel {
+    pub(super) fn new(process: Process) -> Self {
+        Self { process, last: 0 }
+    }
+
+    /// Calls a method.
+    pub(super) fn call(
+        &mut self,
+        method: &str,
+        params: &Value,
+        limit: Duration,
+        observer: &dyn Observer,
+    ) -> Result<Value, CallFailure> {
+        self.last += 1;
+        let request =
+            json!({"jsonrpc": "2.0", "id": self.last, "method": method, "params": params});
+        let line = request.to_string();
+        if line.len() > LONGEST {
+            return Err(CallFailure::Answered(WireError {
+                message: format!("what it would be sent has more than {LONGEST} bytes"),
+                data: json!({"kind": "unsupported"}),
+                ..WireError::default()
+            }));
+        }
+        self.send(line);
+        let started = Instant::now();
+        // Set once it was told to give up, to why.
+        let mut given_up: Option<(Instant, PluginFault)> = None;
+        loop {
+            if given_up.is_none() {
+                let why = match observer.is_cancelled() {
+                    true => Some(PluginFault::Cancelled),
+                    false => (started.elapsed() >= limit).then_some(PluginFault::TooLate(limit)),
+                };
+                given_up = why.map(|why| {
+                    let cancel =
+                        json!({"jsonrpc": "2.0", "method": "cancel", "params": {"id": self.last}});
+                    self.send(cancel.to_string());
+                    (Instant::now() + GRACE, why)
+                });
+            }
+            if let Some((until, why)) = &given_up
+                && Instant::now() >= *until
+            {
+                return Err(CallFailure::Broken(why.clone()));
+            }
+            let within = match given_up {
+                Some(_) => LOOK,
+                None => LOOK.min(limit.saturating_sub(started.elapsed())),
+            };
+            let received = match self.process.receive(within.max(Duration::from_millis(1))) {
+                // A child may hold its output open.
+                Ok(None) if self.process.has_ended() => {
+                    match self.process.receive(Duration::from_millis(100)) {
+                        Ok(Some(received)) => received,
+                        Ok(None) | Err(()) => {
+                            return Err(CallFailure::Broken(PluginFault::Ended(None)));
+                        }
+                    }
+                }
+                Ok(None) => continue,
+                Ok(Some(received)) => received,
+                Err(()) => return Err(CallFailure::Broken(PluginFault::Ended(None))),
+            };
+            match self
+                .meaning(received, observer)
+                .map_err(CallFailure::Broken)?
+            {
+                Meaning::Notification => {}
+                Meaning::Result(result) => return Ok(result),
+                Meaning::Error(error) => return Err(CallFailure::Answered(error)),
+            }
+        }
+    }
+
+    fn send(&self, mut line: String) {
+        line.push('\n');
+        self.process.send(line.into_bytes());
+    }
+
+    fn meaning(&self, received: Received, observer: &dyn Observer) -> Result<Meaning, PluginFault> {
+        let broken = |what: String| Err(PluginFault::Protocol(what));
+        let line = match received {
+            Received::Line(line) => line,
+            Received::TooLong => {
+                return broken(format!("it wrote a line of more than {LONGEST} bytes"));
+            }
+            Received::Half(line) => {
+                let line = shown(&line);
+                return broken(format!("it ended in the middle of a line: {line}"));
+            }
+        };
+        let Ok(message) = serde_json::from_slice::<Message>(&line) else {
+            let line = shown(&line);
+            return broken(format!(
+                "it wrote something that is no message on its standard output: {line}"
+            ));
+        };
+        if message.jsonrpc != Some(json!("2.0")) {
+            return broken(format!("a message is not JSON-RPC 2.0: {}", shown(&line)));
+        }
+        if let Some(method) = &message.method {
+            if message.id.is_some() {
+                return broken(format!("it calls a method of the engine: {}", shown(&line)));
+            }
+            notify(method, &message.params, observer);
+            return Ok(Meaning::Notification);
+        }
+        if message.id != Some(json!(self.last)) {
+            let said = message.id.unwrap_or_default().to_string();
+            let said = shown(said.as_bytes());
+            return broken(format!(
+                "it answered call {said} while call {} was under way",
+                self.last
+            ));
+        }
+        match (message.result, message.error) {
+            (Some(result), None) => Ok(Meaning::Result(result)),
+            (None, Some(error)) => Ok(Meaning::Error(error)),
+            _ => broken(format!(
+                "an answer has neither a result nor an error, or both: {}",
+                shown(&line)
+            )),
+        }
+    }
+}
+
+/// Passes on what a program says beside its answers; what is not known is ignored.
+fn notify(method: &Value, params: &Value, observer: &dyn Observer) {
+    let text = |key: &str| params.get(key).and_then(Value::as_str).unwrap_or_default();
+    match method.as_str() {
+        Some("log") if matches!(text("level"), "warning" | "error") => {
+            observer.notice(shown(text("message").as_bytes()));
+        }
+        Some("progress") => {
+            let number = |key: &str| params.get(key).and_then(Value::as_u64).unwrap_or_default();
+            observer.copied(number("entries"), number("bytes"));
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,519 @@
+//! Strategies that are programs: a program without the SDK keeps the contract, and whatever it does wrong, the engine stays up, the
+//! plan is recoverable and nothing is left running.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use escrow::error::{Error, Result};
+use escrow::event::Unobserved;
+use escrow::internals::store::Plan;
+use escrow::manager::{Manager, ManagerOptions};
+use escrow::model::PlanState;
+use escrow::strategy::conformance::{run, run_killed};
+use escrow::strategy::registry::RegistryError;
+use escrow_testkit::World;
+use escrow_testkit::stepper::{Fault, Stepper, require_stepper};
+use serde_json::{Value, json};
+
+use crate::commit_support::{Must, PLAIN, request};
+use crate::support::{at, options};
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugins/hostile.py");
+
+/// The document that the program keeps.
+fn document(place: &Path) -> PathBuf {
+    place.join("document")
+}
+
+/// Declares the program, with these options, and a directory beside its document.
+fn declare(place: &Path, options: &Value) {
+    let config = json!({
+        "sandbox": {"custom_strategies": {"doc": {
+            "command": ["python3", "-S", "-E", PROGRAM, place], "options": options,
+            "timeout": {"*": "60s", "rollback": "1s"},
+        }}},
+        "resource_types": [{"name": "document", "location": "opaque", "sandbox_strategy": "doc"}],
+        "resources": {
+            "app": {"at": "app"},
+            "document": {"type": "document", "at": document(place)},
+        },
+    });
+    std::fs::write(place.join("escrow.yaml"), config.to_string()).expect("there is room");
+}
+
+fn manager(place: &Path) -> Manager {
+    let mut options = ManagerOptions {
+        environment: std::env::vars_os().collect(),
+        ..options(&place.join("home"))
+    };
+    options.sources.directory = Some(place.to_owned());
+    options.sources.named = Some(place.join("escrow.yaml"));
+    Manager::open(options).expect("it opens on a fresh or used home")
+}
+
+/// A directory and a document in one plan.
+struct Mixed {
+    place: PathBuf,
+    manager: Manager,
+    plan: Plan,
+}
+
+impl Mixed {
+    fn begin(place: &Path, options: &Value) -> Result<Self> {
+        std::fs::create_dir_all(place.join("app")).expect("there is room");
+        std::fs::write(place.join("app/file"), "old").expect("there is room");
+        std::fs::write(document(place), r#"{"key": "old"}"#).expect("there is room");
+        declare(place, options);
+        let manager = manager(place);
+        let typed = ["app", "document"].map(OsString::from);
+        let view = manager.create_plan(Some("mixed"), place, &typed, None, &Unobserved)?;
+        let (place, plan) = (place.to_owned(), view.plan);
+        Ok(Self {
+            place,
+            manager,
+            plan,
+        })
+    }
+
+    fn new(place: &Path) -> Self {
+        let mixed = Self::begin(place, &json!({})).expect("both can be sandboxed");
+        mixed.write("new").expect("both can be written");
+        mixed
+    }
+
+    /// What another process finds.
+    fn again(place: &Path) -> Self {
+        let manager = manager(place);
+        let plan = manager.resolve_plan(Some("mixed"), Path::new("/"));
+        Self {
+            place: place.to_owned(),
+            manager,
+            plan: plan.expect("it is known"),
+        }
+    }
+
+    fn write(&self, text: &str) -> Result<()> {
+        for (name, path) in [("app", "file"), ("document", "key")] {
+            let resource = self.manager.resource(name)?;
+            (self.manager).write(&self.plan, &resource, &at(path), &mut text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<()> {
+        let request = request(PLAIN);
+        let committed = self.manager.commit(&self.plan, &request, &Unobserved);
+        committed.map(drop)
+    }
+
+    fn originals(&self) -> [String; 2] {
+        let file = std::fs::read_to_string(self.place.join("app/file")).expect("it is there");
+        let text = std::fs::read_to_string(document(&self.place)).expect("it is there");
+        let value: Value = serde_json::from_str(&text).expect("it is whole");
+        [file, value["key"].as_str().expect("it is text").to_owned()]
+    }
+
+    fn read(&self) -> Result<String> {
+        let resource = self.manager.resource("document")?;
+        let mut text = String::new();
+        let mut content = self.manager.read(&self.plan, &resource, &at("key"))?;
+        content.read_to_string(&mut text).expect("it is text");
+        Ok(text)
+    }
+}
+
+/// The processes that belong to a place, and their children.
+fn running(place: &Path) -> Vec<String> {
+    let place = place.display().to_string();
+    let all = std::fs::read_dir("/proc").expect("it is there").flatten();
+    let lines = all.filter_map(|one| std::fs::read_to_string(one.path().join("cmdline")).ok());
+    lines
+        .filter(|line| line.contains("hostile.py") && line.contains(&place))
+        .collect()
+}
+
+// rule P1, X4
+#[test]
+fn a_program_without_the_sdk_keeps_the_contract_also_when_it_is_killed() {
+    let world = World::new();
+    declare(world.path(), &json!({}));
+    let manager = manager(world.path());
+    let one = manager.registry().named("doc").expect("it is declared");
+    let strategy = one.ready().expect("it can be started");
+    let fixture = one.fixture(world.path()).expect("it makes originals");
+    let mut found = run(&**strategy, &fixture).problems();
+    found.extend(run_killed(one, &fixture, &[1]).problems());
+    assert_eq!(found, Vec::<String>::new());
+    drop((fixture, manager));
+    assert_eq!(running(world.path()), Vec::<String>::new());
+}
+
+// rule C1, R4, X3
+#[test]
+fn a_directory_and_a_program_are_one_plan() {
+    let world = World::new();
+    let mixed = Mixed::new(world.path());
+    let manager = &mixed.manager;
+    let first = manager.create_checkpoint(&mixed.plan, Some("first"), &Unobserved);
+    let first = first.expect("both can be kept");
+    mixed.write("later").expect("both can be written");
+    let restored = manager.restore(&mixed.plan, &first, &Unobserved);
+    restored.expect("both can return");
+    assert_eq!(mixed.read().expect("it is there"), "new");
+    assert_eq!(mixed.originals(), ["old", "old"]);
+    mixed.commit().expect("nothing is in the way");
+    assert_eq!(mixed.originals(), ["new", "new"]);
+    drop(mixed);
+    let mixed = Mixed::again(world.path());
+    // Nothing was asked of it yet, so it does not run.
+    mixed.manager.status().expect("it can be looked at");
+    let names = mixed.manager.registry().names();
+    assert!(names.contains(&"doc".to_owned()), "{names:?}");
+    let undone = mixed.manager.undo(&mixed.plan, &Unobserved);
+    undone.expect("both can be undone");
+    assert_eq!(mixed.originals(), ["old", "old"]);
+    drop(mixed);
+    assert_eq!(running(world.path()), Vec::<String>::new());
+}
+
+// rule X3
+#[test]
+fn a_program_is_not_started_by_what_does_not_need_it() {
+    let world = World::new();
+    let mark = world.path().join("started");
+    let told = json!({"verb": "initialize", "mode": "exit", "once": mark});
+    std::fs::create_dir_all(world.path().join("app")).expect("there is room");
+    declare(world.path(), &told);
+    let manager = manager(world.path());
+    manager.status().expect("it can be looked at");
+    manager.resources().expect("they can be listed");
+    let typed = [OsString::from("app")];
+    let made = manager.create_plan(Some("p"), world.path(), &typed, None, &Unobserved);
+    let plan = made.expect("a directory needs no program").plan;
+    drop(manager.diff(&plan, None).expect("it can be compared"));
+    manager.cleanup(&plan, false).expect("it can be removed");
+    assert!(!mark.exists(), "it was started");
+    manager
+        .registry()
+        .get("doc")
+        .err()
+        .expect("it ends at once");
+    assert!(mark.exists());
+}
+
+// rule X1, X2, P2
+#[test]
+fn what_a_program_says_of_itself_is_checked() {
+    let world = World::new();
+    for (told, wanted) in [
+        (
+            json!({"lacks": ["diff", "cleanup"]}),
+            "it lacks diff, cleanup",
+        ),
+        (json!({"version": 2}), "speaks version 2"),
+        (
+            json!({"methods": [], "capabilities": {"undoes": true}}),
+            "claims `undoes`",
+        ),
+        (json!({"capabilities": {"fast": true}}), "fast"),
+        (json!({"verb": "initialize", "mode": "exit"}), "it ends now"),
+        (
+            json!({"verb": "initialize", "mode": "rubbish"}),
+            "no message",
+        ),
+    ] {
+        declare(world.path(), &told);
+        let manager = manager(world.path());
+        let error = manager.registry().get("doc").err().expect("it is refused");
+        let text = error.to_string();
+        assert!(
+            text.contains("'doc'") && text.contains(wanted),
+            "{told}: {text}"
+        );
+    }
+    let missing = json!({"sandbox": {"custom_strategies": {
+        "doc": {"command": ["/nowhere/to be found"]}}}});
+    let file = world.path().join("escrow.yaml");
+    std::fs::write(&file, missing.to_string()).expect("there is room");
+    let manager = manager(world.path());
+    let error = manager.registry().get("doc").err().expect("it is missing");
+    assert!(matches!(error, RegistryError::Program(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("/nowhere/to be found") && text.contains("No such file"),
+        "{text}"
+    );
+}
+
+/// What a program does wrong in `commit`, and what the error says of it.
+const WRONG: &[(&str, &str)] = &[
+    (
+        "exit",
+        "it ended (exit status: 3); its last line on stderr: it ends now",
+    ),
+    ("rubbish", "no message"),
+    ("print", "no message on its standard output: hello"),
+    ("array", "no message"),
+    ("binary", "no message"),
+    ("wrong_id", "while call"),
+    ("text_id", "while call"),
+    ("no_version", "not JSON-RPC 2.0"),
+    ("both", "or both"),
+    ("neither", "neither a result nor an error"),
+    ("request", "calls a method of the engine"),
+    ("half", "in the middle of a line"),
+    ("huge", "more than 16777216 bytes"),
+    ("error", r"it does not want to\x1b[2J"),
+    ("stderr_flood", "the end of the flood"),
+    ("children", "it ended (exit status: 5)"),
+];
+
+// rule X1, C4, C6
+#[test]
+fn whatever_a_program_does_wrong_in_a_commit_nothing_is_half_done() {
+    for (mode, wanted) in WRONG {
+        let world = World::new();
+        let note = world.path().join("child");
+        let mixed = Mixed::new(world.path());
+        drop(mixed);
+        // Once: the undo that follows finds it well again.
+        let once = world.path().join("once");
+        declare(
+            world.path(),
+            &json!({"verb": "commit", "mode": mode, "note": note, "once": once}),
+        );
+        let mixed = Mixed::again(world.path());
+        let error = mixed.commit().expect_err("its program fails");
+        let text = escrow::error::chain(&error);
+        assert!(
+            text.contains("'doc'") && text.contains(wanted),
+            "{mode}: {text}"
+        );
+        assert_eq!(mixed.originals(), ["old", "old"], "{mode}");
+        assert_eq!(mixed.read().must(mode), "new", "{mode}");
+        mixed.commit().must(mode);
+        assert_eq!(mixed.originals(), ["new", "new"], "{mode}");
+        drop(mixed);
+        assert_eq!(running(world.path()), Vec::<String>::new(), "{mode}");
+        if let Ok(child) = std::fs::read_to_string(&note) {
+            let stat = std::fs::read_to_string(format!("/proc/{child}/stat"));
+            let ended = stat.is_err() || stat.is_ok_and(|stat| stat.contains(" Z "));
+            assert!(ended, "its child {child} still runs");
+        }
+    }
+}
+
+// rule X1, S5
+#[test]
+fn a_program_that_hangs_is_ended_at_its_time_limit_and_started_again() {
+    let world = World::new();
+    let once = world.path().join("once");
+    drop(Mixed::new(world.path()));
+    declare(
+        world.path(),
+        &json!({"verb": "rollback", "mode": "hang", "once": once}),
+    );
+    let mixed = Mixed::again(world.path());
+    let error = mixed.manager.rollback(&mixed.plan, &Unobserved);
+    let error = escrow::error::chain(&error.expect_err("it hangs"));
+    assert!(error.contains("did not answer within 1 s"), "{error}");
+    mixed.manager.recover().must("recover");
+    let mixed = Mixed {
+        plan: Mixed::again(world.path()).plan,
+        ..mixed
+    };
+    mixed
+        .manager
+        .rollback(&mixed.plan, &Unobserved)
+        .must("again");
+    assert_eq!(mixed.read().must("read"), "old");
+    drop(mixed);
+    assert_eq!(running(world.path()), Vec::<String>::new());
+}
+
+// rule X1
+#[test]
+fn a_program_that_ends_after_an_answer_or_answers_twice_harms_one_call_at_most() {
+    for mode in ["leaves", "twice"] {
+        let world = World::new();
+        drop(Mixed::new(world.path()));
+        declare(world.path(), &json!({"verb": "read", "mode": mode}));
+        let mixed = Mixed::again(world.path());
+        assert_eq!(mixed.read().must(mode), "new");
+        // It may be noticed only by the next call, which then says so.
+        let settle = || {
+            while !running(world.path()).is_empty() && mode == "leaves" {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        };
+        settle();
+        match mixed.read() {
+            Ok(text) => assert_eq!((text.as_str(), mode), ("new", "leaves")),
+            Err(error) => assert!(error.to_string().contains("while call"), "{mode}: {error}"),
+        }
+        settle();
+        assert_eq!(mixed.read().must(mode), "new");
+    }
+}
+
+// rule X1, C17
+#[test]
+fn a_program_that_ends_in_any_method_leaves_a_plan_that_can_be_removed() {
+    for verb in [
+        "create", "read", "write", "preview", "prepare", "commit", "undo", "cleanup",
+    ] {
+        let world = World::new();
+        let told = json!({"verb": verb, "mode": "exit"});
+        let failed = match verb {
+            "create" => Mixed::begin(world.path(), &told).map(drop),
+            "undo" => {
+                Mixed::new(world.path()).commit().must(verb);
+                declare(world.path(), &told);
+                let mixed = Mixed::again(world.path());
+                mixed.manager.undo(&mixed.plan, &Unobserved).map(drop)
+            }
+            _ => {
+                drop(Mixed::new(world.path()));
+                declare(world.path(), &told);
+                let mixed = Mixed::again(world.path());
+                let work = || {
+                    mixed.read()?;
+                    mixed.write("again")?;
+                    match verb {
+                        "cleanup" => mixed.manager.cleanup(&mixed.plan, false).map(drop),
+                        _ => mixed.commit(),
+                    }
+                };
+                work()
+            }
+        };
+        let error = escrow::error::chain(&failed.expect_err("its program ends"));
+        assert!(error.contains("it ends now"), "{verb}: {error}");
+        declare(world.path(), &json!({}));
+        let manager = manager(world.path());
+        manager.recover().must(verb);
+        if let Ok(plan) = manager.resolve_plan(Some("mixed"), Path::new("/"))
+            && plan.state != PlanState::CleanedUp
+        {
+            manager.cleanup(&plan, false).must(verb);
+        }
+        let left = std::fs::read_dir(world.path())
+            .expect("it is there")
+            .flatten();
+        let left = left.filter(|one| one.file_name().to_string_lossy().starts_with("document."));
+        assert_eq!(left.count(), 0, "{verb}");
+    }
+}
+
+// rule C8, C9, C19
+#[test]
+fn a_program_without_prepare_and_undo_is_the_irreversible_member() {
+    let world = World::new();
+    let plain = json!({"methods": []});
+    let mixed = Mixed::begin(world.path(), &plain).expect("both can be sandboxed");
+    mixed.write("new").expect("both can be written");
+    drop(mixed);
+    // It answers with an error: nothing was done, and the directory is taken back.
+    declare(
+        world.path(),
+        &json!({"methods": [], "verb": "commit", "mode": "error"}),
+    );
+    let mixed = Mixed::again(world.path());
+    mixed.commit().expect_err("it does not want to");
+    assert_eq!(mixed.originals(), ["old", "old"]);
+    drop(mixed);
+    // It dies: nobody knows, and a person settles it.
+    declare(
+        world.path(),
+        &json!({"methods": [], "verb": "commit", "mode": "exit"}),
+    );
+    let mixed = Mixed::again(world.path());
+    let error = mixed.commit().expect_err("it ends");
+    assert!(matches!(error, Error::Forward { .. }), "{error}");
+    drop(mixed);
+    declare(world.path(), &plain);
+    let mixed = Mixed::again(world.path());
+    let settled = [("document".to_owned(), escrow::strategy::Outcome::NotDone)];
+    mixed
+        .manager
+        .recover_settled(&settled.into())
+        .must("settled");
+    assert_eq!(mixed.originals(), ["new", "new"]);
+}
+
+/// Where the process that is stepped finds the plan, and what it does there.
+const PLACE: &str = "ESCROW_TEST_PLUGIN";
+
+/// Not a test of its own: what the sweep below lets go wrong.
+#[test]
+fn stepped() {
+    let Some(place) = std::env::var_os(PLACE) else {
+        return;
+    };
+    let mixed = Mixed::again(Path::new(&place));
+    match std::env::var("ESCROW_TEST_VERB").as_deref() {
+        Ok("undo") => drop(mixed.manager.undo(&mixed.plan, &Unobserved)),
+        _ => drop(mixed.commit()),
+    }
+}
+
+/// Engine or program fail, or both are killed, at one call after the other; then both originals are on one side, and the plan can
+/// be brought to the other.
+fn sweep(verb: &str, fault: Fault, stride: u64) {
+    if !require_stepper() {
+        return;
+    }
+    let mut call = 1;
+    loop {
+        let world = World::new();
+        let mixed = Mixed::new(world.path());
+        if verb == "undo" {
+            mixed.commit().expect("nothing is in the way");
+        }
+        drop(mixed);
+        let mut command = Command::new(std::env::current_exe().expect("it is this one"));
+        command.args(["--exact", "plugin::stepped", "--test-threads", "1"]);
+        command
+            .env(PLACE, world.path())
+            .env("ESCROW_TEST_VERB", verb);
+        let run = Stepper::new(command).fault(call, fault);
+        let Some(hit) = run.hit else {
+            assert!(call > 20, "{verb}: only {call} calls");
+            break;
+        };
+        let when = format!("{verb}, {fault:?} at call {call}: {hit}");
+        let mixed = Mixed::again(world.path());
+        mixed.manager.recover().must(&when);
+        let found = mixed.originals();
+        let one_side = found == ["old"; 2] || found == ["new"; 2];
+        assert!(one_side, "{when}: {found:?}");
+        let mixed = Mixed::again(world.path());
+        if found[0] == "new" {
+            mixed.manager.undo(&mixed.plan, &Unobserved).must(&when);
+            assert_eq!(mixed.originals(), ["old", "old"], "{when}");
+        } else if mixed.plan.state == PlanState::Open {
+            mixed.commit().must(&when);
+            assert_eq!(mixed.originals(), ["new", "new"], "{when}");
+        }
+        call += stride;
+    }
+}
+
+// rule C1, C3, X1
+#[test]
+fn a_commit_with_a_program_is_never_mixed_wherever_both_are_killed() {
+    sweep("commit", Fault::Kill, 29);
+}
+
+// rule C1, C4, X1
+#[test]
+fn a_commit_with_a_program_is_never_mixed_whatever_call_fails() {
+    sweep("commit", Fault::Once(28), 31);
+}
+
+// rule C3, X1
+#[test]
+fn an_undo_with_a_program_is_never_mixed_wherever_both_are_killed() {
+    sweep("undo", Fault::Kill, 37);
+}
