@@ -208,6 +208,38 @@ fn the_examples_pass_the_whole_suite() {
     assert_eq!(world.areas(), [""; 0]);
 }
 
+/// The tests that come with the SDK, run without pytest.
+// rule X4
+#[test]
+fn the_tests_of_the_sdk_pass() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/python");
+    let script = [
+        "import inspect, pathlib, tempfile, test_sdk",
+        "for name, test in list(vars(test_sdk).items()):",
+        "    if name.startswith('test_'):",
+        "        with tempfile.TemporaryDirectory() as place:",
+        "            needs = inspect.signature(test).parameters",
+        "            test(pathlib.Path(place)) if needs else test()",
+        "        print(name)",
+    ];
+    let path = format!(
+        "{}:{}",
+        root.join("src").display(),
+        root.join("tests").display()
+    );
+    let output = Command::new("python3")
+        .args(["-c", &script.join("\n")])
+        .env("PYTHONPATH", path)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("ESCROW", binary())
+        .output()
+        .expect("there is Python");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let passed = String::from_utf8_lossy(&output.stdout).lines().count();
+    assert!(passed >= 5, "{passed}: {said}");
+}
+
 /// What the SDK says when it is asked what nobody asks: it answers each line once, and goes on.
 // rule X4
 #[test]

@@ -149,6 +149,58 @@ fn a_program_without_the_sdk_keeps_the_contract_also_when_it_is_killed() {
     assert_eq!(running(world.path()), Vec::<String>::new());
 }
 
+/// What both sides write is what the schema beside the protocol says.
+// rule X4
+#[test]
+fn every_message_of_both_sides_is_in_the_schema() {
+    let world = World::new();
+    let notes = world.path().join("messages");
+    declare(world.path(), &json!({"record": notes}));
+    let manager = manager(world.path());
+    let one = manager.registry().named("doc").expect("it is declared");
+    let strategy = one.ready().expect("it can be started");
+    let fixture = one.fixture(world.path()).expect("it makes originals");
+    let found = run(&**strategy, &fixture).problems();
+    assert_eq!(found, Vec::<String>::new());
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/spec/plugin-protocol.schema.json"
+    );
+    let text = std::fs::read_to_string(file).expect("it is there");
+    let schema: Value = serde_json::from_str(&text).expect("it is JSON");
+    let part = |name: &str| {
+        let mut part = schema.clone();
+        part.as_object_mut().expect("a schema").remove("oneOf");
+        part["$ref"] = json!(format!("#/$defs/{name}"));
+        jsonschema::validator_for(&part).expect("a schema")
+    };
+    let (mut parts, mut asked) = (std::collections::BTreeMap::new(), Vec::new());
+    let mut method = String::new();
+    let messages = std::fs::read_to_string(&notes).expect("they were noted");
+    let mut check = |name: String, message: &Value| {
+        let validator = parts.entry(name.clone()).or_insert_with(|| part(&name));
+        let faults = validator.iter_errors(message).map(|one| one.to_string());
+        let faults: Vec<String> = faults.collect();
+        assert!(faults.is_empty(), "{name}: {message}: {faults:?}");
+    };
+    for line in messages.lines() {
+        let (side, message): (String, Value) = serde_json::from_str(line).expect("a message");
+        check(side, &message);
+        match message["method"].as_str() {
+            Some(called) => called.clone_into(&mut method),
+            None if message.get("result").is_some() => {
+                check(format!("{method}.result"), &message["result"]);
+                asked.push(method.clone());
+            }
+            None => {}
+        }
+    }
+    for verb in escrow::strategy::registry::VERBS {
+        let answered = asked.iter().any(|one| one == verb);
+        assert!(answered, "{verb} was never answered");
+    }
+}
+
 // rule C1, R4, X3
 #[test]
 fn a_directory_and_a_program_are_one_plan() {

@@ -14,7 +14,15 @@ VERBS = ["create", "read", "write", "diff", "commit", "rollback", "checkpoint", 
 OPTIONS = {}
 
 
+def record(side, message):
+    """Notes what travels, for the test of the schema."""
+    if OPTIONS.get("record"):
+        with open(OPTIONS["record"], "a") as file:
+            file.write(json.dumps([side, message]) + "\n")
+
+
 def say(message):
+    record("from_program", {"jsonrpc": "2.0", **message})
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 
@@ -206,6 +214,7 @@ for line in sys.stdin:
     if call["method"] == "initialize":
         SCRATCH[0] = call["params"]["scratch"]
         OPTIONS.update(call["params"]["options"])
+    record("from_engine", call)
     mode = OPTIONS.get("mode") if OPTIONS.get("verb") == call["method"] else None
     once = OPTIONS.get("once")
     if mode and once:

@@ -132,10 +132,7 @@ impl Channel {
                 Ok(Some(received)) => received,
                 Err(()) => return Err(CallFailure::Broken(PluginFault::Ended(None))),
             };
-            match self
-                .meaning(received, observer)
-                .map_err(CallFailure::Broken)?
-            {
+            match meaning(self.last, received, observer).map_err(CallFailure::Broken)? {
                 Meaning::Notification => {}
                 Meaning::Result(result) => return Ok(result),
                 Meaning::Error(error) => return Err(CallFailure::Answered(error)),
@@ -147,51 +144,52 @@ impl Channel {
         line.push('\n');
         self.process.send(line.into_bytes());
     }
+}
 
-    fn meaning(&self, received: Received, observer: &dyn Observer) -> Result<Meaning, PluginFault> {
-        let broken = |what: String| Err(PluginFault::Protocol(what));
-        let line = match received {
-            Received::Line(line) => line,
-            Received::TooLong => {
-                return broken(format!("it wrote a line of more than {LONGEST} bytes"));
-            }
-            Received::Half(line) => {
-                let line = shown(&line);
-                return broken(format!("it ended in the middle of a line: {line}"));
-            }
-        };
-        let Ok(message) = serde_json::from_slice::<Message>(&line) else {
+/// What a line means while call `last` is under way.
+fn meaning(last: u64, received: Received, observer: &dyn Observer) -> Result<Meaning, PluginFault> {
+    let broken = |what: String| Err(PluginFault::Protocol(what));
+    let line = match received {
+        Received::Line(line) => line,
+        Received::TooLong => {
+            return broken(format!("it wrote a line of more than {LONGEST} bytes"));
+        }
+        Received::Half(line) => {
             let line = shown(&line);
-            return broken(format!(
-                "it wrote something that is no message on its standard output: {line}"
-            ));
-        };
-        if message.jsonrpc != Some(json!("2.0")) {
-            return broken(format!("a message is not JSON-RPC 2.0: {}", shown(&line)));
+            return broken(format!("it ended in the middle of a line: {line}"));
         }
-        if let Some(method) = &message.method {
-            if message.id.is_some() {
-                return broken(format!("it calls a method of the engine: {}", shown(&line)));
-            }
-            notify(method, &message.params, observer);
-            return Ok(Meaning::Notification);
+    };
+    let Ok(message) = serde_json::from_slice::<Message>(&line) else {
+        let line = shown(&line);
+        return broken(format!(
+            "it wrote something that is no message on its standard output: {line}"
+        ));
+    };
+    if message.jsonrpc != Some(json!("2.0")) {
+        return broken(format!("a message is not JSON-RPC 2.0: {}", shown(&line)));
+    }
+    if let Some(method) = &message.method {
+        if message.id.is_some() {
+            return broken(format!("it calls a method of the engine: {}", shown(&line)));
         }
-        if message.id != Some(json!(self.last)) {
-            let said = message.id.unwrap_or_default().to_string();
-            let said = shown(said.as_bytes());
-            return broken(format!(
-                "it answered call {said} while call {} was under way",
-                self.last
-            ));
-        }
-        match (message.result, message.error) {
-            (Some(result), None) => Ok(Meaning::Result(result)),
-            (None, Some(error)) => Ok(Meaning::Error(error)),
-            _ => broken(format!(
-                "an answer has neither a result nor an error, or both: {}",
-                shown(&line)
-            )),
-        }
+        notify(method, &message.params, observer);
+        return Ok(Meaning::Notification);
+    }
+    if message.id != Some(json!(last)) {
+        let said = message.id.unwrap_or_default().to_string();
+        let said = shown(said.as_bytes());
+        return broken(format!(
+            "it answered call {said} while call {} was under way",
+            last
+        ));
+    }
+    match (message.result, message.error) {
+        (Some(result), None) => Ok(Meaning::Result(result)),
+        (None, Some(error)) => Ok(Meaning::Error(error)),
+        _ => broken(format!(
+            "an answer has neither a result nor an error, or both: {}",
+            shown(&line)
+        )),
     }
 }
 
@@ -207,5 +205,91 @@ fn notify(method: &Value, params: &Value, observer: &dyn Observer) {
             observer.copied(number("entries"), number("bytes"));
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::Handshake;
+    use super::super::wire::WireChange;
+    use super::*;
+    use crate::event::Unobserved;
+    use crate::model::Change;
+
+    /// A generator of numbers, the same in every run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+
+        fn below(&mut self, end: usize) -> usize {
+            (self.next() % end as u64) as usize
+        }
+    }
+
+    const SEEDS: &[&str] = &[
+        r#"{"jsonrpc":"2.0","id":7,"result":{"changes":[{"path":"a","kind":"added"}]}}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":{"protocol_version":1,"methods":["create"],"capabilities":{"exposes":"path"}}}"#,
+        r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32000,"message":"no","data":{"kind":"not_there","path":"a"}}}"#,
+        r#"{"jsonrpc":"2.0","method":"log","params":{"level":"warning","message":"x"}}"#,
+        r#"{"jsonrpc":"2.0","method":"progress","params":{"entries":1,"bytes":-1}}"#,
+        r#"{"jsonrpc":"2.0","id":null,"result":null}"#,
+        r#"{"jsonrpc":"2.0","id":7,"result":{"content":{"base64":"YQ=="}}}"#,
+    ];
+
+    /// One of the seeds, with bytes changed, added, removed, doubled or put elsewhere.
+    fn mutated(numbers: &mut Numbers) -> Vec<u8> {
+        let mut line = SEEDS[numbers.below(SEEDS.len())].as_bytes().to_vec();
+        for _ in 0..numbers.below(6) {
+            let at = numbers.below(line.len().max(1));
+            let byte = numbers.next() as u8;
+            match numbers.below(5) {
+                0 if at < line.len() => line[at] = byte,
+                1 => line.insert(at.min(line.len()), byte),
+                2 if at < line.len() => drop(line.remove(at)),
+                3 => line.truncate(at),
+                _ => {
+                    let piece: Vec<u8> = line.iter().skip(at).take(9).copied().collect();
+                    let to = numbers.below(line.len() + 1);
+                    line.splice(to..to, piece);
+                }
+            }
+        }
+        line
+    }
+
+    // rule X1, X4
+    #[test]
+    fn a_hundred_thousand_mutated_messages_are_answers_or_faults() {
+        let mut numbers = Numbers(0x5eed_1234_5678_9abc);
+        let (mut answers, mut faults) = (0, 0);
+        for _ in 0..100_000 {
+            let line = mutated(&mut numbers);
+            match meaning(7, Received::Line(line), &Unobserved) {
+                Ok(Meaning::Result(result)) => {
+                    answers += 1;
+                    // Whatever it is, it is read or refused.
+                    match Handshake::read(&result) {
+                        Ok(_) | Err(_) => {}
+                    }
+                    match serde_json::from_value::<WireChange>(result) {
+                        Ok(change) => drop(Change::from(change)),
+                        Err(_) => {}
+                    }
+                }
+                Ok(Meaning::Error(_) | Meaning::Notification) => answers += 1,
+                Err(PluginFault::Protocol(what)) => {
+                    faults += 1;
+                    assert!(what.len() < 2000 && !what.contains('\u{1b}'), "{what}");
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(answers > 1000 && faults > 1000, "{answers} {faults}");
     }
 }
