@@ -415,3 +415,70 @@ fn uncommitted_work_becomes_a_commit_only_where_that_is_asked_for() {
     assert!(said.contains("checked_out, all"), "{said}");
     assert_eq!(git(&app, "for-each-ref refs/escrow"), "");
 }
+
+#[test]
+fn a_stash_that_stays_behind_is_told() {
+    let world = world();
+    let (cli, app) = (checkout(&world), world.path().join("app"));
+    cli.ok(words("plan create t -r app"));
+    // What the user had not committed is in it.
+    cli.ok(inside("run --plan t", "git stash -q"));
+    let stash = change(&cli, "diff t", ".git/refs/stash");
+    assert_eq!(stash["detail"]["released"], false);
+    let said = json(&cli, "commit t --dry-run");
+    let notes = said["resources"][0]["notes"].to_string();
+    assert!(notes.contains("git stash pop"), "{said}");
+    cli.ok(inside("run --plan t", "git stash pop -q --index"));
+    let found = json(&cli, "diff t");
+    assert_eq!(found["resources"][0]["changes"], value!([]), "{found:#}");
+    assert_eq!(git(&app, "stash list"), "");
+}
+
+/// How many programs a line starts.
+fn programs(cli: &Cli, line: &str) -> usize {
+    let counts = cli.trace(words(line));
+    assert!(
+        counts.output.status.success(),
+        "{line}: {:?}",
+        counts.output
+    );
+    counts.by_name.get("execve").copied().unwrap_or_default()
+}
+
+// rule C11
+#[test]
+fn the_number_of_git_processes_does_not_follow_the_change() {
+    let count = |files: usize| {
+        let world = world();
+        let cli = with_options(&world, "refs: all");
+        cli.ok(words("plan create t -r app"));
+        let work = format!(
+            "for i in $(seq {files}); do echo $i > f$i; git add f$i; git commit -qm $i f$i; git tag t$i; git branch b$i; done"
+        );
+        cli.ok(inside("run --plan t", &work));
+        ["diff t", "commit t --yes", "undo t --yes"].map(|line| programs(&cli, line))
+    };
+    assert_eq!(count(1), count(12));
+}
+
+#[test]
+fn a_git_that_is_too_old_is_told_and_the_checkout_is_a_directory() {
+    if !escrow_testkit::skip::is_root() {
+        return;
+    }
+    let world = world();
+    let cli = checkout(&world);
+    let old = world.path().join("old");
+    std::fs::write(&old, "#!/bin/sh\necho git version 2.37.9\n").expect("it can be written");
+    sh(world.path(), "chmod +x old");
+    let lay = "for at in /usr/bin/git /usr/local/bin/git; do test ! -e $at || mount --bind \"$OLD\" $at; done; exec \"$@\"";
+    let mut command = cli.behind(
+        &["unshare", "-m", "sh", "-euc", lay, "sh"],
+        "--json plan create o -r app",
+    );
+    let made = command.env("OLD", &old).output().expect("it runs");
+    let said = String::from_utf8_lossy(&made.stdout);
+    assert!(made.status.success(), "{made:?}");
+    assert!(said.contains("too old: version 2.38"), "{said}");
+    assert!(said.contains("\"overlay\""), "{said}");
+}

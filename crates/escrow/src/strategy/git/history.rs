@@ -25,6 +25,9 @@ const NAMED: usize = 1000;
 /// How many of them, and of the files that need a word, are shown to people.
 const SHOWN: usize = 10;
 
+/// What was put aside inside.
+pub(super) const STASH: &str = "refs/stash";
+
 /// Files larger than this hold no references.
 const MOST: u64 = 256 << 20;
 
@@ -240,7 +243,11 @@ impl History {
                 (Some(old), None) => format!("deleted, was at {}", short(old)),
                 (None, None) => String::new(),
             });
-            if !row.released {
+            if row.name == STASH {
+                lines.push(
+                    "stays in the sandbox, with what it holds: `git stash pop` inside".to_owned(),
+                );
+            } else if !row.released {
                 lines.push("stays in the sandbox".to_owned());
             }
             let mut detail = json!({ "ref": row.name, "old": row.old, "new": row.new,
@@ -314,7 +321,7 @@ impl History {
                     name,
                     old,
                     new,
-                    released: before.all,
+                    released: before.all && name != STASH,
                     main: false,
                 });
             }
@@ -330,7 +337,8 @@ impl History {
         let names: BTreeSet<&String> = self.base.keys().chain(self.refs.keys()).collect();
         names.into_iter().filter_map(move |name| {
             let (old, new) = (self.base.get(name), self.refs.get(name));
-            let moved = old != new && is_shown(name) && Some(name.as_str()) != branch;
+            let moved = old != new && is_shown(name) && name != STASH;
+            let moved = moved && Some(name.as_str()) != branch;
             moved.then_some((name, old, new))
         })
     }
@@ -353,9 +361,9 @@ fn add_line(change: &mut Change, line: &str) {
     }
 }
 
-/// Whether it is a branch or a tag.
+/// Whether it is a branch, a tag, or the stash: that may hold what the user had not committed.
 fn is_shown(name: &str) -> bool {
-    name.starts_with("refs/heads/") || name.starts_with("refs/tags/")
+    name.starts_with("refs/heads/") || name.starts_with("refs/tags/") || name == STASH
 }
 
 fn short(id: &str) -> &str {

@@ -15,7 +15,7 @@ use super::super::{
     Sandbox, Snapshot, StagedCommit,
 };
 use super::command::Git;
-use super::history::{self, Compared, History, RefState, is_released};
+use super::history::{self, Compared, History, RefState, STASH, is_released};
 use super::index::{self, PrivateIndex};
 use super::intent::{self, GitIntent, Release};
 use super::make::Making;
@@ -343,10 +343,17 @@ impl Sandbox for GitSession {
         let shown = |one: &Change| is_released(one) || one.is_by_name();
         let (released, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(shown);
         for change in left {
+            let what = match change.path.as_bytes().strip_prefix(b".git/") {
+                Some(name) if name == STASH.as_bytes() => {
+                    "it stays in the sandbox, and what it holds goes with that; `git stash pop` inside brings it back"
+                }
+                _ => {
+                    "it stays in the sandbox: only the branch that was checked out is released, without `refs: all`"
+                }
+            };
             preview.notes.push(PreviewNote {
                 path: change.path,
-                what: "it stays in the sandbox: only the branch that was checked out is released, without `refs: all`"
-                    .to_owned(),
+                what: what.to_owned(),
             });
         }
         preview.diff = Arc::new(joined(&preview.diff, released));
