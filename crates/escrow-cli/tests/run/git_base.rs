@@ -33,9 +33,9 @@ fn based(world: &World, base: &str) -> (Cli, PathBuf) {
 
 // rule G2, G5
 #[test]
-fn a_clean_tree_of_a_commit_is_worked_in_and_released_into_the_checkout_as_it_lies() {
+fn trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_not_there() {
     rerun_test_as_user_with(
-        "git_base::a_clean_tree_of_a_commit_is_worked_in_and_released_into_the_checkout_as_it_lies",
+        "git_base::trap_03_and_04_a_clean_tree_has_what_worktreeinclude_names_and_tells_what_is_not_there",
         &[&binary()],
     );
     let world = world();

@@ -18,6 +18,7 @@ mod git_attacks;
 mod git_base;
 mod git_default;
 mod git_history;
+mod git_kinds;
 mod git_merge;
 mod git_odd;
 mod git_places;

@@ -1,0 +1,212 @@
+//! Every kind of repository works, or is refused with the reason (rule G6).
+
+use std::path::{Path, PathBuf};
+
+use escrow_testkit::{Cli, World};
+
+use crate::git::{assert_sound, git, world};
+use crate::git_default::strategy;
+use crate::{binary, inside, json, read, sh, words};
+
+/// A checkout `app` that a script makes in the world.
+fn made(world: &World, script: &str) -> (Cli, PathBuf) {
+    let set = "export GIT_CONFIG_COUNT=3 GIT_CONFIG_KEY_0=user.name GIT_CONFIG_VALUE_0=U GIT_CONFIG_KEY_1=user.email \
+        GIT_CONFIG_VALUE_1=u@example.org GIT_CONFIG_KEY_2=protocol.file.allow GIT_CONFIG_VALUE_2=always";
+    let own = "git -C app config user.name U; git -C app config user.email u@example.org";
+    sh(world.path(), &format!("{set}\n{script}\n{own}"));
+    let app = world.path().join("app");
+    (Cli::new(world, &binary()).cwd(&app), app)
+}
+
+const UPSTREAM: &str = "git init -q -b main up; cd up; git config uploadpack.allowFilter true
+    mkdir in out; echo one > a; echo two > in/x; echo three > out/y; git add -A; git commit -qm first
+    echo more >> out/y; git commit -qam second; cd ..";
+
+/// What a user would miss, of any kind of repository.
+fn state(app: &Path) -> String {
+    let lines = [
+        "for-each-ref",
+        "reflog --all",
+        "ls-files -s -t",
+        "status --porcelain=v2 --ignored",
+        "stash list",
+    ];
+    let said = lines.map(|line| git(app, line)).concat();
+    said + &read(
+        app.join(git(app, "rev-parse --git-common-dir").trim())
+            .join("config"),
+    )
+}
+
+/// A commit inside arrives, nothing else changes, and an undo takes it back.
+fn lives(cli: &Cli, app: &Path, what: &str) {
+    let (log, status) = (git(app, "log --format=%s"), git(app, "status --short"));
+    let before = state(app);
+    cli.ok(inside(
+        "run",
+        "echo agent >> a; git commit -qam agent; git gc -q",
+    ));
+    assert_eq!(strategy(cli, "app"), "git_worktree", "{what}");
+    cli.ok(words("rollback app --yes"));
+    cli.ok(words("cleanup app --yes"));
+    assert_eq!(state(app), before, "{what}");
+    cli.ok(inside(
+        "run --commit",
+        "set -e; echo agent >> a; git commit -qam agent; test -z \"$(git status --short)\"",
+    ));
+    assert_eq!(
+        git(app, "log --format=%s"),
+        format!("agent\n{log}"),
+        "{what}"
+    );
+    assert_eq!(git(app, "status --short"), status, "{what}");
+    assert_sound(app);
+    cli.ok(words("undo --yes"));
+    assert_eq!(git(app, "log --format=%s"), log, "{what}");
+    assert_eq!(git(app, "status --short"), status, "{what}");
+    assert_eq!(read(app.join("a")), "one\n", "{what}");
+    assert_sound(app);
+}
+
+// rule G6
+#[test]
+fn sha256_reftable_and_shallow_repositories_work() {
+    let commit = "cd app; echo one > a; git add a; git commit -qm first; cd ..";
+    for (what, script) in [
+        (
+            "sha256",
+            format!("git init -q -b main --object-format=sha256 app; {commit}"),
+        ),
+        (
+            "reftable",
+            format!("git init -q -b main --ref-format=reftable app; {commit}"),
+        ),
+        (
+            "shallow",
+            format!("{UPSTREAM}; git clone -q --depth 1 \"file://$PWD/up\" app"),
+        ),
+    ] {
+        let world = world();
+        let newer = git(world.path(), "version") >= "git version 2.45".to_owned();
+        if what == "reftable" && !newer {
+            continue;
+        }
+        let (cli, app) = made(&world, &script);
+        lives(&cli, &app, what);
+    }
+}
+
+/// The cone is that of this checkout, and nothing is fetched: what it would be fetched from is gone.
+#[test]
+fn trap_11_sparse_checkouts_and_partial_clones_work_without_a_fetch() {
+    for (what, clone) in [
+        (
+            "sparse index",
+            "git clone -q --no-checkout up app; cd app; git sparse-checkout set --sparse-index in; git checkout -q main; cd ..",
+        ),
+        (
+            "both",
+            "git clone -q --filter=blob:none --sparse \"file://$PWD/up\" app; rm -rf up",
+        ),
+        (
+            "a cone of a linked worktree",
+            "git clone -q up main; git -C main worktree add -q -b topic ../app; git -C app sparse-checkout set in",
+        ),
+    ] {
+        let world = world();
+        let (cli, app) = made(&world, &format!("{UPSTREAM}; {clone}"));
+        assert!(!app.join("out").exists(), "{what}");
+        let seen = cli.ok(inside(
+            "run",
+            "ls -d out; git sparse-checkout list 2>/dev/null; true",
+        ));
+        assert!(!seen.starts_with("out\n"), "{what}: {seen}");
+        cli.ok(words("cleanup app --yes"));
+        lives(&cli, &app, what);
+        assert!(!app.join("out").exists(), "{what}");
+    }
+}
+
+const SUBMODULE: &str = "git init -q -b main lib; cd lib; echo l > l; git add l; git commit -qm lib; cd ..
+    git init -q -b main up; cd up; echo one > a; git add a; git submodule --quiet add ../lib lib; git commit -qm first; cd ..";
+
+#[test]
+fn trap_09_submodules_absent_initialised_and_dirty() {
+    let world = world();
+    let (cli, app) = made(&world, &format!("{SUBMODULE}; git clone -q up app"));
+    lives(&cli, &app, "absent");
+    for more in ["", "echo dirty >> app/lib/l"] {
+        let world = world_of_submodules(more);
+        let (cli, app) = (
+            Cli::new(&world, &binary()).cwd(world.path().join("app")),
+            world.path().join("app"),
+        );
+        let status = git(&app, "status --short");
+        let made = json(&cli, "plan create t -r .");
+        assert_eq!(made["sandboxes"][0]["strategy"], "overlay", "{made}");
+        let said = made["sandboxes"][0]["message"].to_string();
+        assert!(said.contains("submodules that are checked out"), "{said}");
+        cli.ok(inside(
+            "run --plan t",
+            "cd lib; echo more >> l; git status --short",
+        ));
+        cli.ok(words("commit t --yes"));
+        assert!(read(app.join("lib/l")).ends_with("more\n"));
+        cli.ok(words("undo t --yes"));
+        assert_eq!(git(&app, "status --short"), status);
+        cli.ok(words("cleanup t --yes"));
+    }
+}
+
+fn world_of_submodules(more: &str) -> World {
+    let world = world();
+    made(
+        &world,
+        &format!("{SUBMODULE}; git clone -q --recurse-submodules up app; {more}"),
+    );
+    world
+}
+
+// rule G6
+#[test]
+fn a_repository_that_is_collected_moved_or_deleted_loses_no_work() {
+    let world = world();
+    let (cli, app) = made(&world, &format!("{UPSTREAM}; git clone -q up app"));
+    cli.ok(inside("run", "echo agent >> a; git commit -qam agent"));
+    // The base is on no branch any more; what keeps it alive is ours.
+    sh(
+        &app,
+        "git reset -q --hard HEAD~1; git remote remove origin; git reflog expire --expire=now --all; git gc -q --prune=now",
+    );
+    let log = cli.ok(inside(
+        "run --plan app",
+        "git fsck >/dev/null && git log --format=%s",
+    ));
+    assert_eq!(log, "agent\nsecond\nfirst\n");
+    cli.ok(words("commit app --yes"));
+    assert_eq!(git(&app, "log --format=%s"), "agent\nsecond\nfirst\n");
+    assert_sound(&app);
+
+    cli.ok(inside(
+        "run --new",
+        "echo again >> a; git commit -qam again",
+    ));
+    let cli = cli.cwd(world.path());
+    let plan = json(&cli, "plan list")["plans"][0]["name"]
+        .as_str()
+        .expect("a name")
+        .to_owned();
+    for (away, back) in [
+        ("mv app elsewhere", "mv elsewhere app"),
+        ("mv app/.git git", "mv git app/.git"),
+    ] {
+        sh(world.path(), away);
+        let said = cli.fails(words(&format!("commit {plan} --yes")), 1);
+        assert!(said.contains("app"), "{said}");
+        sh(world.path(), back);
+        assert_eq!(git(&app, "log -1 --format=%s"), "agent\n");
+    }
+    sh(world.path(), "rm -rf app/.git");
+    cli.ok(words(&format!("cleanup {plan} --yes")));
+    assert_eq!(read(app.join("a")), "one\nagent\n");
+}
