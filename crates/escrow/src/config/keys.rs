@@ -216,7 +216,7 @@ pub(super) const KEYS: &[Key] = &[
     },
     Key {
         name: "resources.NAME.options",
-        counts: "nothing",
+        counts: "`base`, which shows no more than what is there",
         loosens: "its strategy would be given these",
         merge: None,
     },

@@ -166,7 +166,8 @@ impl<'a> LevelMerge<'a> {
         for declared in &mut own {
             let name = format!("resources.{}", declared.name);
             let mut ignored = None;
-            let options = std::mem::take(&mut declared.options);
+            let mut options = std::mem::take(&mut declared.options);
+            declared.options.extend(options.remove_entry("base"));
             if !options.is_empty() {
                 let named: Vec<_> = options
                     .keys()

@@ -200,6 +200,8 @@ pub struct ResourceEntry {
     pub parent: Option<String>,
     /// How its sandboxes are made; `inherit` shares that of its parent.
     pub strategy: Option<String>,
+    /// Of a git checkout, what a sandbox begins as: `checkout`, the files as they lie, or a clean tree of this revision.
+    pub base: Option<String>,
     /// Keys that its strategy is given.
     #[serde(default)]
     pub options: Options,
