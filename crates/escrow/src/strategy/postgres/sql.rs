@@ -413,7 +413,7 @@ mod tests {
             "Begin Transaction",
             "/* x */ BEGIN -- y",
         ] {
-            assert_eq!(kinds(text), [plain.clone()], "{text}");
+            assert_eq!(kinds(text), std::slice::from_ref(&plain), "{text}");
         }
         assert_eq!(
             kinds("END TRANSACTION"),

@@ -15,7 +15,7 @@ mod startup;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -169,7 +169,7 @@ fn make_dir(area: &Path) -> Result<(), PgError> {
 }
 
 /// What tells a socket from another one at the same path.
-fn identity(path: &PathBuf) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> Option<(u64, u64)> {
     Dir::look(path).ok().map(|meta: Meta| (meta.dev, meta.ino))
 }
 
@@ -195,7 +195,7 @@ impl Holder {
                 return;
             }
             if speaks.contains(PollFlags::IN) {
-                self.accept(clients, |holder, stream| startup::welcome(holder, stream));
+                self.accept(clients, startup::welcome);
             }
             if asks.contains(PollFlags::IN) {
                 self.accept(control, |holder, stream| holder.answer(&stream));
