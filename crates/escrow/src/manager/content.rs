@@ -291,7 +291,10 @@ impl Manager {
     /// What a person should know of a sandbox now.
     pub fn remarks(&self, view: &SandboxView) -> Vec<String> {
         let reference = &view.sandbox.reference;
-        match self.registry().of(reference) {
+        let Ok(registry) = self.registry_of(reference.plan_id) else {
+            return Vec::new();
+        };
+        match registry.of(reference) {
             Ok(strategy) if view.sandbox.state.is_readable() => strategy.remarks(reference),
             _ => Vec::new(),
         }
