@@ -43,6 +43,14 @@ impl Strategy for Alias {
         self.of.capabilities()
     }
 
+    fn capabilities_of(&self, sandbox: &SandboxRef) -> Capabilities {
+        self.of.capabilities_of(&self.inner(sandbox))
+    }
+
+    fn remarks(&self, sandbox: &SandboxRef) -> Vec<String> {
+        self.of.remarks(&self.inner(sandbox))
+    }
+
     fn probe(&self, target: &Target, area: Option<&Path>) -> Probe {
         self.of.probe(target, area)
     }
@@ -68,6 +76,10 @@ impl Strategy for Alias {
         parts: &[Intent],
     ) -> Result<Box<dyn Sandbox>> {
         self.of.open(&self.inner(sandbox), session, parts)
+    }
+
+    fn promise(&self, intent: &Intent) -> Result<()> {
+        self.of.promise(intent)
     }
 
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
