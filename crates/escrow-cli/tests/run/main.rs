@@ -33,6 +33,7 @@ mod library;
 mod life;
 mod options;
 mod running;
+mod snapshots;
 mod terminal;
 mod validation;
 mod work;
