@@ -260,8 +260,8 @@ pub(super) fn check_undo(plan: &OpenPlan) -> Result<Vec<Conflict>> {
 
 fn open(plan: &OpenPlan) -> Result<Database> {
     let original = Database::open(&plan.original, Use::Merge)?;
-    // What is decided survives a power cut, whatever the application prefers.
-    original.run("make commits durable", "PRAGMA synchronous = FULL")?;
+    // What is decided survives a power cut, whatever the application prefers: EXTRA also syncs that the journal is gone.
+    original.run("make commits durable", "PRAGMA synchronous = EXTRA")?;
     Ok(original)
 }
 

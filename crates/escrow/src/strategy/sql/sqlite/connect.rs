@@ -21,6 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest value that is compared and carried over.
 const LONGEST: i32 = 256 << 20;
 
+/// Waits for a lock. Asked often: a writer that works without a rest leaves only short gaps.
+fn wait(tries: i32) -> bool {
+    std::thread::sleep(PAUSE);
+    u128::try_from(tries).is_ok_and(|tries| tries * PAUSE.as_millis() < PATIENCE.as_millis())
+}
+
+/// How long one waits before asking for a lock again.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// For what a database is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
@@ -58,7 +67,7 @@ impl Database {
             let read = flags | OpenFlags::SQLITE_OPEN_READ_ONLY;
             opened = Connection::open_with_flags_and_vfs(at, read, vfs);
         }
-        let this = Self {
+        let mut this = Self {
             sql: opened.map_err(failed)?,
             at: place.clone(),
         };
@@ -66,9 +75,9 @@ impl Database {
         Ok(this)
     }
 
-    fn harden(&self, purpose: Use) -> rusqlite::Result<()> {
+    fn harden(&mut self, purpose: Use) -> rusqlite::Result<()> {
+        self.sql.busy_handler(Some(wait))?;
         let sql = &self.sql;
-        sql.busy_timeout(PATIENCE)?;
         sql.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
         sql.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         sql.set_db_config(

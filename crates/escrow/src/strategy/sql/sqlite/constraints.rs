@@ -26,6 +26,9 @@ struct Reference {
     to: Vec<usize>,
 }
 
+/// One column of a reference: its number, the parent, and the columns of both.
+type ReferencePart = (i64, String, String, Option<String>);
+
 /// What tells a row from others: its number, or the values of its key.
 fn identity(table: &Table, rowid: Option<i64>, row: &Row) -> Vec<Value> {
     match rowid.filter(|_| table.rowid.is_some()) {
@@ -177,7 +180,7 @@ fn unique(original: &Database, touched: &Touched<'_>) -> Result<Vec<Conflict>> {
 fn references(of: &Database, schema: &Schema) -> Result<Vec<Reference>> {
     let mut all = Vec::new();
     for table in schema.tables.values() {
-        let read = || -> rusqlite::Result<Vec<(i64, String, String, Option<String>)>> {
+        let read = || -> rusqlite::Result<Vec<ReferencePart>> {
             let sql = format!(
                 "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list({}) ORDER BY id, seq",
                 literal(&table.name)

@@ -75,11 +75,7 @@ pub(super) fn query(of: &Database, statement: &str, read_only: bool) -> Result<Q
     set.map_err(failed())?;
     let before = of.sql.total_changes();
     let mut prepared = of.sql.prepare(statement).map_err(failed())?;
-    let columns: Vec<String> = prepared
-        .column_names()
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let columns: Vec<String> = prepared.column_names().map(str::to_owned).collect();
     let mut rows = prepared.query([]).map_err(failed())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(failed())? {

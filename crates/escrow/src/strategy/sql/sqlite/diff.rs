@@ -181,8 +181,8 @@ fn whole(of: &Database, table: &Table, gone: bool) -> Result<Vec<Delta>> {
     let mut found = Deltas::default();
     each(of, table, |rowid, row| {
         match gone {
-            true => found.old(table, rowid, row),
-            false => found.new(table, rowid, row),
+            true => found.deleted(table, rowid, row),
+            false => found.inserted(table, rowid, row),
         }
         Ok(())
     })?;
@@ -229,7 +229,7 @@ impl Deltas {
         }
     }
 
-    fn old(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
+    fn deleted(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
         let key = self.key(table, rowid, &row, true);
         self.list.push(Delta {
             key,
@@ -239,7 +239,7 @@ impl Deltas {
         });
     }
 
-    fn new(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
+    fn inserted(&mut self, table: &Table, rowid: Option<i64>, row: Row) {
         let key = self.key(table, rowid, &row, false);
         self.list.push(Delta {
             key,
@@ -249,7 +249,7 @@ impl Deltas {
         });
     }
 
-    fn both(&mut self, key: Vec<Value>, old: (Option<i64>, Row), new: (Option<i64>, Row)) {
+    fn updated(&mut self, key: Vec<Value>, old: (Option<i64>, Row), new: (Option<i64>, Row)) {
         self.list.push(Delta {
             key: RowKey::Values(key),
             rowids: (old.0, new.0),
@@ -341,7 +341,7 @@ fn numbered(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>>
                 if !equal.map_err(new.failed(&what))? {
                     let (was, is) = (a.row(old, table)?, b.row(new, table)?);
                     match by_number {
-                        true => found.both(vec![Value::Integer(x)], was, is),
+                        true => found.updated(vec![Value::Integer(x)], was, is),
                         false => {
                             gone.push(was);
                             come.push(is);
@@ -354,7 +354,7 @@ fn numbered(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>>
             (Some(x), y) if y.is_none_or(|y| x < y) => {
                 let was = a.row(old, table)?;
                 match by_number {
-                    true => found.old(table, was.0, was.1),
+                    true => found.deleted(table, was.0, was.1),
                     false => gone.push(was),
                 }
                 a.step(old)?;
@@ -362,7 +362,7 @@ fn numbered(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>>
             _ => {
                 let is = b.row(new, table)?;
                 match by_number {
-                    true => found.new(table, is.0, is.1),
+                    true => found.inserted(table, is.0, is.1),
                     false => come.push(is),
                 }
                 b.step(new)?;
@@ -389,12 +389,12 @@ fn pair(table: &Table, gone: Vec<NumberedRow>, come: Vec<NumberedRow>, found: &m
         match table.key(is.0, &is.1) {
             Some(key) => match keyed.remove(&key) {
                 Some(was) if was.1 == is.1 => {}
-                Some(was) => found.both(key, was, is),
-                None => found.new(table, is.0, is.1),
+                Some(was) => found.updated(key, was, is),
+                None => found.inserted(table, is.0, is.1),
             },
             None => match loose.get_mut(&digest(&is.1)).and_then(Vec::pop) {
                 Some(_) => {}
-                None => found.new(table, is.0, is.1),
+                None => found.inserted(table, is.0, is.1),
             },
         }
     }
@@ -402,7 +402,7 @@ fn pair(table: &Table, gone: Vec<NumberedRow>, come: Vec<NumberedRow>, found: &m
     let mut left: Vec<NumberedRow> = keyed.into_values().chain(left).collect();
     left.sort_unstable();
     left.into_iter()
-        .for_each(|(rowid, row)| found.old(table, rowid, row));
+        .for_each(|(rowid, row)| found.deleted(table, rowid, row));
 }
 
 /// Finds rows of a table by their key.
@@ -475,8 +475,8 @@ fn by_key(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
         };
         match before.key(&key)? {
             Some((_, was)) if was == is => {}
-            Some(was) => found.both(key, was, (None, is)),
-            None => found.new(table, None, is),
+            Some(was) => found.updated(key, was, (None, is)),
+            None => found.inserted(table, None, is),
         }
         Ok(())
     })?;
@@ -485,7 +485,7 @@ fn by_key(old: &Database, new: &Database, table: &Table) -> Result<Vec<Delta>> {
         if let Some(key) = key
             && after.key(&key)?.is_none()
         {
-            found.old(table, None, was);
+            found.deleted(table, None, was);
         }
         Ok(())
     })?;

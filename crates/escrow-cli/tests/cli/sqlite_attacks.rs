@@ -1,0 +1,125 @@
+//! Databases under attack: what a schema could do, and a writer that never rests.
+
+use crate::sqlite::sql;
+use crate::*;
+
+/// A database in a world, without a plan.
+fn world_with(statements: &str) -> (World, Cli, PathBuf) {
+    let world = World::new();
+    let at = world.dir("data").join("app.db");
+    let cli = Cli::new(&world, &binary());
+    sql(&at, statements);
+    (world, cli, at)
+}
+
+// rule Q1, S4
+#[test]
+fn f2_a_schema_runs_nothing() {
+    let (world, cli, at) =
+        world_with("CREATE TABLE t (a INTEGER PRIMARY KEY, b); INSERT INTO t VALUES (1, 'old')");
+    cli.ok("plan create try --resource data/app.db");
+    let copy = PathBuf::from(cli.ok("path try app.db").trim_end());
+    let target = world.at("pwned");
+    // A trigger and a view that would leave the database, were they run.
+    let hostile = format!(
+        "CREATE TRIGGER leave AFTER INSERT ON t BEGIN SELECT load_extension('{0}'); INSERT INTO t VALUES (new.a + 100, 'by a trigger'); END;
+         CREATE VIEW outside AS SELECT load_extension('{0}') AS x;",
+        target.display()
+    );
+    sql(&copy, &hostile);
+    sql(
+        &copy,
+        "PRAGMA recursive_triggers = OFF; UPDATE t SET b = 'new'",
+    );
+    for statement in [
+        "SELECT load_extension('/tmp/x')".to_owned(),
+        "SELECT * FROM outside".to_owned(),
+        format!("ATTACH '{}' AS other", target.display()),
+        format!("VACUUM INTO '{}'", target.display()),
+        "SELECT writefile('/tmp/x', 'y')".to_owned(),
+    ] {
+        let said = cli.run(["sql", "try", "app.db", &statement]);
+        assert_eq!(said.status, 1, "{statement}: {}", said.stdout_text());
+        assert!(!target.exists(), "{statement}");
+    }
+    // What is released is rows and SQL; nothing of it runs.
+    cli.ok("commit try");
+    assert_eq!(sql(&at, "SELECT * FROM t"), "1|new");
+    assert_eq!(
+        sql(
+            &at,
+            "SELECT group_concat(name) FROM (SELECT name FROM sqlite_schema ORDER BY 1)"
+        ),
+        "leave,outside,t"
+    );
+    assert!(!target.exists());
+    cli.ok("undo try");
+    assert_eq!(
+        sql(&at, "SELECT group_concat(name) FROM sqlite_schema"),
+        "t"
+    );
+}
+
+// rule Q2, Q5
+#[test]
+fn f3_a_writer_that_never_rests() {
+    for mode in ["delete", "wal"] {
+        let (_world, cli, at) = world_with(&format!(
+            "PRAGMA journal_mode={mode}; CREATE TABLE t (a INTEGER PRIMARY KEY, b); CREATE TABLE ours (a INTEGER PRIMARY KEY, b);
+             WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) INSERT INTO t SELECT i, 0 FROM n"
+        ));
+        // Each transaction leaves the same number everywhere.
+        let script = "import sqlite3, sys
+c = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None); n = 0
+print('on', flush=True)
+import select, time
+while not select.select([sys.stdin], [], [], 0)[0]:
+    n += 1
+    c.execute('BEGIN IMMEDIATE'); c.execute('UPDATE t SET b = ?', (n,)); c.execute('COMMIT'); time.sleep(0.002)
+print(n)";
+        let mut writer = Command::new("python3")
+            .args(["-c", script])
+            .arg(&at)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut said = std::io::BufReader::new(writer.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).expect("it works");
+        for round in 0..4 {
+            cli.ok("plan create try --resource data/app.db");
+            let copy = PathBuf::from(cli.ok("path try app.db").trim_end());
+            assert_eq!(
+                sql(
+                    &copy,
+                    "SELECT count(DISTINCT b) FROM t; PRAGMA integrity_check"
+                ),
+                "1\nok",
+                "{mode}: torn"
+            );
+            sql(
+                &copy,
+                &format!("INSERT INTO ours VALUES ({round}, {round})"),
+            );
+            cli.ok("commit try");
+            cli.ok("cleanup try");
+        }
+        drop(writer.stdin.take());
+        line.clear();
+        std::io::BufRead::read_line(&mut said, &mut line).expect("it counts");
+        assert!(
+            writer.wait().is_ok_and(|status| status.success()),
+            "{mode}: the writer met no error"
+        );
+        let last = line.trim();
+        assert_eq!(
+            sql(
+                &at,
+                "SELECT DISTINCT b FROM t; SELECT count(*) FROM ours; PRAGMA integrity_check"
+            ),
+            format!("{last}\n4\nok"),
+            "{mode}"
+        );
+    }
+}
