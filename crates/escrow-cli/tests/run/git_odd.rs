@@ -31,6 +31,53 @@ fn there_and_back(cli: &Cli, app: &Path) {
     assert_sound(app);
 }
 
+/// A plan that begins as a clean tree of HEAD; what it says when it is made.
+fn clean(world: &World, app: &Path) -> (Cli, String) {
+    let text = "resources:\n  clean: { type: git-checkout, at: app, options: { base: HEAD } }\n";
+    write(world.path().join("escrow.yaml"), text);
+    let home = world.dir("home-clean");
+    let cli = Cli::new(world, &binary())
+        .cwd(world.path())
+        .env("ESCROW_HOME", home);
+    cli.trust();
+    let made = json(&cli, "plan create t -r clean");
+    assert!(app.exists());
+    (cli, made["sandboxes"][0]["warnings"].to_string())
+}
+
+// rule G5
+#[test]
+fn trap_03_untracked_files_are_there_or_told() {
+    let (world, cli, app) = furnished("true");
+    cli.ok("plan create t -r app");
+    let seen = cli.ok(inside("run --plan t", "cat u x.o s; tail -1 b"));
+    assert_eq!(seen, "plain\nobject\nstaged\ndirty\n");
+    cli.ok("cleanup t --yes");
+    // In a clean tree they are not, and the plan says so by name.
+    let (cli, said) = clean(&world, &app);
+    has(&said, ["'u'", "'x.o'", "'b'"]);
+    cli.ok("cleanup t --yes");
+}
+
+// rule G5
+#[test]
+fn trap_04_ignored_files_come_along_as_named() {
+    let (world, _cli, app) = furnished(
+        "printf '.env*\\nnode_modules/\\n' > .gitignore; git commit -qm ignore .gitignore; echo secret > .env; echo other > .env.local
+         mkdir -p node_modules/m; echo js > node_modules/m/i.js; ln -s /etc node_modules/etc; rm x.o
+         printf '.env\\n/node_modules/\\nu\\nsrc/\\n!.env.local\\n*.[\\n' > .worktreeinclude",
+    );
+    let (cli, said) = clean(&world, &app);
+    has(&said, ["line 6", "'.env.local'"]);
+    let seen = cli.ok(inside(
+        "run --plan t",
+        "cd app; cat .env node_modules/m/i.js; readlink node_modules/etc; ls -A; git status --short",
+    ));
+    let all = ".env\n.git\n.gitignore\nb\nnode_modules\nsrc\n";
+    assert_eq!(seen, format!("secret\njs\n/etc\n{all}"));
+    cli.ok("cleanup t --yes");
+}
+
 /// A repository to be used as a submodule.
 const LIBRARY: &str = "mkdir ../lib; cd ../lib; git init -q -b main .; git config user.name U; git config user.email u@e
     echo lib > l; git add l; git commit -qm lib; cd ../app
@@ -163,7 +210,7 @@ fn trap_13_a_branch_that_is_checked_out_elsewhere_is_not_pulled_away() {
 
 // rule G6
 #[test]
-fn hashes_shallow_histories_and_alternates() {
+fn hashes_shallow_histories_alternates_and_split_indexes() {
     let shapes = [
         ("sha256", "git init -q -b main --object-format=sha256 ."),
         ("plain", "git init -q -b main ."),
@@ -174,7 +221,8 @@ fn hashes_shallow_histories_and_alternates() {
         sh(
             &app,
             &format!(
-                "{init}; git config user.name U; git config user.email u@e; mkdir src; echo one > src/a; git add -A; git commit -qm first"
+                "{init}; git config user.name U; git config user.email u@e; mkdir src; echo one > src/a; git add -A; git commit -qm first
+                 git config core.splitIndex true; git update-index --split-index"
             ),
         );
         let cli = Cli::new(&world, &binary()).cwd(&app);
