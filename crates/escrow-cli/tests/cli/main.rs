@@ -55,6 +55,7 @@ mod recovery;
 mod review;
 mod snapshots;
 mod sqlite;
+mod sqlite_attacks;
 mod sqlite_faults;
 mod squash;
 mod support;

@@ -42,6 +42,9 @@ pub(super) struct Named<'a> {
     pub(super) scratch: &'a Dir,
 }
 
+/// Settings by their keys, each with the values before and those now.
+type ChangedSettings = BTreeMap<String, (Vec<String>, Vec<String>)>;
+
 impl Named<'_> {
     /// Everything of that kind that is not as the user has it.
     pub(super) fn changes(&self) -> Result<Vec<Change>> {
@@ -149,7 +152,7 @@ impl Named<'_> {
     }
 
     /// The settings that were changed inside, with their values before and after.
-    fn settings(&self) -> Result<Option<BTreeMap<String, (Vec<String>, Vec<String>)>>> {
+    fn settings(&self) -> Result<Option<ChangedSettings>> {
         let (old, new) = (
             self.seeded(CONFIG)?,
             read_file(self.private, CONFIG.as_bytes())?,

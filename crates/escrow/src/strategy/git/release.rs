@@ -162,7 +162,7 @@ impl Look<'_> {
         commit.map_or_else(|| empty.to_owned(), |id| format!("{id}^{{tree}}"))
     }
 
-    fn look_at_branch(&self, found: &mut Found, ours: &String, user: &Head) -> Result<()> {
+    fn look_at_branch(&self, found: &mut Found, ours: &str, user: &Head) -> Result<()> {
         let base = &self.sandbox.head;
         let call = || self.history.making(self.git, self.scratch.path());
         let changed = trees::between(call(), &self.tree(base.commit.as_ref()), ours)?;
@@ -178,7 +178,7 @@ impl Look<'_> {
         let mut branch = BranchMove {
             name: base.branch.clone().unwrap_or_else(|| "HEAD".to_owned()),
             theirs: user.commit.clone(),
-            ours: ours.clone(),
+            ours: ours.to_owned(),
             merge: None,
         };
         if user.commit == base.commit {

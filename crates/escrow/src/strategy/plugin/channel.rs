@@ -277,9 +277,8 @@ mod tests {
                     match Handshake::read(&result) {
                         Ok(_) | Err(_) => {}
                     }
-                    match serde_json::from_value::<WireChange>(result) {
-                        Ok(change) => drop(Change::from(change)),
-                        Err(_) => {}
+                    if let Ok(change) = serde_json::from_value::<WireChange>(result) {
+                        drop(Change::from(change));
                     }
                 }
                 Ok(Meaning::Error(_) | Meaning::Notification) => answers += 1,
