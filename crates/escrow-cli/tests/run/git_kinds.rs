@@ -87,7 +87,7 @@ fn sha256_reftable_and_shallow_repositories_work() {
         ),
     ] {
         let world = world();
-        let newer = git(world.path(), "version") >= "git version 2.45";
+        let newer = git(world.path(), "version").as_str() >= "git version 2.45";
         if what == "reftable" && !newer {
             continue;
         }
