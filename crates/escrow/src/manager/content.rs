@@ -270,7 +270,7 @@ impl Manager {
         if !view.sandbox.state.is_readable() && !stayed {
             return Ok(None);
         }
-        let registry = self.registry_of(reference.plan_id)?;
+        let registry = self.registry_for(reference)?;
         // No program is started only to show where it keeps something.
         let named = registry.named(&reference.strategy_name)?;
         if !named.is_started() {
@@ -291,7 +291,7 @@ impl Manager {
     /// What a person should know of a sandbox now.
     pub fn remarks(&self, view: &SandboxView) -> Vec<String> {
         let reference = &view.sandbox.reference;
-        let Ok(registry) = self.registry_of(reference.plan_id) else {
+        let Ok(registry) = self.registry_for(reference) else {
             return Vec::new();
         };
         match registry.of(reference) {

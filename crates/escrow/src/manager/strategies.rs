@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{Manager, ManagerOptions};
 use crate::config::EffectiveConfig;
 use crate::error::Result;
-use crate::model::PlanId;
+use crate::model::{PlanId, SandboxRef};
 use crate::strategy::registry::{ClassPlace, DeclaredStrategy};
 use crate::strategy::{ProgramContext, Registry};
 
@@ -70,6 +70,17 @@ impl Manager {
     /// The strategies there are where no plan is concerned.
     pub fn registry(&self) -> &Registry {
         &self.general.registry
+    }
+
+    /// The strategies among which is the one that made a sandbox. Those that come with the engine are the same for every
+    /// plan: no configuration is looked for to list them.
+    pub(super) fn registry_for(&self, sandbox: &SandboxRef) -> Result<&Registry> {
+        let mut all = self.registry().registrations();
+        let name = &sandbox.strategy_name;
+        match all.any(|one| one.is_builtin() && one.name() == name) {
+            true => Ok(self.registry()),
+            false => self.registry_of(sandbox.plan_id),
+        }
     }
 
     /// The strategies that count for a plan, as the configuration that it was made under declares them.
