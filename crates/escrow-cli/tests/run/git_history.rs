@@ -269,8 +269,7 @@ fn with_options(world: &World, options: &str) -> Cli {
          git add -A && git commit -qm first && git branch side && git branch gone && git tag t0
          echo dirty >> b && echo staged > s && git add s && echo plain > u",
     );
-    let text =
-        format!("resources:\n  app: {{type: git-checkout, at: app, options: {{{options}}}}}\n");
+    let text = format!("resources:\n  app: {{type: git-checkout, at: app, {options}}}\n");
     std::fs::write(world.path().join("escrow.yaml"), text).expect("it can be written");
     let cli = Cli::new(world, &binary()).cwd(&app);
     cli.trust();
@@ -405,14 +404,22 @@ fn uncommitted_work_becomes_a_commit_only_where_that_is_asked_for() {
     ));
     assert_eq!(fails_as(&cli, "commit f", 1), "unsupported");
     cli.ok(words("cleanup f --yes"));
-    // An option that means nothing is refused before anything is made.
-    let text = read(world.path().join("escrow.yaml")).replace("commit: true", "refs: some");
-    std::fs::write(world.path().join("escrow.yaml"), text).expect("it can be written");
-    cli.trust();
-    let said = cli.run(words("plan create g -r app"));
-    assert_eq!(said.status, 1);
-    let said = String::from_utf8_lossy(&said.stderr);
-    assert!(said.contains("checked_out, all"), "{said}");
+    // A value that means nothing is refused, with those that do: by the configuration, and where the keys are free.
+    let text = read(world.path().join("escrow.yaml"));
+    for (written, status) in [("refs: some", 2), ("options: {refs: some}", 1)] {
+        let text = text.replace("commit: true", written);
+        std::fs::write(world.path().join("escrow.yaml"), text).expect("it can be written");
+        if status == 1 {
+            cli.trust();
+        }
+        let said = cli.run(words("plan create g -r app"));
+        assert_ne!(said.status, 0, "{written}");
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(
+            said.contains("checked_out") && said.contains("all"),
+            "{said}"
+        );
+    }
     assert_eq!(git(&app, "for-each-ref refs/escrow"), "");
 }
 

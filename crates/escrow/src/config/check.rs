@@ -52,13 +52,6 @@ pub(super) fn settle(
         checker.check_resource(name, entry, &config, &types)?;
         let kind = entry.kind.as_deref().and_then(|kind| types.named(kind));
         let elsewhere = kind.is_some_and(|kind| [URL, OPAQUE].contains(&kind.base.as_str()));
-        let mut options = entry.options.clone();
-        options.extend(
-            entry
-                .base
-                .iter()
-                .map(|base| ("base".to_owned(), base.clone().into())),
-        );
         resources.push(ConfigResource {
             name: name.clone(),
             kind: entry.kind.clone(),
@@ -69,7 +62,7 @@ pub(super) fn settle(
             },
             parent: entry.parent.clone(),
             strategy: entry.strategy.clone(),
-            options,
+            options: entry.all_options(),
             untrusted: None,
         });
     }

@@ -32,6 +32,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 pub use begin::{FILE_NAME, InitialConfig, begin, write_new};
 pub use duration::RetentionPeriod;
@@ -202,6 +203,12 @@ pub struct ResourceEntry {
     pub strategy: Option<String>,
     /// Of a git checkout, what a sandbox begins as: `checkout`, the files as they lie, or a clean tree of this revision.
     pub base: Option<String>,
+    /// Of a git checkout, which branches and tags a commit releases; the one that was checked out if left out.
+    pub refs: Option<ReleasedRefs>,
+    /// Of a git checkout, whether its branch gets one commit instead of those that were made inside.
+    pub squash: Option<bool>,
+    /// Of a git checkout, whether work that was left uncommitted becomes a commit.
+    pub commit: Option<bool>,
     /// Keys that its strategy is given.
     #[serde(default)]
     pub options: Options,
@@ -226,6 +233,33 @@ impl TypeEntry {
             Some(_) => None,
             None => Some(self.extends.as_deref().unwrap_or(FS_DIRECTORY)),
         }
+    }
+}
+
+/// Which branches and tags of a git checkout a commit releases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReleasedRefs {
+    /// The one that was checked out.
+    CheckedOut,
+    /// All that were created, moved or deleted inside.
+    All,
+}
+
+impl ResourceEntry {
+    /// Everything that its strategy is given.
+    fn all_options(&self) -> Options {
+        let named = [
+            ("base", self.base.as_ref().map(|base| json!(base))),
+            ("refs", self.refs.map(|refs| json!(refs))),
+            ("squash", self.squash.map(|squash| json!(squash))),
+            ("commit", self.commit.map(|commit| json!(commit))),
+        ];
+        let named = named.into_iter();
+        let named = named.filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        let mut options = self.options.clone();
+        options.extend(named);
+        options
     }
 }
 
