@@ -575,7 +575,7 @@ fn cut(kind: Fs, verb: GitVerb, mixed: bool, form: Form) -> Option<Figures> {
 #[test]
 fn git_killed_anywhere() {
     if require_stepper() {
-        kills(Form::Bounded).settle("git: kills", 15);
+        kills(Form::Bounded).settle("git: kills", 25);
     }
 }
 
@@ -583,7 +583,7 @@ fn git_killed_anywhere() {
 #[test]
 fn git_with_errors_anywhere() {
     if require_stepper() {
-        errors(Form::Bounded).settle("git: errors", 8);
+        errors(Form::Bounded).settle("git: errors", 12);
     }
 }
 
@@ -594,6 +594,6 @@ fn git_when_the_power_is_cut() {
         return;
     }
     if let Some(figures) = cuts(Form::Bounded) {
-        figures.settle("git: power cuts on ext4, xfs and btrfs", 12);
+        figures.settle("git: power cuts on ext4, xfs and btrfs", 18);
     }
 }

@@ -92,6 +92,6 @@ fn snapshots_killed_and_met_by_errors() {
         return;
     }
     if let Some(figures) = faults(Form::Bounded) {
-        figures.settle("snapshots on btrfs, killed and met by errors", 24);
+        figures.settle("snapshots on btrfs, killed and met by errors", 36);
     }
 }
