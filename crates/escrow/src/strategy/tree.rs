@@ -266,6 +266,15 @@ pub(super) fn check_view(live: &LiveView, right: impl FnOnce(&Dir) -> Result<boo
     }
 }
 
+/// Refuses a view at whose path something else stands than this directory.
+pub(super) fn check_view_of(live: &LiveView, dir: &Dir) -> Result<()> {
+    let own = dir.meta()?;
+    check_view(live, |seen| {
+        let seen = seen.meta()?;
+        Ok((seen.dev, seen.ino) == (own.dev, own.ino))
+    })
+}
+
 /// What a strategy wrote into [`SandboxRef::metadata`].
 pub(super) fn metadata<T: DeserializeOwned>(sandbox: &SandboxRef) -> Result<T> {
     parse(&sandbox.metadata, "its metadata")

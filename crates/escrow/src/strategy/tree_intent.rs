@@ -1,9 +1,56 @@
 //! Intents of the directory strategies: taken back, checked and finished alike, whichever of them prepared it.
 
+use serde::de::DeserializeOwned;
+
 use super::error::Result;
 use super::moves::MoveLog;
-use super::{FinishedCommit, Intent, Outcome, RollbackReport, tree_commit};
+use super::{FinishedCommit, Intent, Outcome, RollbackReport, tree, tree_commit};
+use crate::event::Observer;
 use crate::model::Conflict;
+
+/// A return to a snapshot that is one switch, instead of a commit of the differences. Its intent has the key `switch`.
+pub(super) trait RestoreSwitch: DeserializeOwned {
+    /// Goes there, or back.
+    fn go(self, back: bool) -> Result<()>;
+}
+
+/// The switch that an intent is, if it is one.
+fn switch<S: RestoreSwitch>(intent: &Intent) -> Result<Option<S>> {
+    match intent.0.get("switch") {
+        Some(_) => tree::parse(&intent.0, "the restore intent").map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Carries an intent out that is a commit or a switch.
+pub(super) fn commit_or_switch<S: RestoreSwitch>(
+    intent: &Intent,
+    observer: &dyn Observer,
+) -> Result<()> {
+    match switch::<S>(intent)? {
+        Some(switch) => switch.go(false),
+        None => tree_commit::apply(intent, observer),
+    }
+}
+
+/// Takes such an intent back.
+pub(super) fn undo_or_switch<S: RestoreSwitch>(
+    intent: &Intent,
+    moves: &MoveLog,
+) -> Result<RollbackReport> {
+    match switch::<S>(intent)? {
+        Some(switch) => switch.go(true).map(|()| RollbackReport::default()),
+        None => undo(intent, moves),
+    }
+}
+
+/// The outcome of such an intent: a switch can be carried out again.
+pub(super) fn outcome_or_switch<S: RestoreSwitch>(intent: &Intent) -> Result<Outcome> {
+    match switch::<S>(intent)? {
+        Some(_) => Ok(Outcome::NotDone),
+        None => outcome(intent),
+    }
+}
 
 /// Takes a commit back.
 pub(super) fn undo(intent: &Intent, moves: &MoveLog) -> Result<RollbackReport> {

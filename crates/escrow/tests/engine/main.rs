@@ -32,6 +32,7 @@ mod manager;
 mod marks;
 mod metadata;
 mod mixed;
+mod mixed_sweep;
 mod overlay;
 mod permissions;
 mod plugin;

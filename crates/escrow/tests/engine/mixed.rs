@@ -4,24 +4,22 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
-use escrow::error::Result;
 use escrow::event::Unobserved;
 use escrow::internals::store::Plan;
 use escrow::manager::{Manager, ManagerOptions, NewResource};
 use escrow::model::resource::OPAQUE;
 use escrow::model::{
-    PlanState, ResourceId, ResourcePath, ResourceType, SystemIdSource, Target, TargetLocation,
+    ResourceId, ResourcePath, ResourceType, SystemIdSource, Target, TargetLocation,
 };
 use escrow::strategy::conformance::{Case, Fixture, run};
 use escrow::strategy::registry::Registration;
 use escrow::strategy::{Access, Registry};
 use escrow_testkit::World;
-use escrow_testkit::stepper::{Fault, Stepper, require_stepper};
+use escrow_testkit::stepper::Fault;
 
-use crate::commit_support::{Must, PLAIN, request};
+use crate::mixed_sweep::{self, TwoMembers};
 use crate::support::{at, options};
 use crate::toy::{Map, Toy, load, save};
 
@@ -158,7 +156,7 @@ fn open(place: &Path) -> (PathBuf, PathBuf, Manager) {
     (place.join("app"), place.join("document"), manager(&home))
 }
 
-impl Mixed {
+impl TwoMembers for Mixed {
     fn new(place: &Path) -> Self {
         let (directory, document, manager) = open(place);
         std::fs::create_dir_all(&directory).expect("there is room");
@@ -188,7 +186,6 @@ impl Mixed {
         mixed
     }
 
-    /// What another process finds.
     fn again(place: &Path) -> Self {
         let (directory, document, manager) = open(place);
         let plan = manager
@@ -202,6 +199,19 @@ impl Mixed {
         }
     }
 
+    fn originals(&self) -> [String; 2] {
+        let file = std::fs::read_to_string(self.directory.join("file"));
+        let value = load(&self.document).expect("it is there").1["key"].clone();
+        let value = String::from_utf8(value).expect("it is text");
+        [file.expect("it is there"), value]
+    }
+
+    fn parts(&self) -> (&Manager, &Plan) {
+        (&self.manager, &self.plan)
+    }
+}
+
+impl Mixed {
     fn write(&self, text: &str) {
         for (name, path) in [("app", "file"), ("document", "key")] {
             let resource = self.manager.resource(name).expect("it is known");
@@ -209,21 +219,6 @@ impl Mixed {
                 (self.manager).write(&self.plan, &resource, &at(path), &mut text.as_bytes());
             written.expect("it can be written");
         }
-    }
-
-    fn commit(&self) -> Result<()> {
-        let committed = self
-            .manager
-            .commit(&self.plan, &request(PLAIN), &Unobserved);
-        committed.map(drop)
-    }
-
-    /// What both originals hold.
-    fn originals(&self) -> [String; 2] {
-        let file = std::fs::read_to_string(self.directory.join("file"));
-        let value = load(&self.document).expect("it is there").1["key"].clone();
-        let value = String::from_utf8(value).expect("it is text");
-        [file.expect("it is there"), value]
     }
 
     /// What both sandboxes hold.
@@ -279,75 +274,28 @@ fn a_conflict_in_a_document_stops_the_directory_too() {
     assert_eq!(mixed.sandboxes(), ["new", "new"]);
 }
 
-/// Where the process that is stepped finds the plan, and what it does there.
-const PLACE: &str = "ESCROW_TEST_MIXED";
-
-/// Not a test of its own: what the sweep below lets go wrong.
+/// Not a test of its own: what the sweeps below let go wrong.
 #[test]
 fn stepped() {
-    let Some(place) = std::env::var_os(PLACE) else {
-        return;
-    };
-    let mixed = Mixed::again(Path::new(&place));
-    match std::env::var("ESCROW_TEST_VERB").as_deref() {
-        Ok("undo") => drop(mixed.manager.undo(&mixed.plan, &Unobserved)),
-        _ => drop(mixed.commit()),
-    }
+    mixed_sweep::stepped::<Mixed>();
 }
 
-/// Each member fails, or the process is killed, at one call after the other; then both originals are on one side, and the plan
-/// can be brought to the other.
-fn sweep(verb: &str, stride: u64) {
-    if !require_stepper() {
-        return;
-    }
-    for fault in [Fault::Kill, Fault::Once(28), Fault::Forever(5)] {
-        let mut call = 1;
-        loop {
-            let world = World::new();
-            let mixed = Mixed::new(world.path());
-            if verb == "undo" {
-                mixed.commit().expect("nothing is in the way");
-            }
-            drop(mixed);
-            let mut command = Command::new(std::env::current_exe().expect("it is this one"));
-            command.args(["--exact", "mixed::stepped", "--test-threads", "1"]);
-            command
-                .env(PLACE, world.path())
-                .env("ESCROW_TEST_VERB", verb);
-            let run = Stepper::new(command).fault(call, fault);
-            let Some(hit) = run.hit else {
-                assert!(call > 20, "{verb}: only {call} calls");
-                break;
-            };
-            let when = format!("{verb}, {fault:?} at call {call}: {hit}");
-            let mixed = Mixed::again(world.path());
-            mixed.manager.recover().must(&when);
-            let found = mixed.originals();
-            let one_side = found == ["old"; 2] || found == ["new"; 2];
-            assert!(one_side, "{when}: {found:?}");
-            let mixed = Mixed::again(world.path());
-            if found[0] == "new" {
-                let undone = mixed.manager.undo(&mixed.plan, &Unobserved);
-                undone.must(&when);
-                assert_eq!(mixed.originals(), ["old", "old"], "{when}");
-            } else if mixed.plan.state == PlanState::Open {
-                mixed.commit().must(&when);
-                assert_eq!(mixed.originals(), ["new", "new"], "{when}");
-            }
-            call += stride;
-        }
-    }
+fn sweep(verb: &str, fault: Fault, stride: u64) {
+    mixed_sweep::sweep::<Mixed>("mixed::stepped", verb, fault, stride);
 }
 
 // rule C1, C3, C4
 #[test]
 fn a_mixed_commit_is_never_mixed() {
-    sweep("commit", 23);
+    for fault in [Fault::Kill, Fault::Once(28), Fault::Forever(5)] {
+        sweep("commit", fault, 23);
+    }
 }
 
 // rule C3, C4
 #[test]
 fn a_mixed_undo_is_never_mixed() {
-    sweep("undo", 23);
+    for fault in [Fault::Kill, Fault::Once(28), Fault::Forever(5)] {
+        sweep("undo", fault, 23);
+    }
 }

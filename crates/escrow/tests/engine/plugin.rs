@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use escrow::error::{Error, Result};
 use escrow::event::Unobserved;
@@ -13,10 +12,11 @@ use escrow::model::PlanState;
 use escrow::strategy::conformance::{run, run_killed};
 use escrow::strategy::registry::RegistryError;
 use escrow_testkit::World;
-use escrow_testkit::stepper::{Fault, Stepper, require_stepper};
+use escrow_testkit::stepper::Fault;
 use serde_json::{Value, json};
 
-use crate::commit_support::{Must, PLAIN, request};
+use crate::commit_support::Must;
+use crate::mixed_sweep::{self, TwoMembers};
 use crate::support::{at, options};
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/plugins/hostile.py");
@@ -59,6 +59,35 @@ struct Mixed {
     plan: Plan,
 }
 
+impl TwoMembers for Mixed {
+    fn new(place: &Path) -> Self {
+        let mixed = Self::begin(place, &json!({})).expect("both can be sandboxed");
+        mixed.write("new").expect("both can be written");
+        mixed
+    }
+
+    fn again(place: &Path) -> Self {
+        let manager = manager(place);
+        let plan = manager.resolve_plan(Some("mixed"), Path::new("/"));
+        Self {
+            place: place.to_owned(),
+            manager,
+            plan: plan.expect("it is known"),
+        }
+    }
+
+    fn originals(&self) -> [String; 2] {
+        let file = std::fs::read_to_string(self.place.join("app/file")).expect("it is there");
+        let text = std::fs::read_to_string(document(&self.place)).expect("it is there");
+        let value: Value = serde_json::from_str(&text).expect("it is whole");
+        [file, value["key"].as_str().expect("it is text").to_owned()]
+    }
+
+    fn parts(&self) -> (&Manager, &Plan) {
+        (&self.manager, &self.plan)
+    }
+}
+
 impl Mixed {
     fn begin(place: &Path, options: &Value) -> Result<Self> {
         std::fs::create_dir_all(place.join("app")).expect("there is room");
@@ -76,42 +105,12 @@ impl Mixed {
         })
     }
 
-    fn new(place: &Path) -> Self {
-        let mixed = Self::begin(place, &json!({})).expect("both can be sandboxed");
-        mixed.write("new").expect("both can be written");
-        mixed
-    }
-
-    /// What another process finds.
-    fn again(place: &Path) -> Self {
-        let manager = manager(place);
-        let plan = manager.resolve_plan(Some("mixed"), Path::new("/"));
-        Self {
-            place: place.to_owned(),
-            manager,
-            plan: plan.expect("it is known"),
-        }
-    }
-
     fn write(&self, text: &str) -> Result<()> {
         for (name, path) in [("app", "file"), ("document", "key")] {
             let resource = self.manager.resource(name)?;
             (self.manager).write(&self.plan, &resource, &at(path), &mut text.as_bytes())?;
         }
         Ok(())
-    }
-
-    fn commit(&self) -> Result<()> {
-        let request = request(PLAIN);
-        let committed = self.manager.commit(&self.plan, &request, &Unobserved);
-        committed.map(drop)
-    }
-
-    fn originals(&self) -> [String; 2] {
-        let file = std::fs::read_to_string(self.place.join("app/file")).expect("it is there");
-        let text = std::fs::read_to_string(document(&self.place)).expect("it is there");
-        let value: Value = serde_json::from_str(&text).expect("it is whole");
-        [file, value["key"].as_str().expect("it is text").to_owned()]
     }
 
     fn read(&self) -> Result<String> {
@@ -507,62 +506,14 @@ fn a_program_without_prepare_and_undo_is_the_irreversible_member() {
     assert_eq!(mixed.originals(), ["new", "new"]);
 }
 
-/// Where the process that is stepped finds the plan, and what it does there.
-const PLACE: &str = "ESCROW_TEST_PLUGIN";
-
-/// Not a test of its own: what the sweep below lets go wrong.
+/// Not a test of its own: what the sweeps below let go wrong.
 #[test]
 fn stepped() {
-    let Some(place) = std::env::var_os(PLACE) else {
-        return;
-    };
-    let mixed = Mixed::again(Path::new(&place));
-    match std::env::var("ESCROW_TEST_VERB").as_deref() {
-        Ok("undo") => drop(mixed.manager.undo(&mixed.plan, &Unobserved)),
-        _ => drop(mixed.commit()),
-    }
+    mixed_sweep::stepped::<Mixed>();
 }
 
-/// Engine or program fail, or both are killed, at one call after the other; then both originals are on one side, and the plan can
-/// be brought to the other.
 fn sweep(verb: &str, fault: Fault, stride: u64) {
-    if !require_stepper() {
-        return;
-    }
-    let mut call = 1;
-    loop {
-        let world = World::new();
-        let mixed = Mixed::new(world.path());
-        if verb == "undo" {
-            mixed.commit().expect("nothing is in the way");
-        }
-        drop(mixed);
-        let mut command = Command::new(std::env::current_exe().expect("it is this one"));
-        command.args(["--exact", "plugin::stepped", "--test-threads", "1"]);
-        command
-            .env(PLACE, world.path())
-            .env("ESCROW_TEST_VERB", verb);
-        let run = Stepper::new(command).fault(call, fault);
-        let Some(hit) = run.hit else {
-            assert!(call > 20, "{verb}: only {call} calls");
-            break;
-        };
-        let when = format!("{verb}, {fault:?} at call {call}: {hit}");
-        let mixed = Mixed::again(world.path());
-        mixed.manager.recover().must(&when);
-        let found = mixed.originals();
-        let one_side = found == ["old"; 2] || found == ["new"; 2];
-        assert!(one_side, "{when}: {found:?}");
-        let mixed = Mixed::again(world.path());
-        if found[0] == "new" {
-            mixed.manager.undo(&mixed.plan, &Unobserved).must(&when);
-            assert_eq!(mixed.originals(), ["old", "old"], "{when}");
-        } else if mixed.plan.state == PlanState::Open {
-            mixed.commit().must(&when);
-            assert_eq!(mixed.originals(), ["new", "new"], "{when}");
-        }
-        call += stride;
-    }
+    mixed_sweep::sweep::<Mixed>("plugin::stepped", verb, fault, stride);
 }
 
 // rule C1, C3, X1

@@ -336,11 +336,7 @@ impl<K: CopyKind> Strategy for TreeCopy<K> {
         }
         if let Session::Live(view) = &session {
             // A command inside may have put something else in its place.
-            let from = area.subdir(COPY)?.subdir(TREE)?.meta()?;
-            tree::check_view(view, |seen| {
-                let seen = seen.meta()?;
-                Ok((seen.dev, seen.ino) == (from.dev, from.ino))
-            })?;
+            tree::check_view_of(view, &area.subdir(COPY)?.subdir(TREE)?)?;
         }
         Ok(Box::new(CopySession::<K> {
             reference: sandbox.clone(),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::{Result, StrategyError};
 use super::super::tree::{self, STAGE};
+use super::super::tree_intent::RestoreSwitch;
 use super::super::{CreateRequest, Created, Intent, LiveView, RestoreRequest, Snapshot};
 use super::layers::{self, LayerDirMetadata, LayerEntry};
 use super::stack::{self, LayerRef, LayerStack, LayerState};
@@ -57,17 +58,9 @@ pub(super) struct StackSwitch {
     after: Vec<LayerRef>,
 }
 
-impl StackSwitch {
-    /// What an intent is, if it is one.
-    pub(super) fn read(intent: &Intent) -> Result<Option<Self>> {
-        if intent.0.get("switch").is_none() {
-            return Ok(None);
-        }
-        tree::parse(&intent.0, "the restore intent").map(Some)
-    }
-
-    /// Goes there, or back: through the mount that a command uses while it is inside.
-    pub(super) fn go(self, back: bool) -> Result<()> {
+impl RestoreSwitch for StackSwitch {
+    /// Through the mount that a command uses while it is inside.
+    fn go(self, back: bool) -> Result<()> {
         let to = if back { self.before } else { self.after };
         match &self.live {
             Some(live) if live.process.is_alive()? => {

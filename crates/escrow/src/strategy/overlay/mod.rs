@@ -282,24 +282,15 @@ impl Strategy for Overlay {
     }
 
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        match StackSwitch::read(intent)? {
-            Some(switch) => switch.go(false),
-            None => tree_commit::apply(intent, observer),
-        }
+        tree_intent::commit_or_switch::<StackSwitch>(intent, observer)
     }
 
     fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
-        match StackSwitch::read(intent)? {
-            Some(switch) => switch.go(true).map(|()| RollbackReport::default()),
-            None => tree_intent::undo(intent, &self.moves),
-        }
+        tree_intent::undo_or_switch::<StackSwitch>(intent, &self.moves)
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        match StackSwitch::read(intent)? {
-            Some(_) => Ok(Outcome::NotDone),
-            None => tree_intent::outcome(intent),
-        }
+        tree_intent::outcome_or_switch::<StackSwitch>(intent)
     }
 
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {

@@ -287,11 +287,7 @@ impl Strategy for Subvolume {
         }
         if let Session::Live(view) = &session {
             // A command inside may have put something else in its place.
-            let from = volumes::work_tree(&area, &metadata.inside)?.meta()?;
-            tree::check_view(view, |seen| {
-                let seen = seen.meta()?;
-                Ok((seen.dev, seen.ino) == (from.dev, from.ino))
-            })?;
+            tree::check_view_of(view, &volumes::work_tree(&area, &metadata.inside)?)?;
         }
         Ok(Box::new(SubvolumeSession {
             reference: sandbox.clone(),
@@ -303,24 +299,15 @@ impl Strategy for Subvolume {
     }
 
     fn commit(&self, intent: &Intent, observer: &dyn Observer) -> Result<()> {
-        match VolumeSwitch::read(intent)? {
-            Some(switch) => switch.go(false),
-            None => tree_commit::apply(intent, observer),
-        }
+        tree_intent::commit_or_switch::<VolumeSwitch>(intent, observer)
     }
 
     fn undo(&self, intent: &Intent, _observer: &dyn Observer) -> Result<RollbackReport> {
-        match VolumeSwitch::read(intent)? {
-            Some(switch) => switch.go(true).map(|()| RollbackReport::default()),
-            None => tree_intent::undo(intent, &self.moves),
-        }
+        tree_intent::undo_or_switch::<VolumeSwitch>(intent, &self.moves)
     }
 
     fn outcome(&self, intent: &Intent) -> Result<Outcome> {
-        match VolumeSwitch::read(intent)? {
-            Some(_) => Ok(Outcome::NotDone),
-            None => tree_intent::outcome(intent),
-        }
+        tree_intent::outcome_or_switch::<VolumeSwitch>(intent)
     }
 
     fn check_undo(&self, intent: &Intent) -> Result<Vec<Conflict>> {

@@ -24,6 +24,7 @@ use crate::fs::{Dir, btrfs, mounts, remove};
 use crate::model::text::Location;
 use crate::model::{ResourcePath, SandboxRef};
 use crate::strategy::error::{Result, StrategyError};
+use crate::strategy::tree_intent::RestoreSwitch;
 use crate::strategy::{
     Intent, LiveView, RestoreRequest, Snapshot, live_restore, tree, unsupported,
 };
@@ -208,14 +209,6 @@ pub(super) struct VolumeSwitch {
 }
 
 impl VolumeSwitch {
-    /// What an intent is, if it is one.
-    pub(super) fn read(intent: &Intent) -> Result<Option<Self>> {
-        if intent.0.get("switch").is_none() {
-            return Ok(None);
-        }
-        tree::parse(&intent.0, "the restore intent").map(Some)
-    }
-
     /// Prepares both ends. While a command is inside, they serve when it is gone before the return is over.
     pub(super) fn prepare(
         open: &OpenVolumes,
@@ -243,19 +236,6 @@ impl VolumeSwitch {
         Ok(Intent(tree::stored(&switch)))
     }
 
-    /// Goes there, or back: through what a command sees while it is inside.
-    pub(super) fn go(&self, back: bool) -> Result<()> {
-        let (checkpoint, volume) = if back { &self.from } else { &self.to };
-        match &self.live {
-            Some(live) if live.process.is_alive()? => {
-                let open = open(&self.switch)?;
-                let target = checkpoint_volume(&open.area, checkpoint)?.dir(&open.inside)?;
-                go_live(&open, &target, &tree::view(live)?)
-            }
-            _ => self.switch(*volume),
-        }
-    }
-
     fn switch(&self, wanted: u64) -> Result<()> {
         let SubvolumeMetadata { area, .. } = tree::metadata(&self.switch)?;
         let area = Dir::open(area.as_path())?;
@@ -274,6 +254,21 @@ impl VolumeSwitch {
             volumes.exchange(WORK, &room, name)?;
         }
         Ok(area.sync_file_system()?)
+    }
+}
+
+impl RestoreSwitch for VolumeSwitch {
+    /// Through what a command sees while it is inside.
+    fn go(self, back: bool) -> Result<()> {
+        let (checkpoint, volume) = if back { &self.from } else { &self.to };
+        match &self.live {
+            Some(live) if live.process.is_alive()? => {
+                let open = open(&self.switch)?;
+                let target = checkpoint_volume(&open.area, checkpoint)?.dir(&open.inside)?;
+                go_live(&open, &target, &tree::view(live)?)
+            }
+            _ => self.switch(*volume),
+        }
     }
 }
 
